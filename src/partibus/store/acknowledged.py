@@ -1,7 +1,7 @@
-"""The last commit of a store in a database that this machine has acknowledged, kept outside of the database.
+"""The last commit of a database store that this machine has acknowledged, recorded outside of the database.
 
 A database can go back in time: a standby that lags is made primary, or a dump is restored. The owner row goes back with
-it, so only a record elsewhere can tell. It is a file in the data directory:
+it, so only a record elsewhere can tell. The record is a file in the data directory:
 
 ```text
  DATA/acknowledged/store-07             number of the last commit, epoch, checksum     after each commit, 2 us
@@ -27,7 +27,7 @@ _ACCEPTED = ".accepted"
 
 
 class AcknowledgedCommits:
-    """The record of one store. One thread at a time."""
+    """The record of one store, used by one thread at a time."""
 
     def __init__(self, data: Path, store_id: str) -> None:
         """Open the record in a data directory, and make it if it is missing. Raises `OSError`."""
@@ -59,7 +59,7 @@ class AcknowledgedCommits:
         self.last_commit = last_commit
 
     def sync(self) -> None:
-        """Have the record survive a loss of power, unless it does already. Raises `OSError`."""
+        """Make the record survive a loss of power. Does nothing if it already does. Raises `OSError`."""
         if self._synced != self.last_commit:
             number = self.last_commit
             os.fdatasync(self._file)
@@ -94,10 +94,10 @@ class AcknowledgedCommits:
 
 
 def accept_loss(data: Path, store_id: str, last_commit: int) -> int:
-    """Let a store go on from a commit that is behind the acknowledged one; returns how many commits are lost.
+    """Let a store go on from a commit behind the acknowledged one; return how many commits are lost.
 
     The broker that opens the store next begins a generation, so that no number is given out twice. Raises ValueError,
-    with the numbers, when nothing of the store is recorded or nothing would be lost, and `OSError`.
+    with the numbers, if no commit of the store is recorded or no commit would be lost, and `OSError`.
     """
     path = data / FOLDER / store_id
     if not path.is_file():

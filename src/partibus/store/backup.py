@@ -1,4 +1,4 @@
-"""A backup: a directory with copies of stores and of the catalog, and the list of them that is written last.
+"""A backup: a directory with copies of stores and of the catalog, and a list of them that is written last.
 
 ```text
  BACKUP/stores/store-00.db ...   all of one moment
@@ -6,9 +6,10 @@
  BACKUP/backup.json              the list; without it the directory is no backup
 ```
 
-The places are those of a data directory, so a copy of a whole backup can be served. The catalog comes last: it knows
-every number that was given out for what is in the stores, so none is given out again. What was created meanwhile is in
-it and empty; what was deleted meanwhile has left rows, which it names or nobody reaches.
+The layout is that of a data directory, so a broker can serve a copy of a whole backup. The catalog is copied last: it
+knows every number given out for rows in the stores, so no number is given out again. The catalog holds entities that
+were created meanwhile; they are empty. Entities that were deleted meanwhile leave rows that the catalog notes for
+removal or that no entity reaches.
 """
 
 import json
@@ -26,17 +27,17 @@ CATALOG = "catalog.db"
 STORES = "stores"
 FORMAT = 1
 _REMOVE_KEYS = "UPDATE policy SET primary_key = '', secondary_key = ''"
-"""A policy with empty keys opens nothing until it is given new ones."""
+"""A policy with empty keys grants no access until it is given new ones."""
 
 
 class Backup(NamedTuple):
-    """What a backup says of itself."""
+    """The contents of a backup's list."""
 
     began_ms: int
     stores: dict[str, int]
     """Bytes of the copy, by name of the store."""
     left_out: list[str]
-    """Stores that were not wanted, or are in a database that has its own means."""
+    """Stores that the caller did not want, or that are in a database with its own backup tools."""
     is_one_moment: bool
     """Whether all copies are of one moment. If not, messages that were being forwarded may be in none of them."""
 
@@ -44,9 +45,10 @@ class Backup(NamedTuple):
 def back_up(
     files: Mapping[str, Path], catalog: Path, directory: Path, left_out: list[str], now_ms: int, stop: Event
 ) -> Backup:
-    """Copy stores, by name, and the catalog into a new or empty directory; blocks. ``now_ms`` is noted as its time.
+    """Copy stores, by name, and the catalog into a new or empty directory; blocks.
 
-    Raises `StoreError`, and `BackupStopped` soon after ``stop`` is set; then the directory is no backup.
+    ``now_ms`` is noted as the backup's time. Raises `StoreError`, and `BackupStopped` soon after ``stop`` is set; then
+    the directory is no backup.
     """
     check_directory(directory)
     target = directory / STORES
@@ -63,7 +65,10 @@ def back_up(
 
 
 def read_backup(directory: Path) -> Backup:
-    """Raises `StoreError` for a directory that is no backup, of a newer version, or not as it was written."""
+    """Read the list of a backup.
+
+    Raises `StoreError` if the directory is no backup, is of a newer version, or differs from what was written.
+    """
     path = directory / LIST
     try:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -93,7 +98,7 @@ def read_backup(directory: Path) -> Backup:
 
 
 def store_file(directory: Path, name: str) -> Path:
-    """Where a backup has the copy of a store."""
+    """Return the path of a store's copy in a backup."""
     return directory / STORES / f"{name}.db"
 
 

@@ -6,14 +6,14 @@ from typing import Self
 
 
 class DuplicateIds:
-    """Ids of all partitions of one store."""
+    """The message ids of all partitions of one store."""
 
     def __init__(self) -> None:
         self._ids: dict[int, dict[int, dict[bytes, int]]] = {}
         """Partition row -> bucket -> id -> accepted ms."""
 
     def copy(self) -> Self:
-        """Ids and times are immutable, so only the containers are copied."""
+        """Copy the containers; ids and times are immutable."""
         twin = type(self)()
         twin._ids = {
             partition_row: {bucket: dict(ids) for bucket, ids in buckets.items()}
@@ -22,11 +22,11 @@ class DuplicateIds:
         return twin
 
     def remember(self, partition_row: int, bucket: int, message_id: bytes, accepted_ms: int) -> None:
-        """Add an id, or give it the new time."""
+        """Add an id, or update its time."""
         self._ids.setdefault(partition_row, {}).setdefault(bucket, {})[message_id] = accepted_ms
 
     def forget(self, partition_row: int, bucket: int, most: int) -> None:
-        """Remove up to ``most`` ids of buckets below ``bucket``, the first in order."""
+        """Remove the first ``most`` ids of buckets below ``bucket``, in order."""
         buckets = self._ids.get(partition_row, {})
         for old in sorted(old for old in buckets if old < bucket):
             gone = sorted(buckets[old])[: max(0, most)]
@@ -37,11 +37,11 @@ class DuplicateIds:
             most -= len(gone)
 
     def drop(self, partition_row: int) -> None:
-        """Remove all of a partition."""
+        """Remove all ids of a partition."""
         self._ids.pop(partition_row, None)
 
     def find(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """See `partition.protocol.ports.Store.find_duplicates`."""
+        """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
         found: dict[bytes, int] = {}
         for bucket, remembered in self._ids.get(partition_row, {}).items():
             if bucket >= first_bucket:
@@ -52,7 +52,7 @@ class DuplicateIds:
         return found
 
     def scan(self, partition_row: int, after: tuple[int, bytes], max_ids: int) -> list[tuple[int, bytes, int]]:
-        """See `partition.protocol.ports.Store.scan_duplicates`."""
+        """Return (bucket, id, accepted ms) in order, after the given bucket and id."""
         behind = (
             (bucket, message_id, accepted_ms)
             for bucket, ids in sorted(self._ids.get(partition_row, {}).items())

@@ -21,7 +21,7 @@ class StoredEntry(NamedTuple):
 
 
 class EntryIndex:
-    """Keys of all entries by sub-queue, by session, and by the time when they are due; who names shared bodies."""
+    """Keys of all entries by sub-queue, by session and by due time, and the reference counts of shared bodies."""
 
     def __init__(self) -> None:
         self._keys: dict[int, list[int]] = {}
@@ -31,10 +31,10 @@ class EntryIndex:
         self._due: dict[tuple[int, int], list[tuple[int, int]]] = {}
         """(sub-queue key, state) -> (due ms, entry key)."""
         self._names: dict[int, int] = {}
-        """Key of a shared body -> how many entries name it."""
+        """Key of a shared body -> number of entries that reference it."""
 
     def copy(self) -> Self:
-        """Keys are immutable, so only the containers are copied."""
+        """Copy the containers; keys are immutable."""
         twin = type(self)()
         twin._keys = {subqueue: list(keys) for subqueue, keys in self._keys.items()}
         twin._session_keys = {
@@ -46,7 +46,7 @@ class EntryIndex:
         return twin
 
     def add(self, key: int, entry: StoredEntry) -> None:
-        """A new entry."""
+        """Add a new entry."""
         subqueue = key >> POSITION_BITS
         _insert(self._keys.setdefault(subqueue, []), key)
         if entry.session is not None:
@@ -55,28 +55,28 @@ class EntryIndex:
         self.name(entry.body)
 
     def name(self, body: int) -> None:
-        """An entry names a body from now on."""
+        """Count one more reference to a body."""
         if body & SHARED_BODY:
             self._names[body] = self._names.get(body, 0) + 1
 
     def unname(self, body: int) -> None:
-        """An entry named a body until now."""
+        """Count one reference to a body less."""
         if body & SHARED_BODY:
             self._names[body] -= 1
             if not self._names[body]:
                 del self._names[body]
 
     def is_named(self, body: int) -> bool:
-        """An entry names that shared body."""
+        """Tell whether an entry references that shared body."""
         return body in self._names
 
     def add_due(self, key: int, entry: StoredEntry) -> None:
-        """State and time of an entry are these now."""
+        """Add an entry to the order of its state and due time."""
         if entry.due_ms is not None:
             insort(self._due.setdefault((key >> POSITION_BITS, entry.state), []), (entry.due_ms, key))
 
     def remove_due(self, key: int, entry: StoredEntry) -> None:
-        """State and time of an entry were these."""
+        """Remove an entry from the order of its state and due time."""
         if entry.due_ms is not None:
             due = self._due[key >> POSITION_BITS, entry.state]
             del due[bisect_left(due, (entry.due_ms, key))]
@@ -84,7 +84,7 @@ class EntryIndex:
                 del self._due[key >> POSITION_BITS, entry.state]
 
     def remove(self, key: int, entry: StoredEntry) -> None:
-        """An entry is gone; `remove_range` takes it from the order of its sub-queue."""
+        """Remove an entry from all orders but that of its sub-queue, which `remove_range` updates."""
         if entry.session is not None:
             sessions = self._session_keys[key >> POSITION_BITS]
             keys = sessions[entry.session]
@@ -95,7 +95,10 @@ class EntryIndex:
         self.unname(entry.body)
 
     def remove_range(self, first: int, last: int) -> list[int]:
-        """The keys from ``first`` to ``last``, which may span sub-queues; they are gone from the order of keys."""
+        """Remove the keys from ``first`` to ``last`` from the order of keys, and return them.
+
+        The range may span sub-queues.
+        """
         removed: list[int] = []
         for subqueue in [key for key in self._keys if first >> POSITION_BITS <= key <= last >> POSITION_BITS]:
             keys = self._keys[subqueue]
@@ -107,7 +110,7 @@ class EntryIndex:
         return removed
 
     def in_range(self, subqueue: int, from_pos: int, to_pos: int, session: str | None = None) -> Iterator[int]:
-        """Keys of the positions ``from_pos <= pos < to_pos``, of one session if it is named."""
+        """Yield the keys of positions ``from_pos <= pos < to_pos``, of one session if it is given."""
         if from_pos > POSITION_MAX or to_pos <= 0:
             return iter(())
         keys = self.all_of(subqueue, session)
@@ -116,21 +119,21 @@ class EntryIndex:
         return (keys[index] for index in range(first, last))
 
     def all_of(self, subqueue: int, session: str | None = None) -> list[int]:
-        """Keys of a sub-queue, of one session if it is named. Not to be changed."""
+        """Return the keys of a sub-queue, of one session if it is given. The caller must not change them."""
         if session is None:
             return self._keys.get(subqueue, [])
         return self._session_keys.get(subqueue, {}).get(session, [])
 
     def sessions(self, subqueue: int) -> dict[str, list[int]]:
-        """Sessions with entries in any state -> their keys. Not to be changed."""
+        """Return the sessions with entries in any state, with their keys. The caller must not change them."""
         return self._session_keys.get(subqueue, {})
 
     def due(self, subqueue: int, state: int) -> list[tuple[int, int]]:
-        """(due ms, key) of the entries that are ever due. Not to be changed."""
+        """Return (due ms, key) of the entries that have a due time. The caller must not change them."""
         return self._due.get((subqueue, state), [])
 
     def due_states(self, partition_subqueues: range) -> Iterator[tuple[int, int]]:
-        """(sub-queue, state) pairs with entries that are ever due."""
+        """Yield the (sub-queue, state) pairs with entries that have a due time."""
         return ((key, state) for key in partition_subqueues for state in EntryState if (key, state) in self._due)
 
 

@@ -1,14 +1,14 @@
-"""A store that fails on purpose: wraps any other, with a seed.
+"""A store with fault injection: wraps any other store and fails according to a seed.
 
-What can go wrong with a commit, and what is true afterwards:
+The faults of a commit, and what is true afterwards:
 
 | fault      | the caller learns  | rows before a crash | rows after a crash |
 |------------|--------------------|---------------------|--------------------|
 | refused    | executed=False     | absent              | absent             |
 | forgotten  | executed=None      | absent              | absent             |
 | torn       | executed=None      | absent              | absent: a part is on the disk, recovery discards it |
-| unanswered | executed=None      | there               | there              |
-| unsynced   | executed=None      | there               | absent, unless a later commit has synced            |
+| unanswered | executed=None      | present             | present            |
+| unsynced   | executed=None      | present             | absent, unless a later commit has synced            |
 
 A store that can't be torn or left unsynced from outside (one on a real disk) forgets the commit instead.
 """
@@ -32,7 +32,7 @@ from partibus.partition.protocol.ports import (
 
 
 class Faults(NamedTuple):
-    """Chances from 0 to 1. At most one fault happens to a commit, so those of commits add up to 1 at most."""
+    """Probabilities from 0 to 1. At most one fault happens to a commit, so those of commits add up to at most 1."""
 
     refused: float = 0.0
     forgotten: float = 0.0
@@ -41,7 +41,7 @@ class Faults(NamedTuple):
     unsynced: float = 0.0
     load_fails: float = 0.0
     delayed: float = 0.0
-    """Of commits and loads alike; on top of the others."""
+    """The chance of a delay, for commits and loads alike, in addition to other faults."""
     delay_ms_max: int = 1_000
 
 
@@ -49,24 +49,27 @@ NO_FAULTS = Faults()
 
 
 class FaultSource:
-    """Draws the faults; shared by a store and those opened after it, so that one seed tells the whole story."""
+    """A seeded source of faults, shared by a store and its reopened successors, so that one seed determines a run."""
 
     def __init__(self, seed: int, faults: Faults = NO_FAULTS, delay: Callable[[int], None] | None = None) -> None:
-        """``delay`` is called with milliseconds; it moves a simulated clock, say. Nothing here sleeps."""
+        """Seed the source.
+
+        ``delay`` is called with milliseconds; it may move a simulated clock. Nothing here sleeps.
+        """
         self.faults = faults
         self.happened: dict[str, int] = {}
-        """Name of a fault -> how often it has happened."""
+        """Name of a fault -> number of times it has happened."""
         self._random = Random(seed)
         self._delay = delay
 
     def before(self) -> None:
-        """Perhaps delay a call."""
+        """Delay a call, if the draw says so."""
         if self._delay is not None and self._random.random() < self.faults.delayed:
             self._note("delayed")
             self._delay(self._random.randint(1, self.faults.delay_ms_max))
 
     def for_commit(self) -> str | None:
-        """The fault of this commit."""
+        """Draw the fault of a commit."""
         drawn = self._random.random()
         for fault in ("refused", "forgotten", "torn", "unanswered", "unsynced"):
             drawn -= getattr(self.faults, fault)
@@ -75,11 +78,11 @@ class FaultSource:
         return None
 
     def for_load(self) -> str | None:
-        """The fault of this load."""
+        """Draw the fault of a load."""
         return self._note("load_fails") if self._random.random() < self.faults.load_fails else None
 
     def part_of(self, rows: int) -> int:
-        """How many of so many rows reach the disk; never all."""
+        """Draw how many of ``rows`` rows reach the disk; never all."""
         return self._random.randrange(rows) if rows else 0
 
     def _note(self, fault: str) -> str:
@@ -89,27 +92,27 @@ class FaultSource:
 
 @runtime_checkable
 class Breakable(Protocol):
-    """A store whose disk can be left half done: `partibus.store.memory.MemoryStore`."""
+    """A store whose disk can be left with half a commit: `partibus.store.memory.MemoryStore`."""
 
     def commit_unsynced(self, writes: Writes) -> None:
-        """Written, not durable."""
+        """Write the rows without making them durable."""
         ...
 
     def commit_torn(self, writes: Writes, rows: int) -> None:
-        """Only the first rows reach the disk."""
+        """Write only the first rows to the disk."""
         ...
 
     def crash(self) -> None:
-        """The power fails; what was not synced is gone and the store is closed."""
+        """Simulate a power failure: discard what was not synced and close the store."""
         ...
 
 
 @runtime_checkable
 class Reopenable(Protocol):
-    """A store that can open anew what it stands for, as its owner does after a failure."""
+    """A store that can be reopened, as its owner does after a failure."""
 
     def reopen(self) -> Store:
-        """Close this one and open its rows again."""
+        """Close this store and open its rows again."""
         ...
 
 
@@ -122,61 +125,65 @@ class FaultyStore:
 
     @property
     def name(self) -> str:
-        """Of the store inside."""
+        """The name of the store inside."""
         return self.inner.name
 
     def crash(self) -> None:
-        """The power fails, as far as the store inside can: one on a real disk is closed."""
+        """Simulate a power failure as far as the store inside can; a store on a real disk is closed."""
         if isinstance(self.inner, Breakable):
             self.inner.crash()
         else:
             self.inner.close()
 
     def reopen(self) -> "FaultyStore":
-        """Close and open anew, with the same source of faults. Raises as the store inside, `TypeError` if it can't."""
+        """Close and reopen the store inside, with the same source of faults.
+
+        Raises what the store inside raises, and `TypeError` if it can't be reopened.
+        """
         if not isinstance(self.inner, Reopenable):
             raise TypeError(f"{type(self.inner).__name__} can't be reopened; open a new one and wrap it")
         return FaultyStore(self.inner.reopen(), self._source)
 
     @property
     def has_room(self) -> bool:
-        """What the store inside says."""
+        """Whether the store inside takes commits that bring messages."""
         return self.inner.has_room
 
     @property
     def highest_ms(self) -> int:
-        """What the store inside says."""
+        """The highest time of the store inside."""
         return self.inner.highest_ms
 
     @property
     def is_held(self) -> bool:
-        """What the store inside says."""
+        """Whether the store inside is held."""
         return self.inner.is_held
 
     @property
     def epoch(self) -> int:
+        """The number of this opening of the store; it rises with each opening (D19)."""
         return self.inner.epoch
 
     @property
     def durability(self) -> str:
-        """What the store inside says."""
+        """The durability of the store inside."""
         return self.inner.durability
 
     @property
     def generations(self) -> Sequence[Generation]:
-        """Of the store inside."""
+        """The generations of the store inside."""
         return self.inner.generations
 
     def set_time(self, now_ms: int) -> None:
-        """See the port."""
+        """Turn `highest_ms` back to ``now_ms``, durably, and cut locks and leases accordingly."""
         self.inner.set_time(now_ms)
 
     def begin_generation(self, above: int = 0) -> Generation:
-        """See the port."""
+        """Begin a generation, durably, with numbers above all that were given out and above ``above``."""
         return self.inner.begin_generation(above)
 
     def commit(self, writes: Writes) -> None:
-        """See the port, and the table above."""
+        """Commit to the store inside, or inject a fault from the table above."""
         self._source.before()
         fault = self._source.for_commit()
         if fault == "refused":
@@ -191,107 +198,107 @@ class FaultyStore:
             raise StoreError(f"{self.name}: the end of a commit is unknown (a planned fault: {fault})", executed=None)
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
-        """See the port."""
+        """Load the durable state of a partition; None if it was never written."""
         return self._loading().load_partition(partition_row)
 
     def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """See the port."""
+        """Return the stored bytes of partitions by partition row."""
         return self._loading().load_sizes(partition_rows)
 
     def load_counts(self, most: int) -> Mapping[int, tuple[int, int]]:
-        """See the port."""
+        """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
         return self._loading().load_counts(most)
 
     def timed_partitions(self) -> list[int]:
-        """See the port."""
+        """Return the rows of partitions with entries that have a due time, in order."""
         return self._loading().timed_partitions()
 
     def cursor_partitions(self, most: int) -> list[int]:
-        """See the port."""
+        """Return the rows of the first ``most`` partitions that have cursors, in order."""
         return self._loading().cursor_partitions(most)
 
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """See the port."""
+        """Load the first active entries with ``pos >= from_pos``, within both bounds."""
         return self._loading().load_page(subqueue, from_pos, max_entries, max_bytes, session)
 
     def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """See the port."""
+        """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
         return self._loading().load_due(subqueue, state, until_ms, max_entries, max_bytes)
 
     def count_due(self, subqueue: int, state: int) -> int:
-        """See the port."""
+        """Count the entries in ``state`` that have a due time."""
         return self._loading().count_due(subqueue, state)
 
     def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """See the port."""
+        """Load the entries with these sequence counters, in any state and any order."""
         return self._loading().load_sequences(subqueue, sequences)
 
     def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-        """See the port."""
+        """Return sessions that have active entries, after ``after``, in order of their UTF-8 bytes."""
         return self._loading().scan_sessions(subqueue, after, max_sessions)
 
     def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
-        """See the port."""
+        """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""
         return self._loading().list_sessions(subqueue, skip, top, updated_after_ms)
 
     def load_session_state(self, partition_row: int, session: str) -> bytes | None:
-        """See the port."""
+        """Load the state of a session; None if it has none."""
         return self._loading().load_session_state(partition_row, session)
 
     def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """See the port."""
+        """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
         return self._loading().find_duplicates(partition_row, first_bucket, ids)
 
     def scan_duplicates(
         self, partition_row: int, after: tuple[int, bytes], max_ids: int
     ) -> list[tuple[int, bytes, int]]:
-        """See the port."""
+        """Return (bucket, id, accepted ms) in order, after the given bucket and id."""
         return self._loading().scan_duplicates(partition_row, after, max_ids)
 
     def load_executed(self, asker: str) -> dict[int, int]:
-        """See the port."""
+        """Return the answered requests of one run of a broker, with what is known of each."""
         return self._loading().load_executed(asker)
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """See the port."""
+        """Load stored messages in the order of ``keys``; None where a body was removed."""
         return self._loading().load_bodies(keys)
 
     def peek(
         self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """See the port."""
+        """Load entries in any state with ``sequence >= from_sequence``, in order of sequence."""
         return self._loading().peek(subqueue, from_sequence, max_entries, max_bytes, session)
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """See the port."""
+        """Load entries in any state with ``from_pos <= pos < to_pos``, in order of position."""
         return self._loading().browse(subqueue, from_pos, to_pos, max_entries, max_bytes)
 
     def read_range(
         self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
     ) -> RangeFrame:
-        """See the port."""
+        """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
         return self._loading().read_range(subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished)
 
     def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """See the port."""
+        """Load entries in any state, finished ones too, without their data but with its length."""
         return self._loading().scan(subqueue, from_pos, to_pos, max_entries)
 
     def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-        """See the port."""
+        """Load lines of the disposition log with ``number >= from_number``, in order."""
         return self._loading().load_fates(subqueue, from_number, max_rows)
 
     def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """See the port."""
+        """Return those of ``ids`` that the sink has stored and still remembers."""
         return self._loading().find_sink_ids(partition_row, sink, ids)
 
     def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
-        """See the port."""
+        """Count the ids that a sink has of ``batch`` and earlier batches."""
         return self._loading().count_sink_ids(partition_row, sink, batch)
 
     def close(self) -> None:
-        """See the port."""
+        """Close the store; committed rows stay. Idempotent."""
         self.inner.close()
 
     def _loading(self) -> Store:

@@ -1,8 +1,8 @@
-"""Packs entries into one piece, as `partition.protocol.ports.RangeFrame` lays them out.
+"""Packs entries into the columns of `partition.protocol.ports.RangeFrame`.
 
-A database answers with 40 bytes a row, big-endian as its own functions make them: position; state (8 bits) and sequence
-counter; enqueued ms; due ms; delivery count and size of the message (32 bits each). They become columns here without a
-Python object per row: 0.05 us each, measured.
+A database returns 40 bytes per row, big-endian as its own functions make them: position; state (8 bits) and sequence
+counter; enqueued ms; due ms; delivery count and size of the message (32 bits each). This module turns them into columns
+without a Python object per row: 0.05 us each, measured.
 """
 
 import sys
@@ -21,7 +21,7 @@ ROW_BYTES = 8 * _NUMBERS
 
 
 def pack(rows: Sequence[EntryRow], next_pos: int) -> RangeFrame:
-    """A frame of rows that were read one by one."""
+    """Return a frame of rows that were read one by one."""
     columns = (
         _packed("q", (row.pos for row in rows)),
         _packed("q", (row.sequence for row in rows)),
@@ -35,11 +35,11 @@ def pack(rows: Sequence[EntryRow], next_pos: int) -> RangeFrame:
 
 
 class PackedRows:
-    """Rows as a database answers them, all one after the other."""
+    """Consecutive rows in the form in which a database returns them."""
 
     def __init__(self, data: bytes = b"") -> None:
         self._numbers = array("q")
-        """Little-endian from now on."""
+        """The rows as numbers, little-endian."""
         self._sizes = array("i")
         self.append(data)
 
@@ -47,7 +47,7 @@ class PackedRows:
         return len(self._sizes)
 
     def append(self, data: bytes) -> None:
-        """More rows, behind those that there are."""
+        """Append rows."""
         numbers = array("q")
         numbers.frombytes(data)
         numbers.byteswap()
@@ -56,16 +56,16 @@ class PackedRows:
 
     @property
     def size_bytes(self) -> int:
-        """Of the messages."""
+        """The total size of the messages."""
         return sum(self._sizes)
 
     @property
     def last_pos(self) -> int:
-        """Of the last row; there is one."""
+        """The position of the last row; there must be one."""
         return _native(self._numbers[-_NUMBERS : -_NUMBERS + 1])[0]
 
     def first(self, max_bytes: int) -> Self:
-        """As many as fit, one at least."""
+        """Return the first rows whose messages fit into ``max_bytes``, at least one."""
         fitting = max(1, bisect_right(list(accumulate(self._sizes)), max_bytes))
         part = type(self)()
         part._numbers = self._numbers[: _NUMBERS * fitting]
@@ -73,7 +73,7 @@ class PackedRows:
         return part
 
     def frame(self, messages: bytes | memoryview, next_pos: int) -> RangeFrame:
-        """With the stored forms of all rows."""
+        """Return a frame of the rows and their stored messages."""
         numbers = self._numbers
         marked = bytearray(numbers[1::_NUMBERS].tobytes())
         states = marked[7::8]
@@ -102,7 +102,7 @@ def _halves(numbers: "array[int]") -> "array[int]":
 
 
 def _native(numbers: "array[int]") -> "array[int]":
-    """From little-endian to this machine's order, or back; may change what it is given."""
+    """Convert from little-endian to this machine's order, or back; may change ``numbers``."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers

@@ -7,30 +7,31 @@ from partibus.partition.protocol.generations import FIRST_NUMBER, ID_BITS, Gener
 from partibus.partition.protocol.keys import NUMBERS_END
 
 Draw = Callable[[int], int]
-"""Draws a number below the given one."""
+"""A function that draws a number below the given one."""
 
 GAP = 1 << 30
-"""Numbers passed over when a generation begins, at least: more than a partition can have given out since the copy. With
-1,000 messages a second in one partition they last for 12 days."""
+"""The least number of sequence numbers skipped when a generation begins: more than a partition can have given out since
+the copy. At 1,000 messages a second in one partition they last for 12 days.
+"""
 LEAST_LEFT = 1 << 33
-"""Numbers that a new generation has, at least."""
+"""The least number of sequence numbers in a new generation."""
 
 
 class NoNumbersLeft(ValueError):
-    """A store can't begin another generation."""
+    """The store can't begin another generation."""
 
 
 def first_generation() -> Generation:
-    """Draw the generation of a store that is new."""
+    """Draw the first generation of a new store."""
     return Generation(FIRST_NUMBER, _draw_id(secrets.randbelow))
 
 
 def next_generation(highest: int, above: int = 0, draw: Draw = secrets.randbelow) -> Generation:
-    """Draw a generation above ``highest``, the highest counter of any partition of the store, and above ``above``, a
-    number that is known to have been given out elsewhere. Raises `NoNumbersLeft`.
+    """Draw a generation above all known numbers. Raises `NoNumbersLeft`.
 
-    The gap is drawn as well: two restores of one copy are unlikely to give out the same numbers to readers that know
-    nothing of generations.
+    ``highest`` is the highest counter of any partition of the store; ``above`` is a number that is known to have been
+    given out elsewhere. The gap is random as well: two restores of one copy are unlikely to give out the same numbers
+    to readers that know nothing of generations.
     """
     first = max(highest, above + 1, FIRST_NUMBER) + GAP + draw(GAP)
     if first > NUMBERS_END - LEAST_LEFT:
@@ -42,5 +43,5 @@ def next_generation(highest: int, above: int = 0, draw: Draw = secrets.randbelow
 
 
 def _draw_id(draw: Draw) -> int:
-    """Draw an id that no other generation has; never 0."""
+    """Draw a unique generation id; never 0."""
     return 1 + draw((1 << ID_BITS) - 1)

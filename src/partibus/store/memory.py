@@ -1,8 +1,8 @@
-"""A messaging store in memory: for tests, the simulation, and brokers that need not survive.
+"""A messaging store in memory: for tests, the simulation, and brokers without durable messages.
 
 The rows are on a `MemoryDisk`, which outlives the store that writes to it, as a file does. `MemoryStore.commit` is
-durable when it returns. `MemoryDisk.crash` brings the disk back to what was durable; its other commits are the ways in
-which a real disk leaves a commit half done, for `faulty` to choose from.
+durable when it returns. `MemoryDisk.crash` resets the disk to its durable content. Its other ways to write leave a
+commit half done as a real disk can; `faulty` chooses among them.
 """
 
 import secrets
@@ -30,23 +30,25 @@ from partibus.store.tables import DuplicateKey, Tables, bounded
 
 
 class MemoryDisk:
-    """Rows that outlive a store: an image that is durable and, while they differ, one that is only written."""
+    """Rows that outlive a store: a durable image and, while it differs, a written one."""
 
     def __init__(self, draw: Draw = secrets.randbelow) -> None:
-        """``draw``: where the numbers of generations come from."""
+        """Begin an empty disk. ``draw`` is the source of generation numbers."""
         self.draw = draw
         self.durable = Tables()
         self.written = self.durable
-        """What the next commit builds on and reads see; the same object as ``durable`` while everything is synced."""
+        """The image that the next commit builds on and reads see; the same object as ``durable`` while everything is
+        synced.
+        """
         self.epoch = 0
         self.highest_ms = 0
         self.torn_tail: Writes | None = None
-        """Rows of a commit of which only a part reached the disk: there is no end mark behind them."""
+        """Rows of a commit of which only a part reached the disk, without an end mark."""
         self.is_copy = False
-        """Whether nobody has opened it since it was copied: whoever does begins a generation."""
+        """Whether this is a copy that has not been opened yet: its first opening begins a generation."""
 
     def backup(self) -> "MemoryDisk":
-        """Copy what is durable, as a backup does."""
+        """Copy the durable content, as a backup does."""
         copy = MemoryDisk(self.draw)
         copy.durable = copy.written = self.durable.copy()
         copy.epoch, copy.highest_ms = self.epoch, self.highest_ms
@@ -64,19 +66,19 @@ class MemoryDisk:
         self.durable = self.written
 
     def crash(self) -> None:
-        """The power fails: only what was durable is left, and perhaps a torn tail."""
+        """Simulate a power failure: keep what was durable, and perhaps a torn tail."""
         self.written = self.durable
 
     def recover(self) -> None:
-        """Discard what has no end mark."""
+        """Discard rows that have no end mark."""
         self.torn_tail = None
 
 
 class MemoryStore:
-    """A `partition.protocol.ports.Store` on a `MemoryDisk`. Opening it fences off whoever had the disk before."""
+    """A `partition.protocol.ports.Store` on a `MemoryDisk`. Opening it fences off the previous store on the disk."""
 
     def __init__(self, disk: MemoryDisk | None = None, name: str = "memory") -> None:
-        """Open the disk, or a new one."""
+        """Open ``disk``, or a new one."""
         self.disk = MemoryDisk() if disk is None else disk
         self.disk.recover()
         self.disk.epoch += 1
@@ -91,40 +93,41 @@ class MemoryStore:
 
     @property
     def name(self) -> str:
-        """As given."""
+        """The name given at construction."""
         return self._name
 
     @property
     def has_room(self) -> bool:
-        """Always: the bound is the process's memory."""
+        """True: the process's memory is the only bound."""
         return True
 
     @property
     def highest_ms(self) -> int:
-        """See the port."""
+        """The latest owner time of all commits before the store was opened (D26)."""
         return self._highest_ms
 
     @property
     def is_held(self) -> bool:
-        """Always: it is this process's memory."""
+        """True: the store is this process's memory."""
         return True
 
     @property
     def epoch(self) -> int:
+        """The number of this opening of the store; it rises with each opening (D19)."""
         return self._epoch
 
     @property
     def durability(self) -> str:
-        """Gone with the process."""
+        """The durability for people: lost with the process."""
         return "no copy"
 
     @property
     def generations(self) -> Sequence[Generation]:
-        """See the port."""
+        """The generations of the store in order, at least one."""
         return self.disk.written.generations
 
     def set_time(self, now_ms: int) -> None:
-        """See the port."""
+        """Turn `highest_ms` back to ``now_ms``, durably, and cut locks and leases accordingly."""
         with self._lock:
             self._check_owner()
             tables = self.disk.written.copy()
@@ -133,7 +136,7 @@ class MemoryStore:
             self.disk.highest_ms = self._highest_ms = now_ms
 
     def begin_generation(self, above: int = 0) -> Generation:
-        """See the port."""
+        """Begin a generation, durably, with numbers above all that were given out and above ``above``."""
         with self._lock:
             self._check_owner()
             tables = self.disk.written.copy()
@@ -145,12 +148,12 @@ class MemoryStore:
             return generation
 
     def reopen(self) -> "MemoryStore":
-        """Close and open the same disk anew."""
+        """Close the store and reopen its disk."""
         self.close()
         return MemoryStore(self.disk, self._name)
 
     def commit(self, writes: Writes) -> None:
-        """See the port."""
+        """Make all rows durable, or none; return after the sync."""
         with self._lock:
             self._check_owner()
             self._apply(writes)
@@ -158,109 +161,111 @@ class MemoryStore:
             self.disk.highest_ms = max(self.disk.highest_ms, writes.now_ms)
 
     def commit_unsynced(self, writes: Writes) -> None:
-        """Written, visible, and gone after a crash unless a later commit syncs."""
+        """Write the rows without syncing: visible, and lost in a crash unless a later commit syncs."""
         with self._lock:
             self._check_owner()
             self._apply(writes, synced=False)
 
     def commit_torn(self, writes: Writes, rows: int) -> None:
-        """The first ``rows`` entries and bodies reach the disk without the end mark: never visible, discarded when the
-        store is opened again."""
+        """Write the first ``rows`` entries and bodies to the disk without the end mark.
+
+        They never become visible; the next opening of the store discards them.
+        """
         with self._lock:
             self._check_owner()
             self.disk.torn_tail = _first_rows(writes, rows)
 
     def crash(self) -> None:
-        """The power fails: what was not synced is gone, and this store with it."""
+        """Simulate a power failure: discard what was not synced, and close this store."""
         with self._lock:
             self.disk.crash()
             self._closed = True
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
-        """See the port."""
+        """Load the durable state of a partition; None if it was never written."""
         with self._lock:
             return self._tables().snapshot(partition_row)
 
     def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """See the port."""
+        """Return the stored bytes of partitions by partition row."""
         with self._lock:
             return self._tables().sizes(partition_rows)
 
     def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
-        """See the port."""
+        """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
         with self._lock:
             return self._tables().filled(most)
 
     def timed_partitions(self) -> list[int]:
-        """See the port."""
+        """Return the rows of partitions with entries that have a due time, in order."""
         with self._lock:
             return self._tables().timed_partitions()
 
     def cursor_partitions(self, most: int) -> list[int]:
-        """See the port."""
+        """Return the rows of the first ``most`` partitions that have cursors, in order."""
         with self._lock:
             return self._tables().cursor_partitions(most)
 
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """See the port."""
+        """Load the first active entries with ``pos >= from_pos``, within both bounds."""
         with self._lock:
             return bounded(self._tables().active_from(subqueue, from_pos, session), max_entries, max_bytes)
 
     def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """See the port."""
+        """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
         with self._lock:
             return self._tables().due(subqueue, state, until_ms, max_entries, max_bytes)
 
     def count_due(self, subqueue: int, state: int) -> int:
-        """See the port."""
+        """Count the entries in ``state`` that have a due time."""
         with self._lock:
             return self._tables().count_due(subqueue, state)
 
     def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """See the port."""
+        """Load the entries with these sequence counters, in any state and any order."""
         with self._lock:
             return self._tables().with_sequences(subqueue, sequences)
 
     def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-        """See the port."""
+        """Return sessions that have active entries, after ``after``, in order of their UTF-8 bytes."""
         with self._lock:
             sessions = self._tables().sessions(subqueue)
         first = 0 if after is None else bisect_right(sessions, after)
         return sessions[first : first + max(0, max_sessions)]
 
     def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
-        """See the port."""
+        """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""
         with self._lock:
             sessions = self._tables().listed_sessions(subqueue, updated_after_ms)
         return sessions[max(0, skip) :][: max(0, top)]
 
     def load_session_state(self, partition_row: int, session: str) -> bytes | None:
-        """See the port."""
+        """Load the state of a session; None if it has none."""
         with self._lock:
             state, _ = self._tables().session_states.get((partition_row, session), (None, 0))
             return state
 
     def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """See the port."""
+        """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
         with self._lock:
             return self._tables().duplicate_ids.find(partition_row, first_bucket, ids)
 
     def scan_duplicates(
         self, partition_row: int, after: tuple[int, bytes], max_ids: int
     ) -> list[tuple[int, bytes, int]]:
-        """See the port."""
+        """Return (bucket, id, accepted ms) in order, after the given bucket and id."""
         with self._lock:
             return self._tables().duplicate_ids.scan(partition_row, after, max_ids)
 
     def load_executed(self, asker: str) -> dict[int, int]:
-        """See the port."""
+        """Return the answered requests of one run of a broker, with what is known of each."""
         with self._lock:
             return self._tables().executed_by(asker)
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """See the port."""
+        """Load stored messages in the order of ``keys``; None where a body was removed."""
         with self._lock:
             bodies = self._tables().bodies
             return [bodies.get(key) for key in keys]
@@ -268,44 +273,44 @@ class MemoryStore:
     def peek(
         self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """See the port."""
+        """Load entries in any state with ``sequence >= from_sequence``, in order of sequence."""
         with self._lock:
             return bounded(self._tables().from_sequence(subqueue, from_sequence, session), max_entries, max_bytes)
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """See the port."""
+        """Load entries in any state with ``from_pos <= pos < to_pos``, in order of position."""
         with self._lock:
             return bounded(self._tables().in_range(subqueue, from_pos, to_pos), max_entries, max_bytes)
 
     def read_range(
         self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
     ) -> RangeFrame:
-        """See the port."""
+        """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
         with self._lock:
             return self._tables().frame(subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished)
 
     def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """See the port."""
+        """Load entries in any state, finished ones too, without their data but with its length."""
         with self._lock:
             return self._tables().scan(subqueue, from_pos, to_pos, max_entries)
 
     def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-        """See the port."""
+        """Load lines of the disposition log with ``number >= from_number``, in order."""
         with self._lock:
             return self._tables().fates_from(subqueue, from_number, max_rows)
 
     def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """See the port."""
+        """Return those of ``ids`` that the sink has stored and still remembers."""
         with self._lock:
             return self._tables().sink_ids.find(partition_row, sink, ids)
 
     def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
-        """See the port."""
+        """Count the ids that a sink has of ``batch`` and earlier batches."""
         with self._lock:
             return self._tables().sink_ids.count(partition_row, sink, batch)
 
     def close(self) -> None:
-        """See the port. The disk keeps its rows."""
+        """Close the store; the disk keeps its rows. Idempotent."""
         self._closed = True
 
     def _tables(self) -> Tables:

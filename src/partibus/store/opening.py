@@ -1,9 +1,9 @@
-"""All stores of a data directory: those in its files, and those that ``--store`` names, in PostgreSQL databases.
+"""All stores of a data directory: those in its files, and the PostgreSQL databases that ``--store`` names.
 
-Partitions are placed by the number of their store, so a number must mean the same store for ever. Files carry it in
-their names; a listing says which database has which: ``DATA/stores.json``, or the catalog of brokers on several
-machines. Stores in files have the first numbers. A store knows its number and whose it is as well, so one that was
-moved to another server is known again.
+Partitions are placed by the number of their store, so a number must always mean the same store. Files carry it in their
+names. For databases a listing maps stores to places: ``DATA/stores.json``, or the catalog of brokers on several
+machines. Stores in files have the first numbers. A store also records its number and its owner, so the broker
+recognizes a store that was moved to another server.
 """
 
 import json
@@ -27,7 +27,7 @@ IN_FILES = "sqlite:"
 """``sqlite:10``: ten stores in the data directory, beside those in databases."""
 
 FILES_MAX = 256
-"""Each takes 4 MiB that are kept back for a full disk, a thread's time at each start, and some open files."""
+"""Each file takes 4 MiB of reserved space for a full disk, a thread's time at each start, and some open files."""
 
 _OPENED_AT_ONCE = 4
 
@@ -37,27 +37,33 @@ def _refused(reason: str) -> StoreError:
 
 
 class StorePlace(NamedTuple):
-    """Where one store is, in plain values that can be told another process."""
+    """The place of one store, in plain values that another process can be told."""
 
     store_id: str
     location: str
-    """A path, or a URL of PostgreSQL with its password."""
+    """A path, or a PostgreSQL URL with its password."""
     cluster: str = ""
-    """Whose store it is; of a store in a database."""
+    """The cluster that owns the store, for a store in a database."""
 
     @property
     def is_distant(self) -> bool:
-        """Behind a network: it answers late, or not at all."""
+        """Whether the store is behind a network, and so may answer late or not at all."""
         return "://" in self.location
 
 
 CheckTime = Callable[[str, int], int | None]
-"""Gets the name of an opened store and its `highest_ms`. Returns the time that the store is to be turned back to, or
-None. Raises `StoreError` when the store may not be used at this time."""
+"""A function that gets the name of an opened store and its `highest_ms`.
+
+It returns the time to which the store is to be turned back, or None. It raises `StoreError` if the store may not be
+used at this time.
+"""
 
 
 class Opener:
-    """Opens one store for one run of a broker, again and again: what was acknowledged must be there each time."""
+    """A callable that opens one store, repeatedly, for one run of a broker.
+
+    Each time it checks that acknowledged commits are there.
+    """
 
     def __init__(
         self,
@@ -70,7 +76,7 @@ class Opener:
     ) -> None:
         """Prepare to open the store at ``place``. ``data`` is the data directory.
 
-        ``evict``: the caller knows that the former owner is gone. Otherwise the store waits for the end of its lease,
+        ``evict``: the caller knows that the former owner has ended. Otherwise the store waits for the end of its lease,
         which a store in a file can't.
         """
         self._data = data
@@ -83,7 +89,7 @@ class Opener:
         self._record: AcknowledgedCommits | None = None
 
     def __call__(self) -> Store:
-        """Open it and take it over (D19). Raises `StoreError`, also when somebody else has it."""
+        """Open the store and take it over (D19). Raises `StoreError`, also if another broker owns it."""
         store = self._open()
         if self._check_time is not None:
             try:
@@ -117,7 +123,7 @@ class Opener:
         return self._before
 
     def _open_record(self) -> AcknowledgedCommits:
-        """Open the record of acknowledged commits once: a refused store is tried again each second."""
+        """Open the record of acknowledged commits once: the caller retries a refused store every second."""
         if self._record is None:
             try:
                 self._record = AcknowledgedCommits(self._data, self._place.store_id)
@@ -130,7 +136,7 @@ class Opener:
 
 
 def open_each(openers: Sequence[Callable[[], Store]]) -> list[Store | StoreError]:
-    """Open several at once: for each the store, or why it can't be opened."""
+    """Open several stores at once; return for each the store, or the reason why it can't be opened."""
 
     def opened(opener: Callable[[], Store]) -> Store | StoreError:
         try:
@@ -143,7 +149,7 @@ def open_each(openers: Sequence[Callable[[], Store]]) -> list[Store | StoreError
 
 
 class Listing(Protocol):
-    """Which store is in which database, and whose stores they are."""
+    """The databases of stores, and the cluster that owns the stores."""
 
     cluster: str
     places: dict[str, str]
@@ -151,21 +157,23 @@ class Listing(Protocol):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name of the listing, for people."""
         ...
 
     def admit(self, name: str) -> None:
-        """Raises `StoreError` when there may be no new store now, at the place of that name."""
+        """Raise `StoreError` if no new store may be added now at the place ``name``."""
         ...
 
     def save(self) -> None:
-        """Durably. Raises `StoreError`."""
+        """Save the listing durably. Raises `StoreError`."""
         ...
 
 
 def find_distant_stores(listing: Listing, stores: Sequence[str], *, created_ms: int) -> list[StorePlace]:
-    """Every store by its number; missing ones are made. For brokers on several machines: all stores are in databases.
-    Raises `StoreError` as `find_stores`."""
+    """Find every store by its number and make missing ones, for brokers on several machines.
+
+    All stores are in databases then. Raises `StoreError` as `find_stores`.
+    """
     if not stores or any(store.startswith(IN_FILES) for store in stores):
         raise _refused(
             f"{listing.name}: brokers on several machines need stores that each of them can reach; give --store "
@@ -175,11 +183,12 @@ def find_distant_stores(listing: Listing, stores: Sequence[str], *, created_ms: 
 
 
 def find_stores(data_dir: Path, stores: Sequence[str], *, created_ms: int) -> list[StorePlace]:
-    """Every store by its number; missing ones are made. ``stores``: as given with ``--store``, URLs and ``sqlite:N``;
-    without any there are `STORES_DEFAULT` files.
+    """Find every store by its number and make missing ones.
 
-    A database that is in the list already is not asked for now: when it can't be reached, only its own partitions are
-    away. Raises `StoreError`: what is new can't be reached or is another's, what is known is not among ``stores``.
+    ``stores``: as given with ``--store``, URLs and ``sqlite:N``; without any there are `STORES_DEFAULT` files. A
+    database that is already listed is not contacted now: if it can't be reached, only its own partitions are
+    unavailable. Raises `StoreError` if a new store can't be reached or belongs to another cluster, or if a known store
+    is not among ``stores``.
     """
     listing = _ListingFile(data_dir)
     count = STORES_DEFAULT if not stores and not listing.places else _files_wanted(stores)
@@ -269,7 +278,7 @@ def _addresses(urls: Sequence[str]) -> "list[Address]":
 
 
 def _look_up(address: "Address", listing: Listing) -> str | None:
-    """Which of our stores is there; None when there is none at all."""
+    """Return which of this cluster's stores is at the address; None if there is no store at all."""
     from partibus.store.postgresql import identity_of
 
     identity = identity_of(address)
@@ -290,12 +299,12 @@ def _make(address: "Address", known: str, cluster: str, created_ms: int) -> None
 
 
 def _store_at(listing: Listing, name: str) -> str | None:
-    """Which store is at that place."""
+    """Return which store is listed at that place, if any."""
     return next((known for known, place in listing.places.items() if place == name), None)
 
 
 def _note(listing: Listing, known: str, name: str) -> None:
-    """Write down where a store is. Raises `StoreError`."""
+    """Record where a store is. Raises `StoreError`."""
     if listing.places.get(known) != name:
         listing.places[known] = name
         listing.save()
@@ -306,7 +315,7 @@ def _number(known: str) -> int:
 
 
 class _ListingFile:
-    """``DATA/stores.json``: who we are, and where each store in a database is (without passwords)."""
+    """``DATA/stores.json``: the cluster's name, and the place of each store in a database (without passwords)."""
 
     def __init__(self, data_dir: Path) -> None:
         """Read it, or begin an empty one. Raises `StoreError`."""
@@ -330,10 +339,10 @@ class _ListingFile:
         return str(self.path)
 
     def admit(self, name: str) -> None:
-        """Whoever has the data directory is alone in it."""
+        """Accept any store: this process is the only user of the data directory."""
 
     def save(self) -> None:
-        """Durably. Raises `StoreError`."""
+        """Save the file durably. Raises `StoreError`."""
         document = {"cluster": self.cluster, "stores": dict(sorted(self.places.items()))}
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

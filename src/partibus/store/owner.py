@@ -1,4 +1,4 @@
-"""Whose a store is, whatever kind of store it is (D19)."""
+"""The owner of a store, for any kind of store (D19)."""
 
 from typing import NamedTuple
 
@@ -8,4 +8,4 @@ class Owner(NamedTuple):
 
     broker: str
     incarnation: str
-    """Never used again: another run of the same broker has another."""
+    """A unique name of this run: another run of the same broker has another."""

@@ -1,4 +1,4 @@
-"""The rows of a store as Python values: what `memory` keeps, and a plain model of what any store must answer."""
+"""The rows of a store as Python values: the content of `memory`, and a plain model of how any store must answer."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,7 +53,7 @@ _KEY_MAX = (1 << 63) - 1
 
 
 class DuplicateKey(ValueError):
-    """A commit inserts a row that is there already: an error of the caller."""
+    """A commit inserts a row that exists already: an error of the caller."""
 
 
 class Tables:
@@ -75,7 +75,7 @@ class Tables:
         self.cursors: dict[tuple[int, str], CursorRow] = {}
         self.retained: dict[int, tuple[int, int]] = {}
         self.fates: dict[int, tuple[int, int, int, int, int]] = {}
-        """By key of the log line."""
+        """The disposition log, by key of the line."""
         self.sink_ids = SinkIds()
         self.sink_batches: dict[tuple[int, int], int] = {}
         self.session_locks: dict[tuple[int, str], SessionLockRow] = {}
@@ -85,7 +85,7 @@ class Tables:
         self._index = EntryIndex()
 
     def copy(self) -> Self:
-        """Rows are immutable, so only the containers are copied."""
+        """Copy the containers; rows are immutable."""
         twin = type(self)()
         twin.partitions = dict(self.partitions)
         twin.counts = dict(self.counts)
@@ -169,7 +169,7 @@ class Tables:
         _set_or_remove(self.session_locks, writes.session_locks)
 
     def snapshot(self, partition_row: int) -> Snapshot | None:
-        """See `partition.protocol.ports.Store.load_partition`."""
+        """Load the durable state of a partition; None if it was never written (`Store.load_partition`)."""
         counters = self.partitions.get(partition_row)
         if counters is None:
             return unwritten_partition(self.generations)
@@ -214,7 +214,7 @@ class Tables:
         )
 
     def cut_locks(self, end_ms: int) -> None:
-        """Have locks, session locks and exclusive leases end then at the latest."""
+        """Limit the end of locks, session locks and exclusive leases to ``end_ms``."""
         for rows in self.lock_batches.values():
             for first_pos, (until_ms, bitmap) in rows.items():
                 rows[first_pos] = (min(until_ms, end_ms), bitmap)
@@ -224,7 +224,10 @@ class Tables:
             self.cursors[key] = cursor._replace(until_ms=min(cursor.until_ms, end_ms))
 
     def begin_generation(self, above: int, draw: Draw) -> Generation:
-        """See `partition.protocol.ports.Store.begin_generation`. Raises `NoNumbersLeft`."""
+        """Begin a generation, durably, with numbers above all that were given out and above ``above``.
+
+        Raises `NoNumbersLeft`.
+        """
         highest = max((max(counters[:2]) for counters in self.partitions.values()), default=FIRST_NUMBER)
         generation = next_generation(max(highest, self.generations[-1].first), above, draw)
         for row, (next_sequence, next_number, session_state_bytes) in self.partitions.items():
@@ -235,7 +238,7 @@ class Tables:
         return generation
 
     def sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """See `partition.protocol.ports.Store.load_sizes`."""
+        """Return the stored bytes of partitions by partition row (`Store.load_sizes`)."""
         return {
             row: self.partitions[row][2] + sum(self.counts[key][1] for key in _subqueues(row) if key in self.counts)
             for row in partition_rows
@@ -243,25 +246,25 @@ class Tables:
         }
 
     def filled(self, most: int) -> dict[int, SubqueueCounts]:
-        """See `partition.protocol.ports.Store.load_counts`."""
+        """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
         keys = sorted(key for key, (messages, _) in self.counts.items() if messages)
         return {key: SubqueueCounts(*self.counts[key]) for key in keys[:most]}
 
     def executed_by(self, asker: str) -> dict[int, int]:
-        """See `partition.protocol.ports.Store.load_executed`."""
+        """Return the answered requests of one run of a broker, with what is known of each."""
         return executed_requests(part for of, _, part in self.executed if of == asker)
 
     def timed_partitions(self) -> list[int]:
-        """See `partition.protocol.ports.Store.timed_partitions`."""
+        """Return the rows of partitions with entries that have a due time, in order."""
         timed = (key for key, entry in self.entries.items() if entry.due_ms is not None and entry.body in self.bodies)
         return sorted({key >> (KIND_BITS + POSITION_BITS) for key in timed})
 
     def cursor_partitions(self, most: int) -> list[int]:
-        """See `partition.protocol.ports.Store.cursor_partitions`."""
+        """Return the rows of the first ``most`` partitions that have cursors, in order."""
         return sorted({subqueue >> KIND_BITS for subqueue, _ in self.cursors})[:most]
 
     def count_due(self, subqueue: int, state: int) -> int:
-        """See `partition.protocol.ports.Store.count_due`."""
+        """Count the entries in ``state`` that have a due time (`Store.count_due`)."""
         return sum(
             entry.state == state and entry.due_ms is not None
             for key, entry in self.entries.items()
@@ -269,20 +272,20 @@ class Tables:
         )
 
     def active_from(self, subqueue: int, from_pos: int, session: str | None = None) -> Iterator[EntryRow]:
-        """Active entries with ``pos >= from_pos`` by position; of one session, if it is named."""
+        """Yield active entries with ``pos >= from_pos`` by position, of one session if it is given."""
         for row in self.in_range(subqueue, from_pos, POSITION_MAX + 1, session):
             if row.state == EntryState.ACTIVE:
                 yield row
 
     def in_range(self, subqueue: int, from_pos: int, to_pos: int, session: str | None = None) -> Iterator[EntryRow]:
-        """Entries with ``from_pos <= pos < to_pos`` that have not left, by position; of one session, if it is named."""
+        """Yield unfinished entries with ``from_pos <= pos < to_pos`` by position, of one session if it is given."""
         rows = self._rows_of(self._index.in_range(subqueue, from_pos, to_pos, session))
         return (row for row in rows if row.state < FINISHED)
 
     def frame(
         self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
     ) -> RangeFrame:
-        """See `partition.protocol.ports.Store.read_range`."""
+        """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
         rows = bounded(self._readable(subqueue, from_pos, to_pos, finished=finished), max_entries, max_bytes)
         following = rows[-1].pos + 1 if rows else from_pos
         is_all = next(self._readable(subqueue, following, to_pos, finished=finished), None) is None
@@ -294,7 +297,7 @@ class Tables:
                 yield row
 
     def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """See `partition.protocol.ports.Store.scan`."""
+        """Load entries in any state, finished ones too, without their data but with its length."""
         keys = islice(self._index.in_range(subqueue, from_pos, to_pos), max(0, max_entries))
         return [
             (EntryRow(key & POSITION_MAX, *entry, b""), len(self.bodies.get(entry.body, b"")))
@@ -302,14 +305,17 @@ class Tables:
         ]
 
     def fates_from(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-        """See `partition.protocol.ports.Store.load_fates`."""
+        """Load lines of the disposition log with ``number >= from_number``, in order."""
         keys = sorted(
             key for key in self.fates if key >> POSITION_BITS == subqueue and key & POSITION_MAX >= from_number
         )
         return [FateRow(key & POSITION_MAX, *self.fates[key]) for key in keys[: max(0, max_rows)]]
 
     def from_sequence(self, subqueue: int, from_sequence: int, session: str | None = None) -> Iterator[EntryRow]:
-        """Entries with ``sequence >= from_sequence`` by sequence; in the active sub-queue that is the position."""
+        """Yield entries with ``sequence >= from_sequence`` by sequence.
+
+        In the active sub-queue the sequence is the position.
+        """
         if kind_of(subqueue) == SubqueueKind.ACTIVE:
             return self.in_range(subqueue, from_sequence, POSITION_MAX + 1, session)
         keys = [
@@ -320,7 +326,7 @@ class Tables:
         return self._rows_of(sorted(keys, key=lambda key: (self.entries[key].sequence, key)))
 
     def with_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """See `partition.protocol.ports.Store.load_sequences`."""
+        """Load the entries with these sequence counters, in any state and any order."""
         wanted = set(sequences)
         if kind_of(subqueue) == SubqueueKind.ACTIVE:
             keys = [entry_key(subqueue, pos) for pos in wanted if 0 <= pos <= POSITION_MAX]
@@ -330,7 +336,7 @@ class Tables:
         return [row for row in rows if row.state < FINISHED]
 
     def due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """See `partition.protocol.ports.Store.load_due`."""
+        """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
         waiting = self._index.due(subqueue, state)
         due_now = bisect_right(waiting, (until_ms, _KEY_MAX))
         rows = bounded(self._rows_of(waiting[index][1] for index in range(due_now)), max_entries, max_bytes)
@@ -340,7 +346,7 @@ class Tables:
         return DueRows(rows, self._next_due(subqueue, state, following))
 
     def sessions(self, subqueue: int) -> list[str]:
-        """Sessions that have active entries, in order: code points order as their UTF-8 bytes do."""
+        """Return the sessions that have active entries, in order: code points sort as their UTF-8 bytes do."""
         return sorted(
             session
             for session, keys in self._index.sessions(subqueue).items()
@@ -348,7 +354,7 @@ class Tables:
         )
 
     def listed_sessions(self, subqueue: int, updated_after_ms: int | None) -> list[str]:
-        """All that `partition.protocol.ports.Store.list_sessions` chooses from."""
+        """Return all sessions that `partition.protocol.ports.Store.list_sessions` chooses from."""
         updated = {
             session: updated_ms
             for (partition_row, session), (_, updated_ms) in self.session_states.items()
@@ -359,7 +365,7 @@ class Tables:
         return sorted(session for session, updated_ms in updated.items() if updated_ms > updated_after_ms)
 
     def _rows_of(self, keys: Iterable[int]) -> Iterator[EntryRow]:
-        """An entry without its body is passed over: it can't be delivered."""
+        """Yield the rows of entries. An entry without its body can't be delivered, so it is left out."""
         for key in keys:
             entry = self.entries[key]
             data = self.bodies.get(entry.body)
@@ -367,7 +373,7 @@ class Tables:
                 yield EntryRow(key & POSITION_MAX, *entry, data)
 
     def _next_due(self, subqueue: int, state: int, following: int) -> int | None:
-        """When the first entry from an index of the order by time on is due."""
+        """Return the due time of the first entry with a body from index ``following`` on."""
         waiting = self._index.due(subqueue, state)
         rows = self._rows_of(waiting[index][1] for index in range(following, len(waiting)))
         return next((row.due_ms for row in rows), None)
@@ -383,7 +389,7 @@ class Tables:
             self._index.name(body)
 
     def _delete_entries(self, first: int, last: int) -> list[int]:
-        """The keys of the bodies that they named."""
+        """Delete entries and return the keys of the bodies that they referenced."""
         bodies = []
         for key in self._index.remove_range(first, last):
             entry = self.entries.pop(key)
@@ -425,7 +431,7 @@ class Tables:
 
 
 def bounded(rows: Iterable[EntryRow], max_entries: int, max_bytes: int) -> list[EntryRow]:
-    """The first rows within both bounds; the first one always, unless no entries are asked for."""
+    """Return the first rows within both bounds, at least one unless ``max_entries`` is 0."""
     page: list[EntryRow] = []
     size_bytes = 0
     for row in rows:
@@ -463,7 +469,7 @@ def _set_or_remove(rows: dict[K, V], changes: dict[K, V | None]) -> None:
 
 
 def _delete_range(rows: dict[int, Any], first: int, last: int) -> None:
-    """By key or by scan, whichever looks at fewer."""
+    """Delete a range by key or by scan, whichever looks at fewer rows."""
     candidates = range(first, last + 1) if last - first < len(rows) else list(rows)
     for key in candidates:
         if first <= key <= last:

@@ -1,4 +1,4 @@
-"""Where a store is: a PostgreSQL URL as libpq reads it, several hosts included, with two parameters of our own.
+"""The place of a store: a PostgreSQL URL as libpq reads it, several hosts included, with two parameters of partibus.
 
 ``schema=NAME``: the schema of the store, ``partibus`` by default. ``stores=N``: N stores in one database, in schemas
 ``NAME_00``, ``NAME_01`` and so on.
@@ -16,26 +16,26 @@ from partibus.partition.protocol.ports import StoreError
 
 SCHEMA_DEFAULT = "partibus"
 STORES_MAX = 64
-"""In one database: each keeps a few connections open."""
+"""The most stores in one database: each keeps a few connections open."""
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,31}")
-"""At most 32 letters, so that an application name (63 bytes) has room for it behind the broker's incarnation."""
+"""At most 32 letters, so that an application name (63 bytes) has room for it after the broker's incarnation."""
 
 
 class Address(NamedTuple):
-    """One store's place."""
+    """The place of one store."""
 
     conninfo: str
-    """Key words and values for libpq, the password among them."""
+    """Key words and values for libpq, including the password."""
     schema: str
     name: str
-    """The URL without its password: for people, and to know the place again."""
+    """The URL without its password: for people, and to recognize the place."""
     url: str
-    """Means this store alone; with the password."""
+    """The URL of this store alone, with the password."""
 
 
 def parse_address(url: str, schema_default: str = SCHEMA_DEFAULT) -> list[Address]:
-    """The stores that a URL means. Raises `StoreError` that names the URL without its password."""
+    """Return the stores of a URL. Raises `StoreError` that names the URL without its password."""
     base, _, query = url.partition("?")
     given = parse_qsl(query, keep_blank_values=True)
     ours = {key: value for key, value in given if key in ("schema", "stores")}
@@ -53,7 +53,7 @@ def parse_address(url: str, schema_default: str = SCHEMA_DEFAULT) -> list[Addres
         if not stores.isdecimal() or not 1 <= int(stores) <= STORES_MAX or len(schema) > 29:
             raise _refused(url, f"stores={stores!r}: give 1 to {STORES_MAX}, and a schema of 29 letters at most")
         schemas = [f"{schema}_{index:02}" for index in range(int(stores))]
-    # A server that only reads (a standby) is no place for a commit: libpq goes on to the next host.
+    # A read-only server (a standby) can't commit: libpq goes on to the next host.
     words.setdefault("target_session_attrs", "read-write")
     place = _without_password(words)
     conninfo = make_conninfo("", **words)
@@ -78,5 +78,5 @@ def _refused(url: str, why: str) -> StoreError:
 
 
 def _redacted(text: str) -> str:
-    """A URL, or libpq's words about one, without what may be a password."""
+    """Return a URL, or libpq's message about one, without possible passwords."""
     return re.sub(r"password=[^&\s\"]*", "password=...", re.sub(r"//.*@", "//...@", text))

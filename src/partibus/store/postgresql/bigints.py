@@ -1,4 +1,4 @@
-"""Whole numbers for PostgreSQL, always as 64 bits: then a statement has one form and one plan, whatever the values."""
+"""Integers for PostgreSQL, always as 64 bits, so that a statement has one form and one plan for all values."""
 
 import struct
 from collections.abc import Sequence
@@ -24,7 +24,10 @@ class Bigints:
 
 
 class _BigintsDumper(Dumper):
-    """The array's binary form: a header, then (length, number) each; made by one call instead of one per number."""
+    """A dumper of the array's binary form: a header, then (length, number) each.
+
+    One call makes it, instead of one call per number.
+    """
 
     format = Format.BINARY
     oid = _BIGINT_ARRAY
@@ -40,6 +43,6 @@ class _BigintsDumper(Dumper):
 
 
 def adapt(connection: psycopg.Connection) -> None:
-    """Let a connection send numbers so."""
+    """Register the dumper on a connection."""
     connection.adapters.register_dumper(int, Int8BinaryDumper)
     connection.adapters.register_dumper(Bigints, _BigintsDumper)

@@ -1,7 +1,7 @@
-"""A catalog in a schema of its own: what `partibus.namespace.catalog_database` asks for, over one connection.
+"""A catalog in a schema of its own: a `partibus.namespace.catalog_database` over one connection.
 
-Calls come from the event loop, so none may hang: a statement has two seconds, and who asks while the server is away is
-told so at once. Connecting anew is a thread's business. Its outage stops administration and no message (D19).
+Calls come from the event loop, so none may hang. A statement has two seconds, and a call during an outage of the server
+fails at once. A thread reconnects. An outage stops administration but no message (D19).
 """
 
 import json
@@ -23,7 +23,7 @@ from partibus.store.postgresql.patience import PatientConnection
 
 SCHEMA_DEFAULT = "partibus_catalog"
 CONNECT_TIMEOUT_S = 2
-"""libpq knows no shorter one."""
+"""The shortest timeout of libpq."""
 RETRY_S = 0.5
 
 _SESSION = """
@@ -34,7 +34,7 @@ _SESSION = """
     SET idle_in_transaction_session_timeout = 3000;
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 """
-"""Who holds the catalog's lock and says nothing more loses it after 3 s."""
+"""A holder of the catalog's lock that falls silent loses it after 3 s."""
 
 _BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT version FROM version FOR UPDATE"
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT version FROM version"
@@ -48,11 +48,11 @@ _TABLES = "SELECT array_agg(tablename::text) FROM pg_tables WHERE schemaname = c
 _LOCK_FOR_MAKING = "SELECT pg_advisory_xact_lock(hashtextextended('partibus ' || %s, 0))"
 
 SchemaSteps = Callable[[int], Sequence[str]]
-"""The scripts that lead from a format, 0 for nothing at all, to the one of this version."""
+"""A function that returns the scripts from a format, 0 for an empty schema, to the current one."""
 
 
 def connect_catalog(address: Address, application: str) -> PatientConnection:
-    """A connection to a catalog's schema, which may not be there yet. Raises `psycopg.Error`, `UnusableFile`."""
+    """Connect to a catalog's schema, which may not exist yet. Raises `psycopg.Error`, `UnusableFile`."""
     connection = PatientConnection.connect(
         address.conninfo,
         autocommit=True,
@@ -79,15 +79,17 @@ def connect_catalog(address: Address, application: str) -> PatientConnection:
 
 
 def unusable(address: Address, error: psycopg.Error) -> UnusableFile:
-    """For the start: why, and what to do."""
+    """Return the error of a failed start: the reason and the next step."""
     return UnusableFile(
         address.name, f"the catalog can't be used ({' '.join(str(error).split())})", f"{next_step(error)}."
     )
 
 
 def prepare_catalog(address: Address, format_version: int, steps: SchemaSteps) -> None:
-    """Make the catalog's tables if there are none, or bring older ones to the format of this version; one broker at a
-    time. Raises `UnusableFile`: not reachable, not allowed, another's schema, a newer format; then it is as it was."""
+    """Make the catalog's tables, or migrate older ones to the format of this version, one broker at a time.
+
+    Raises `UnusableFile` (not reachable, not allowed, another's schema, a newer format), leaving the catalog as it was.
+    """
     try:
         connection = connect_catalog(address, "partibus prepares the catalog")
         try:
@@ -99,10 +101,10 @@ def prepare_catalog(address: Address, format_version: int, steps: SchemaSteps) -
 
 
 class CatalogSchema:
-    """A `partibus.namespace.catalog_database.CatalogDatabase`."""
+    """A `partibus.namespace.catalog_database.CatalogDatabase` in a PostgreSQL schema."""
 
     def __init__(self, address: Address, application: str) -> None:
-        """Connect to a catalog that `prepare_catalog` has seen. Raises `UnusableFile`."""
+        """Connect to a catalog that `prepare_catalog` has checked. Raises `UnusableFile`."""
         self._address = address
         self._application = application
         self._lock = Lock()
@@ -111,9 +113,9 @@ class CatalogSchema:
         self._why = ""
         self._connecting = False
         self._latest = 0
-        """Version of the last change that is known to be stored."""
+        """The version of the last change that is known to be stored."""
         self._noted = 0
-        """The same of the transaction that is open."""
+        """The version of the last change in the open transaction."""
         try:
             self._connection = connect_catalog(address, application)
         except psycopg.Error as error:
@@ -121,19 +123,23 @@ class CatalogSchema:
 
     @property
     def name(self) -> str:
+        """The URL of the catalog without its password."""
         return self._address.name
 
     @property
     def in_transaction(self) -> bool:
+        """Whether a transaction is open on the connection."""
         connection = self._connection
         if connection is None or connection.closed:
             return False
         return connection.info.transaction_status is not TransactionStatus.IDLE
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows. Raises StoreUnavailable."""
         return self._run(_translated(statement), parameters)
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run a statement for each of ``rows``. Raises StoreUnavailable."""
         connection = self._connected()
         try:
             with connection.cursor() as cursor:
@@ -142,8 +148,11 @@ class CatalogSchema:
             raise self._failed(connection, error) from error
 
     def begin(self, *, writing: bool) -> None:
-        """Also raises StoreUnavailable when the catalog has gone back to before what is known to be in it: entities
-        that brokers still serve are not in it, and their rows would be given to others."""
+        """Begin a transaction. Raises StoreUnavailable, also if the catalog lacks changes that were stored.
+
+        Such a catalog went back in time: it lacks entities that brokers still serve, and would give their rows to
+        others.
+        """
         connection = self._connected()
         try:
             cursor = connection.execute((_BEGIN_WRITING if writing else _BEGIN_READING).encode())
@@ -162,6 +171,7 @@ class CatalogSchema:
         self._latest = self._noted = version
 
     def commit(self) -> None:
+        """Commit the transaction. Raises StoreUnavailable; OutcomeUnknown if the connection was lost on the way."""
         connection = self._connected()
         try:
             connection.execute("COMMIT")
@@ -176,15 +186,18 @@ class CatalogSchema:
         self._latest = self._noted
 
     def rollback(self) -> None:
+        """Roll back the open transaction, if any."""
         if self.in_transaction:
             with suppress(StoreUnavailable):
                 self._run("ROLLBACK")
 
     def note(self, change: Mapping[str, object]) -> None:
+        """Note a change in the open transaction and notify the other brokers of it."""
         ((self._noted,),) = self._run(_NOTE, (json.dumps(change),))
         self._run(_NOTIFY)
 
     def close(self) -> None:
+        """Close the connection for good. Idempotent."""
         with self._lock:
             self._closed.set()
             connection, self._connection = self._connection, None
@@ -211,7 +224,7 @@ class CatalogSchema:
 
     def _failed(self, connection: PatientConnection, error: psycopg.Error) -> StoreUnavailable:
         why = " ".join(str(error).split())
-        # A statement that got no answer leaves the connection in the middle of it:
+        # A statement without an answer leaves the connection in the middle of it:
         if connection.closed or connection.info.transaction_status is TransactionStatus.ACTIVE:
             end(connection)
             self._lose(connection, why)
@@ -225,7 +238,7 @@ class CatalogSchema:
         self._begin_connecting()
 
     def _begin_connecting(self) -> None:
-        """Start the thread that connects again, unless it runs."""
+        """Start the thread that reconnects, unless it runs."""
         with self._lock:
             if self._connecting or self._connection is not None or self._closed.is_set():
                 return
@@ -277,7 +290,7 @@ def _prepare(connection: PatientConnection, address: Address, format_version: in
 
 
 def _version(connection: PatientConnection, address: Address) -> int:
-    """0 when there is nothing at all."""
+    """Return the version of the catalog's format; 0 if there is no catalog."""
     row = connection.execute(_TABLES).fetchone()
     tables = set(row[0] or ()) if row else set()
     if not tables:

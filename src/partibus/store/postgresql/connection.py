@@ -14,7 +14,7 @@ from partibus.store.postgresql.settings import PostgreSQLSettings
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 OLDEST_SERVER = 140_000
-"""`pg_terminate_backend` can wait for the end of a session from then on."""
+"""The first version in which `pg_terminate_backend` can wait for the end of a session."""
 
 _SESSION = """
     SET search_path = {schema};
@@ -31,23 +31,24 @@ _SESSION = """
     SET enable_material = off;
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 """
-"""A queue's tables are full at one moment and empty at the next, so statistics mislead: plans must not depend on them.
-Every load is a walk along an index. A commit that is answered is on the disk, whatever the server's default."""
+"""A queue's tables are full at one moment and empty at the next, so statistics mislead and plans must not depend on
+them. Every load is an index scan. An answered commit is on the disk, whatever the server's default.
+"""
 
 
 def application_name(incarnation: str, address: Address) -> str:
-    """By which the connections of one run of a broker to one store are known to the server (63 bytes at most)."""
+    """Return the name by which the server knows the connections of one run of a broker to one store (63 bytes)."""
     return f"{incarnation[:30]} {address.schema}"
 
 
 def connect(address: Address, application: str, settings: PostgreSQLSettings) -> Connection:
-    """A connection in which every statement is a transaction. Raises `psycopg.Error`, `StoreError`."""
+    """Open a connection in which every statement is a transaction. Raises `psycopg.Error`, `StoreError`."""
     connection: Connection = psycopg.Connection.connect(
         address.conninfo,
         autocommit=True,
         application_name=application,
         connect_timeout=settings.connect_timeout_s,
-        # A peer that is silent for so long is gone, whatever TCP hopes for.
+        # A peer that is silent for so long counts as lost, whatever TCP still retries.
         tcp_user_timeout=settings.lease_ms,
         keepalives_idle=max(1, settings.lease_ms // 2_000),
         keepalives_interval=1,
@@ -76,6 +77,6 @@ def connect(address: Address, application: str, settings: PostgreSQLSettings) ->
 
 
 def end(connection: Connection) -> None:
-    """Close it, whatever state it is in."""
+    """Close a connection, whatever its state."""
     with suppress(psycopg.Error):
         connection.close()

@@ -1,4 +1,4 @@
-"""Makes a store's schema, migrates an older one, and sees whose store it is."""
+"""Makes a store's schema, migrates an older one, and checks to which cluster the store belongs."""
 
 from typing import NamedTuple
 
@@ -20,16 +20,19 @@ from partibus.store.postgresql.sql import (
 
 
 class Identity(NamedTuple):
-    """What a store says about itself."""
+    """The identity that a store records."""
 
     store_id: str
-    """What its broker calls it, e.g. ``store-07``."""
+    """The broker's name of the store, e.g. ``store-07``."""
     cluster: str
-    """The data directory, or the brokers of one catalog, that it belongs to."""
+    """The data directory, or the brokers of one catalog, that own it."""
 
 
 def identity_of(address: Address, settings: PostgreSQLSettings = DEFAULTS) -> Identity | None:
-    """Who is there; None when the schema holds no store. Raises `StoreError`: not reachable, not allowed."""
+    """Return the identity of the store at an address; None if the schema holds no store.
+
+    Raises `StoreError`: not reachable, not allowed.
+    """
     try:
         connection = connect(address, "partibus looks around", settings)
         try:
@@ -53,7 +56,7 @@ def make_store(address: Address, identity: Identity, created_ms: int, settings: 
 
 
 def make_if_missing(connection: Connection, address: Address, identity: Identity, created_ms: int) -> None:
-    """In a transaction of its own, one broker at a time. Raises `psycopg.Error`, `StoreError`."""
+    """Make a missing store in a transaction of its own, one broker at a time. Raises `psycopg.Error`, `StoreError`."""
     if _is_store(connection, address):
         return
     with connection.transaction():
@@ -67,8 +70,10 @@ def make_if_missing(connection: Connection, address: Address, identity: Identity
 
 
 def check_and_migrate(connection: Connection, address: Address, identity: Identity) -> None:
-    """See that it is the store that it should be, in the format of this version afterwards. Raises `psycopg.Error`,
-    `StoreError`; then it is as it was."""
+    """Check that it is the expected store, and migrate it to the format of this version.
+
+    Raises `psycopg.Error`, `StoreError`; then the store is unchanged.
+    """
     if not _is_store(connection, address):
         raise refused(
             address.name,
@@ -99,7 +104,7 @@ def check_and_migrate(connection: Connection, address: Address, identity: Identi
 
 
 def install_functions(connection: Connection) -> None:
-    """Those that this version's commits call; in a transaction of the caller's."""
+    """Install the functions that this version's commits call, in the caller's transaction."""
     connection.execute(functions_script().encode())
 
 
@@ -113,7 +118,7 @@ def _migrate(connection: Connection, address: Address) -> None:
 
 
 def _is_store(connection: Connection, address: Address) -> bool:
-    """Whether the schema holds a store. Raises `StoreError` when it holds something else."""
+    """Tell whether the schema holds a store. Raises `StoreError` if it holds something else."""
     row = connection.execute(statement("schema_exists"), {"schema": address.schema}).fetchone()
     assert row is not None, "an aggregate has one row"
     is_store, _, is_used = row

@@ -1,4 +1,4 @@
-"""PostgreSQL's errors as errors of the store: what failed, which store, what to do next."""
+"""Converts PostgreSQL's errors to errors of the store: what failed, which store, what to do next."""
 
 import re
 import struct
@@ -8,11 +8,12 @@ import psycopg
 from partibus.partition.protocol.ports import StoreError, StoreFull
 
 BINDING_ERRORS = (psycopg.Error, OverflowError, ValueError, TypeError, struct.error)
-"""What executing a statement raises: the driver's own, and those of values that don't fit a column (a lone surrogate in
-a text, an integer of more than 64 bits)."""
+"""The errors of executing a statement: the driver's own, and those of values that don't fit a column (a lone surrogate
+in a text, an integer of more than 64 bits).
+"""
 
 FENCED = "PB001"
-"""What `apply_writes` raises when the owner row is no longer ours."""
+"""The code that `apply_writes` raises when this process no longer owns the store."""
 
 DISK_FULL = "53100"
 
@@ -35,13 +36,16 @@ _NEXT_STEP_OF_TEXT = (
     (r"read-only|recovery|standby", _NEXT_STEP["25006"]),
     (r"starting up|shutting down", _NEXT_STEP["57P03"]),
 )
-"""Of errors while connecting, which have no code. A server that speaks another language gets the last resort."""
+"""Next steps for connection errors, which have no code.
+
+A server with messages in another language gets the last one.
+"""
 
 _UNREACHABLE = "see that the server runs and that its host and port are right and can be reached from here"
 
 
 def store_error(error: Exception, name: str, doing: str, *, executed: bool | None) -> StoreError:
-    """The error to raise in place of what the driver (or the binding of a value) raised while ``doing``."""
+    """Return the error to raise in place of what the driver (or the binding of a value) raised while ``doing``."""
     code = getattr(error, "sqlstate", None)
     text = " ".join(str(error).split())
     if code == DISK_FULL:
@@ -53,12 +57,12 @@ def store_error(error: Exception, name: str, doing: str, *, executed: bool | Non
 
 
 def refused(name: str, reason: str) -> StoreError:
-    """The store itself refuses; nothing was done."""
+    """Return the error for a refusal by the store itself; nothing was done."""
     return StoreError(f"{name}: {reason}", executed=False)
 
 
 def next_step(error: Exception) -> str:
-    """What an operator can do about it."""
+    """Return what an operator can do about an error."""
     code = getattr(error, "sqlstate", None)
     text = " ".join(str(error).split())
     if code is not None:

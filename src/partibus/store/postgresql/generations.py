@@ -1,8 +1,8 @@
 """The generations of a store's schema (`partition.protocol.generations`).
 
-A restored dump has tables of its own, with other object ids than the ones that were dumped: so a store tells by the
-place where its tables were made that it was restored. A copy of the whole server has the same ids. Its last commit says
-then that it went back, to whoever remembers a later one.
+A restored dump has tables with other object ids than the dumped ones. So the recorded place where its tables were made
+tells a store that it was restored. A copy of the whole server has the same ids; its last commit then shows a broker
+that remembers a later one that the copy went back in time.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,11 @@ from partibus.store.postgresql.sql import statement
 
 
 def go_by_home(connection: Connection, highest_ms: int) -> tuple[Generation, ...]:
-    """Begin a generation if the tables were restored from a dump; in a transaction of the caller's. Returns all
-    generations in the order of their numbers. ``highest_ms``: the time of the last commit. Raises `NoNumbersLeft`."""
+    """Begin a generation if the tables were restored from a dump, in the caller's transaction.
+
+    Returns all generations in the order of their numbers. ``highest_ms``: the time of the last commit. Raises
+    `NoNumbersLeft`.
+    """
     ((home, here),) = _rows(connection, "home")
     generations = read_generations(connection)
     if not generations:
@@ -30,8 +33,10 @@ def go_by_home(connection: Connection, highest_ms: int) -> tuple[Generation, ...
 
 
 def begin_generation(connection: Connection, above: int, from_ms: int) -> Generation:
-    """Begin a generation, in a transaction of the caller's. ``from_ms``: the time of the last commit before. Raises
-    `NoNumbersLeft`."""
+    """Begin a generation, in the caller's transaction. Raises `NoNumbersLeft`.
+
+    ``from_ms`` is the time of the last commit before.
+    """
     ((highest,),) = _rows(connection, "highest_counter")
     generation = next_generation(max(highest, read_generations(connection)[-1].first), above)
     connection.execute(statement("insert_left_off"), {"first": generation.first})

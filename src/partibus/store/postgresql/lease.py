@@ -1,14 +1,14 @@
-"""Keeps a store's lease alive while nothing is committed: a commit renews it by itself."""
+"""Renews a store's lease while no commit does: a commit renews it by itself."""
 
 from collections.abc import Callable
 from threading import Event, Thread
 
 
 class LeaseKeeper:
-    """A thread that calls ``renew`` now and then, until it is stopped."""
+    """A thread that calls ``renew`` at intervals until it is stopped."""
 
     def __init__(self, renew: Callable[[], None], interval_ms: float, name: str) -> None:
-        """``renew`` raises nothing."""
+        """Start the thread. ``renew`` must not raise."""
         self._renew = renew
         self._interval_s = interval_ms / 1_000
         self._stopping = Event()
@@ -16,7 +16,7 @@ class LeaseKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Idempotent. After the renewal under way."""
+        """Stop after the renewal under way. Idempotent."""
         self._stopping.set()
         self._thread.join()
 

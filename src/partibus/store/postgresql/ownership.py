@@ -1,8 +1,8 @@
-"""Who may write to a store (D19): a row in it, with a lease that ends by the database's clock.
+"""Ownership of a store (D19): a row in it, with a lease that ends by the database's clock.
 
-A taker raises the epoch and ends the connections of the owner before, so that nothing of it can still be on its way; a
-broker that was stopped and wakes finds its connection gone and the epoch raised. A lease that is valid keeps others
-out, unless they know that its holder is dead.
+A new owner raises the epoch and ends the connections of the previous one, so that none of its commits is still on the
+way. A broker that was suspended and wakes up finds its connection closed and the epoch raised. A valid lease excludes
+others, unless they know that its holder is dead.
 """
 
 import time
@@ -25,12 +25,12 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_ms() -> float:
-    """Real time that goes on while the machine sleeps: what a lease is measured with."""
+    """Return real time that continues while the machine sleeps, for measuring leases."""
     return time.clock_gettime(_BOOT_CLOCK) * 1_000
 
 
 class OwnerRow(NamedTuple):
-    """As stored; see ``ddl/0001.sql``."""
+    """The owner row as stored; see ``ddl/0001.sql``."""
 
     broker: str
     incarnation: str
@@ -38,18 +38,18 @@ class OwnerRow(NamedTuple):
     last_commit: int
     taken_at: int
     left_ms: int
-    """Of the lease, by the database's clock; 0 or less: it has ended."""
+    """What is left of the lease, by the database's clock; 0 or less: it has ended."""
 
 
 def read_owner(connection: Connection) -> OwnerRow:
-    """Who has the store."""
+    """Read the owner row."""
     row = connection.execute(statement("select_owner")).fetchone()
     assert row is not None, "made with the schema"
     return OwnerRow._make(row)
 
 
 class Ownership:
-    """The owner row as this process last wrote it, and how long it holds."""
+    """The owner row as this process last wrote it, and how long its lease lasts."""
 
     def __init__(
         self,
@@ -58,7 +58,10 @@ class Ownership:
         settings: PostgreSQLSettings,
         record: AcknowledgedCommits | None = None,
     ) -> None:
-        """Prepare for `take`. ``record`` is this machine's memory of acknowledged commits; None: there is none."""
+        """Prepare for `take`.
+
+        ``record`` is this machine's record of acknowledged commits; None: there is none.
+        """
         self._record = record
         self._address = address
         self._owner = owner
@@ -67,13 +70,13 @@ class Ownership:
         self.last_commit = 0
         self.highest_ms = 0
         self.generations: tuple[Generation, ...] = ()
-        """The generations that the store has gone through; there since `take`."""
+        """The generations of the store; set by `take`."""
         self.held_until_ms = 0.0
-        """On `boot_ms`: until then surely nobody else is the owner, unless who took it knew this one dead."""
+        """The time on `boot_ms` until which no other broker owns the store, unless it knew that this one was dead."""
 
     @property
     def key(self) -> dict[str, int | str]:
-        """What each statement of the owner names."""
+        """The parameters that each statement of the owner passes."""
         return {
             "epoch": self.epoch,
             "incarnation": self._owner.incarnation,
@@ -81,8 +84,11 @@ class Ownership:
         }
 
     def take(self, connection: Connection, *, evict: bool) -> None:
-        """Take the store over: the epoch rises and whoever had it before is cut off. ``evict``: also when its lease is
-        still valid, since it is known to be dead or to have given up. Raises `psycopg.Error`, `StoreError`."""
+        """Take the store over: raise the epoch and cut off the previous owner. Raises `psycopg.Error`, `StoreError`.
+
+        ``evict``: also take it while the previous owner's lease is valid, since that owner is known to be dead or to
+        have given up.
+        """
         before = read_owner(connection)
         is_ours = before.incarnation == self._owner.incarnation
         if before.left_ms > 0 and not (evict or is_ours):
@@ -132,7 +138,7 @@ class Ownership:
         self._record.go_on_from(last_commit, self.epoch)
 
     def _withdraw(self) -> None:
-        """Forget that an operator accepted a loss: the store has every acknowledged commit. Raises `StoreError`."""
+        """Remove an operator's acceptance: the store has every acknowledged commit. Raises `StoreError`."""
         if self._record is not None:
             try:
                 self._record.withdraw()
@@ -152,7 +158,7 @@ class Ownership:
                 ) from error
 
     def sync(self) -> None:
-        """Have the record of acknowledged commits survive a loss of power. Raises `StoreError`."""
+        """Make the record of acknowledged commits survive a loss of power. Raises `StoreError`."""
         if self._record is not None:
             try:
                 self._record.sync()
@@ -173,8 +179,10 @@ class Ownership:
         )
 
     def renew(self, connection: Connection) -> int:
-        """Move the end of the lease; answers the number of the last commit, which is durable by then. Raises
-        `psycopg.Error`, `StoreFenced`."""
+        """Move the end of the lease; return the number of the last commit, which is durable by then.
+
+        Raises `psycopg.Error`, `StoreFenced`.
+        """
         asked_ms = boot_ms()
         row = connection.execute(statement("renew_ownership"), self.key, prepare=True).fetchone()
         if row is None:
@@ -184,7 +192,7 @@ class Ownership:
         return last_commit
 
     def committed(self, number: int, asked_ms: float) -> None:
-        """Note a commit that is durable, and the lease renewed with it. ``asked_ms``, on `boot_ms`, is its start."""
+        """Note a durable commit and the lease renewed with it. ``asked_ms``, on `boot_ms`, is its start."""
         self.last_commit = number
         self.held_until_ms = asked_ms + self._settings.lease_ms
         self._note(number)
@@ -195,8 +203,7 @@ class Ownership:
         self._note(number)
 
     def begin_generation(self, connection: Connection, above: int) -> Generation:
-        """Begin a generation; see `partition.protocol.ports.Store.begin_generation`. Raises `psycopg.Error`,
-        `StoreError`."""
+        """Begin a generation (`Store.begin_generation`). Raises `psycopg.Error`, `StoreError`."""
         with connection.transaction():
             if connection.execute(statement("renew_ownership"), self.key).fetchone() is None:
                 raise self.fenced(read_owner(connection))
@@ -208,11 +215,11 @@ class Ownership:
         return generation
 
     def release(self, connection: Connection) -> None:
-        """Give the lease back: the next broker need not wait for its end."""
+        """Give the lease back, so that the next broker need not wait for its end."""
         connection.execute(statement("release_ownership"), self.key)
 
     def fenced(self, now: OwnerRow) -> StoreFenced:
-        """The error for an owner that is one no more."""
+        """Return the error for a broker that has lost the ownership."""
         return StoreFenced(
             f"{self._address.name}: taken over by broker {now.broker!r}, incarnation {now.incarnation!r}, epoch "
             f"{now.epoch} (ours was {self.epoch}); this broker must give up the store and send its clients elsewhere"

@@ -1,5 +1,7 @@
-"""Connections whose every wait ends: a server that is there and says nothing (stopped, its disk gone) is as one that is
-away. For those who can't leave the waiting to a thread."""
+"""Connections whose every wait has a limit: a silent server (stopped, its disk failed) counts as unavailable.
+
+They serve callers that can't leave the waiting to a thread.
+"""
 
 from collections.abc import Generator
 from time import monotonic
@@ -11,12 +13,15 @@ RV = TypeVar("RV")
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
-    """`psycopg.OperationalError` when one statement takes longer than ``PATIENCE_S``; then it is useless."""
+    """A connection that raises `psycopg.OperationalError` if a statement exceeds ``PATIENCE_S``; then it is useless."""
 
     PATIENCE_S: ClassVar[float] = 2.0
 
     def wait(self, gen: Generator[Any, Any, RV], *args: Any, **kwargs: Any) -> RV:
-        """See psycopg, which lets a generator go on every 0.1 s, whether there is something or not."""
+        """Wait as psycopg does, but at most ``PATIENCE_S``.
+
+        psycopg resumes the generator every 0.1 s, whether data has arrived or not.
+        """
         return super().wait(_limited(gen, monotonic() + self.PATIENCE_S), *args, **kwargs)
 
 

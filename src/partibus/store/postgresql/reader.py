@@ -1,4 +1,4 @@
-"""Answers the loads of the port: one round trip each, rows in PostgreSQL's binary form."""
+"""Serves the loads of the port: one round trip each, rows in PostgreSQL's binary form."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ Parameters = dict[str, Any]
 def load_page(
     connection: Connection, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None
 ) -> list[EntryRow]:
-    """See `partition.protocol.ports.Store.load_page`."""
+    """Load the first active entries with ``pos >= from_pos``, within both bounds."""
     keys = _key_range(subqueue, from_pos, POSITION_MAX)
     if keys is None:
         return []
@@ -55,7 +55,7 @@ def load_page(
 def browse(
     connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int
 ) -> list[EntryRow]:
-    """See `partition.protocol.ports.Store.browse`."""
+    """Load entries in any state with ``from_pos <= pos < to_pos``, in order of position."""
     keys = _key_range(subqueue, from_pos, to_pos - 1)
     return [] if keys is None else _page(connection, "browse", keys | _bounds(max_entries, max_bytes))
 
@@ -63,7 +63,7 @@ def browse(
 def peek(
     connection: Connection, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None
 ) -> list[EntryRow]:
-    """See `partition.protocol.ports.Store.peek`; in the active sub-queue the sequence number is the position."""
+    """Load entries by sequence (`Store.peek`); in the active sub-queue the sequence number is the position."""
     first = min(max(0, from_sequence), _BIGINT_MAX)
     bounds = _bounds(max_entries, max_bytes)
     if kind_of(subqueue) != SubqueueKind.ACTIVE:
@@ -83,7 +83,7 @@ def peek(
 def load_due(
     connection: Connection, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int
 ) -> DueRows:
-    """See `partition.protocol.ports.Store.load_due`."""
+    """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
     of_state = {"subqueue": subqueue, "state": state}
     until_ms = max(min(until_ms, _BIGINT_MAX), -_BIGINT_MAX)
     with connection.transaction():
@@ -97,35 +97,35 @@ def load_due(
 
 
 def count_due(connection: Connection, subqueue: int, state: int) -> int:
-    """See `partition.protocol.ports.Store.count_due`."""
+    """Count the entries in ``state`` that have a due time (`Store.count_due`)."""
     ((count,),) = _rows(connection, statement("count_due"), {"subqueue": subqueue, "state": state})
     return int(count)
 
 
 def load_filled(connection: Connection, most: int) -> dict[int, SubqueueCounts]:
-    """See `partition.protocol.ports.Store.load_counts`."""
+    """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
     rows = _rows(connection, statement("filled"), {"most": most})
     return {key: SubqueueCounts(messages, size_bytes) for key, messages, size_bytes in rows}
 
 
 def load_executed(connection: Connection, asker: str) -> dict[int, int]:
-    """See `partition.protocol.ports.Store.load_executed`."""
+    """Return the answered requests of one run of a broker, with what is known of each."""
     rows = _rows(connection, statement("executed"), {"asker": asker.encode()})
     return executed_requests(bytes(part) for (part,) in rows)
 
 
 def timed_partitions(connection: Connection) -> list[int]:
-    """See `partition.protocol.ports.Store.timed_partitions`."""
+    """Return the rows of partitions with entries that have a due time, in order."""
     return [row for (row,) in _rows(connection, statement("timed_partitions"), {})]
 
 
 def cursor_partitions(connection: Connection, most: int) -> list[int]:
-    """See `partition.protocol.ports.Store.cursor_partitions`."""
+    """Return the rows of the first ``most`` partitions that have cursors, in order."""
     return [row for (row,) in _rows(connection, statement("cursor_partitions"), {"most": most})]
 
 
 def load_sequences(connection: Connection, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-    """See `partition.protocol.ports.Store.load_sequences`."""
+    """Load the entries with these sequence counters, in any state and any order."""
     is_active = kind_of(subqueue) == SubqueueKind.ACTIVE
     largest = POSITION_MAX if is_active else _BIGINT_MAX
     wanted = [sequence for sequence in set(sequences) if 0 <= sequence <= largest]
@@ -137,13 +137,13 @@ def load_sequences(connection: Connection, subqueue: int, sequences: Sequence[in
 
 
 def load_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | None]:
-    """See `partition.protocol.ports.Store.load_bodies`."""
+    """Load stored messages in the order of ``keys``; None where a body was removed."""
     found = dict(_rows(connection, statement("bodies"), {"keys": Bigints(keys)}))
     return [found.get(key) for key in keys]
 
 
 def load_partition(connection: Connection, partition_row: int) -> Snapshot | None:
-    """See `partition.protocol.ports.Store.load_partition`. All statements see the same commit."""
+    """Load the state of a partition (`Store.load_partition`); all statements see the same commit."""
     keys = {"first": body_key(partition_row, 0), "last": body_key(partition_row + 1, 0) - 1}
     with connection.pipeline(), connection.transaction():
         connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -191,13 +191,13 @@ def load_partition(connection: Connection, partition_row: int) -> Snapshot | Non
 
 
 def load_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[int, int]:
-    """See `partition.protocol.ports.Store.load_sizes`."""
+    """Return the stored bytes of partitions by partition row (`Store.load_sizes`)."""
     return dict(_rows(connection, statement("sizes"), {"rows": Bigints(partition_rows)}))
 
 
 def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-    """See `partition.protocol.ports.Store.scan_sessions`."""
-    # What comes directly behind a name is the name with a NUL.
+    """Return sessions that have active entries, after ``after``, in order of their UTF-8 bytes."""
+    # The text directly after a name is the name with a NUL.
     start = b"" if after is None else after.encode() + b"\x00"
     parameters = {"subqueue": subqueue, "start": start, "most": max(0, max_sessions)}
     return _names(_rows(connection, statement("scan_sessions"), parameters))
@@ -206,7 +206,7 @@ def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_
 def list_sessions(
     connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None
 ) -> list[str]:
-    """See `partition.protocol.ports.Store.list_sessions`."""
+    """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""
     parameters: Parameters = {
         "partition_row": subqueue >> KIND_BITS,
         "skip": min(max(0, skip), _BIGINT_MAX),
@@ -218,7 +218,7 @@ def list_sessions(
 
 
 def session_state(connection: Connection, partition_row: int, session: str) -> bytes | None:
-    """See `partition.protocol.ports.Store.load_session_state`."""
+    """Load the state of a session; None if it has none (`Store.load_session_state`)."""
     parameters = {"partition_row": partition_row, "session": session.encode()}
     rows = _rows(connection, statement("session_state"), parameters)
     return rows[0][0] if rows else None
@@ -227,7 +227,7 @@ def session_state(connection: Connection, partition_row: int, session: str) -> b
 def find_duplicates(
     connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
 ) -> dict[bytes, int]:
-    """See `partition.protocol.ports.Store.find_duplicates`."""
+    """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
     if not ids:
         return {}
     parameters = {"partition_row": partition_row, "first_bucket": first_bucket, "ids": list(ids)}
@@ -237,7 +237,7 @@ def find_duplicates(
 def scan_duplicates(
     connection: Connection, partition_row: int, after: tuple[int, bytes], max_ids: int
 ) -> list[tuple[int, bytes, int]]:
-    """See `partition.protocol.ports.Store.scan_duplicates`."""
+    """Return (bucket, id, accepted ms) in order, after the given bucket and id."""
     bucket, message_id = after
     parameters = {"partition_row": partition_row, "bucket": bucket, "id": message_id, "most": max(0, max_ids)}
     return _rows(connection, statement("scan_duplicates"), parameters)
@@ -253,7 +253,7 @@ def read_range(
     *,
     finished: bool,
 ) -> RangeFrame:
-    """See `partition.protocol.ports.Store.read_range`."""
+    """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
     keys = _key_range(subqueue, from_pos, to_pos - 1)
     if keys is None:
         return PackedRows().frame(b"", to_pos)
@@ -268,7 +268,7 @@ def read_range(
 def scan(
     connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int
 ) -> list[tuple[EntryRow, int]]:
-    """See `partition.protocol.ports.Store.scan`."""
+    """Load entries in any state, finished ones too, without their data but with its length."""
     keys = _key_range(subqueue, from_pos, to_pos - 1)
     if keys is None:
         return []
@@ -278,7 +278,7 @@ def scan(
 
 
 def load_fates(connection: Connection, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-    """See `partition.protocol.ports.Store.load_fates`."""
+    """Load lines of the disposition log with ``number >= from_number``, in order."""
     keys = _key_range(subqueue, from_number, POSITION_MAX)
     if keys is None:
         return []
@@ -286,7 +286,7 @@ def load_fates(connection: Connection, subqueue: int, from_number: int, max_rows
 
 
 def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-    """See `partition.protocol.ports.Store.find_sink_ids`."""
+    """Return those of ``ids`` that the sink has stored and still remembers (`Store.find_sink_ids`)."""
     if not ids:
         return set()
     parameters = {"partition_row": partition_row, "sink": sink, "ids": list(ids)}
@@ -294,14 +294,14 @@ def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Se
 
 
 def count_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int) -> int:
-    """See `partition.protocol.ports.Store.count_sink_ids`."""
+    """Count the ids that a sink has of ``batch`` and earlier batches (`Store.count_sink_ids`)."""
     parameters = {"partition_row": partition_row, "sink": sink, "batch": batch}
     ((count,),) = _rows(connection, statement("count_sink_ids"), parameters)
     return int(count)
 
 
 def _key_range(subqueue: int, first_pos: int, last_pos: int) -> Parameters | None:
-    """Keys of the positions that exist between two that anybody may have asked for; None when there are none."""
+    """Return the keys of the existing positions in a requested range; None if there are none."""
     first, last = max(0, first_pos), min(last_pos, POSITION_MAX)
     return None if first > last else {"first": entry_key(subqueue, first), "last": entry_key(subqueue, last)}
 
@@ -323,7 +323,7 @@ def _page(connection: Connection, name: str, parameters: Parameters) -> list[Ent
 
 
 def _entry_rows(rows: list[Any]) -> list[EntryRow]:
-    """The session's name (column 6) comes as bytes."""
+    """Return entry rows; the session's name (column 6) comes as bytes."""
     return [EntryRow._make(row if row[6] is None else (*row[:6], row[6].decode(), *row[7:])) for row in rows]
 
 

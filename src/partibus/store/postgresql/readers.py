@@ -1,4 +1,4 @@
-"""Connections that read from a store while others commit."""
+"""Connections that read from a store while the writer commits."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 class Readers:
-    """Keeps a connection or two between loads. Safe to use from any thread."""
+    """A pool that keeps a connection or two between loads. Safe to use from any thread."""
 
     def __init__(
         self, address: Address, application: str, settings: PostgreSQLSettings, acknowledged: Callable[[], int]
     ) -> None:
-        """``acknowledged``: the number of the last commit that is surely durable."""
+        """Prepare the pool. ``acknowledged`` returns the number of the last commit that is surely durable."""
         self._acknowledged = acknowledged
         self._address = address
         self._application = application
@@ -30,8 +30,7 @@ class Readers:
         self._closed = False
 
     def read(self, load: Callable[[Connection], T]) -> T:
-        """What ``load`` finds. Asked again on a new connection when one that waited has been lost meanwhile. Raises
-        `StoreError`."""
+        """Return the result of ``load``, retried on a new connection if an idle one was lost. Raises `StoreError`."""
         generation = self._generation
         try:
             try:
@@ -49,19 +48,21 @@ class Readers:
             raise store_error(error, self._address.name, "a load", executed=False) from error
 
     def renew(self) -> None:
-        """Forget the connections that wait: they may lead to a server that is the primary no more."""
+        """Drop the idle connections: they may lead to a server that is no longer the primary."""
         self._generation += 1
         while self._idle:
             end(self._idle.pop())
 
     def close(self) -> None:
-        """Idempotent. A load under way closes its own connection at its end."""
+        """Close the idle connections. Idempotent. A load under way closes its own connection at its end."""
         self._closed = True
         self.renew()
 
     def _connect(self) -> Connection:
-        """Raises `psycopg.Error`; `StoreError` when the server there lacks acknowledged commits: a load from a
-        standby that was behind would bring back what is completed."""
+        """Connect. Raises `psycopg.Error`; `StoreError` if the server lacks acknowledged commits.
+
+        A load from a standby that was behind would bring back completed messages.
+        """
         acknowledged = self._acknowledged()
         connection = connect(self._address, self._application, self._settings)
         try:

@@ -1,16 +1,16 @@
-"""The brokers of a namespace on several machines, as they tell each other through the catalog's server (D19).
+"""The brokers of a namespace on several machines, which exchange their state through the catalog's server (D19).
 
 ```text
- broker-a ── beat: "I am here, have these stores, go by change 17" ──▶ ┌─────────┐
-          ◀─ who else is there, with what; changes 18, 19 ──────────── │ catalog │
- broker-b ── ...                                    NOTIFY ──▶ all ─── └─────────┘
+broker-a ── beat: "I am here, have these stores, apply change 17" ──▶ ┌─────────┐
+         ◀─ which other brokers are there; changes 18, 19 ─────────── │ catalog │
+broker-b ── ...                                    NOTIFY ──▶ all ─── └─────────┘
 ```
 
-A broker counts as there until its lease ends by the server's clock. Nothing here decides who may commit to a store:
-that is written in the store itself. What is lost of these rows with a crash of the server is said again a second later,
-so they are not waited for on the disk.
+A broker counts as present until its lease ends by the server's clock. This registry does not decide which broker may
+commit to a store: the store itself records that. Rows lost in a crash of the server are sent again a second later, so a
+broker does not wait until they are on the disk.
 
-Calls block, and are made by one thread at a time; `wake` by any.
+Calls block, and come from one thread at a time; `wake` may come from any.
 """
 
 import json
@@ -31,10 +31,11 @@ from partibus.store.postgresql.connection import end
 from partibus.store.postgresql.patience import PatientConnection
 
 LEASE_S = 4.0
-"""How long a broker that is not heard of counts as there. To be wrong costs nothing: its stores can't be taken while
-their own leases are valid (5 s)."""
+"""How long a silent broker counts as present. An error costs nothing: its stores can't be taken while their own leases
+are valid (5 s).
+"""
 CHANGES_KEPT = 10_000
-"""A broker that was away for more of them looks at everything again."""
+"""A broker that missed more changes reads everything again."""
 START_S = 60.0
 """How long a start waits for others that start at the same time."""
 _LOOK_S = 0.1
@@ -85,46 +86,48 @@ _OTHERS = "SELECT broker FROM broker WHERE broker <> %s AND address <> '' AND un
 
 
 class Version(NamedTuple):
-    """Which program a broker runs."""
+    """The program version of a broker."""
 
     speaks: str
-    """All that has to be equal among the brokers of a namespace: what travels between them, and formats."""
+    """A summary of all that must be equal among the brokers of a namespace: their protocol and formats."""
     program: str
-    """For people."""
+    """The program's version, for people."""
 
     def __str__(self) -> str:
         return f"{self.program} ({self.speaks})"
 
 
 class BrokerRow(NamedTuple):
-    """What a broker said of itself last."""
+    """The last report of a broker about itself."""
 
     broker: str
     incarnation: str
     address: str
-    """HOST:PORT for other brokers; empty when it has ended in order."""
+    """HOST:PORT for other brokers; empty after an orderly end."""
     left_s: float
-    """Of its lease, by the server's clock."""
+    """What is left of its lease, by the server's clock."""
     followed: int
-    """Version of the last change that it goes by."""
+    """The version of the last change that it has applied."""
     facts: str
-    """JSON."""
+    """Facts about the broker, as JSON."""
 
 
 class Beat(NamedTuple):
-    """What a broker learns when it says that it is there."""
+    """The answer to a broker's beat."""
 
     brokers: list[BrokerRow]
     changes: list[tuple[int, str]]
-    """Version and JSON of each that it does not go by yet, in order."""
+    """Version and JSON of each change that it has not applied yet, in order."""
     is_complete: bool
-    """False: there were more, which are forgotten."""
+    """Whether these are all; False: earlier changes were deleted."""
 
 
 def refuse_other_versions(address: Address, ours: Version) -> None:
-    """To be asked before anything of a catalog is touched: brokers that don't understand one another would each serve a
-    part of a namespace, and tables made for a newer one are none to an older. Waits for the end of leases that killed
-    brokers have left. Raises `StartError`, `UnusableFile`."""
+    """Refuse to start beside brokers of another version, before touching a catalog.
+
+    Brokers that don't understand each other would each serve a part of a namespace, and tables of a newer version don't
+    serve an older one. Waits for the end of leases that killed brokers have left. Raises `StartError`, `UnusableFile`.
+    """
     give_up_s = time.monotonic() + LEASE_S + 1
     try:
         connection = connect_catalog(address, "partibus looks who is there")
@@ -158,7 +161,7 @@ class Registry:
     """One run of one broker among those of a catalog."""
 
     def __init__(self, address: Address, broker: str, incarnation: str, version: Version) -> None:
-        """Connects to a catalog that is prepared. Raises `UnusableFile`."""
+        """Connect to a prepared catalog. Raises `UnusableFile`."""
         self.name = address.name
         self._address = address
         self._broker = broker
@@ -180,7 +183,7 @@ class Registry:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """One broker at a time. Raises `StartError`."""
+        """Let one broker start at a time, as a context. Raises `StartError`."""
         deadline_s = time.monotonic() + START_S
         while not self._one(_TRY_LOCK)[0]:
             if time.monotonic() > deadline_s:
@@ -196,17 +199,19 @@ class Registry:
                 self._one(_UNLOCK)
 
     def others(self) -> list[str]:
-        """Brokers that are there."""
+        """Return the brokers that are present."""
         return [broker for (broker,) in self._run(_OTHERS, (self._broker,))]
 
     @property
     def is_new(self) -> bool:
-        """No broker has joined yet."""
+        """Whether no broker has joined yet."""
         return not self._run("SELECT 1 FROM cluster")
 
     def join(self, cluster: str, secret_digest: str, keys_digest: str) -> str:
-        """Be of the cluster whose catalog it is, or make it the catalog of ``cluster``; the cluster's name. Raises
-        `UnusableFile` when this broker's secret or keys are not those of the others."""
+        """Join the catalog's cluster, or make it the catalog of ``cluster``; return the cluster's name.
+
+        Raises `UnusableFile` if this broker's secret or keys differ from those of the others.
+        """
         values = (cluster, secret_digest, keys_digest)
         self._run("INSERT INTO cluster VALUES (1, %s, %s, %s) ON CONFLICT DO NOTHING", values)
         found, *theirs = self._one("SELECT cluster, secret_digest, keys_digest FROM cluster")
@@ -224,18 +229,21 @@ class Registry:
         return str(found)
 
     def stores(self) -> dict[str, str]:
-        """Where each store is: names without passwords by store id."""
+        """Return where each store is: names without passwords by store id."""
         return dict(self._run("SELECT store_id, name FROM store ORDER BY store_id"))
 
     def save_stores(self, stores: Mapping[str, str]) -> None:
-        """Note where stores are."""
+        """Record where stores are."""
         statement = "INSERT INTO store VALUES (%s, %s) ON CONFLICT (store_id) DO UPDATE SET name = excluded.name"
         for row in stores.items():
             self._run(statement, row)
 
     def register(self, address: str) -> int:
-        """Be there, reached at HOST:PORT; the version of the last change. To be called before the catalog is read.
-        Waits for the end of a lease that a killed run of this broker has left. Raises `StartError` when that runs."""
+        """Register this broker at HOST:PORT; return the version of the last change. Call it before reading the catalog.
+
+        Waits for the end of a lease that a killed run of this broker has left. Raises `StartError` if that run is
+        alive.
+        """
         self._our_address = address
         self._run(_FORGET_BROKERS)
         values = {
@@ -261,8 +269,10 @@ class Registry:
             time.sleep(_LOOK_S)
 
     def rehearsals(self) -> str | None:
-        """JSON of the last change that told of losses on purpose, which no catalog keeps; None when nobody is there who
-        may go by it."""
+        """Return the JSON of the last fault injection change, which no catalog keeps.
+
+        Returns None if no broker is present that may have applied it.
+        """
         rows = self._run(
             "SELECT body FROM change WHERE body::json ->> 'rehearsals' IS NOT NULL ORDER BY version DESC LIMIT 1"
         )
@@ -271,8 +281,11 @@ class Registry:
     # -- while it runs -----------------------------------------------------------------------------------------------
 
     def beat(self, followed: int, facts: str, used: Iterable[int], *, tell: bool) -> Beat:
-        """Say that this broker is there. ``used``: entities used since the last time. ``tell``: have the others look at
-        once. Raises `StoreUnavailable`, and `InvalidOperation` when another run has taken this broker's name."""
+        """Report that this broker is present, and return the news.
+
+        ``used``: entities used since the last time. ``tell``: notify the other brokers at once. Raises
+        `StoreUnavailable`, and `InvalidOperation` if another run has taken this broker's name.
+        """
         values = {
             "broker": self._broker,
             "incarnation": self._incarnation,
@@ -308,7 +321,7 @@ class Registry:
             raise self._failed(connection, error) from error
 
     def wait(self, seconds: float) -> None:
-        """Until somebody tells, or `wake`, but not longer. Raises `StoreUnavailable`."""
+        """Wait until a notification or `wake`, at most ``seconds``. Raises `StoreUnavailable`."""
         if not self._notified:
             connection = self._connection
             files = [self._wake_reader] if connection is None else [self._wake_reader, connection.fileno()]
@@ -323,28 +336,28 @@ class Registry:
         self._drain()
 
     def wake(self) -> None:
-        """Let `wait` end."""
+        """Let `wait` return."""
         with suppress(OSError):  # full is as good
             os.write(self._wake_writer, b"w")
 
     def announce(self, body: Mapping[str, Any]) -> None:
-        """Have all brokers go by something that the catalog does not hold. Raises `StoreUnavailable`."""
+        """Announce to all brokers a change that the catalog does not hold. Raises `StoreUnavailable`."""
         self._run(_ANNOUNCE, (json.dumps(body),))
         self._run(_FORGET_CHANGES, (CHANGES_KEPT,))
         self._run(_NOTIFY)
 
     def take_used(self) -> list[int]:
-        """The entities that other brokers have used since this was asked last. Raises `StoreUnavailable`."""
+        """Return the entities that other brokers have used since the last call. Raises `StoreUnavailable`."""
         return [entity_id for (entity_id,) in self._run("DELETE FROM used_entity RETURNING entity_id")]
 
     def leave(self) -> None:
-        """This broker has ended in order: nobody needs to wait for its lease. Never raises."""
+        """Report an orderly end, so that no broker waits for this one's lease. Never raises."""
         with suppress(StoreUnavailable):
             self._run(_LEAVE, (self._broker, self._incarnation))
             self._run(_NOTIFY)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the connection. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -367,7 +380,7 @@ class Registry:
         return connection
 
     def _hear(self, _: psycopg.Notify) -> None:
-        """Something was told while a statement ran."""
+        """Note a notification that arrived while a statement ran."""
         self._notified = True
 
     def _connected(self) -> PatientConnection:
@@ -394,7 +407,7 @@ class Registry:
         return found
 
     def _failed(self, connection: PatientConnection, error: psycopg.Error) -> StoreUnavailable:
-        """The next call connects anew, whatever it was."""
+        """Drop the connection after an error, so that the next call reconnects; return the error to raise."""
         end(connection)
         self._connection = None
         return StoreUnavailable(

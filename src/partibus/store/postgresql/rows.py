@@ -1,7 +1,7 @@
-"""The rows of one commit as parameters of ``apply_writes``: flat arrays of numbers, and one blob per table.
+"""Converts the rows of one commit to parameters of ``apply_writes``: flat arrays of numbers, and one blob per table.
 
-A blob holds the bytes of all rows one after the other; beside each row's numbers stand where its part begins (from 1,
-as SQL counts) and how long it is.
+A blob holds the bytes of all rows, concatenated. Each row's numbers include where its part begins (from 1, as SQL
+counts) and how long it is.
 """
 
 from collections.abc import Iterable
@@ -19,16 +19,16 @@ from partibus.partition.protocol.ports import (
 from partibus.store.postgresql.bigints import Bigints
 
 NO_TIME = -(1 << 63)
-"""Stands for "never due" among the numbers."""
+"""The number that stands for "never due"."""
 
 _NUMBERS = 7
-"""Of an entry: all its columns but the session."""
+"""The columns of an entry except the session."""
 
 _NOTHING = Bigints(())
 
 
 class _Blob:
-    """Bytes that are appended, and where each part lies."""
+    """A buffer of bytes that returns where each appended part lies."""
 
     __slots__ = ("parts", "size")
 
@@ -37,7 +37,7 @@ class _Blob:
         self.size = 0
 
     def add(self, part: bytes) -> tuple[int, int]:
-        """(first byte, length)"""
+        """Append a part; return (first byte, length)."""
         first = self.size + 1
         self.parts.append(part)
         self.size += len(part)
@@ -48,8 +48,11 @@ class _Blob:
 
 
 def commit_parameters(writes: Writes) -> dict[str, Any]:
-    """By the names in ``statements/apply_writes.sql``, without those of the owner. Raises ValueError or TypeError for
-    what is no text or number; a number of more than 64 bits is found when it is sent."""
+    """Return the parameters of a commit by their names in ``statements/apply_writes.sql``, without the owner's.
+
+    Raises ValueError or TypeError for a value that is no text or number; a number of more than 64 bits fails when it is
+    sent.
+    """
     bodies, body_data = _bodies(writes.bodies)
     entry_sessions, session_data = _entry_sessions(writes.entries)
     states, state_data = _states(writes)
@@ -133,7 +136,7 @@ def _entry_sessions(flat: list[Any]) -> tuple[Bigints, bytes]:
 
 
 def _updates(flat: list[int | None]) -> Bigints:
-    """One row per entry, the last: UPDATE ... FROM takes any one of several rows that match."""
+    """Reduce updates to one row per entry, the last: UPDATE ... FROM takes any one of several matching rows."""
     last: dict[int | None, list[int]] = {}
     for at in range(0, len(flat), UPDATE_COLUMNS):
         last[flat[at]] = [NO_TIME if value is None else value for value in flat[at : at + UPDATE_COLUMNS]]
@@ -153,7 +156,7 @@ def _states(writes: Writes) -> tuple[Bigints, bytes]:
 
 
 def _ids(flat: list[Any]) -> tuple[Bigints, bytes]:
-    """One row per id, with the last time."""
+    """Reduce ids to one row each, with the last time."""
     columns = [iter(flat)] * DUPLICATE_COLUMNS
     last = {(row, bucket, message_id): when_ms for row, bucket, message_id, when_ms in zip(*columns, strict=True)}
     blob = _Blob()
@@ -170,7 +173,7 @@ def _answered(writes: Writes) -> tuple[Bigints, bytes]:
 
 
 def _cursors(writes: Writes) -> tuple[Bigints, Bigints, bytes]:
-    """Those that are written, those that go, and the names of both."""
+    """Return the written cursors, the removed cursors, and the names of both."""
     if not writes.cursors:
         return _NOTHING, _NOTHING, b""
     blob = _Blob()
@@ -186,7 +189,7 @@ def _cursors(writes: Writes) -> tuple[Bigints, Bigints, bytes]:
 
 
 def _sink_ids(writes: Writes) -> tuple[Bigints, bytes]:
-    """One row per id, with the last batch."""
+    """Reduce ids to one row each, with the last batch."""
     if not writes.sink_ids and not writes.new_sink_ids:
         return _NOTHING, b""
     last = {(row, sink, row_id): batch for row, sink, batch, ids in writes.new_sink_ids for row_id in ids}
@@ -212,7 +215,7 @@ def _session_locks(writes: Writes) -> tuple[Bigints, bytes]:
 
 
 def _locks(writes: Writes) -> tuple[Bigints, bytes]:
-    """One row per lock key and first position, the last."""
+    """Reduce locks to one row per lock key and first position, the last."""
     last = {
         (key, first_pos): (until_ms, bitmap)
         for key, rows in writes.lock_batches.items()

@@ -5,34 +5,37 @@ from importlib.resources import files
 
 FORMAT_VERSION = 4
 OLDEST_VERSION = 1
-"""What `creation.migrate` begins with."""
+"""The first format that `creation.migrate` handles."""
 
 
 def schema_script(version: int) -> str:
-    """Makes the tables of an empty store of this format."""
+    """Return the script that makes the tables of an empty store of this format."""
     return _ddl(f"{version:04}")
 
 
 def migration_script(version: int) -> str:
-    """Makes of a store of this format one of the next."""
+    """Return the script that migrates a store from this format to the next."""
     return _ddl(f"{version:04}-to-{version + 1:04}")
 
 
 def functions_script() -> str:
-    """Makes the functions that commits call; of this version of partibus, so whoever takes a store over brings them."""
+    """Return the script of the functions that commits call.
+
+    They belong to this version of partibus, so a broker that takes a store over installs them.
+    """
     return _ddl("apply_writes") + _ddl("sweep_partition")
 
 
 @cache
 def statement(name: str) -> bytes:
-    """The text of ``statements/<name>.sql``, without its comments."""
+    """Return the text of ``statements/<name>.sql`` without its comments."""
     text = files(__package__).joinpath("statements", f"{name}.sql").read_text()
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--")).encode()
 
 
 @cache
 def page_statement(name: str) -> bytes:
-    """A statement that finds entries, bounded by the sum of their messages' lengths."""
+    """Return a statement that finds entries, bounded by the sum of their messages' lengths."""
     return statement("bounded").replace(b"{page}", statement(name))
 
 

@@ -1,14 +1,14 @@
 """One schema of a PostgreSQL database as a messaging store.
 
-Layout: ``ddl/0004.sql``, keys as in `partition.protocol.keys`. The same tables as in SQLite's stores; what differs is
-what the database differs in.
+Layout: ``ddl/0004.sql``, keys as in `partition.protocol.keys`. The tables are those of SQLite's stores, adapted to the
+database.
 
-Sync points: a commit is one statement and one transaction (``ddl/apply_writes.sql``); when `commit` returns, the server
-has it on its disk, and on those of its synchronous standbys. A commit whose connection is lost on the way is looked up
-by its number before anybody is told (`writer`).
+Sync points: a commit is one statement and one transaction (``ddl/apply_writes.sql``). When `commit` returns, the commit
+is on the disk of the server and of its synchronous standbys. If the connection is lost on the way, the writer looks the
+commit up by its number before it reports an outcome (`writer`).
 
-Threads: commits exclude each other; reads go through connections of their own and see the last commit. A thread renews
-the lease while nothing is committed.
+Threads: commits exclude each other; reads use connections of their own and see the last commit. A thread renews the
+lease while no commit does.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ from partibus.store.sweep import SLICE_ROWS, Sweeper
 T = TypeVar("T")
 
 _SWEPT_STATES = 8
-"""Session states that one slice of a sweep removes: each may have 256 KiB."""
+"""The most session states that one slice of a sweep removes: each may have 256 KiB."""
 
 
 class PostgreSQLStore:
@@ -70,8 +70,10 @@ class PostgreSQLStore:
         full_until_ms: float = 0.0,
         record: AcknowledgedCommits | None = None,
     ) -> None:
-        """Connect and take the store over; see `open`. ``last_commit`` and ``full_until_ms``: what is known from before
-        it was opened anew."""
+        """Connect and take the store over; see `open`.
+
+        ``last_commit`` and ``full_until_ms`` come from the previous instance when the store is reopened.
+        """
         self._address = address
         self._identity = identity
         self._owner = owner
@@ -87,7 +89,7 @@ class PostgreSQLStore:
         )
         self._readers_of = 0
         self.lease_error: StoreError | None = None
-        """Why the lease could not be renewed last time; None when it could."""
+        """The reason why the last renewal of the lease failed; None if it succeeded."""
         try:
             self._writer.open(identity, created_ms, evict=evict)
         except psycopg.Error as error:
@@ -116,18 +118,21 @@ class PostgreSQLStore:
         evict: bool = False,
         record: AcknowledgedCommits | None = None,
     ) -> Self:
-        """Open the store and take it over, after making an empty one if its schema holds none; with None for
-        ``created_ms`` one that is missing has been lost.
+        """Open the store and take it over, after making an empty one if its schema holds none.
 
-        ``evict``: also from an owner whose lease is still valid, since the caller knows that it is dead or has given
-        up. Raises `StoreError` (not reachable, wrong password, in use by another broker, of a newer format, another
-        store's or another cluster's schema, a server without fsync), leaving the store as it was.
+        With None for ``created_ms`` a missing store counts as lost. ``evict``: also take it from an owner whose lease
+        is still valid, since the caller knows that it is dead or has given up. Raises `StoreError` (not reachable,
+        wrong password, in use by another broker, of a newer format, another store's or another cluster's schema, a
+        server without fsync), leaving the store as it was.
         """
         return cls(address, Identity(store_id, cluster), owner, created_ms, settings, evict=evict, record=record)
 
     def reopen(self) -> Self:
-        """Close and open anew: what the owner does after a failed commit. Raises as `open`, and when the database has
-        not all that was acknowledged, the store itself included."""
+        """Close and reopen the store, as its owner does after a failed commit.
+
+        Raises as `open`, and also if the database lacks commits that were acknowledged, including those of this
+        instance.
+        """
         self.close()
         return type(self)(
             self._address,
@@ -148,42 +153,44 @@ class PostgreSQLStore:
 
     @property
     def epoch(self) -> int:
-        """How often the store has been taken over, this time included (D19)."""
+        """The number of take-overs of the store, this one included (D19)."""
         return self._writer.ownership.epoch
 
     @property
     def last_commit(self) -> int:
-        """Number of the last commit that is surely durable."""
+        """The number of the last commit that is surely durable."""
         return self._writer.ownership.last_commit
 
     @property
     def generations(self) -> tuple[Generation, ...]:
-        """See the port."""
+        """The generations of the store in order, at least one."""
         return self._writer.ownership.generations
 
     def set_time(self, now_ms: int) -> None:
-        """See the port."""
+        """Turn `highest_ms` back to ``now_ms``, durably, and cut locks and leases accordingly."""
         with self._commit_lock:
             self._check_usable()
             self._writer.set_time(now_ms)
 
     def begin_generation(self, above: int = 0) -> Generation:
-        """See the port."""
+        """Begin a generation, durably, with numbers above all that were given out and above ``above``."""
         with self._commit_lock:
             self._check_usable()
             return self._writer.begin_generation(above)
 
     @property
     def lease_left_ms(self) -> float:
-        """So long nobody else can have the store, measured here and on the safe side; not positive: somebody may (D20).
-        Zero once it is known that somebody has."""
+        """The time for which no other broker can own the store, measured here on the safe side (D20).
+
+        If it is not positive, another broker may own the store. It is zero once another broker is known to own it.
+        """
         if self._closed or self._writer.refusal is not None:
             return 0.0
         return self._writer.ownership.held_until_ms - boot_ms()
 
     @property
     def highest_ms(self) -> int:
-        """See the port."""
+        """The latest owner time of all commits before the store was opened (D26)."""
         return self._writer.ownership.highest_ms
 
     @property
@@ -193,13 +200,18 @@ class PostgreSQLStore:
 
     @property
     def has_room(self) -> bool:
-        """False for a while after the server had no room; then the next commit tries again."""
+        """Whether messages are taken.
+
+        False for a while after the server had no room, until the next commit tries again.
+        """
         return boot_ms() >= self._full_until_ms
 
     @property
     def durability(self) -> str:
-        """Where a commit is when it is answered: "1 copy", "2 copies, synchronous", "1 copy, 1 more that may be
-        behind". As of the opening or the last renewal."""
+        """The place of an answered commit: "1 copy", "2 copies, synchronous", "1 copy, 1 more that may be behind".
+
+        As of the opening or the last renewal.
+        """
         _, mode, names, synchronous, streaming = self._writer.durability
         waits = bool(names) and mode not in ("local", "off")
         copies = 1 + (synchronous if waits else 0)
@@ -224,27 +236,27 @@ class PostgreSQLStore:
             self._sweeper.dropped(writes.dropped_partitions)
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
-        """See the port."""
+        """Load the durable state of a partition; None if it was never written."""
         return self._load(partition_row, None, partial(reader.load_partition, partition_row=partition_row))
 
     def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """See the port."""
+        """Return the stored bytes of partitions by partition row."""
         self._check_usable()
         return self._readers.read(lambda connection: reader.load_sizes(connection, partition_rows))
 
     def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
-        """See the port."""
+        """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
         self._check_usable()
         counts = self._readers.read(lambda connection: reader.load_filled(connection, most))
         return {key: found for key, found in counts.items() if not self._sweeper.hides(key >> KIND_BITS)}
 
     def timed_partitions(self) -> list[int]:
-        """See the port."""
+        """Return the rows of partitions with entries that have a due time, in order."""
         self._check_usable()
         return [row for row in self._readers.read(reader.timed_partitions) if not self._sweeper.hides(row)]
 
     def cursor_partitions(self, most: int) -> list[int]:
-        """See the port."""
+        """Return the rows of the first ``most`` partitions that have cursors, in order."""
         self._check_usable()
         rows = self._readers.read(lambda connection: reader.cursor_partitions(connection, most))
         return [row for row in rows if not self._sweeper.hides(row)]
@@ -252,7 +264,7 @@ class PostgreSQLStore:
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """See the port."""
+        """Load the first active entries with ``pos >= from_pos``, within both bounds."""
         return self._load(
             subqueue >> KIND_BITS,
             [],
@@ -260,7 +272,7 @@ class PostgreSQLStore:
         )
 
     def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """See the port."""
+        """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
         return self._load(
             subqueue >> KIND_BITS,
             DueRows([], None),
@@ -268,17 +280,17 @@ class PostgreSQLStore:
         )
 
     def count_due(self, subqueue: int, state: int) -> int:
-        """See the port."""
+        """Count the entries in ``state`` that have a due time."""
         return self._load(subqueue >> KIND_BITS, 0, lambda connection: reader.count_due(connection, subqueue, state))
 
     def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """See the port."""
+        """Load the entries with these sequence counters, in any state and any order."""
         return self._load(
             subqueue >> KIND_BITS, [], lambda connection: reader.load_sequences(connection, subqueue, sequences)
         )
 
     def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-        """See the port."""
+        """Return sessions that have active entries, after ``after``, in order of their UTF-8 bytes."""
         return self._load(
             subqueue >> KIND_BITS,
             [],
@@ -286,7 +298,7 @@ class PostgreSQLStore:
         )
 
     def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
-        """See the port."""
+        """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""
         return self._load(
             subqueue >> KIND_BITS,
             [],
@@ -294,13 +306,13 @@ class PostgreSQLStore:
         )
 
     def load_session_state(self, partition_row: int, session: str) -> bytes | None:
-        """See the port."""
+        """Load the state of a session; None if it has none."""
         return self._load(
             partition_row, None, lambda connection: reader.session_state(connection, partition_row, session)
         )
 
     def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """See the port."""
+        """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
         return self._load(
             partition_row, {}, lambda connection: reader.find_duplicates(connection, partition_row, first_bucket, ids)
         )
@@ -308,18 +320,18 @@ class PostgreSQLStore:
     def scan_duplicates(
         self, partition_row: int, after: tuple[int, bytes], max_ids: int
     ) -> list[tuple[int, bytes, int]]:
-        """See the port."""
+        """Return (bucket, id, accepted ms) in order, after the given bucket and id."""
         return self._load(
             partition_row, [], lambda connection: reader.scan_duplicates(connection, partition_row, after, max_ids)
         )
 
     def load_executed(self, asker: str) -> dict[int, int]:
-        """See the port."""
+        """Return the answered requests of one run of a broker, with what is known of each."""
         self._check_usable()
         return self._readers.read(lambda connection: reader.load_executed(connection, asker))
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """See the port."""
+        """Load stored messages in the order of ``keys``; None where a body was removed."""
         self._check_usable()
         bodies = self._readers.read(lambda connection: reader.load_bodies(connection, keys))
         return [
@@ -330,7 +342,7 @@ class PostgreSQLStore:
     def peek(
         self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """See the port."""
+        """Load entries in any state with ``sequence >= from_sequence``, in order of sequence."""
         return self._load(
             subqueue >> KIND_BITS,
             [],
@@ -338,7 +350,7 @@ class PostgreSQLStore:
         )
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """See the port."""
+        """Load entries in any state with ``from_pos <= pos < to_pos``, in order of position."""
         return self._load(
             subqueue >> KIND_BITS,
             [],
@@ -348,7 +360,7 @@ class PostgreSQLStore:
     def read_range(
         self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
     ) -> RangeFrame:
-        """See the port."""
+        """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
         return self._load(
             subqueue >> KIND_BITS,
             pack([], to_pos),
@@ -358,7 +370,7 @@ class PostgreSQLStore:
         )
 
     def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """See the port."""
+        """Load entries in any state, finished ones too, without their data but with its length."""
         return self._load(
             subqueue >> KIND_BITS,
             [],
@@ -366,30 +378,32 @@ class PostgreSQLStore:
         )
 
     def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-        """See the port."""
+        """Load lines of the disposition log with ``number >= from_number``, in order."""
         return self._load(
             subqueue >> KIND_BITS, [], lambda connection: reader.load_fates(connection, subqueue, from_number, max_rows)
         )
 
     def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """See the port."""
+        """Return those of ``ids`` that the sink has stored and still remembers."""
         return self._load(
             partition_row, set(), lambda connection: reader.find_sink_ids(connection, partition_row, sink, ids)
         )
 
     def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
-        """See the port."""
+        """Count the ids that a sink has of ``batch`` and earlier batches."""
         return self._load(
             partition_row, 0, lambda connection: reader.count_sink_ids(connection, partition_row, sink, batch)
         )
 
     def wait_until_swept(self) -> None:
-        """Until the rows of dropped partitions are gone from the tables as well (they are hidden at once)."""
+        """Wait until the rows of dropped partitions are gone from the tables as well (they are hidden at once)."""
         self._sweeper.wait()
 
     def close(self) -> None:
-        """Release the connections and the lease, also when a step before that raises. Idempotent. Waits for a commit
-        under way; reads under way end by themselves."""
+        """Release the connections and the lease, even if an earlier step raises. Idempotent.
+
+        Waits for a commit under way; reads under way end by themselves.
+        """
         with self._commit_lock:
             if self._closed:
                 return
@@ -434,7 +448,7 @@ class PostgreSQLStore:
             self._commit_lock.release()
 
     def _follow_writer(self) -> None:
-        """When the writer had to connect anew, the readers must as well: the old server may be the primary no more."""
+        """Renew the readers' connections after the writer reconnected: the old server may no longer be the primary."""
         if self._readers_of != self._writer.reconnected:
             self._readers_of = self._writer.reconnected
             self._readers.renew()
@@ -446,7 +460,7 @@ class PostgreSQLStore:
             return bool(self._writer.transact(statement("sweep_partition"), parameters))
 
     def _load(self, partition_row: int, nothing: T, load: Callable[[Connection], T]) -> T:
-        """What ``load`` finds; ``nothing`` in a dropped partition, whose rows may still be in the tables."""
+        """Return what ``load`` finds; ``nothing`` in a dropped partition, whose rows may still be in the tables."""
         self._check_usable()
         if self._sweeper.hides(partition_row):
             return nothing

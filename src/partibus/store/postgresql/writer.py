@@ -1,8 +1,8 @@
-"""The one connection that commits to a store, and what is known about its last commit.
+"""The one connection that commits to a store, and the state of its last commit.
 
-A commit is one statement, so either the server answers it or the connection is lost on the way. Then nobody knows
-whether it happened, except the owner row: it has the number of the last commit. So the writer connects anew, ends what
-is left of the old connection, and looks (D19).
+A commit is one statement, so either the server answers it or the connection is lost on the way. Then only the owner row
+can tell whether it happened: it has the number of the last commit. So the writer reconnects, ends what is left of the
+old connection, and reads the row (D19).
 """
 
 import time
@@ -24,11 +24,11 @@ from partibus.store.postgresql.settings import PostgreSQLSettings
 from partibus.store.postgresql.sql import statement
 
 _RECONNECT_S = 0.05
-"""Between two attempts to connect while a commit is in doubt."""
+"""The time between two attempts to connect while a commit is in doubt."""
 
 
 class Writer:
-    """Used by one thread at a time: whoever holds the commit lock."""
+    """The writing connection, used by one thread at a time: the holder of the commit lock."""
 
     def __init__(
         self,
@@ -46,16 +46,18 @@ class Writer:
         self.ownership = Ownership(address, owner, settings, record)
         self.connection: Connection
         self.dropped_partitions: list[int] = []
-        """At the time of the take-over: what the sweep has still to remove."""
+        """The dropped partitions at the take-over, which the sweep has still to remove."""
         self.durability: tuple[Any, ...] = ()
         self.refusal: str | None = None
-        """Why nothing may be committed any more: fenced off, or a commit whose outcome nobody knows."""
+        """Why commits are refused: fenced off, or a commit in doubt. None: they are not."""
         self.reconnected = 0
-        """How often the connection was made anew."""
+        """The number of reconnections."""
 
     def open(self, identity: Identity, created_ms: int | None, *, evict: bool) -> None:
-        """Connect, make the store if it is missing (unless ``created_ms`` is None), take it over. Raises
-        `psycopg.Error`, `StoreError`."""
+        """Connect, make the store if it is missing (unless ``created_ms`` is None), and take it over.
+
+        Raises `psycopg.Error`, `StoreError`.
+        """
         self.connection = connect(self._address, self._application, self._settings)
         try:
             if created_ms is not None:
@@ -71,7 +73,7 @@ class Writer:
             raise
 
     def look_at_durability(self) -> None:
-        """Read what the server promises. Raises `psycopg.Error`, and `StoreError` when it promises nothing."""
+        """Read the server's durability settings. Raises `psycopg.Error`, and `StoreError` if they promise none."""
         row = self.connection.execute(statement("durability")).fetchone()
         assert row is not None, "settings are always there"
         if row[0] != "on":
@@ -82,7 +84,7 @@ class Writer:
         self.durability = row
 
     def commit(self, writes: Writes) -> None:
-        """Raises `StoreError`; with ``executed`` None the writer is of no use any more."""
+        """Commit the rows. Raises `StoreError`; if its ``executed`` is None, the writer can't be used further."""
         name = self._address.name
         number = self.ownership.last_commit + 1
         try:
@@ -96,7 +98,7 @@ class Writer:
                 if getattr(error, "sqlstate", None) == FENCED:
                     raise self._fenced(self.ownership.fenced(read_owner(self.connection))) from error
                 if not self.connection.closed:
-                    # The server has refused the statement: nothing of it is there.
+                    # The server has refused the statement: nothing of it is stored.
                     raise store_error(error, name, "a commit", executed=False) from error
                 if self._happened(number, error):
                     return
@@ -106,15 +108,20 @@ class Writer:
                 return
 
     def set_time(self, now_ms: int) -> None:
-        """See `partition.protocol.ports.Store.set_time`. Raises `StoreError`."""
+        """Turn `highest_ms` back to ``now_ms``, durably, and cut locks and leases accordingly.
+
+        Raises `StoreError`.
+        """
         parameters = {"now_ms": now_ms, "end_ms": now_ms + LOCK_MS_MAX}
         if self.transact(statement("set_time"), parameters) is None:
             raise self._fenced(self.ownership.fenced(read_owner(self.connection)))
         self.ownership.highest_ms = now_ms
 
     def begin_generation(self, above: int) -> Generation:
-        """Begin a generation; see `partition.protocol.ports.Store.begin_generation`. Raises `StoreError`; where the
-        connection was lost, the store has to be opened anew."""
+        """Begin a generation (`Store.begin_generation`). Raises `StoreError`.
+
+        After a lost connection the store has to be reopened.
+        """
         try:
             return self.ownership.begin_generation(self.connection, above)
         except StoreFenced as error:
@@ -126,7 +133,7 @@ class Writer:
             raise failed from error
 
     def transact(self, query: bytes, parameters: dict[str, Any]) -> Any:
-        """Run a statement of the owner's that may be repeated; the first column of its row. Raises `StoreError`."""
+        """Run a repeatable statement of the owner; return the first column of its row. Raises `StoreError`."""
         try:
             row = self.connection.execute(query, self.ownership.key | parameters, prepare=True).fetchone()
         except psycopg.Error as error:
@@ -136,7 +143,7 @@ class Writer:
         return None if row is None else row[0]
 
     def renew(self) -> None:
-        """Move the end of the lease, through a new connection if need be. Raises `StoreError`."""
+        """Move the end of the lease, through a new connection if needed. Raises `StoreError`."""
         try:
             try:
                 if self.connection.closed:
@@ -162,14 +169,16 @@ class Writer:
             statement("apply_writes"), self.ownership.key | {"number": number} | parameters, prepare=True
         )
         if self._warnings:
-            # Somebody cancelled the wait for the standbys: it is on this server's disk alone.
+            # The wait for the standbys was cancelled: the commit is on this server's disk alone.
             self.refusal = f"a commit was not copied to the standbys: {'; '.join(self._warnings)}"
             raise StoreError(f"{self._address.name}: {self.refusal}", executed=None)
         self.ownership.committed(number, asked_ms)
 
     def _happened(self, number: int, lost: Exception) -> bool:
-        """Whether the commit with that number is durable, after the connection was lost. Raises `StoreError` when it
-        can't be told or the store has another owner."""
+        """Tell whether the commit with that number is durable, after the connection was lost.
+
+        Raises `StoreError` if that can't be determined or the store has another owner.
+        """
         give_up_ms = boot_ms() + self._settings.doubt_ms
         last_commit = None
         while last_commit is None:
@@ -179,7 +188,8 @@ class Writer:
             except StoreFenced as error:
                 now = read_owner(self.connection)
                 if now.epoch == self.ownership.epoch + 1 and now.taken_at >= number:
-                    # It happened before the store was taken: acknowledged is what is true; the next one is refused.
+                    # The commit happened before the store was taken over, so acknowledging it is right; the next commit
+                    # is refused.
                     self.refusal = str(error)
                     self.ownership.learned(number)
                     return True
@@ -195,8 +205,10 @@ class Writer:
         return last_commit == number
 
     def _check_not_behind(self, last_commit: int, acknowledged: int) -> None:
-        """A new connection may lead to another server. Raises `StoreError` when that one lacks what was acknowledged;
-        then the writer is of no use any more."""
+        """Check the server of a new connection, which may be another one.
+
+        Raises `StoreError` if it lacks acknowledged commits; then the writer can't be used further.
+        """
         if last_commit < acknowledged:
             self.refusal = (
                 f"its last commit is {last_commit}, while {acknowledged} was acknowledged: the server lost commits (a "
@@ -205,7 +217,7 @@ class Writer:
             raise StoreError(f"{self._address.name}: {self.refusal}", executed=False)
 
     def _connect_again(self) -> None:
-        """Replace a lost connection; nothing of it is left on the server afterwards."""
+        """Replace a lost connection, and end what is left of it on the server."""
         end(self.connection)
         self.connection = connect(self._address, self._application, self._settings)
         self.connection.add_notice_handler(self._noticed)

@@ -30,18 +30,19 @@ CURSOR_COLUMNS = 10
 SESSION_STATE_COLUMNS = 4
 
 _LISTED_RANGE_MAX = 16
-"""Longest range that is deleted key by key in a shared IN list instead of by a statement of its own. In a list a key
-costs 0.3 us more; a statement costs 2 us more, and a hand-over of the interpreter lock on top."""
+"""The longest range that is deleted key by key in a shared IN list instead of by a statement of its own. In a list a
+key costs 0.3 us more; a statement costs 2 us more, plus a hand-over of the interpreter lock.
+"""
 
 
 SWEPT_STATE_BYTES = 1 << 20
-"""Session states that one slice of a sweep removes: their pages are read on the way."""
+"""The most bytes of session states that one slice of a sweep removes: it reads their pages on the way."""
 
 _BUCKET_MAX = (1 << 63) - 1
 
 
 def apply_writes(writes: Writes, connection: Connection) -> None:
-    """Apply in the order that `Writes` promises. The caller begins and ends the transaction."""
+    """Apply a commit in the order that `Writes` promises. The caller begins and ends the transaction."""
     if writes.counters:
         execute_rows(connection, "replace_partitions", COUNTER_COLUMNS, _flat(writes.counters))
     if writes.counts:
@@ -81,7 +82,7 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
 
 
 def sets_session_state(writes: Writes) -> bool:
-    """Whether a commit brings a session's state, which may be as large as a message."""
+    """Tell whether a commit sets a session's state, which may be as large as a message."""
     return any(state is not None for state, _ in writes.session_states.values())
 
 
@@ -90,7 +91,10 @@ def _flat(rows: Mapping[int, tuple[int, ...]]) -> list[int]:
 
 
 def _set_session_states(connection: Connection, states: dict[tuple[int, str], tuple[bytes | None, int]]) -> None:
-    """Replaced by deleting: the index of names is not unique, so that it can hold the time as well."""
+    """Replace session states by deleting and inserting.
+
+    The index of names is not unique, so that it can hold the time as well.
+    """
     sessions = [column for session in states for column in session]
     execute_rows(connection, "delete_session_states", SESSION_COLUMNS, sessions)
     rows = [
@@ -138,7 +142,7 @@ def _apply_session_locks(connection: Connection, writes: Writes) -> None:
 
 
 def last_updates(flat: list[int | None]) -> list[int | None]:
-    """One row per entry, the last: UPDATE ... FROM takes any one of several rows that match."""
+    """Reduce updates to one row per entry, the last: UPDATE ... FROM takes any one of several matching rows."""
     keys = flat[::UPDATE_COLUMNS]
     if len(set(keys)) == len(keys):
         return flat
@@ -157,7 +161,7 @@ def _delete_ranges(connection: Connection, by_keys: str, by_range: str, ranges: 
 
 
 def _drop_partition(connection: Connection, partition_row: int) -> None:
-    """What makes it a partition goes at once; its messages, which may be millions, are noted for `sweep`."""
+    """Remove a partition's own rows at once; note its messages, which may be millions, for `sweep`."""
     first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
     connection.execute(statement("delete_partition"), (partition_row,))
     connection.execute(statement("delete_left_off"), (partition_row,))
@@ -172,8 +176,11 @@ def _drop_partition(connection: Connection, partition_row: int) -> None:
 
 
 def _sweep_entries(connection: Connection, partition_row: int, bounds: tuple[int, int, int]) -> int:
-    """Delete the first entries (first key, last key, most), and what they alone name in other partitions: a
-    subscription's messages are its topic's bodies. Their number."""
+    """Delete the first entries of (first key, last key, most); return their number.
+
+    Also deletes the bodies in other partitions that only they reference: a subscription's messages are its topic's
+    bodies.
+    """
     (listed,) = connection.execute(statement("select_some_entries"), bounds).fetchone()
     rows: list[tuple[int, int]] = json.loads(listed)
     if rows:
@@ -185,7 +192,10 @@ def _sweep_entries(connection: Connection, partition_row: int, bounds: tuple[int
 
 
 def sweep_partition(partition_row: int, rows: int, connection: Connection) -> bool:
-    """Delete up to so many rows of each table of a dropped partition; True when none are left and the note is gone."""
+    """Delete up to ``rows`` rows of each table of a dropped partition.
+
+    Returns True when no row is left and the note is removed.
+    """
     first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
     entries = (entry_key(first, 0), entry_key(following, 0) - 1, rows)
     bodies = (body_key(partition_row, 0), body_key(partition_row + 1, 0) - 1, rows)

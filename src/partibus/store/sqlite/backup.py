@@ -1,9 +1,9 @@
-"""Copies of SQLite files that are in use: whole, checked, and under their names only then.
+"""Copies of SQLite files that are in use; a copy gets its name only when it is complete and checked.
 
-The source is read in one read transaction, so the copy is the state at one moment, its last commit; commits go on
-meanwhile, and the write-ahead log grows until the copy is done. The copy is made in steps with a pause after each, lest
-it takes the disk from the commits. It is written beside its place, checked and synced; whatever ends the process before
-leaves a ``.part`` that nobody takes for a copy.
+The source is read in one read transaction, so the copy is the state of one moment, its last commit. Commits go on
+meanwhile, and the write-ahead log grows until the copy is done. The copy is made in steps with a pause after each, so
+that it leaves the disk to the commits. It is written beside its place, checked and synced. If the process ends before
+that, it leaves a ``.part`` file that no reader takes for a copy.
 
 Only the process that owns a store commits to it, but any process of the machine may copy it.
 """
@@ -28,8 +28,9 @@ STEP_PAGES = 128
 """2 MiB: what a disk writes in the time of a few commits."""
 PAUSE_S = 0.002
 HOLD_S = 0.5
-"""No store commits for so long at most when a backup begins. With 16 stores, of which 1,500 messages a second
-committed, 0.2 to 240 ms were measured, in half of the cases less than 7."""
+"""The longest time for which a starting backup holds all commits. With 16 stores, of which 1,500 messages a second
+committed, 0.2 to 240 ms were measured, in half of the cases less than 7.
+"""
 _HOLDS = 5
 _BETWEEN_HOLDS_S = 0.2
 _POLL_S = 0.0005
@@ -37,16 +38,18 @@ _CACHE_BYTES = 8 * PAGE_BYTES
 
 
 class BackupStopped(Exception):
-    """Somebody ended it before it was whole."""
+    """The backup was stopped before it was complete."""
 
 
 class Moment:
     """Read transactions on several stores. Close it, or use it as a context."""
 
     def __init__(self, sources: Iterable[Path], stop: Event, *, hold: bool = True) -> None:
-        """Begin them while no store commits, so that all copies are of one moment; blocks. The stores are kept from
-        committing for `HOLD_S` at most; if that is too short each time, or not ``hold``, the transactions begin one
-        after the other. Raises `StoreError`, and `BackupStopped` soon after ``stop`` is set."""
+        """Begin the transactions while no store commits, so that all copies are of one moment; blocks.
+
+        The stores are kept from committing for at most `HOLD_S`. If that is too short each time, or if not ``hold``,
+        the transactions begin one after the other. Raises `StoreError`, and `BackupStopped` soon after ``stop`` is set.
+        """
         self.is_one = False
         """Whether no store committed between the first transaction and the last."""
         self._reading: dict[Path, sqlite3.Connection] = {}
@@ -58,15 +61,16 @@ class Moment:
         except BaseException:
             self.close()
             raise
-        # While the reading ones are open: the last connection to be closed would copy the log into the database.
+        # Close these while the reading connections are open: the last connection to close would copy the log into the
+        # database.
         _close_all(self._holding)
 
     def take(self, path: Path) -> sqlite3.Connection:
-        """Return the transaction of one store, which the caller closes: the store's log can start over then."""
+        """Return the transaction of one store; the caller closes it, so that the store's log can start over."""
         return self._reading.pop(path)
 
     def close(self) -> None:
-        """End the transactions that were not taken. Idempotent."""
+        """End the remaining transactions. Idempotent."""
         _close_all(self._holding)
         _close_all(self._reading)
 
@@ -93,12 +97,12 @@ class Moment:
                 raise BackupStopped
         for path, connection in self._reading.items():
             with _failing(path, "reading it for a copy"):
-                # The transaction begins with what it reads first.
+                # The transaction begins with its first read.
                 connection.execute("BEGIN")
                 connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
 
     def _hold(self) -> bool:
-        """Keep all stores from committing. Returns False, and lets go of them, when that takes too long."""
+        """Keep all stores from committing. If that takes too long, release them and return False."""
         until_s = monotonic() + HOLD_S
         for path, connection in self._holding.items():
             with _failing(path, "holding it for a copy"):
@@ -116,13 +120,15 @@ class Moment:
 
 
 def copy_store(source: Path, target: Path, stop: Event, moment: Moment | None = None) -> int:
-    """Copy a store as `copy_database` does, as it is at ``moment``. The copy says that it is one, so that it begins a
-    generation when it is opened."""
+    """Copy a store as `copy_database` does, as it is at ``moment``.
+
+    The copy is marked as one, so that it begins a generation when it is opened.
+    """
     return _copy_to(source, target, stop, moment, statement("update_is_copy"))
 
 
 def copy_database(source: Path, target: Path, stop: Event) -> int:
-    """Copy a database to a name that does not exist yet; blocks. The size of the copy in bytes.
+    """Copy a database to a new name; blocks. Return the size of the copy in bytes.
 
     Raises `StoreError`, and `BackupStopped` soon after ``stop`` is set; then there is no ``target``.
     """
@@ -135,7 +141,7 @@ def _copy_to(source: Path, target: Path, stop: Event, moment: Moment | None, mar
         of_its_own = Moment([source], stop, hold=False) if moment is None else nullcontext(moment)
         with _failing(source, f"copying it to {target}"), of_its_own as of:
             part.unlink(missing_ok=True)
-            # For its owner only: it holds messages, or the names of entities.
+            # Readable by its owner only: it holds messages, or the names of entities.
             part.touch(mode=0o600, exist_ok=False)
             with part.open("rb") as file:
                 _copy(source, part, stop, of, mark)
@@ -159,7 +165,7 @@ def _copy(source: Path, part: Path, stop: Event, moment: Moment, mark: str | Non
         closing(sqlite3.connect(part, isolation_level=None)) as writing,
     ):
         writing.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
-        # In a transaction. Without it each commit would make the copy begin again.
+        # Copy in a transaction. Without it each commit would restart the copy.
         reading.backup(writing, pages=STEP_PAGES, progress=step_done)
         reading.execute("ROLLBACK")
         ((verdict,),) = writing.execute("PRAGMA quick_check(1)").fetchall()
@@ -178,7 +184,7 @@ def _failing(source: Path, doing: str) -> Iterator[None]:
 
 
 def _begin_immediate(connection: sqlite3.Connection) -> bool:
-    """Keep others from committing. False while a commit is under way."""
+    """Keep others from committing; return False while a commit is under way."""
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
@@ -196,9 +202,11 @@ def _close_all(connections: dict[Path, sqlite3.Connection]) -> None:
 
 
 def copy_changed(source: Path, target: Path, stop: Event, change: str) -> int:
-    """Copy a database as `copy_database` does, with ``change`` made to the copy before anything of it is written: what
-    the statement removes never is on the disk that the copy is for. The whole database is in memory meanwhile, or in a
-    file of SQLite's own that has no name."""
+    """Copy a database as `copy_database` does, applying the statement ``change`` before anything is written.
+
+    So rows that the statement removes never reach the target's disk. The whole database is in memory meanwhile, or in
+    an unnamed temporary file of SQLite.
+    """
     part = target.with_name(f"{target.name}.part")
 
     def step_done(status: int, remaining: int, total: int) -> None:
@@ -221,7 +229,7 @@ def copy_changed(source: Path, target: Path, stop: Event, change: str) -> int:
                 raise refused(source, f"its copy is damaged, and so is it: {verdict}")
             part.touch(mode=0o600, exist_ok=False)
             with part.open("rb") as file:
-                # Unlike a copy of pages this leaves out what rows held that are deleted or changed.
+                # Unlike a copy of pages, VACUUM leaves out the content of deleted or changed rows.
                 changing.execute("VACUUM INTO ?", (str(part),))
                 sync_file(file.fileno())
         size_bytes = part.stat().st_size
@@ -236,8 +244,10 @@ def copy_changed(source: Path, target: Path, stop: Event, change: str) -> int:
 
 
 def check_directory(directory: Path) -> None:
-    """Make a directory for copies. Raises `StoreError` unless it is new or empty: copies of different times in one
-    directory would belong to nothing."""
+    """Make a directory for copies. Raises `StoreError` unless it is new or empty.
+
+    Copies of different times in one directory would not fit together.
+    """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.iterdir()):

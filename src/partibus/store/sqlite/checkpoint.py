@@ -1,15 +1,15 @@
 """Copies a store's write-ahead log into its database, beside the writer.
 
-A commit only appends to the log, which starts over once all of it has been copied and nobody reads from it. Copying
-takes as long as the disk needs, so it runs on a thread of its own; since commits go on meanwhile, a second, short pass
-with commits held back takes what they have added, or the log would never end under steady load.
+A commit only appends to the log. The log starts over once all of it has been copied and no reader uses it. Copying
+takes as long as the disk needs, so it runs on a thread of its own. Commits go on meanwhile, so a second, short pass
+with commits held back copies what they have added. Without it the log would never end under steady load.
 
 SQLite before 3.51.3 can lose pages when a commit lets the log start over while a checkpoint begins
 (https://sqlite.org/wal.html#walresetbug). The log starts over only when all of it has been copied, so this order of
 checkpoints keeps the two apart:
 
 - At most one checkpoint of a store is under way, and only `Checkpoints` begins any.
-- The first pass, beside commits, begins behind a commit that no checkpoint has copied: the log can't start over before
+- The first pass, beside commits, begins after a commit that no checkpoint has copied: the log can't start over before
   the pass has copied that.
 - Every other checkpoint excludes commits.
 
@@ -29,58 +29,72 @@ from partibus.store.sqlite.failure import is_failed_sync
 from partibus.store.sqlite.settings import KIB, StoreSettings
 
 _PAGES_PER_COMMIT = 5
-"""Owner, counters, counts, an entry page and its parent: what a commit of one message appends beside the message."""
+"""Owner, counters, counts, an entry page and its parent: the pages that a commit of one message appends beside the
+message.
+"""
 
 _BYTES_PER_COLUMN = 8
 
 _BYTES_PER_NAME = 2 * KIB
-"""A session's name or a message's id has a place anywhere in its index, so that each may append a page of its own: 6 KB
-a message were measured in commits of 200, 20 KB in commits of 20. Counted at less, since a log that is copied later is
-copied in fewer writes: the same pages are in it again and again."""
+"""A session's name or a message's id has a place anywhere in its index, so each may append a page of its own: 6 KB a
+message were measured in commits of 200, 20 KB in commits of 20. The estimate is lower, since a log that is copied later
+is copied in fewer writes: the same pages are in it repeatedly.
+"""
 
 _SESSION_COLUMN = 6
-"""Of an entry in `Writes`."""
+"""The column of an entry in `Writes`."""
 
 _PAGES_OF_CACHE = 8 * PAGE_BYTES
 
 
 class Checkpoints:
-    """Starts a checkpoint of one store when enough has been appended. The thread lives as long as the checkpoint."""
+    """The checkpoints of one store: starts one when enough has been appended.
+
+    The thread lives as long as the checkpoint.
+    """
 
     def __init__(
         self, path: Path, settings: StoreSettings, commit_lock: Lock, sync_failed: Callable[[sqlite3.Error], None]
     ) -> None:
-        """``commit_lock`` is held by whoever commits. ``sync_failed``: the store may not be used further; opening it
-        anew writes again what the disk may lack."""
+        """Prepare the checkpoints of the store at ``path``.
+
+        A committer holds ``commit_lock``. ``sync_failed`` is called when the store may not be used further; opening it
+        again rewrites what the disk may lack.
+        """
         self._path = path
         self._settings = settings
         self._commit_lock = commit_lock
         self._sync_failed = sync_failed
         self._appended_bytes = 0
-        """Since all of the log had been copied."""
+        """Bytes appended since the last complete copy of the log."""
         self._thread: Thread | None = None
         self._stopped = False
-        """A sync has failed. Another checkpoint would take for written what this one copied before."""
+        """Whether a sync has failed. Another checkpoint would treat the pages that this one copied as written."""
         self.last_error: Exception | None = None
-        """Of the latest checkpoint, or of the start of its thread. The log loses nothing; it grows until a checkpoint
-        works."""
+        """The error of the latest checkpoint, or of the start of its thread. The log loses nothing; it grows until a
+        checkpoint succeeds.
+        """
 
     def after_commit(self, appended_bytes: int) -> None:
-        """Start a checkpoint when enough has been appended. The caller holds the commit lock and has committed since
-        the last checkpoint."""
+        """Start a checkpoint if enough has been appended.
+
+        The caller holds the commit lock and has committed since the last checkpoint.
+        """
         self._appended_bytes += appended_bytes
         if self._appended_bytes >= self._settings.checkpoint_bytes and self._thread is None and not self._stopped:
             self._thread = thread = Thread(target=self._run, name=f"checkpoint {self._path.name}")
             try:
                 thread.start()
             except RuntimeError as error:
-                # The process has too many threads. The commit is durable; the next one tries again.
+                # The process has too many threads. The commit is durable; the next commit tries again.
                 self._thread = None
                 self.last_error = error
 
     def run_now(self, connection: sqlite3.Connection) -> None:
-        """Copy the log as far as that goes without waiting, unless the thread is about to. The caller holds the commit
-        lock; the commit that is done stays done, whatever becomes of this."""
+        """Copy as much of the log as possible without waiting, unless the thread is about to.
+
+        The caller holds the commit lock. The finished commit stays, whatever happens here.
+        """
         if self._thread is not None or self._stopped:
             return
         try:
@@ -91,8 +105,10 @@ class Checkpoints:
             self._appended_bytes = 0
 
     def is_behind(self, connection: sqlite3.Connection) -> bool:
-        """Whether the log holds more new pages than the ballast could take: on a full disk they would stay in the log,
-        and a log that can't start over takes no completes. The caller holds the commit lock and lets go of it to wait.
+        """Tell whether the log holds more new pages than the reserved space could take.
+
+        On a full disk such pages would stay in the log, and a log that can't start over takes no completes. The caller
+        holds the commit lock, and releases it to wait.
         """
         if self._thread is None or self._appended_bytes <= self._settings.ballast_bytes:
             return False
@@ -104,7 +120,7 @@ class Checkpoints:
             return False
 
     def wait(self) -> None:
-        """Until a checkpoint under way has ended. The caller does not hold the commit lock."""
+        """Wait until a checkpoint under way has ended. The caller does not hold the commit lock."""
         thread = self._thread
         if thread is not None:
             thread.join()
@@ -131,7 +147,7 @@ class Checkpoints:
 
 
 def estimate_appended_bytes(writes: Writes) -> int:
-    """What a commit appends to the log, roughly: SQLite does not tell."""
+    """Estimate how many bytes a commit appends to the log: SQLite does not report it."""
     sessions = writes.entries[_SESSION_COLUMN::ENTRY_COLUMNS]
     return (
         _PAGES_PER_COMMIT * PAGE_BYTES
@@ -152,5 +168,5 @@ def estimate_appended_bytes(writes: Writes) -> int:
 
 
 def checkpoint(connection: sqlite3.Connection, mode: str = "PASSIVE") -> None:
-    """Copy what can be copied without waiting for anyone (``PASSIVE``), or all and empty the log (``TRUNCATE``)."""
+    """Copy what can be copied without waiting (``PASSIVE``), or copy all and empty the log (``TRUNCATE``)."""
     connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()

@@ -9,13 +9,15 @@ PAGE_BYTES = 16_384
 """Fifteen 1 KB messages to a page (D13)."""
 
 _CACHED_STATEMENTS = 256
-"""Of the sqlite3 module, per connection: nine forms for each of some multi-row statements, and the single ones."""
+"""Statements that the sqlite3 module caches per connection: nine forms for each of some multi-row statements, and the
+single ones.
+"""
 
 
 def connect(
     path: Path, cache_bytes: int, settings: StoreSettings, *, pragmas: str = "", mode: str = "rw"
 ) -> sqlite3.Connection:
-    """Open an existing file. Used by one thread at a time, not always the same. Raises `sqlite3.Error`."""
+    """Open an existing file, for use by one thread at a time, not always the same. Raises `sqlite3.Error`."""
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
@@ -35,9 +37,9 @@ def connect(
 
 
 def connect_writer(path: Path, settings: StoreSettings) -> sqlite3.Connection:
-    """The connection that commits. Each commit is synced; checkpoints are made beside it (`checkpoint`)."""
+    """Open the connection that commits. It syncs each commit; `checkpoint` makes the checkpoints."""
     # Some builds overwrite deleted rows with zeros by default, which turns each delete into a write of its page.
-    # journal_size_limit: a log that grew while a reader held it back is cut when it starts over.
+    # journal_size_limit: SQLite truncates a log that grew during a long read when the log starts over.
     connection = connect(
         path,
         settings.writer_cache_bytes,
@@ -51,5 +53,5 @@ def connect_writer(path: Path, settings: StoreSettings) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path, settings: StoreSettings) -> sqlite3.Connection:
-    """A connection that only reads, and makes no checkpoint when it is closed: that takes a lock for writing."""
+    """Open a connection that only reads. It makes no checkpoint when it is closed: that takes a lock for writing."""
     return connect(path, settings.reader_cache_bytes, settings, mode="ro")

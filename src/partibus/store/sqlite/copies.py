@@ -1,4 +1,4 @@
-"""Reading a copy of a store that nobody serves: nothing is written, not even a lock."""
+"""Read-only access to a copy of a store that no broker serves; it takes no lock."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class StoreCopy:
     """A file that `partibus.store.sqlite.backup` has made. Close it, or use it as a context."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `StoreError` when it can't be read, or is of another format than this version writes."""
+        """Open the copy. Raises `StoreError` if it can't be read or has another format than this version writes."""
         self._path = path
         try:
             uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
@@ -42,7 +42,7 @@ class StoreCopy:
             )
 
     def pages(self, partition_row: int, kind: int, from_pos: int) -> Iterator[list[EntryRow]]:
-        """Entries of one sub-queue in any state, from a position on, some at a time. Raises `StoreError`."""
+        """Yield the entries of one sub-queue in any state, in pages, from a position on. Raises `StoreError`."""
         subqueue = subqueue_key(partition_row, kind)
         while True:
             try:
@@ -55,7 +55,7 @@ class StoreCopy:
             from_pos = rows[-1].pos + 1
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the copy. Idempotent."""
         self._connection.close()
 
     def __enter__(self) -> Self:

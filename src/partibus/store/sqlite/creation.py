@@ -12,8 +12,10 @@ from partibus.store.sqlite.sql import FORMAT_VERSION, schema, statement
 
 
 def empty_store() -> bytes:
-    """The content of a store that does not say yet which one it is: `prepare` makes any number of stores of it, and the
-    schema is run once for all of them."""
+    """Return the content of a store without an id.
+
+    `prepare` makes any number of stores of it, so the schema runs once for all of them.
+    """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.executescript(
             f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; BEGIN; {schema()}"
@@ -24,18 +26,20 @@ def empty_store() -> bytes:
 
 
 def prepare(path: Path, store_id: str, created_ms: int, empty: bytes) -> Path:
-    """Write a new store beside ``path`` and sync it; the caller renames it. ``empty``: of `empty_store`. Raises
-    `sqlite3.Error`, `OSError`."""
+    """Write a new store beside ``path`` and sync it; the caller renames it. Raises `sqlite3.Error`, `OSError`.
+
+    ``empty`` is the result of `empty_store`.
+    """
     unborn = path.with_name(f"{path.name}.new")
     for left in ("", "-wal", "-shm"):
-        # By a process that was killed here: SQLite would take what a log says for later than what is in the file.
+        # A process that was killed here left these: SQLite would treat a log as later than the content of the file.
         unborn.with_name(f"{unborn.name}{left}").unlink(missing_ok=True)
     unborn.touch(mode=0o600)  # SQLite gives the files that it puts beside a database the mode of the database
     with unborn.open("r+b") as file:
         file.write(empty)
         file.flush()
         with closing(sqlite3.connect(unborn, isolation_level=None)) as connection:
-            # Nobody sees the file before it is complete, so nothing needs a journal or a sync until the end.
+            # The file has no readers before it is complete, so it needs no journal and no sync until the end.
             connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
             connection.execute(statement("insert_meta"), (FORMAT_VERSION, store_id, created_ms))
             connection.execute(statement("insert_generation"), (*first_generation(), created_ms))

@@ -23,14 +23,14 @@ _OPENED_AT_ONCE = 4
 
 
 def store_id(index: int) -> str:
-    """Name of the store with this number, in its file and of its file."""
+    """Return the name of the store with this number, which is also that of its file."""
     return f"store-{index:02}"
 
 
 def lock_data_directory(data_dir: Path, owner: Owner) -> LockFile:
-    """Make the directory if it is missing (for its owner only) and keep other processes out until released.
+    """Make the directory if it is missing (for its owner only) and lock out other processes until released.
 
-    Raises `StoreError` when another process has it, or it can't be made.
+    Raises `StoreError` if another process holds the lock, or the directory can't be made.
     """
     _make_directory(data_dir)
     return LockFile(data_dir / "lock", f"broker {owner.broker}, incarnation {owner.incarnation}")
@@ -45,10 +45,10 @@ def open_stores(
     settings: StoreSettings = DEFAULTS,
     free: Callable[[Path], int] = free_bytes,
 ) -> list[SQLiteStore]:
-    """Open the stores of a data directory in the order of their numbers; missing ones are made.
+    """Open the stores of a data directory in the order of their numbers; make missing ones.
 
-    All stores that exist are opened, also more than ``count``: they hold messages. A gap in the numbers is refused,
-    since an empty store in place of a lost one would hide the loss. Raises `StoreError`; then none stays open.
+    Opens all stores that exist, also more than ``count``: they hold messages. Refuses a gap in the numbers, since an
+    empty store in place of a lost one would hide the loss. Raises `StoreError`; then none stays open.
     """
     paths = make_stores(data_dir, created_ms=created_ms, count=count)
     opened = open_each(paths, owner=owner, settings=settings, free=free)
@@ -60,10 +60,10 @@ def open_stores(
 
 
 def make_stores(data_dir: Path, *, created_ms: int, count: int = STORES_DEFAULT) -> list[Path]:
-    """The files of a data directory's stores in the order of their numbers, ``count`` at least; missing ones are made.
+    """Return the files of a data directory's stores by number, at least ``count``; make missing ones.
 
-    One that is lost is not made anew, since an empty store in its place would hide the loss: its path is in the list,
-    and `open_store` refuses it. Raises `StoreError`.
+    A lost store is not made again, since an empty store in its place would hide the loss: its path is in the list, and
+    `open_store` refuses it. Raises `StoreError`.
     """
     directory = data_dir / "stores"
     _make_directory(data_dir)
@@ -76,7 +76,7 @@ def make_stores(data_dir: Path, *, created_ms: int, count: int = STORES_DEFAULT)
 def open_store(
     path: Path, *, owner: Owner, settings: StoreSettings = DEFAULTS, free: Callable[[Path], int] = free_bytes
 ) -> SQLiteStore:
-    """Open one of the stores that `make_stores` found or made, and take it over. Raises `StoreError`."""
+    """Open a store that `make_stores` found or made, and take it over. Raises `StoreError`."""
     if not path.exists():
         raise StoreError(
             f"{path}: missing, while other stores are in the directory; put the file back from a copy: an empty one in "
@@ -93,7 +93,7 @@ def open_each(
     settings: StoreSettings = DEFAULTS,
     free: Callable[[Path], int] = free_bytes,
 ) -> list[SQLiteStore | StoreError]:
-    """Open several at once: for each path the store, or why it can't be opened."""
+    """Open several stores at once; return for each path the store, or the reason why it can't be opened."""
 
     def opened(path: Path) -> SQLiteStore | StoreError:
         try:
@@ -106,13 +106,13 @@ def open_each(
 
 
 def close_stores(stores: list[SQLiteStore]) -> None:
-    """Close all, several at once."""
+    """Close all stores, several at once."""
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
         list(pool.map(SQLiteStore.close, stores))
 
 
 def _make_missing(directory: Path, count: int, created_ms: int, pool: ThreadPoolExecutor) -> list[Path]:
-    # A store that was opened once has a file beside it that locks it: so one that is lost is known, wherever it was.
+    # A store that was opened once has a lock file beside it. So a lost store is noticed, whatever its number.
     names = {file.stem for pattern in ("store-*.db", "store-*.lock") for file in directory.glob(pattern)}
     paths = [directory / f"{store_id(index)}.db" for index in range(count)]
     while len(paths) < len(names):
@@ -123,7 +123,7 @@ def _make_missing(directory: Path, count: int, created_ms: int, pool: ThreadPool
         return paths
     try:
         empty = creation.empty_store()
-        # Named in order and only when all are complete, so that a start cut short leaves no gap.
+        # Name the files in order and only when all are complete, so that an interrupted start leaves no gap.
         unborn = list(pool.map(lambda path: creation.prepare(path, path.stem, created_ms, empty), missing))
         for new, path in zip(unborn, missing, strict=True):
             creation.publish(new, path)
@@ -134,7 +134,7 @@ def _make_missing(directory: Path, count: int, created_ms: int, pool: ThreadPool
 
 
 def _close_to_others(directory: Path) -> None:
-    """Take away what an earlier version let other users of the machine do with store files."""
+    """Remove permissions that an earlier version gave other users of the machine on store files."""
     for path in (directory, *directory.glob("store-*")):
         with suppress(FileNotFoundError, PermissionError):  # gone meanwhile, or another user's
             mode = stat.S_IMODE(path.stat().st_mode)

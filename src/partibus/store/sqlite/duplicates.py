@@ -1,4 +1,4 @@
-"""Remembered message ids in a store's file: looked up, walked through, forgotten."""
+"""Lookup, scan and removal of remembered message ids in a store's file."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 def find_duplicates(
     connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
 ) -> dict[bytes, int]:
-    """Ids that a bucket has; see `partition.protocol.ports.Store.find_duplicates`."""
+    """Return the ids that a bucket has (`partition.protocol.ports.Store.find_duplicates`)."""
     found: dict[bytes, int] = {}
     for chunk in padded_keys(ids):
         form = in_list_form("find_duplicates", len(chunk))
@@ -22,7 +22,7 @@ def find_duplicates(
 def scan_duplicates(
     connection: Connection, partition_row: int, after: tuple[int, bytes], max_ids: int
 ) -> list[tuple[int, bytes, int]]:
-    """Ids in order; see `partition.protocol.ports.Store.scan_duplicates`."""
+    """Return remembered ids in order (`partition.protocol.ports.Store.scan_duplicates`)."""
     parameters = (partition_row, *after, max(0, max_ids))
     listed, data = connection.execute(statement("scan_duplicates"), parameters).fetchone()
     rows = []
@@ -34,7 +34,7 @@ def scan_duplicates(
 
 
 def forget_duplicates(connection: Connection, partition_row: int, bucket: int, most: int) -> int:
-    """Delete up to ``most`` ids of buckets below ``bucket``, the first in order; how many it were."""
+    """Delete the first ``most`` ids of buckets below ``bucket``, in order; return how many were deleted."""
     if most <= 0:
         return 0
     parameters = (partition_row, bucket, most)

@@ -1,4 +1,4 @@
-"""SQLite's errors as errors of the store: what failed, which file, what to do next."""
+"""Converts SQLite's errors to errors of the store: what failed, which file, what to do next."""
 
 import errno
 import sqlite3
@@ -7,11 +7,12 @@ from pathlib import Path
 from partibus.partition.protocol.ports import StoreError, StoreFull
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of an `OSError` that mean: the file system, the quota or the largest size of a file is used up."""
+"""The numbers of an `OSError` for an exhausted file system, quota or file size."""
 
 BINDING_ERRORS = (sqlite3.Error, OverflowError, ValueError, TypeError)
-"""What executing a statement raises: SQLite's own, and those of values that don't fit a column (a lone surrogate in a
-text, an integer of more than 64 bits)."""
+"""The errors of executing a statement: SQLite's own, and those of values that don't fit a column (a lone surrogate in a
+text, an integer of more than 64 bits).
+"""
 
 _NEXT_STEP = {
     sqlite3.SQLITE_NOTADB: "it is no SQLite database or its header is damaged; restore the file from a copy",
@@ -28,16 +29,16 @@ _NEXT_STEP = {
 
 
 _CODES = dict.fromkeys(NO_ROOM, sqlite3.SQLITE_FULL) | {errno.EIO: sqlite3.SQLITE_IOERR}
-"""SQLite's code for an error of the system."""
+"""SQLite's code for an error of the operating system."""
 
 
 def is_failed_sync(error: Exception) -> bool:
-    """Whether something may be missing on the disk that the cache has (`partibus.durable`)."""
+    """Tell whether the disk may lack something that the cache has (`partibus.durable`)."""
     return getattr(error, "sqlite_errorcode", 0) in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 
 
 def store_error(error: Exception, path: Path, doing: str, *, executed: bool | None) -> StoreError:
-    """The error to raise in place of what SQLite (or the binding of a value) raised while ``doing``."""
+    """Return the error to raise in place of what SQLite (or the binding of a value) raised while ``doing``."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if isinstance(error, PermissionError):
         code = sqlite3.SQLITE_READONLY
@@ -50,7 +51,7 @@ def store_error(error: Exception, path: Path, doing: str, *, executed: bool | No
 
 
 def store_full(path: Path, doing: str) -> StoreFull:
-    """No room on the disk, or the store has reached its own bound."""
+    """Return the error for a full disk or a store at its own size limit."""
     return StoreFull(
         f"{path}: {doing} failed: no room; receive and complete messages, delete entities, or free space on the disk "
         "(completing needs no room)"
@@ -58,5 +59,5 @@ def store_full(path: Path, doing: str) -> StoreFull:
 
 
 def refused(path: Path, reason: str) -> StoreError:
-    """The store itself refuses; nothing was done."""
+    """Return the error for a refusal by the store itself; nothing was done."""
     return StoreError(f"{path}: {reason}", executed=False)

@@ -13,8 +13,10 @@ def read_generations(connection: Connection) -> tuple[Generation, ...]:
 
 
 def begin_generation(connection: Connection, above: int, from_ms: int) -> Generation:
-    """Begin a generation, in a transaction of the caller's; the file counts as a copy no longer. ``from_ms``:
-    the time of the last commit before. Raises `NoNumbersLeft`."""
+    """Begin a generation, in the caller's transaction, and clear the file's mark of a copy. Raises `NoNumbersLeft`.
+
+    ``from_ms`` is the time of the last commit before.
+    """
     ((highest,),) = connection.execute(statement("select_highest_counter")).fetchall()
     before = read_generations(connection)[-1]
     generation = next_generation(max(highest or FIRST_NUMBER, before.first), above)
@@ -26,7 +28,7 @@ def begin_generation(connection: Connection, above: int, from_ms: int) -> Genera
 
 
 def is_copy(connection: Connection) -> bool:
-    """Whether the file was copied by a backup, and not opened since."""
+    """Tell whether the file is a backup's copy that has not been opened since."""
     ((found,),) = connection.execute(statement("select_is_copy")).fetchall()
     return bool(found)
 

@@ -1,8 +1,7 @@
-"""The narrow columns of a frame's entries as ``select_frame.sql`` lists them, made into what
-`partibus.store.frames.PackedRows` reads.
+"""Converts the narrow columns that ``select_frame.sql`` lists for `partibus.store.frames.PackedRows`.
 
-Nothing here runs once per entry, but for those that are not like the first one, and for times at which all entries are
-due: the characters become numbers of four bytes, and columns are put together from every sixteenth byte of these.
+No code here runs once per entry, except for entries that differ from the first one, and for times at which all entries
+are due. The characters become numbers of four bytes, and columns are assembled from every sixteenth byte of these.
 """
 
 import sys
@@ -12,29 +11,32 @@ from typing import NamedTuple
 from partibus.store.frames import NOT_DUE, ROW_BYTES
 
 RUN = 1 << 20
-"""Positions of one frame are in one run of so many, whose higher bits they have in common."""
+"""The positions of one frame are within one run of this length, so they share their higher bits."""
 _OTHER = "\U0010ffff"
-"""In place of a size: all of this entry is among the others."""
+"""A marker in place of a size: the entry is among the others."""
 _CHARACTERS = 4
 _ALL = (1 << 64) - 1
 _NUMBERS = ROW_BYTES // 8
 _PASSED = "surrogatepass"
-"""The low bits of a position may be a number that is kept from characters."""
+"""The codec error handler: the low bits of a position may be a surrogate code point."""
 
 
 class Usual(NamedTuple):
-    """What ``select_usual.sql`` answers."""
+    """The result of ``select_usual.sql``."""
 
     state: int
     delivery_count: int
     high: int
-    """Bits of the time above 32."""
+    """The bits of the time above 32."""
     span: int | None
-    """From the time an entry came to the time it is due; None: never."""
+    """The time from enqueueing an entry to its due time; None: never due."""
 
 
 def rows_listed(first_pos: int, usual: Usual, characters: bytes, others: str | None) -> bytes:
-    """``first_pos``: any position of the same run; ``others``: the entries that are not usual, in their order."""
+    """Return packed rows from listed characters.
+
+    ``first_pos``: any position of the same run; ``others``: the entries that are not usual, in their order.
+    """
     text = characters.decode("utf-8", _PASSED)
     count = len(text) // _CHARACTERS
     if others is not None and len(others) == 2 * ROW_BYTES * count:
@@ -60,7 +62,7 @@ def rows_listed(first_pos: int, usual: Usual, characters: bytes, others: str | N
 
 
 def _column(count: int, common: int, *lowest: bytes) -> "array[int]":
-    """Big-endian numbers that have all but their lowest bytes in common; the lowest byte of all comes first."""
+    """Return big-endian numbers that share all but their lowest bytes; the lowest byte of all comes first."""
     column = bytearray(common.to_bytes(8, "big") * count)
     for place, values in enumerate(lowest):
         column[7 - place :: 8] = values
@@ -74,7 +76,7 @@ def _due(times: "array[int]", span: int | None) -> "array[int]":
 
 
 def _swapped(numbers: "array[int]") -> "array[int]":
-    """Between big-endian and this machine's order; changes what it is given."""
+    """Convert between big-endian and this machine's order; changes its argument."""
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers

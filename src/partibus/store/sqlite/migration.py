@@ -1,8 +1,8 @@
-"""Brings the file of an older format to this one, after a copy that stays beside it (D13).
+"""Migrates a file of an older format to the current one, after making a copy that stays beside it (D13).
 
-Whatever ends the process leaves either the old format, to be migrated at the next start, or the new one: the copy gets
-its name when it is complete and synced, and the change is one transaction. A copy that is there already is replaced:
-the file is what counts, and an older partibus may have gone on with it after the copy was made.
+An interrupted migration leaves either the old format, to be migrated at the next start, or the new one: the copy gets
+its name when it is complete and synced, and the change is one transaction. An existing copy is replaced: the file is
+what counts, and an older partibus may have gone on with it after the copy was made.
 """
 
 import sqlite3
@@ -19,20 +19,20 @@ from partibus.store.sqlite.settings import MIB, StoreSettings
 from partibus.store.sqlite.sql import FORMAT_VERSION, migration, statement
 
 _ENTRY_BYTES = 160
-"""Room that an entry may need beside the copy: its row and its place in an index, in the log and then in the file."""
+"""The room that an entry may need beside the copy: its row and index entry, in the log and then in the file."""
 
 
 def copy_path(path: Path) -> Path:
-    """Where the copy of a store's file is kept; no name of a store."""
+    """Return the path of a store's pre-migration copy; no store has this name."""
     return path.with_name(f"{path.stem}.before-format-{FORMAT_VERSION}.copy")
 
 
 def migrate(path: Path, version: int, settings: StoreSettings, free: Callable[[Path], int]) -> None:
-    """Make a file of format ``version`` one of `FORMAT_VERSION`. The caller holds the store's lock.
+    """Migrate a file of format ``version`` to `FORMAT_VERSION`. The caller holds the store's lock.
 
-    ``free`` measures the room on the file system of a directory. Raises `StoreError`; then the file is as it was.
+    ``free`` measures the room on the file system of a directory. Raises `StoreError`; then the file is unchanged.
     """
-    # Sorting for an index goes through a file: this may be the only time that a store needs so much at once.
+    # Sorting for an index goes through a file: a store may need that much memory only this once.
     pragmas = "PRAGMA synchronous = FULL; PRAGMA temp_store = FILE;"
     try:
         with closing(connect(path, settings.writer_cache_bytes, settings, pragmas=pragmas)) as connection:
@@ -50,7 +50,8 @@ def migrate(path: Path, version: int, settings: StoreSettings, free: Callable[[P
                     connection.execute("ROLLBACK")
                 raise
             with suppress(sqlite3.Error):
-                # Not needed for durability: the log would stay as long as all indexes until much has been committed.
+                # Not needed for durability: without it the log would stay as large as all indexes until much has been
+                # committed.
                 checkpoint(connection, "TRUNCATE")
     except (sqlite3.Error, OSError) as error:
         if _is_lack_of_room(error):
@@ -69,7 +70,7 @@ def _check_room(connection: sqlite3.Connection, path: Path, version: int, free: 
 
 
 def _copy(path: Path, settings: StoreSettings) -> None:
-    """By SQLite's own means, which take what is still in the log with it."""
+    """Copy the store by SQLite's own backup, which includes the content of the log."""
     kept = copy_path(path)
     unborn = kept.with_name(f"{kept.name}.new")
     unborn.unlink(missing_ok=True)

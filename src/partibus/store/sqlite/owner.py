@@ -1,6 +1,6 @@
-"""Who may write to a store (D19): an operating-system lock on a file beside it, and a row in the store itself.
+"""Ownership of a store (D19): an operating-system lock on a file beside it, and a row in the store itself.
 
-The lock keeps two processes of one machine apart from the start. The row is the fence: if the lock fails to (a network
+The lock keeps two processes of one machine apart from the start. The row is the fence: if the lock fails (a network
 file system, a deleted lock file), the later opener raises the epoch and the earlier one's next commit is refused.
 """
 
@@ -15,10 +15,10 @@ from partibus.store.sqlite.sql import statement
 
 
 class LockFile:
-    """An exclusive lock that the system drops when the process ends. The file stays; its text says who holds it."""
+    """An exclusive lock that the system releases when the process ends. The file stays; its text names the holder."""
 
     def __init__(self, path: Path, holder: str) -> None:
-        """Take the lock; ``holder`` is for people. Raises `StoreError` when another process has it."""
+        """Take the lock; ``holder`` is for people. Raises `StoreError` if another process has it."""
         self.path = path
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -44,17 +44,17 @@ class LockFile:
             pass
 
     def release(self) -> None:
-        """Idempotent."""
+        """Release the lock. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class Ownership:
-    """The owner row as this process last wrote it. Calls are made inside a transaction of the writer."""
+    """The owner row as this process last wrote it. Calls run inside a transaction of the writer."""
 
     def __init__(self, connection: Connection, owner: Owner, path: Path) -> None:
-        """Take the store over: the epoch rises and whoever had it before is fenced off."""
+        """Take the store over: raise the epoch and so fence off the previous owner."""
         self._path = path
         self._incarnation = owner.incarnation
         self.epoch: int
@@ -65,8 +65,10 @@ class Ownership:
         ).fetchall()
 
     def confirm(self, connection: Connection, now_ms: int) -> None:
-        """First statement of each commit; ``now_ms``: see `partition.protocol.ports.Writes`. Raises `StoreFenced`
-        when the row is no longer ours."""
+        """Confirm the ownership, as the first statement of each commit. Raises `StoreFenced` after a take-over.
+
+        ``now_ms``: see `partition.protocol.ports.Writes`.
+        """
         touched = connection.execute(
             statement("confirm_ownership"), (self.last_commit + 1, now_ms, self.epoch, self._incarnation)
         ).rowcount
@@ -78,5 +80,5 @@ class Ownership:
             )
 
     def committed(self) -> None:
-        """The transaction that `confirm` began is durable."""
+        """Note that the transaction that `confirm` began is durable."""
         self.last_commit += 1

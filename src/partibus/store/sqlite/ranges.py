@@ -1,13 +1,19 @@
-"""Answers the loads of those who read whole partitions: frames of many messages, entries that have left, fates.
+"""Serves the loads of whole-partition readers: frames of many messages, finished entries, dispositions.
 
-Nearly all entries that wait are one behind the other and alike, and are read as runs of such ones (`runs`). A frame
-of others comes from one statement, as one row: the narrow columns of all entries in few characters (`listed`), and
-their messages in one blob. Of 200-byte messages that takes 1.2 us each, of which Python, with the interpreter lock
-held, takes 0.1; 1.5 with the narrow columns in hex, as they are for entries that are not like the first one of their
-frame, and then 0.3 more for looking. Measured beside it, per entry: the two tables walked through and nothing made of
-it 0.2 us; rows fetched one by one and packed 2.2, with a hand-over of the interpreter lock at each; JSON arrays, one
-per column, 1.3, half of it in Python; a pass for the lengths before, for an exact bound on the bytes, 0.3 more and
-four hand-overs a frame instead of two. So the lengths are guessed, and measured where the guess is bad.
+Nearly all waiting entries are consecutive and alike, and are read as runs (`runs`). A frame of other entries comes from
+one statement, as one row: the narrow columns of all entries in few characters (`listed`), and their messages in one
+blob. For 200-byte messages that takes 1.2 us each, of which Python takes 0.1 with the interpreter lock held. With the
+narrow columns in hex, as for entries that differ from the first one of their frame, it takes 1.5 us, plus 0.3 for the
+lookup.
+
+Alternatives, measured per entry:
+
+- walking through the two tables without building a result: 0.2 us
+- fetching rows one by one and packing them: 2.2, with a hand-over of the interpreter lock at each
+- JSON arrays, one per column: 1.3, half of it in Python
+- a pass for the lengths before, for an exact bound on the bytes: 0.3 more, and four hand-overs a frame instead of two
+
+So the lengths are guessed, and measured where the guess is bad.
 """
 
 import json
@@ -23,12 +29,12 @@ from partibus.store.sqlite.runs import SIZE_MAX, Alike, Run
 from partibus.store.sqlite.sql import statement
 
 _PROBED = 64
-"""Entries whose sizes say how many to ask for next."""
+"""The entries whose sizes determine how many to request next."""
 
 _STATE_END = 1 << 8
 
 _BYTES_MAX = 1 << 29
-"""Of the messages of a frame: SQLite makes no value of more than a gigabyte."""
+"""The most bytes of messages in a frame: SQLite makes no value of more than a gigabyte."""
 
 
 def read_range(
@@ -41,7 +47,7 @@ def read_range(
     *,
     finished: bool,
 ) -> RangeFrame:
-    """See `partition.protocol.ports.Store.read_range`. One transaction sees `SEARCHED_MAX` positions at most."""
+    """Load readable entries, packed (`Store.read_range`). One transaction sees at most `SEARCHED_MAX` positions."""
     keys = key_range(subqueue, from_pos, to_pos - 1)
     if keys is not None and max_entries <= 0:
         return PackedRows().frame(b"", from_pos)
@@ -60,27 +66,28 @@ def read_range(
 
 
 class _Found(NamedTuple):
-    """What a stretch of positions has."""
+    """The entries found in a stretch of positions."""
 
     rows: PackedRows | Run
     messages: bytes | memoryview
     is_all: bool
-    """Nothing else is there."""
+    """Whether the stretch has no further entries."""
 
 
 def _run(connection: Connection, first: int, last: int, states: int, max_entries: int, max_bytes: int) -> _Found | None:
-    """In two statements, for entries one behind the other that are alike; None when they are not.
+    """Read consecutive entries that are alike in two statements; return None if they are not.
 
-    What was counted may have changed before it is read. Who leaves is missed, and then this is None. Another state, or
-    another delivery, is answered as it was when it was counted: time and number do not change. A message does when it
-    is abandoned with other properties, and is then the later one, as if it were read a moment later."""
+    The entries may change between count and read. If one leaves, the read misses it and this returns None. Another
+    state or delivery count is answered as it was when it was counted: time and number do not change. A message changes
+    when it is abandoned with other properties; the later form is returned, as if it had been read a moment later.
+    """
     found = connection.execute(statement("select_alike"), (first, last, states, max_bytes, max_entries)).fetchone()
     if found is None:
         return _Found(PackedRows(), b"", is_all=True)
     alike = Alike._make(found)
     if not alike.is_run:
         return None
-    # A blob with some that are much larger would have no bound.
+    # A blob with some much larger messages would have no bound.
     largest = min(SIZE_MAX, 8 * max_bytes // alike.positions)
     bounds = (alike.first_key, alike.last_key, largest)
     listed, messages = connection.execute(statement("select_run"), bounds).fetchone()
@@ -100,7 +107,7 @@ def _run(connection: Connection, first: int, last: int, states: int, max_entries
 def _guessed(
     connection: Connection, first: int, last: int, states: int, max_entries: int, max_bytes: int
 ) -> _Found | None:
-    """In one statement, for messages about as large as the sub-queue's others; None when these are not."""
+    """Read messages about as large as the sub-queue's others in one statement; return None if they are not."""
     usual = connection.execute(statement("select_usual"), (first, last, states)).fetchone()
     if usual is None:
         return _Found(PackedRows(), b"", is_all=True)
@@ -122,7 +129,7 @@ def _guessed(
 
 
 def _measured(connection: Connection, first: int, last: int, states: int, max_entries: int, max_bytes: int) -> _Found:
-    """The narrow columns first, since they say how large the messages are."""
+    """Read the narrow columns first, since they give the sizes of the messages."""
     with one_view(connection):
         rows, is_all = _rows(connection, first, last, states, max_entries, max_bytes)
         if not rows:
@@ -135,7 +142,7 @@ def _measured(connection: Connection, first: int, last: int, states: int, max_en
 def _rows(
     connection: Connection, first: int, last: int, states: int, max_entries: int, max_bytes: int
 ) -> tuple[PackedRows, bool]:
-    """Narrow columns of the first entries within the bounds, and whether these are all."""
+    """Return the narrow columns of the first entries within the bounds, and whether these are all."""
     rows = PackedRows()
     wanted = min(_PROBED, max_entries)
     while True:
@@ -157,7 +164,7 @@ def _rows(
 def scan(
     connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int
 ) -> list[tuple[EntryRow, int]]:
-    """See `partition.protocol.ports.Store.scan`."""
+    """Load entries in any state, finished ones too, without their data but with its length."""
     keys = key_range(subqueue, from_pos, to_pos - 1)
     if keys is None:
         return []
@@ -166,7 +173,7 @@ def scan(
 
 
 def read_fates(connection: Connection, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-    """See `partition.protocol.ports.Store.load_fates`."""
+    """Load lines of the disposition log with ``number >= from_number``, in order."""
     keys = key_range(subqueue, from_number, POSITION_MAX)
     if keys is None:
         return []

@@ -1,8 +1,8 @@
-"""Answers the loads of the port from one connection.
+"""Serves the loads of the port from one connection.
 
-A result of many rows comes as one: a JSON array of the narrow columns and one blob of all messages, cut apart here.
-Stepping row by row would hand over the interpreter lock at each (see `sql`). JSON and not a list with separators,
-since a session is any text, NUL included; the blob is not JSON, since a message is any bytes.
+A result of many rows comes as one: a JSON array of the narrow columns and one blob of all messages, split here.
+Stepping row by row would hand over the interpreter lock at each (see `sql`). The columns are JSON and not a list with
+separators, since a session is any text, NUL included; the blob is not JSON, since a message is any bytes.
 """
 
 import json
@@ -26,20 +26,21 @@ from partibus.store.sqlite.generations import read_generations, read_left_off
 from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 
 SEARCHED_MAX = 16_384
-"""Positions that one statement searches for active entries: some 3 ms, which keeps read transactions far below the 50
-ms of D13 when a million scheduled or deferred entries stand before the first active one."""
+"""Positions that one statement searches for active entries: some 3 ms. This keeps read transactions far below the 50 ms
+of D13 when a million scheduled or deferred entries precede the first active one.
+"""
 
 _STRETCHES_MAX = 8
-"""So many in one transaction."""
+"""The most stretches in one transaction."""
 
 _INTEGER_MAX = (1 << 63) - 1
-"""Largest integer that SQLite takes; a client may ask for any sequence number."""
+"""The largest integer that SQLite takes; a client may ask for any sequence number."""
 
 
 def read_page(
     connection: Connection, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
 ) -> list[EntryRow]:
-    """Active entries from a position on; see `partition.protocol.ports.Store.load_page`."""
+    """Load active entries from a position on (`partition.protocol.ports.Store.load_page`)."""
     keys = key_range(subqueue, from_pos, POSITION_MAX)
     if session is not None:
         if keys is None:
@@ -59,8 +60,11 @@ def read_page(
 def browse(
     connection: Connection, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int
 ) -> list[EntryRow]:
-    """Entries in any state with ``from_pos <= pos < to_pos``. What has left may stand before and between them by the
-    million, so that it goes by stretches, some of them in a transaction, until there is something to answer."""
+    """Load entries in any state with ``from_pos <= pos < to_pos``.
+
+    Millions of finished entries may stand before and between them, so the search goes by stretches, several in a
+    transaction, until it finds an entry.
+    """
     rows: list[EntryRow] = []
     keys = key_range(subqueue, from_pos, to_pos - 1) if max_entries > 0 else None
     while keys is not None and not rows:
@@ -72,7 +76,7 @@ def browse(
 def _stretches(
     connection: Connection, first: int, end: int, max_entries: int, max_bytes: int
 ) -> tuple[list[EntryRow], tuple[int, int] | None]:
-    """Entries of a few stretches, and where the next one begins unless there is none."""
+    """Return the entries of a few stretches, and where the next stretch begins, if any."""
     rows: list[EntryRow] = []
     for _ in range(_STRETCHES_MAX):
         last = min(first + SEARCHED_MAX, end)
@@ -103,7 +107,7 @@ def read_from_sequence(
     max_bytes: int,
     session: str | None = None,
 ) -> list[EntryRow]:
-    """Entries in any state by sequence number; in the active sub-queue that is the position."""
+    """Load entries in any state by sequence number; in the active sub-queue that is the position."""
     first = min(max(0, from_sequence), _INTEGER_MAX)
     bounds = (max(0, max_entries), max_bytes)
     if kind_of(subqueue) != SubqueueKind.ACTIVE:
@@ -120,7 +124,7 @@ def read_from_sequence(
 def read_due(
     connection: Connection, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int
 ) -> DueRows:
-    """Entries whose time has come; see `partition.protocol.ports.Store.load_due`."""
+    """Load entries that are due (`partition.protocol.ports.Store.load_due`)."""
     parameters = (subqueue, state, min(until_ms, _INTEGER_MAX), max(0, max_entries), max_bytes)
     with one_view(connection):
         rows = _entry_rows(connection, statement("select_due"), parameters)
@@ -130,38 +134,38 @@ def read_due(
 
 
 def count_due(connection: Connection, subqueue: int, state: int) -> int:
-    """See `partition.protocol.ports.Store.count_due`."""
+    """Count the entries in ``state`` that have a due time (`Store.count_due`)."""
     ((count,),) = connection.execute(statement("count_due"), (subqueue, state)).fetchall()
     return int(count)
 
 
 def read_filled(connection: Connection, most: int) -> dict[int, tuple[int, int]]:
-    """Sub-queues that hold messages; see `partition.protocol.ports.Store.load_counts`."""
+    """Return the sub-queues that hold messages (`partition.protocol.ports.Store.load_counts`)."""
     keys, messages, sizes = map(json.loads, connection.execute(statement("select_filled"), (most,)).fetchone())
     return dict(zip(keys, zip(messages, sizes, strict=True), strict=True))
 
 
 def read_executed(connection: Connection, asker: str) -> dict[int, int]:
-    """Requests that were answered; see `partition.protocol.ports.Store.load_executed`."""
+    """Return requests that were answered (`partition.protocol.ports.Store.load_executed`)."""
     return executed_requests(part for (part,) in connection.execute(statement("select_executed"), (asker,)).fetchall())
 
 
 def read_timed_partitions(connection: Connection) -> list[int]:
-    """Rows of the partitions that have entries which are due at some time."""
+    """Return the rows of partitions with entries that have a due time."""
     (listed,) = connection.execute(statement("select_timed_partitions")).fetchone()
     rows: list[int] = json.loads(listed)
     return rows
 
 
 def read_cursor_partitions(connection: Connection, most: int) -> list[int]:
-    """Rows of partitions that have cursors."""
+    """Return the rows of partitions that have cursors."""
     (listed,) = connection.execute(statement("select_cursor_partitions"), (most,)).fetchone()
     rows: list[int] = json.loads(listed)
     return rows
 
 
 def read_sequences(connection: Connection, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-    """Entries by sequence number; see `partition.protocol.ports.Store.load_sequences`."""
+    """Load entries by sequence number (`partition.protocol.ports.Store.load_sequences`)."""
     rows: list[EntryRow] = []
     is_active = kind_of(subqueue) == SubqueueKind.ACTIVE
     largest = POSITION_MAX if is_active else _INTEGER_MAX
@@ -175,7 +179,7 @@ def read_sequences(connection: Connection, subqueue: int, sequences: Sequence[in
 
 
 def read_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | None]:
-    """Messages in the order of ``keys``."""
+    """Load messages in the order of ``keys``."""
     found: dict[int, bytes] = {}
     for chunk in padded_keys(keys):
         listed, data = connection.execute(in_list_form("select_bodies", len(chunk)), chunk).fetchone()
@@ -187,13 +191,13 @@ def read_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | Non
 
 
 def read_partition(connection: Connection, partition_row: int) -> Snapshot | None:
-    """Durable state of a partition."""
+    """Load the durable state of a partition."""
     with one_view(connection):
         return _snapshot(connection, partition_row)
 
 
 def read_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[int, int]:
-    """See `partition.protocol.ports.Store.load_sizes`."""
+    """Return the stored bytes of partitions by partition row (`Store.load_sizes`)."""
     sizes: dict[int, int] = {}
     for chunk in padded_keys(partition_rows):
         (listed,) = connection.execute(in_list_form("select_sizes", len(chunk)), chunk).fetchone()
@@ -203,7 +207,7 @@ def read_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[in
 
 @contextmanager
 def one_view(connection: Connection) -> Iterator[None]:
-    """All statements see the same commit."""
+    """Run the statements of the context in one read transaction, so that all see the same commit."""
     connection.execute("BEGIN")
     try:
         yield
@@ -267,13 +271,16 @@ def _locked_entries(connection: Connection, batch: LockBatchRow) -> Iterator[tup
 
 
 def key_range(subqueue: int, first_pos: int, last_pos: int) -> tuple[int, int] | None:
-    """Keys of the positions that exist between two that anybody may have asked for; None when there are none."""
+    """Return the keys of the existing positions in a requested range; None if there are none."""
     first, last = max(0, first_pos), min(last_pos, POSITION_MAX)
     return None if first > last else (entry_key(subqueue, first), entry_key(subqueue, last))
 
 
 def keys_behind(connection: Connection, last: int, end: int) -> tuple[int, int] | None:
-    """Where a search goes on behind a stretch: at the next entry in any state; None at the end of the range."""
+    """Return the range in which a search continues after a stretch.
+
+    It begins at the next entry in any state; None at the end of the range.
+    """
     following = last < end and connection.execute(statement("select_next_key"), (last + 1, end)).fetchone()
     return (following[0], end) if following else None
 

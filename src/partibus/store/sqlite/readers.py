@@ -1,4 +1,4 @@
-"""Connections that read from a store while others commit."""
+"""Connections that read from a store while the writer commits."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from partibus.store.sqlite.settings import StoreSettings
 
 
 class Readers:
-    """Hands out a connection per load. Safe to use from any thread."""
+    """A pool that provides a connection per load. Safe to use from any thread."""
 
     def __init__(self, path: Path, settings: StoreSettings) -> None:
         self._path = path
@@ -21,7 +21,7 @@ class Readers:
 
     @contextmanager
     def reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one load, kept for the next one unless the load failed. Raises `StoreError`."""
+        """Yield a connection for one load; keep it for the next unless the load failed. Raises `StoreError`."""
         try:
             try:
                 connection = self._idle.pop()
@@ -40,7 +40,7 @@ class Readers:
             self._idle.append(connection)
 
     def close(self) -> None:
-        """Idempotent. A load under way closes its own connection at its end."""
+        """Close the idle connections. Idempotent. A load under way closes its own connection at its end."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()

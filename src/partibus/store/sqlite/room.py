@@ -1,9 +1,9 @@
-"""Whether a store may take messages, and how it gets room back.
+"""Decides whether a store may take messages, and recovers room.
 
-Full means: the file system has less free than `StoreSettings.min_free_bytes`, the file is at `StoreSettings.max_bytes`,
-or a commit has failed for lack of room. A full store refuses commits with bodies before it touches them, so that a
-reader's completes, which need a little room in the log, find it. They also give room back: pages freed in the file are
-returned to the file system, and the log is emptied after each commit.
+A store is full if the file system has less free than `StoreSettings.min_free_bytes`, if the file is at
+`StoreSettings.max_bytes`, or if a commit has failed for lack of room. A full store refuses commits with bodies before
+it touches them, so that a reader's completes, which need a little room in the log, find it. The completes also free
+room: the store returns freed pages to the file system, and empties the log after each commit.
 """
 
 import sqlite3
@@ -16,17 +16,19 @@ from partibus.store.sqlite.connection import PAGE_BYTES
 from partibus.store.sqlite.settings import StoreSettings
 
 _PAGES_RETURNED_AT_ONCE = 64
-"""Each is a page moved through the log: 1 MiB, what the ballast has left."""
+"""Each page moves through the log: 1 MiB, which the reserved space covers."""
 
 
 class Room:
-    """The room of one store. Calls are made by whoever holds the commit lock."""
+    """The room of one store. The caller holds the commit lock."""
 
     def __init__(
         self, path: Path, settings: StoreSettings, free: Callable[[Path], int], checkpoints: Checkpoints
     ) -> None:
-        """Build the ballast of the store at ``path``, or find it full; ``free`` measures the file system of a
-        directory. Raises `OSError` when the directory can't be written."""
+        """Reserve the space of the store at ``path``, or find the disk full.
+
+        ``free`` measures the file system of a directory. Raises `OSError` if the directory can't be written.
+        """
         self._checkpoints = checkpoints
         self._ballast = Ballast(path.with_suffix(".ballast"), settings.ballast_bytes, settings.min_free_bytes, free)
         self._max_pages = None if settings.max_bytes is None else settings.max_bytes // PAGE_BYTES
@@ -35,7 +37,7 @@ class Room:
         self.is_full = not self._ballast.build()
 
     def admits(self, connection: sqlite3.Connection, size_bytes: int) -> bool:
-        """Whether a commit that brings messages may be tried. Looks at the disk now and then, not at each commit."""
+        """Tell whether a commit that brings messages may be tried. Checks the disk at intervals, not at each commit."""
         if self.is_full:
             return self.look_again(connection)
         self._unlooked_bytes += size_bytes
@@ -49,19 +51,19 @@ class Room:
         try:
             self.is_full = self._file_is_full(connection) or not self._ballast.build()
         except (OSError, sqlite3.Error):
-            # Whatever keeps the file from being asked or the ballast from being written would fail a commit as well.
+            # An error that prevents checking the file or writing the reserve would fail a commit as well.
             self.is_full = True
         return not self.is_full
 
     def ran_out(self, connection: sqlite3.Connection) -> bool:
-        """A commit found no room. True if giving up the ballast has made some."""
+        """Handle a commit that found no room; return True if releasing the reserved space has made some."""
         self.is_full = True
         gave_up = self._ballast.give_up()
         self._checkpoints.run_now(connection)
         return gave_up
 
     def make_room(self, connection: sqlite3.Connection) -> None:
-        """After a commit to a full store: return free pages to the file system and let the log start over."""
+        """Return free pages to the file system and let the log start over, after a commit to a full store."""
         if self._ballast.disk_is_full():
             try:
                 # As a script: each step returns one page, and `execute` takes only the first step of it.

@@ -1,9 +1,9 @@
-"""Entries one behind the other that differ in their times and sizes alone, as nearly all do that nobody has touched.
+"""Reads runs: consecutive entries that differ only in their times and sizes, as nearly all undelivered ones do.
 
-Their keys say where they are, so that SQLite writes one number of each besides its message, and looks at no other
-column: with the count before, that takes 0.9 us where the characters of ``select_frame.sql`` take 1.6, measured side by
-side. A number as text is a quarter of what characters made of it take; and a query without another one in it hands no
-message from the inner one to the outer.
+Their keys give their positions, so SQLite writes one number for each besides its message, and reads no other column.
+With the count before, that takes 0.9 us where the characters of ``select_frame.sql`` take 1.6, measured side by side. A
+number written as text takes a quarter of the time of characters made from it. A query without a nested one passes no
+message from the inner query to the outer.
 """
 
 import struct
@@ -19,49 +19,50 @@ from partibus.partition.protocol.ports import RangeFrame
 from partibus.store.frames import NOT_DUE
 
 SIZE_MAX = (1 << 24) - 1
-"""Of a message, beside 32 bits of its time."""
+"""The largest size of a message, beside 32 bits of its time."""
 _WORTH = 64
-"""Entries; fewer may cost more by two statements than by one."""
+"""The least entries of a run; with fewer, two statements may cost more than one."""
 
 _ALL = (1 << 64) - 1
 _numbers = msgspec.json.Decoder(list[int]).decode
 _packed = msgspec.msgpack.Encoder().encode
 _STRIDE = 9
-"""Of a number with more than 32 bits in MessagePack: 0xcf, and its bytes, the highest one first. Behind a head, a list
-is nothing but these; it is made of Python's numbers in a tenth of the time that an array takes."""
+"""The bytes of a number with more than 32 bits in MessagePack: 0xcf, and its bytes, the highest one first. After its
+header, a list consists of nothing else. It is made of Python's numbers in a tenth of the time that an array takes.
+"""
 
 
 class Alike(NamedTuple):
-    """What ``select_alike.sql`` answers."""
+    """The result of ``select_alike.sql``."""
 
     first_key: int
     state: int
     delivery_count: int
     high: int
-    """Bits of the time above 32."""
+    """The bits of the time above 32."""
     span: int | None
-    """From the time an entry came to the time it is due; None: never."""
+    """The time from enqueueing an entry to its due time; None: never due."""
     positions: int
-    """From the first entry on, that were looked at."""
+    """The number of positions examined, from the first entry on."""
     entries: int
-    """That are there and alike."""
+    """The number of entries there that are alike."""
 
     @property
     def is_run(self) -> bool:
-        """Nothing is missing between them, and nothing is different."""
+        """Whether no entry is missing between them and none differs."""
         return self.entries == self.positions >= _WORTH
 
     @property
     def last_key(self) -> int:
-        """Of a run."""
+        """The last key of a run."""
         return self.first_key + self.positions - 1
 
 
 class Run:
-    """A run's narrow columns; what `partibus.store.frames.PackedRows` is for others."""
+    """The narrow columns of a run; the counterpart of `partibus.store.frames.PackedRows`."""
 
     def __init__(self, alike: Alike, listed: str) -> None:
-        """``listed`` is of ``select_run.sql``."""
+        """Read the columns from ``listed``, a result of ``select_run.sql``."""
         self._alike = alike
         numbers = _numbers(f"[{listed}]")
         self._count = len(numbers)
@@ -80,18 +81,18 @@ class Run:
 
     @property
     def last_pos(self) -> int:
-        """Of the last entry; there is one."""
+        """The position of the last entry; there must be one."""
         return (self._alike.first_key & POSITION_MAX) + self._count - 1
 
     def cut(self, max_bytes: int) -> int:
-        """Leave out what does not fit, but not the first one; the bytes of the messages that stay."""
+        """Drop entries that exceed ``max_bytes``, but keep the first; return the bytes of the remaining messages."""
         sums: list[int] = list(accumulate(struct.unpack(f"<{self._count}i", self._sizes)))
         self._count = max(1, bisect_right(sums, max_bytes))
         del self._sizes[4 * self._count :], self._times[8 * self._count :]
         return sums[self._count - 1]
 
     def frame(self, messages: bytes | memoryview, next_pos: int) -> RangeFrame:
-        """With the stored forms of all entries."""
+        """Return a frame of the entries and their stored messages."""
         alike, count = self._alike, self._count
         positions = _bytes_of(range(self.last_pos - count + 1, self.last_pos + 1))
         if alike.span is None:

@@ -1,7 +1,7 @@
-"""Answers the loads of the port that are about sessions: their names and their states.
+"""Serves the port's session loads: names and states.
 
-Names come as one JSON array per statement, see `partibus.store.sqlite.reader`; an order of text is that of its UTF-8
-bytes in SQLite, and that of its code points in Python, which is the same.
+Names come as one JSON array per statement, see `partibus.store.sqlite.reader`. SQLite orders text by its UTF-8 bytes
+and Python by its code points, which is the same order.
 """
 
 import json
@@ -12,14 +12,14 @@ from partibus.partition.protocol.keys import KIND_BITS
 from partibus.store.sqlite.sql import statement
 
 _NAMES_AT_ONCE = 4_096
-"""Names that one statement finds, or steps over: some 10 ms, see `partibus.store.sqlite.reader`."""
+"""The names that one statement finds or skips: some 10 ms, see `partibus.store.sqlite.reader`."""
 
 _STATES_AT_ONCE = 65_536
-"""States that one statement compares with a time: some 10 ms."""
+"""The states that one statement compares with a time: some 10 ms."""
 
 
 def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-    """Sessions with active entries; see `partition.protocol.ports.Store.scan_sessions`."""
+    """Return sessions with active entries (`partition.protocol.ports.Store.scan_sessions`)."""
     found: list[str] = []
     start = "" if after is None else _following(after)
     while len(found) < max_sessions:
@@ -36,7 +36,7 @@ def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_
 def list_sessions(
     connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None
 ) -> list[str]:
-    """Sessions with active entries or a state; see `partition.protocol.ports.Store.list_sessions`."""
+    """Return sessions with active entries or a state (`partition.protocol.ports.Store.list_sessions`)."""
     found: list[str] = []
     skip, top = max(0, skip), max(0, top)
     if updated_after_ms is None:
@@ -54,13 +54,13 @@ def list_sessions(
 
 
 def session_state(connection: Connection, partition_row: int, session: str) -> bytes | None:
-    """What was last set; None when nothing was."""
+    """Return the state that was last set; None if none was."""
     row = connection.execute(statement("select_session_state"), (partition_row, session)).fetchone()
     return None if row is None else row[0]
 
 
 def _named(connection: Connection, subqueue: int, most: int) -> Iterator[list[str]]:
-    """The first ``most`` sessions with active entries or a state, in pages; the transaction of each is short."""
+    """Yield the first ``most`` sessions with active entries or a state, in pages; each transaction is short."""
     start = ""
     while most > 0:
         wanted = min(most, _NAMES_AT_ONCE)
@@ -75,7 +75,7 @@ def _named(connection: Connection, subqueue: int, most: int) -> Iterator[list[st
 
 
 def _updated(connection: Connection, partition_row: int, after_ms: int) -> Iterator[list[str]]:
-    """Sessions whose state was set after a time, in pages that may be empty."""
+    """Yield sessions whose state was set after a time, in pages that may be empty."""
     start = ""
     while True:
         parameters = (partition_row, start, after_ms, _STATES_AT_ONCE)
@@ -87,5 +87,5 @@ def _updated(connection: Connection, partition_row: int, after_ms: int) -> Itera
 
 
 def _following(session: str) -> str:
-    """The text that comes directly behind another one."""
+    """Return the text that follows directly after ``session``."""
     return session + "\x00"

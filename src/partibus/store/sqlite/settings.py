@@ -1,4 +1,4 @@
-"""What can be set about SQLite stores; one value object for all stores of a broker."""
+"""The settings of SQLite stores; one value object for all stores of a broker."""
 
 from typing import NamedTuple
 
@@ -10,22 +10,26 @@ class StoreSettings(NamedTuple):
     """Bounds and sizes of one store, in bytes unless the name says otherwise."""
 
     writer_cache_bytes: int = MIB
-    """Page cache of the writing connection. SQLite adds what one commit touches."""
+    """The page cache of the writing connection. SQLite adds the pages that one commit touches."""
     reader_cache_bytes: int = 512 * KIB
-    """Page cache of each reading connection; they exist while there is something to read, at most ``readers_idle`` of
-    them longer."""
+    """The page cache of each reading connection. They exist while there is something to read; at most ``readers_idle``
+    of them stay open longer.
+    """
     readers_idle: int = 1
     checkpoint_bytes: int = 4 * MIB
-    """The write-ahead log is copied into the database each time about so much has been appended. Less copies hot pages
-    more often, more lengthens recovery after a crash and needs more disk."""
+    """Appended bytes after which the write-ahead log is copied into the database. Smaller values copy hot pages more
+    often; larger values lengthen recovery after a crash and need more disk.
+    """
     ballast_bytes: int = 4 * MIB
-    """Disk space held back beside each store and given up when the disk is full, so that completes still commit. Also
-    bounds the new pages that wait in the log, since they need that space first: commits wait for a checkpoint there."""
+    """Disk space reserved beside each store and released when the disk is full, so that completes still commit. It also
+    bounds the new pages that wait in the log, since they need that space first: commits wait for a checkpoint there.
+    """
     min_free_bytes: int = 32 * MIB
-    """With less free on the file system, messages are refused. Covers what the logs of all stores have yet to copy into
-    their databases, so that checkpoints and completes find room."""
+    """The free space on the file system below which messages are refused. It covers what the logs of all stores have
+    yet to copy into their databases, so that checkpoints and completes find room.
+    """
     max_bytes: int | None = None
-    """Bound on the size of the database file; None: as large as the disk."""
+    """The largest size of the database file; None: as large as the disk."""
     busy_timeout_ms: int = 2_000
     """How long a statement waits for a lock of the database file that another process holds (a backup, a shell)."""
 

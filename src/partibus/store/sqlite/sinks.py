@@ -1,9 +1,9 @@
-"""What sinks have stored, in a store's file: ids looked up, counted, noted, forgotten.
+"""Lookup, counting, recording and removal of a sink's stored ids in a store's file.
 
-Ids are hashes, so each of a commit may fall on another page, and the log gets that page: with 25,000 ids in the live
-batches of a partition an id costs 8 us to note and 3 us to look up, with 150,000 it is 28 and 6 (in commits of 250 with
-both cores busy; the message itself takes 6). Larger commits share pages, and what memory knows to be new is not looked
-up: 2 to 4 us in commits of 190 and more.
+Ids are hashes, so each id of a commit may fall on another page, and the log gets that page. With 25,000 ids in the live
+batches of a partition an id costs 8 us to record and 3 us to look up, with 150,000 it is 28 and 6 (in commits of 250
+with both cores busy; the message itself takes 6). Larger commits share pages, and ids that are known to be new in
+memory are not looked up: 2 to 4 us in commits of 190 and more.
 """
 
 import json
@@ -15,7 +15,7 @@ from partibus.store.sqlite.sql import ROWS_MAX, execute_rows, in_list_form, padd
 
 
 def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-    """See `partition.protocol.ports.Store.find_sink_ids`."""
+    """Return those of ``ids`` that the sink has stored and still remembers (`Store.find_sink_ids`)."""
     found: set[bytes] = set()
     for chunk in padded_keys(ids):
         form = in_list_form("find_sink_ids", len(chunk))
@@ -25,13 +25,13 @@ def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Se
 
 
 def count_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int) -> int:
-    """See `partition.protocol.ports.Store.count_sink_ids`."""
+    """Count the ids that a sink has of ``batch`` and earlier batches (`Store.count_sink_ids`)."""
     ((count,),) = connection.execute(statement("count_sink_ids"), (partition_row, sink, batch)).fetchall()
     return int(count)
 
 
 def add_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int, ids: Sequence[bytes]) -> None:
-    """Note ids that no batch of the sink has, in the order of their places in the file."""
+    """Record ids that no batch of the sink has, in the order of their places in the file."""
     ordered = sorted(ids)
     for start in range(0, len(ordered), ROWS_MAX):
         chunk = ordered[start : start + ROWS_MAX]
@@ -42,7 +42,7 @@ def add_sink_ids(connection: Connection, partition_row: int, sink: int, batch: i
 
 
 def remember_sink_ids(connection: Connection, flat: Sequence[int | bytes]) -> None:
-    """Note ids, each with one batch: that of its last row here, whatever it had before."""
+    """Record ids, each with the batch of its last row here, replacing any batch before."""
     columns = [iter(flat)] * SINK_ID_COLUMNS
     sinks: dict[tuple[int, int], dict[bytes, int]] = {}
     for partition_row, sink, row_id, batch in zip(*columns, strict=True):
@@ -57,7 +57,7 @@ def remember_sink_ids(connection: Connection, flat: Sequence[int | bytes]) -> No
 
 
 def forget_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int, most: int) -> None:
-    """Delete up to ``most`` ids of that batch and earlier ones, the first in order."""
+    """Delete the first ``most`` ids of ``batch`` and earlier batches, in order."""
     if most <= 0:
         return
     bound = connection.execute(statement("select_sink_bound"), (partition_row, sink, batch, most)).fetchone()
@@ -68,7 +68,7 @@ def forget_sink_ids(connection: Connection, partition_row: int, sink: int, batch
 
 
 def sweep_sink_ids(connection: Connection, partition_row: int, most: int) -> int:
-    """Delete up to ``most`` ids of a partition's sinks; how many it were."""
+    """Delete up to ``most`` ids of a partition's sinks; return how many were deleted."""
     bound = connection.execute(statement("select_swept_sink_id"), (partition_row, most)).fetchone()
     if bound is None:
         return connection.execute(statement("delete_all_sink_ids"), (partition_row,)).rowcount

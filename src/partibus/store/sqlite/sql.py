@@ -1,10 +1,10 @@
 """The store's SQL: every statement is a file in ``statements/``, read once, called by the file's name.
 
-A thread that steps through SQLite call by call beside a busy event loop gives up the interpreter lock at every step and
-waits out the switch interval to get it back. So many rows travel in one statement: the one VALUES tuple (or the one
-``IN (?)``) of a file is repeated. Forms exist for powers of two; a shorter list of rows is padded, and ``LIMIT ?`` at
-the end of a VALUES form says how many rows count. At 1 KB a message that costs 0.1 us of binding and saves a hand-over
-per leftover.
+A thread that steps through SQLite call by call beside a busy event loop gives up the interpreter lock at every step,
+and waits for the switch interval to get it back. So many rows travel in one statement: the single VALUES tuple (or the
+single ``IN (?)``) of a file is repeated. Forms exist for powers of two. A shorter list of rows is padded, and ``LIMIT
+?`` at the end of a VALUES form says how many rows count. At 1 KB a message that costs 0.1 us of binding and saves a
+hand-over per leftover.
 """
 
 import re
@@ -18,23 +18,24 @@ T = TypeVar("T")
 
 FORMAT_VERSION = 5
 OLDEST_VERSION = 1
-"""What `migration` begins with."""
+"""The first format that `migration` handles."""
 
 ROWS_MAX = 256
-"""Rows of the longest form: 2,048 parameters for entries, far below SQLite's 32,766; and some 350 KB of prepared
-statements in a store that has used every form."""
+"""The rows of the longest form: 2,048 parameters for entries, far below SQLite's 32,766; and some 350 KB of prepared
+statements in a store that has used every form.
+"""
 
 _VALUES = re.compile(r"\(VALUES (\([?, ]+\))\)")
 _IN_LIST = re.compile(r"IN \(\?\)")
 
 
 def schema(version: int = FORMAT_VERSION) -> str:
-    """The script that makes an empty store of this format."""
+    """Return the script that makes an empty store of this format."""
     return files(__package__).joinpath("ddl", f"{version:04}.sql").read_text()
 
 
 def migration(version: int) -> list[str]:
-    """The statements that make of a store of this format one of the next; in a transaction of the caller's."""
+    """Return the statements that migrate a store from this format to the next, in the caller's transaction."""
     statements = [""]
     for line in files(__package__).joinpath("ddl", f"{version:04}-to-{version + 1:04}.sql").read_text().splitlines():
         statements[-1] += f"{line}\n"
@@ -45,19 +46,19 @@ def migration(version: int) -> list[str]:
 
 @cache
 def statement(name: str) -> str:
-    """The text of ``statements/<name>.sql``."""
+    """Return the text of ``statements/<name>.sql``."""
     return files(__package__).joinpath("statements", f"{name}.sql").read_text()
 
 
 @cache
 def values_form(name: str, rows: int) -> str:
-    """The statement with ``rows`` times the tuple of its ``VALUES``."""
+    """Return the statement with the tuple of its ``VALUES`` repeated ``rows`` times."""
     return _VALUES.sub(lambda match: f"(VALUES {', '.join([match[1]] * rows)})", statement(name))
 
 
 @cache
 def in_list_form(name: str, keys: int) -> str:
-    """The statement with ``keys`` places in its ``IN`` list."""
+    """Return the statement with ``keys`` places in its ``IN`` list."""
     return _IN_LIST.sub(f"IN ({', '.join('?' * keys)})", statement(name))
 
 
@@ -66,7 +67,7 @@ def _form_size(rows: int) -> int:
 
 
 def execute_rows(connection: Connection, name: str, columns: int, flat: Sequence[object]) -> None:
-    """Run a VALUES statement over rows given as one flat list of columns; in their order; nothing when empty."""
+    """Run a VALUES statement over rows in order, given as one flat list of columns; do nothing if it is empty."""
     step = ROWS_MAX * columns
     for start in range(0, len(flat), step):
         chunk = [*flat[start : start + step]]
@@ -79,7 +80,7 @@ def execute_rows(connection: Connection, name: str, columns: int, flat: Sequence
 
 
 def padded_keys(keys: Sequence[T]) -> list[list[T]]:
-    """Keys in lists as long as a form, the last filled up with its last key."""
+    """Split keys into lists as long as a form; pad the last list with its last key."""
     chunks: list[list[T]] = [[*keys[start : start + ROWS_MAX]] for start in range(0, len(keys), ROWS_MAX)]
     for chunk in chunks:
         chunk += [chunk[-1]] * (_form_size(len(chunk)) - len(chunk))
@@ -87,6 +88,6 @@ def padded_keys(keys: Sequence[T]) -> list[list[T]]:
 
 
 def execute_keys(connection: Connection, name: str, keys: Sequence[int]) -> None:
-    """Run a statement with an ``IN`` list over keys; nothing when empty."""
+    """Run a statement with an ``IN`` list over keys; do nothing if there are none."""
     for chunk in padded_keys(keys):
         connection.execute(in_list_form(name, len(chunk)), chunk)

@@ -1,12 +1,13 @@
 """One SQLite file as a messaging store.
 
-Layout: ``ddl/0005.sql``, keys as in `partition.protocol.keys`. Beside ``store-00.db`` lie SQLite's ``-wal`` and
+Layout: ``ddl/0005.sql``, keys as in `partition.protocol.keys`. Beside ``store-00.db`` are SQLite's ``-wal`` and
 ``-shm``, ``store-00.lock`` (`owner`) and ``store-00.ballast`` (`ballast`).
 
 Sync points: each commit syncs the write-ahead log before `commit` returns; a checkpoint syncs log and database. So a
-returned commit survives the loss of power, a commit under way is there whole or not at all, and nothing else is lost.
+returned commit survives the loss of power, a commit under way is stored as a whole or not at all, and nothing else is
+lost.
 
-Threads: commits exclude each other; reads go through connections of their own and see the last commit.
+Threads: commits exclude each other; reads use connections of their own and see the last commit.
 """
 
 import errno
@@ -91,7 +92,7 @@ class SQLiteStore:
 
         ``created_ms`` is noted in a new file; ``free`` measures the room on the file system of a directory. Raises
         `StoreError` (in use by another process, not writable, damaged, of a newer format, another store's file, no
-        room), leaving the file as it was. A file of an older format is migrated, after a copy.
+        room), leaving the file as it was. Migrates a file of an older format, after making a copy.
         """
         if not path.exists():
             try:
@@ -102,7 +103,7 @@ class SQLiteStore:
         return cls(path, store_id, owner, settings, free)
 
     def reopen(self) -> Self:
-        """Close and open anew: what the owner does after a failed commit. Raises as `open`."""
+        """Close and reopen the store, as its owner does after a failed commit. Raises as `open`."""
         self.close()
         return type(self)(self._path, self._store_id, self._owner, self._settings, self._free)
 
@@ -113,23 +114,25 @@ class SQLiteStore:
 
     @property
     def epoch(self) -> int:
-        """How often the store has been taken over, this time included (D19)."""
+        """The number of take-overs of the store, this one included (D19)."""
         return self._writer.ownership.epoch
 
     @property
     def last_commit(self) -> int:
-        """Number of the last commit that is surely durable."""
+        """The number of the last commit that is surely durable."""
         return self._writer.ownership.last_commit
 
     @property
     def highest_ms(self) -> int:
-        """See the port."""
+        """The latest owner time of all commits before the store was opened (D26)."""
         return self._writer.ownership.highest_ms
 
     @property
     def has_room(self) -> bool:
-        """False while commits with bodies are refused for lack of room. Does not wait: during a commit or the end of a
-        checkpoint it is the answer of the commit before."""
+        """Whether commits with bodies are taken; False for lack of room.
+
+        Does not wait: during a commit or the end of a checkpoint it is the answer of the commit before.
+        """
         if self._room.is_full and self._commit_lock.acquire(blocking=False):
             try:
                 self._room.look_again(self._writer.connection)
@@ -139,33 +142,35 @@ class SQLiteStore:
 
     @property
     def is_held(self) -> bool:
-        """Always: the lock file keeps others out for as long as this process lives, and the owner row whoever it fails
-        to keep out from committing."""
+        """True: the lock file excludes others while this process lives.
+
+        If the lock fails, the owner row keeps them from committing.
+        """
         return True
 
     @property
     def durability(self) -> str:
-        """On this machine's disk."""
+        """The place of a finished commit: this machine's disk."""
         return "1 copy"
 
     @property
     def generations(self) -> tuple[Generation, ...]:
-        """See the port."""
+        """The generations of the store in order, at least one."""
         return self._writer.generations
 
     def set_time(self, now_ms: int) -> None:
-        """See the port."""
+        """Turn `highest_ms` back to ``now_ms``, durably, and cut locks and leases accordingly."""
         with self._committing():
             self._writer.set_time(now_ms)
 
     def begin_generation(self, above: int = 0) -> Generation:
-        """See the port."""
+        """Begin a generation, durably, with numbers above all that were given out and above ``above``."""
         with self._committing():
             return self._writer.begin_generation(above)
 
     @property
     def checkpoint_error(self) -> str | None:
-        """Why the log could not be copied last time; None when it could. Nothing is lost, but the log grows."""
+        """The reason why the log could not be copied last time, or None. Nothing is lost, but the log grows."""
         error = self._checkpoints.last_error
         return None if error is None else str(error)
 
@@ -189,17 +194,17 @@ class SQLiteStore:
             self._after_commit(appended_bytes)
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
-        """See the port."""
+        """Load the durable state of a partition; None if it was never written."""
         return self._load(partition_row, None, reader.read_partition, partition_row)
 
     def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """See the port."""
+        """Return the stored bytes of partitions by partition row."""
         self._check_usable()
         with self._readers.reader() as connection:
             return reader.read_sizes(connection, partition_rows)
 
     def load_counts(self, most: int) -> dict[int, tuple[int, int]]:
-        """See the port."""
+        """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
         self._check_usable()
         with self._readers.reader() as connection:
             counts = reader.read_filled(connection, most)
@@ -208,14 +213,14 @@ class SQLiteStore:
         return {key: found for key, found in counts.items() if not self._sweeper.hides(key >> KIND_BITS)}
 
     def timed_partitions(self) -> list[int]:
-        """See the port."""
+        """Return the rows of partitions with entries that have a due time, in order."""
         self._check_usable()
         with self._readers.reader() as connection:
             rows = reader.read_timed_partitions(connection)
         return [row for row in rows if not self._sweeper.hides(row)]
 
     def cursor_partitions(self, most: int) -> list[int]:
-        """See the port."""
+        """Return the rows of the first ``most`` partitions that have cursors, in order."""
         self._check_usable()
         with self._readers.reader() as connection:
             rows = reader.read_cursor_partitions(connection, most)
@@ -224,56 +229,56 @@ class SQLiteStore:
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """See the port."""
+        """Load the first active entries with ``pos >= from_pos``, within both bounds."""
         return self._load(
             subqueue >> KIND_BITS, [], reader.read_page, subqueue, from_pos, max_entries, max_bytes, session
         )
 
     def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """See the port."""
+        """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
         nothing = DueRows([], None)
         return self._load(
             subqueue >> KIND_BITS, nothing, reader.read_due, subqueue, state, until_ms, max_entries, max_bytes
         )
 
     def count_due(self, subqueue: int, state: int) -> int:
-        """See the port."""
+        """Count the entries in ``state`` that have a due time."""
         return self._load(subqueue >> KIND_BITS, 0, reader.count_due, subqueue, state)
 
     def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """See the port."""
+        """Load the entries with these sequence counters, in any state and any order."""
         return self._load(subqueue >> KIND_BITS, [], reader.read_sequences, subqueue, sequences)
 
     def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-        """See the port."""
+        """Return sessions that have active entries, after ``after``, in order of their UTF-8 bytes."""
         return self._load(subqueue >> KIND_BITS, [], sessions.scan_sessions, subqueue, after, max_sessions)
 
     def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
-        """See the port."""
+        """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""
         return self._load(subqueue >> KIND_BITS, [], sessions.list_sessions, subqueue, skip, top, updated_after_ms)
 
     def load_session_state(self, partition_row: int, session: str) -> bytes | None:
-        """See the port."""
+        """Load the state of a session; None if it has none."""
         return self._load(partition_row, None, sessions.session_state, partition_row, session)
 
     def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """See the port."""
+        """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
         return self._load(partition_row, {}, duplicates.find_duplicates, partition_row, first_bucket, ids)
 
     def scan_duplicates(
         self, partition_row: int, after: tuple[int, bytes], max_ids: int
     ) -> list[tuple[int, bytes, int]]:
-        """See the port."""
+        """Return (bucket, id, accepted ms) in order, after the given bucket and id."""
         return self._load(partition_row, [], duplicates.scan_duplicates, partition_row, after, max_ids)
 
     def load_executed(self, asker: str) -> dict[int, int]:
-        """See the port."""
+        """Return the answered requests of one run of a broker, with what is known of each."""
         self._check_usable()
         with self._readers.reader() as connection:
             return reader.read_executed(connection, asker)
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """See the port."""
+        """Load stored messages in the order of ``keys``; None where a body was removed."""
         self._check_usable()
         with self._readers.reader() as connection:
             bodies = reader.read_bodies(connection, keys)
@@ -285,7 +290,7 @@ class SQLiteStore:
     def peek(
         self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """See the port."""
+        """Load entries in any state with ``sequence >= from_sequence``, in order of sequence."""
         return self._load(
             subqueue >> KIND_BITS,
             [],
@@ -298,40 +303,42 @@ class SQLiteStore:
         )
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """See the port."""
+        """Load entries in any state with ``from_pos <= pos < to_pos``, in order of position."""
         return self._load(subqueue >> KIND_BITS, [], reader.browse, subqueue, from_pos, to_pos, max_entries, max_bytes)
 
     def read_range(
         self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
     ) -> RangeFrame:
-        """See the port."""
+        """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
         read = partial(ranges.read_range, finished=finished)
         nothing = pack([], to_pos)
         return self._load(subqueue >> KIND_BITS, nothing, read, subqueue, from_pos, to_pos, max_entries, max_bytes)
 
     def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """See the port."""
+        """Load entries in any state, finished ones too, without their data but with its length."""
         return self._load(subqueue >> KIND_BITS, [], ranges.scan, subqueue, from_pos, to_pos, max_entries)
 
     def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-        """See the port."""
+        """Load lines of the disposition log with ``number >= from_number``, in order."""
         return self._load(subqueue >> KIND_BITS, [], ranges.read_fates, subqueue, from_number, max_rows)
 
     def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """See the port."""
+        """Return those of ``ids`` that the sink has stored and still remembers."""
         return self._load(partition_row, set(), sinks.find_sink_ids, partition_row, sink, ids)
 
     def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
-        """See the port."""
+        """Count the ids that a sink has of ``batch`` and earlier batches."""
         return self._load(partition_row, 0, sinks.count_sink_ids, partition_row, sink, batch)
 
     def wait_until_swept(self) -> None:
-        """Until the rows of dropped partitions are gone from the file as well (they are hidden at once)."""
+        """Wait until the rows of dropped partitions are gone from the file as well (they are hidden at once)."""
         self._sweeper.wait()
 
     def close(self) -> None:
-        """Release the connections and the lock file, also when a step before that raises. Idempotent. Waits for a
-        commit and a checkpoint under way; reads under way end by themselves."""
+        """Release the connections and the lock file, even if an earlier step raises. Idempotent.
+
+        Waits for a commit and a checkpoint under way; reads under way end by themselves.
+        """
         with self._commit_lock:
             if self._closed:
                 return
@@ -348,7 +355,7 @@ class SQLiteStore:
             keep_log = self._writer.refusal is not None or self._failed_sync is not None
             if not keep_log:
                 try:
-                    # Not needed for durability; leaves one file behind and nothing to recover at the next start.
+                    # Not needed for durability: leaves one file and nothing to recover at the next start.
                     checkpoint(self._writer.connection, "TRUNCATE")
                 except sqlite3.Error:
                     keep_log = True
@@ -356,7 +363,7 @@ class SQLiteStore:
 
     def _open_writer(self) -> Writer:
         if not os.access(self._path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-            # SQLite would open it for reading, and leave files beside it that are read-only as well.
+            # SQLite would open it for reading, and leave read-only files beside it.
             raise PermissionError(errno.EACCES, "the file is read-only for this user")
         writer = Writer(self._path, self._store_id, self._settings)
         try:
@@ -369,7 +376,7 @@ class SQLiteStore:
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL or not self._room.ran_out(writer.connection):
                     raise
                 writer.take_over(self._owner)
-            # The log is new, or the file is. SQLite does the same and ignores the error.
+            # The log or the file is new. SQLite syncs the directory too, but ignores the error.
             creation.sync_directory(self._path.parent)
         except BaseException:
             writer.close(keep_log=True)
@@ -389,7 +396,7 @@ class SQLiteStore:
             yield
 
     def _sync_failed(self, error: sqlite3.Error) -> None:
-        """Note that a checkpoint's sync failed, on whichever thread: the store refuses the next commit and load."""
+        """Note that a checkpoint's sync failed, on any thread: the store refuses the next commit and load."""
         self._failed_sync = str(store_error(error, self._path, "a checkpoint's sync", executed=False))
 
     def _after_commit(self, appended_bytes: int) -> None:
@@ -405,7 +412,7 @@ class SQLiteStore:
             return done
 
     def _load(self, partition_row: int, nothing: T, read: Callable[..., T], *arguments: object) -> T:
-        """What ``read`` finds; ``nothing`` in a dropped partition, whose rows may still be in the file."""
+        """Return what ``read`` finds; ``nothing`` in a dropped partition, whose rows may still be in the file."""
         self._check_usable()
         if self._sweeper.hides(partition_row):
             return nothing

@@ -1,4 +1,4 @@
-"""The one connection that commits to a store, and what is known about its last commit."""
+"""The one connection that commits to a store, and the state of its last commit."""
 
 import os
 import sqlite3
@@ -23,19 +23,20 @@ from partibus.store.sqlite.sql import FORMAT_VERSION, OLDEST_VERSION, statement
 T = TypeVar("T")
 
 LOOK_S = 1.0
-"""How often a commit looks whether the file is still in its place: a call of the system each time would cost each
-commit a hand-over of the interpreter lock."""
+"""How often a commit checks that the file is still in place: a system call at each commit would cost each a hand-over
+of the interpreter lock.
+"""
 
 
 class Writer:
-    """Used by one thread at a time: whoever holds the commit lock."""
+    """The writing connection, used by one thread at a time: the holder of the commit lock."""
 
     def __init__(self, path: Path, store_id: str, settings: StoreSettings) -> None:
-        """Open the file and see that it is the store that it should be. Raises `sqlite3.Error`, `StoreError`."""
+        """Open the file and check that it is the right store. Raises `sqlite3.Error`, `StoreError`."""
         self._path = path
         self._settings = settings
         self._descriptor = os.open(path, os.O_RDWR)
-        """For `rewrite`; closed after all connections."""
+        """A descriptor for `rewrite`; closed after all connections."""
         try:
             self.connection = connect_writer(path, settings)
         except BaseException:
@@ -46,13 +47,13 @@ class Writer:
         self._ownership: Ownership | None = None
         self._in_doubt = False
         self.dropped_partitions: list[int] = []
-        """At the time of the take-over: what `sweep` has still to remove."""
+        """The dropped partitions at the take-over, which `sweep` has still to remove."""
         self.format_version = 0
-        """Of the file as it was found; an older one must be migrated before `take_over`."""
+        """The format of the file as it was found; an older one must be migrated before `take_over`."""
         self.generations: tuple[Generation, ...] = ()
-        """The generations that the store has gone through; there since `take_over`."""
+        """The generations of the store; set by `take_over`."""
         self.refusal: str | None = None
-        """Why nothing may be committed any more: fenced off, a commit whose outcome nobody knows, a failed sync."""
+        """Why commits are refused: fenced off, a commit in doubt, or a failed sync. None: they are not."""
         try:
             self._check_identity(store_id)
             self._rewrite()
@@ -62,12 +63,12 @@ class Writer:
 
     @property
     def ownership(self) -> Ownership:
-        """The owner row; there since `take_over`."""
+        """The owner row; set by `take_over`."""
         assert self._ownership is not None, "taken over"
         return self._ownership
 
     def take_over(self, owner: Owner) -> None:
-        """Make this run of this broker the owner. Raises `sqlite3.Error`; then the owner is who it was."""
+        """Make this run of this broker the owner. Raises `sqlite3.Error`; then the owner is unchanged."""
         with self._transaction():
             self._ownership = Ownership(self.connection, owner, self._path)
             if generations.is_copy(self.connection):
@@ -78,7 +79,10 @@ class Writer:
             ]
 
     def set_time(self, now_ms: int) -> None:
-        """See `partition.protocol.ports.Store.set_time`. Raises `StoreError`."""
+        """Turn `highest_ms` back to ``now_ms``, durably, and cut locks and leases accordingly.
+
+        Raises `StoreError`.
+        """
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute(statement("update_highest_ms"), (now_ms,))
@@ -101,8 +105,10 @@ class Writer:
             raise refused(self._path, str(error)) from error
 
     def transact(self, change: Callable[[sqlite3.Connection], T], now_ms: int = 0) -> T:
-        """Commit what ``change`` does, unless the store has another owner or its file is gone. ``now_ms``: see
-        `partition.protocol.ports.Writes`. Raises `StoreError`."""
+        """Commit what ``change`` does, unless the store has another owner or its file is gone. Raises `StoreError`.
+
+        ``now_ms``: see `partition.protocol.ports.Writes`.
+        """
         self._look_for_file()
         try:
             with self._transaction():
@@ -120,20 +126,24 @@ class Writer:
         return result
 
     def close(self, *, keep_log: bool) -> None:
-        """Close the connection. SQLite makes a checkpoint when the last one of a file is closed. ``keep_log``: keep it
-        from that, since after a failed sync it would take for written what is not (`partibus.durable`)."""
+        """Close the connection. SQLite makes a checkpoint when the last connection to a file closes.
+
+        ``keep_log`` prevents that checkpoint: after a failed sync it would treat pages as written that are not
+        (`partibus.durable`).
+        """
         with ExitStack() as closing:
             closing.callback(os.close, self._descriptor)
             if keep_log:
                 with suppress(sqlite3.Error):
-                    # It can't have the lock that a checkpoint at the end needs, and lets nobody else have it.
+                    # This connection can't take the lock that a final checkpoint needs, and keeps others from taking
+                    # it.
                     reader = connect_reader(self._path, self._settings)
                     closing.callback(reader.close)
                     reader.execute(statement("select_meta")).fetchall()
             self.connection.close()
 
     def _rewrite(self) -> None:
-        """Bring to the disk what the log says, before anything is built on it. Raises `sqlite3.Error`, `OSError`."""
+        """Write the log's content to the disk before any commit builds on it. Raises `sqlite3.Error`, `OSError`."""
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             rewrite(self._path, self._descriptor)
@@ -142,7 +152,7 @@ class Writer:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit at the end, roll back on any error. `_in_doubt` says afterwards whether nobody knows which."""
+        """Commit at the end, roll back on any error. `_in_doubt` tells afterwards whether the outcome is unknown."""
         self._in_doubt = False
         self.connection.execute("BEGIN IMMEDIATE")
         try:
@@ -152,7 +162,7 @@ class Writer:
             self._in_doubt = False
         except BaseException as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                # The log's last frame, which makes a commit of those before it, was not written whole.
+                # The log's last frame, which commits those before it, was not written completely.
                 self._in_doubt = False
             if self.connection.in_transaction:
                 with suppress(sqlite3.Error):
@@ -160,7 +170,10 @@ class Writer:
             raise
 
     def _look_for_file(self) -> None:
-        """A file that was deleted or replaced takes commits all the same, and they are gone with the last handle."""
+        """Check that the file is in place.
+
+        A deleted or replaced file still takes commits, and they vanish with the last handle.
+        """
         now_s = monotonic()
         if now_s < self._next_look_s:
             return
@@ -196,7 +209,7 @@ class Writer:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file has that name; None when there is none."""
+    """Return which file has that name; None if there is none."""
     try:
         found = path.stat()
     except OSError:
