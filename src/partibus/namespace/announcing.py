@@ -1,24 +1,27 @@
-"""Changes of entities and namespaces, told to the other brokers that serve them."""
+"""Announcements of changed entities and namespaces to the other brokers that serve them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 Change = Mapping[str, Any]
-"""What other brokers must follow, as JSON can hold it: ``entity``, the path of an entity that was made, changed or
-deleted (empty: the namespace, whose policies changed) in the ``namespace`` of that number, ``rehearsals``, all that go
-on, or ``namespaces``: one was made, changed or deleted."""
+"""A change for other brokers, as JSON can hold it.
+
+``entity`` is the path of an entity that was made, changed or deleted (empty: the namespace, whose policies changed) in
+the
+``namespace`` of that number; ``rehearsals`` are all injected losses; ``namespaces``: one was made, changed or deleted.
+"""
 
 Announce = Callable[[Change, Callable[[], None]], None]
-"""Tells a change to the other brokers and calls when all have followed."""
+"""Announces a change to the other brokers, and calls when all have followed."""
 
 
 def nobody_else(change: Change, followed: Callable[[], None]) -> None:
-    """The `Announce` of a broker that is alone."""
+    """Announce to no one: the `Announce` of a broker that is alone."""
     followed()
 
 
 class Announcer:
-    """Of one broker, for all of its namespaces."""
+    """The announcements of one broker, for all of its namespaces."""
 
     def __init__(self, announce: Announce = nobody_else) -> None:
         self._announce = announce
@@ -27,17 +30,19 @@ class Announcer:
 
     @property
     def is_alone(self) -> bool:
-        """There are no other brokers."""
+        """Whether there are no other brokers."""
         return self._announce is nobody_else
 
     def spread(self, change: Change) -> None:
-        """Tell a change to the others."""
+        """Announce a change to the others."""
         self._last = _Announcement()
         self._announce(change, self._last.end)
 
     def when_followed(self, call: Callable[[], None]) -> None:
-        """Call when every broker goes by the change that was made last, at once where there is only this one; asked
-        right after the change."""
+        """Call when every broker follows the last change; at once where there is only this one.
+
+        The caller asks right after the change.
+        """
         if self._last.followed:
             call()
         else:

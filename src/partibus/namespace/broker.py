@@ -38,10 +38,12 @@ from partibus.tracing.tracer import Tracer
 from partibus.units.account import Account
 
 AskStatus = Callable[[Callable[[dict[object, object]], None]], None]
-"""Gets the brokers and stores of the namespace as they are now: ``brokers`` and ``stores``, lists of maps."""
+"""Gets the current brokers and stores of the namespace: ``brokers`` and ``stores``, lists of maps."""
 
 BackUp = Callable[[str, Sequence[str], Callable[[dict[object, object] | PartibusError], None]], None]
-"""Copies stores of these names, all for none, to a directory, and calls with what it did or why not. May raise, too."""
+"""Copies the stores of these names, all for none, to a directory, and calls with the result or an error. May raise,
+too.
+"""
 
 
 def _no_backups(directory: str, stores: Sequence[str], answer: object) -> NoReturn:
@@ -65,36 +67,40 @@ class Broker:
         rehearsals: Rehearsals | None = None,
         bank: Bank | None = None,
     ) -> None:
-        """``stores``: the ways to all stores by name, in the order of their numbers. ``call_later`` is needed for
-        rehearsals, for who waits for messages without receiving them, and beside other brokers. ``rehearsals``: those
-        of the server, where there are other namespaces. ``bank``: who has the namespace's credits, where there are
-        other brokers."""
+        """Serve a namespace.
+
+        ``stores`` are the ways to all stores by name, in the order of their numbers. ``call_later`` is needed for fault
+        injection,
+        for readers that wait for messages, and beside other brokers. ``rehearsals`` are those of the server, where
+        there are other
+        namespaces. ``bank`` has the namespace's credits, where there are other brokers.
+        """
         self._announcer = announcer or Announcer()
         self.namespace = namespace
         self.access = access
         self.clock = clock
         self.throttle = Throttle(namespace.record.options.credits, clock, call_later, bank)
         self.wall_clock: Clock = SystemClock()
-        """Tokens expire by the real time, also under a manual clock (D26)."""
+        """Tokens expire by real time, also under a manual clock (D26)."""
         self.limits = limits
         self.numbers = numbers
         self.back_up: BackUp = _no_backups
         self.ask_status: AskStatus = lambda answer: answer({"brokers": [], "stores": []})
-        """Whoever runs the broker knows better."""
+        """Replaced by the process that runs the broker."""
         self._stores = dict(stores or {})
         self._store_names = list(self._stores)
         self.rehearsals = rehearsals or Rehearsals(self._store_names, call_later)
-        """Losses on purpose."""
+        """Injected losses."""
         self.rehearsals.places.append(self._places)
         if rehearsals is None:
             self.rehearsals.on_changed = lambda rules: self._announcer.spread({"rehearsals": to_plain(rules)})
         self.deleted = False
-        """The namespace is."""
+        """Whether the namespace was deleted."""
         self.requests = RequestCounters()
         beside_others = None if self._announcer.is_alone else call_later
         self._entities = EntitiesInUse(make_handle, numbers, limits, self.requests, beside_others, self._rehearse)
         self.account = Account()
-        """What it uses of this process."""
+        """The namespace's use of this process."""
         self.clients = Clients(namespace.name, namespace.bounds)
         self.policies = PolicyChanges(namespace, access, self._catch_up, self._tell)
         self.arrivals = Arrivals(call_later)
@@ -107,32 +113,33 @@ class Broker:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def entity(self, path: str) -> Entity:
-        """The entity of that path, of any kind. Raises `EntityNotFound`."""
+        """Return the entity of that path, of any kind. Raises `EntityNotFound`."""
         return self.entity_of(self.namespace.entity(path))
 
     def topic(self, name: str) -> Entity:
-        """As `entity`, for a topic."""
+        """Return the topic of that name. Raises `EntityNotFound`."""
         return self.entity_of(self.namespace.topic(name))
 
     def __iter__(self) -> Iterator[Entity]:
-        """All entities, in order of path."""
+        """Iterate over all entities in order of path."""
         return (self.entity_of(queue) for queue in self.namespace)
 
     def entity_of(self, queue: Queue) -> Entity:
-        """Of a queue of this namespace; its route is made on first use (D1)."""
+        """Return the entity of a queue of this namespace; its route is made on first use (D1)."""
         return self._entities.of(queue)
 
     def in_use(self, queue: Queue) -> Entity | None:
-        """The entity, if anybody has asked for it since the start."""
+        """Return the entity if it was used since the start, or None."""
         return self._entities.find(queue)
 
     @property
     def tracer(self) -> Tracer | None:
-        """None: traces are off. Set before entities are used."""
+        """The tracer; None: traces are off. It is set before entities are used."""
         return self._entities.tracer
 
     @tracer.setter
     def tracer(self, tracer: Tracer | None) -> None:
+        """Set the tracer."""
         self._entities.tracer = tracer
 
     # -- entities ----------------------------------------------------------------------------------------------------
@@ -140,19 +147,22 @@ class Broker:
     def create_queue(
         self, name: str, properties: Mapping[str, object], *, policies: Iterable[SasPolicy] | None = None
     ) -> Entity:
-        """Make a queue from the service's property names. Raises what `options_of` and `Namespace.make` raise."""
+        """Create a queue from the service's property names. Raises what `options_of` and `Namespace.make` raise."""
         return self._create(name, EntityKind.QUEUE, properties, policies=policies)
 
     def create_topic(
         self, name: str, properties: Mapping[str, object], *, policies: Iterable[SasPolicy] | None = None
     ) -> Entity:
-        """As `create_queue`."""
+        """Create a topic as `create_queue` does."""
         return self._create(name, EntityKind.TOPIC, properties, policies=policies)
 
     def create_subscription(
         self, topic: str, name: str, properties: Mapping[str, object], *, rule: Rule | None = None
     ) -> Entity:
-        """As `create_queue`. Without a ``rule`` it begins with one that selects everything."""
+        """Create a subscription as `create_queue` does.
+
+        Without a ``rule`` it begins with one that selects everything.
+        """
         return self._create(subscription_path(topic, name), EntityKind.SUBSCRIPTION, properties, rule=rule)
 
     def update(
@@ -165,10 +175,14 @@ class Broker:
         kind: EntityKind | None = None,
         updated_ms: int | None = None,
     ) -> Entity:
-        """Change some properties, by the service's names, with effect on everybody who uses the entity now. ``whole``:
-        those that are not named get their defaults, except what is for life. ``policies``: these and no others.
-        ``kind``: what it must be. Raises what `changed_options` and `Namespace.change` raise, and `InvalidOperation`
-        for an entity of another kind; then nothing has changed."""
+        """Change properties by the service's names, with effect on everybody who uses the entity now.
+
+        ``whole``: unnamed properties get their defaults, except those for life. ``policies``: the new policies.
+        ``kind``: what the
+        entity must be. Raises what `changed_options` and `Namespace.change` raise, and `InvalidOperation` for an entity
+        of another
+        kind; then nothing has changed.
+        """
         queue = self._known(path, kind)
         self._check_targets(properties)
 
@@ -182,38 +196,43 @@ class Broker:
         return entity
 
     def delete(self, path: str, *, kind: EntityKind | None = None) -> None:
-        """Take an entity out, and its messages out of the stores; a topic goes with its subscriptions. ``kind``: what
-        it must be. Raises `EntityNotFound`, and `InvalidOperation` for another kind."""
+        """Delete an entity with its messages; a topic with its subscriptions. ``kind``: what the entity must be.
+
+        Raises `EntityNotFound`, and `InvalidOperation` for another kind.
+        """
         self._known(path, kind)
         deleted = self.namespace.delete(path)
         gone = [self.entity_of(queue) for queue in deleted]
         for queue in deleted:
             self._let_go(queue)
         self._tell(deleted[0].name)
-        # Who uses it lets go first: what links say to a partition when they end would bring it to life again.
-        # Subscriptions before their topic.
+        # Links let go first: what they tell a partition at their end would bring it to life again. Subscriptions come
+        # before their
+        # topic.
         partitions = [partition for entity in reversed(gone) for partition in entity.route.partitions]
         self.when_followed(lambda: drop(partitions, self.numbers, self.namespace.forget_dropped))
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
     def create_rule(self, path: str, rule: Rule) -> Rule:
-        """One more rule for a subscription, for every message that is published once this `when_followed`. Raises what
-        `Namespace.add_rule` does."""
+        """Add a rule to a subscription, for every message published after `when_followed`.
+
+        Raises what `Namespace.add_rule` does.
+        """
         self._known(path, EntityKind.SUBSCRIPTION)
         made = self.namespace.add_rule(path, rule)
         self._tell(self.namespace.entity(path).name)
         return made
 
     def replace_rule(self, path: str, rule: Rule) -> Rule:
-        """As `create_rule`, in place of the one of that name. `EntityNotFound` when there is none."""
+        """Replace the rule of that name as `create_rule` does. Raises `EntityNotFound` when there is none."""
         self._known(path, EntityKind.SUBSCRIPTION)
         made = self.namespace.replace_rule(path, rule)
         self._tell(self.namespace.entity(path).name)
         return made
 
     def delete_rule(self, path: str, name: str) -> None:
-        """Raises `EntityNotFound`."""
+        """Delete a rule. Raises `EntityNotFound`."""
         self._known(path, EntityKind.SUBSCRIPTION)
         self.namespace.delete_rule(path, name)
         self._tell(self.namespace.entity(path).name)
@@ -238,7 +257,7 @@ class Broker:
         return self.entity_of(queue)
 
     def _check_targets(self, properties: Mapping[str, object]) -> None:
-        """ArgumentError when messages are to go on to what an absolute address says is in another namespace."""
+        """Check that absolute forwarding addresses are in this namespace. Raises ArgumentError."""
         for name in (FORWARD_TO, FORWARD_DEAD_LETTERED_TO):
             target = properties.get(name)
             if isinstance(target, str) and "://" in target and not self.access.answers_to(parse_resource(target).host):

@@ -1,4 +1,4 @@
-"""One entity as front ends use it: what it is, the way to its partitions, and who has to hear of changes."""
+"""One entity as front ends use it: its options, the way to its partitions, and the users to tell of changes."""
 
 from typing import Protocol
 
@@ -11,15 +11,15 @@ from partibus.tracing.tracer import Tracer
 
 
 class EntityUser(Protocol):
-    """Who uses an entity for longer than one request: a link, mostly."""
+    """A user of an entity for longer than one request: a link, mostly."""
 
     @property
     def waiting(self) -> bool:
-        """It waits for messages: the entity is not idle."""
+        """Whether it waits for messages, so that the entity is not idle."""
         ...
 
     def on_entity_changed(self) -> None:
-        """The queue has other options, or is ``deleted``: look at it again."""
+        """Look at the queue again: it has other options, or is ``deleted``."""
         ...
 
 
@@ -34,9 +34,9 @@ class Entity:
         self.queue = queue
         self.route = route
         self.requests = requests
-        """Of the whole namespace."""
+        """The counters of the whole namespace."""
         self.tracer = tracer
-        """None: traces are off."""
+        """The tracer; None: traces are off."""
         self._users: set[EntityUser] = set()
 
     @property
@@ -45,11 +45,11 @@ class Entity:
         return [partition.partition_id for partition in self.route.partitions if not partition.available]
 
     def status(self) -> str:
-        """EntityAvailabilityStatus (row A4)."""
+        """Return the EntityAvailabilityStatus (row A4)."""
         return "Limited" if self.away else "Available"
 
     def check_send(self) -> None:
-        """Raises `EntityNotFound`, `EntityDisabled` and `InvalidOperation` when nobody can send to it now."""
+        """Check that the entity takes messages. Raises `EntityNotFound`, `EntityDisabled` and `InvalidOperation`."""
         queue = self.queue
         if queue.deleted:
             raise EntityNotFound(queue.name)
@@ -61,7 +61,10 @@ class Entity:
             raise EntityDisabled(queue.name, queue.description.options.status.value)
 
     def check_receive(self) -> None:
-        """Raises `EntityNotFound`, `EntityDisabled` and `InvalidOperation` when nobody can receive from it now."""
+        """Check that the entity hands out messages.
+
+        Raises `EntityNotFound`, `EntityDisabled` and `InvalidOperation`.
+        """
         queue = self.queue
         if queue.deleted:
             raise EntityNotFound(queue.name)
@@ -71,7 +74,10 @@ class Entity:
             raise EntityDisabled(queue.name, queue.description.options.status.value)
 
     def refusal_of_receivers(self, kind: int) -> InvalidOperation | None:
-        """Why nobody can receive from a sub-queue, whatever the entity's Status: its messages go on (row F1)."""
+        """Return why a sub-queue takes no receivers whatever the entity's Status: it forwards (row F1).
+
+        None: it takes them.
+        """
         options = self.queue.description.options
         target = {0: options.forward_to, 1: options.forward_dead_lettered_to}.get(kind)
         if not target:
@@ -83,19 +89,19 @@ class Entity:
         )
 
     def join(self, user: EntityUser) -> None:
-        """Tell ``user`` of changes, until it leaves."""
+        """Tell ``user`` of changes until it leaves."""
         self._users.add(user)
 
     def leave(self, user: EntityUser) -> None:
-        """Idempotent."""
+        """Remove a user. Idempotent."""
         self._users.discard(user)
 
     @property
     def awaited(self) -> bool:
-        """Somebody waits for messages."""
+        """Whether a user waits for messages."""
         return any(user.waiting for user in self._users)
 
     def tell_changed(self) -> None:
-        """After an update, and after the end."""
+        """Tell the users of an update, or of the entity's end."""
         for user in list(self._users):
             user.on_entity_changed()

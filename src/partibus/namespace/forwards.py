@@ -1,8 +1,10 @@
-"""Where an entity forwards to: a queue or topic that exists, and never back to itself over others (row F2, dialect
-section 9.5). The service accepts a queue that forwards to itself and a subscription that forwards to its own topic:
-its messages end by the bound of hops.
+"""The check of forwarding targets: a queue or topic that exists, and no way back over others (row F2, dialect 9.5).
 
-What happens to the target later is met when a message is forwarded; so is a chain of more than four hops.
+The service accepts a queue that forwards to itself, and a subscription that forwards to its own topic; their messages
+end
+by the bound of hops. Later changes of the target take effect when a message is forwarded; so does a chain of more than
+four
+hops.
 """
 
 from collections.abc import Iterator
@@ -23,10 +25,11 @@ _FIELDS = {"forward_to": FORWARD_TO, "forward_dead_lettered_to": FORWARD_DEAD_LE
 def with_known_targets(
     catalog: Catalog, name: str, options: EntityOptions, old: EntityOptions = DEFAULT_OPTIONS
 ) -> EntityOptions:
-    """The options with their targets spelt as the entities are. Call it in the transaction that stores them.
+    """Return the options with their targets spelled as the entities are, in the transaction that stores them.
 
-    ArgumentError for a target that does not exist, InvalidOperation for one from which messages would come back; the
-    text has the chain. A target that stays as it was is not looked at.
+    Raises ArgumentError for a target that does not exist, and InvalidOperation for one from which messages would come
+    back;
+    the text has the chain. An unchanged target is not checked.
     """
     changed: dict[str, str] = {}
     for field, property_name in _FIELDS.items():
@@ -51,7 +54,7 @@ def with_known_targets(
 
 
 def _alone(catalog: Catalog, topic: EntityRecord, name: str) -> bool:
-    """Whether no other subscription of a topic forwards to the topic. Each would multiply messages at each hop."""
+    """Tell whether no other subscription of a topic forwards to the topic. Each would multiply messages at each hop."""
     goal, own = fold_name(topic.description.name), fold_name(name)
     return not any(
         fold_name(target) == goal
@@ -62,11 +65,13 @@ def _alone(catalog: Catalog, topic: EntityRecord, name: str) -> bool:
 
 
 def _chain(catalog: Catalog, start: EntityRecord, goal: str) -> list[str] | None:
-    """Names from ``start`` to the queue or topic whose folded name is ``goal``, if one leads there. It need not exist
-    yet: its name may be what somebody forwards to."""
+    """Return the names from ``start`` to the queue or topic with the folded name ``goal``, if a chain leads there.
+
+    It need not exist yet: it may be what another entity forwards to.
+    """
     first = fold_name(start.description.name)
     came_by: dict[str, list[str]] = {first: [start.description.name]}
-    """The last names on the way to each entity that was seen, from the one before it on."""
+    """The last names on the way to each visited entity, from the one before it on."""
     before: dict[str, str] = {}
 
     def way_to(folded: str) -> list[str]:
@@ -103,7 +108,7 @@ def _shown(chain: list[str]) -> str:
 
 
 def _steps(catalog: Catalog, record: EntityRecord) -> Iterator[tuple[list[str], str]]:
-    """Targets of an entity, those of a topic by way of its subscriptions."""
+    """Yield the targets of an entity; those of a topic by way of its subscriptions."""
     for target in record.description.options.forwards:
         yield [], target
     if record.description.kind is EntityKind.TOPIC:

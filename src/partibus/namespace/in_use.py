@@ -1,4 +1,4 @@
-"""The entities of a namespace that somebody has asked for since the start: their routes are made on first use (D1)."""
+"""The entities of a namespace that were used since the start; their routes are made on first use (D1)."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,7 +17,7 @@ MakeHandle = Callable[[Queue, Placement], PartitionHandle]
 
 
 class EntitiesInUse:
-    """By the ids of their queues."""
+    """Entities by the ids of their queues."""
 
     def __init__(
         self,
@@ -28,8 +28,12 @@ class EntitiesInUse:
         call_later: CallLater | None,
         made: Callable[[Entity], None],
     ) -> None:
-        """``call_later``: None where there is one broker, which may keep messages for its receivers as long as it
-        likes. ``made`` is called with each entity before it is used."""
+        """Begin without entities.
+
+        ``call_later`` is None where there is one broker, which may keep messages for its receivers without limit.
+        ``made`` is
+        called with each entity before its first use.
+        """
         self._make_handle = make_handle
         self._numbers = numbers
         self._limits = limits
@@ -40,21 +44,21 @@ class EntitiesInUse:
         self._made = made
         self._entities: dict[int, Entity] = {}
         self.tracer: Tracer | None = None
-        """None: traces are off."""
+        """The tracer; None: traces are off."""
 
     def __iter__(self) -> Iterator[Entity]:
         return iter(list(self._entities.values()))
 
     def find(self, queue: Queue) -> Entity | None:
-        """The entity, if anybody has asked for it."""
+        """Return the entity if it was used, or None."""
         return self._entities.get(queue.entity_id)
 
     def of(self, queue: Queue) -> Entity:
-        """The entity, made if it is not there."""
+        """Return the entity, and make it on first use."""
         return self._entities.get(queue.entity_id) or self._make(queue)
 
     def follow(self, entity: Entity) -> None:
-        """The entity has other options: whoever uses it goes by them."""
+        """Apply new options to an entity and its users."""
         queue = entity.queue
         for partition, placement in zip(entity.route.partitions, queue.partitions, strict=True):
             partition.follow(self._make_handle(queue, placement))
@@ -63,18 +67,18 @@ class EntitiesInUse:
         entity.tell_changed()
 
     def let_go(self, queue: Queue) -> None:
-        """The entity is deleted: whoever uses it is told."""
+        """Tell the users of an entity that it was deleted."""
         entity = self._entities.pop(queue.entity_id, None)
         if entity is not None:
             entity.tell_changed()
 
     def partitions_of(self, queue: Queue) -> list[PartitionHandle]:
-        """New ways to its partitions, whether anybody uses it or not."""
+        """Make new ways to its partitions, whether it is in use or not."""
         return [self._make_handle(queue, placement) for placement in queue.partitions]
 
     def _make(self, queue: Queue) -> Entity:
         partitions = self.partitions_of(queue)
-        # Entities begin their turns at different partitions, so that many of little traffic fill all alike.
+        # Entities begin at different partitions, so that many with little traffic fill all alike.
         first_turn = queue.entity_id % len(partitions)
         route = EntityRoute(
             queue.name,

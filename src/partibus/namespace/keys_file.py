@@ -4,8 +4,8 @@
  {"version": 1, "policies": [{"name": …, "rights": ["Manage"], "primaryKey": …, "secondaryKey": …}]}
 ```
 
-Made at the first start with one policy and two random keys. It may be edited by hand; a policy may have one key only
-(the other left empty).
+The first start makes the file with one policy and two random keys. It may be edited by hand; a policy may have one key
+only (the other one empty).
 """
 
 import base64
@@ -37,9 +37,9 @@ _FORM = "Correct it, or move it away: new keys are made at the next start, and c
 
 
 def load_policies(data_directory: Path, *, emulator: bool = False, emulator_operates: bool = True) -> AccessPolicies:
-    """The policies in ``keys.json``, which is made at the first start.
+    """Load the policies in ``keys.json``; the first start makes the file.
 
-    `UnusableFile` when others than its owner can use it, or it has another form; it is left as it was.
+    Raises `UnusableFile` when other users can read the file, or it has another form; the file stays as it is.
     """
     path = data_directory / FILE_NAME
     try:
@@ -55,8 +55,10 @@ def load_policies(data_directory: Path, *, emulator: bool = False, emulator_oper
 
 
 def new_key() -> str:
-    """A random key in the form of the service's own. Chance comes from the system and never from a seed here: nobody
-    must be able to guess it."""
+    """Make a random key in the form of the service's keys.
+
+    The randomness comes from the system and never from a seed: a key must not be guessable.
+    """
     return base64.b64encode(os.urandom(KEY_BYTES)).decode()
 
 
@@ -66,7 +68,7 @@ def _first_keys() -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """The content; None when there is no such file."""
+    """Return the content of a file, or None when it does not exist."""
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

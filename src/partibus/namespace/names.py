@@ -1,8 +1,9 @@
-"""Which names entities may have.
+"""The rules for names.
 
-A queue's or topic's name is a path of segments joined by ``/``; a segment holds ASCII letters, digits and ``. - _ ~``.
-Some segments have a meaning in addresses and URLs and can't be part of a name. Names compare without case; what the
-creator typed is what is shown.
+The name of a queue or topic is a path of segments joined by ``/``; a segment has ASCII letters, digits and ``. - _ ~``.
+Segments with a meaning in addresses and URLs can't be part of a name. Names compare without case; they are shown as
+their
+creator typed them.
 """
 
 import re
@@ -28,12 +29,12 @@ _CHARACTERS = "letters, digits and . - _ ~"
 
 
 def fold_name(name: str) -> str:
-    """The form in which names compare: equal names fold to equal text."""
+    """Fold a name for comparison: equal names fold to equal text."""
     return name.lower()
 
 
 def check_entity_name(name: str, field: str = "Name") -> str:
-    """``name`` itself when a queue or topic may have it, else ArgumentError about ``field``."""
+    """Return ``name`` if a queue or topic may have it. Raises ArgumentError about ``field``."""
     _check_length(name, ENTITY_NAME_MAX, field)
     for segment in name.split("/"):
         fault = _segment_fault(segment)
@@ -43,7 +44,7 @@ def check_entity_name(name: str, field: str = "Name") -> str:
 
 
 def check_short_name(name: str, field: str = "Name") -> str:
-    """``name`` itself when a subscription, rule or namespace may have it, else ArgumentError about ``field``."""
+    """Return ``name`` if a subscription, rule or namespace may have it. Raises ArgumentError about ``field``."""
     _check_length(name, SHORT_NAME_MAX, field)
     fault = _segment_fault(name)
     if fault:
@@ -52,7 +53,7 @@ def check_short_name(name: str, field: str = "Name") -> str:
 
 
 def check_namespace_name(name: str, field: str = "Name") -> str:
-    """``name`` itself when a namespace may have it, as the first label of host names; else ArgumentError."""
+    """Return ``name`` if a namespace may have it, as the first label of host names. Raises ArgumentError."""
     if not _NAMESPACE_NAME.fullmatch(name):
         raise ArgumentError(
             field,
@@ -66,17 +67,17 @@ def check_namespace_name(name: str, field: str = "Name") -> str:
 
 
 def check_rule_name(name: str, field: str = "Name") -> str:
-    """As `check_short_name`, for a rule: the one that a subscription begins with has a name of its own."""
+    """Return ``name`` if a rule may have it: as `check_short_name`, and the name of a subscription's first rule."""
     return name if fold_name(name) == fold_name(DEFAULT_RULE) else check_short_name(name, field)
 
 
 def subscription_path(topic: str, subscription: str) -> str:
-    """The name of a subscription among all entities."""
+    """Return the name of a subscription among all entities."""
     return f"{topic}/{SUBSCRIPTIONS}/{subscription}"
 
 
 def split_path(path: str) -> tuple[str, str]:
-    """Topic and subscription of a `subscription_path`; an entity's name and nothing."""
+    """Return topic and subscription of a `subscription_path`, or an entity's name and an empty text."""
     topic, slash, subscription = path.rpartition("/")
     topic, middle, keyword = topic.rpartition("/")
     if slash and middle and keyword.lower() == SUBSCRIPTIONS.lower():
@@ -90,7 +91,7 @@ def _check_length(name: str, length_max: int, field: str) -> None:
 
 
 def _segment_fault(segment: str) -> str:
-    """Why a name can't have this segment; empty when it can."""
+    """Return why a name can't have this segment, or an empty text."""
     if not segment:
         return "It begins or ends with a slash, or has two in a row."
     if segment.lower() in _RESERVED or segment[0] == "$":

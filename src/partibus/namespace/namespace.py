@@ -1,7 +1,7 @@
-"""The entities of a namespace in memory: what front ends look up on every attach and request.
+"""The entities of a namespace in memory, which front ends look up on every attach and request.
 
 The catalog is the truth. It is read once at start, and each change goes there first; memory follows when it is durable.
-Other brokers change the same catalog and say so: then memory follows what is there (`Namespace.follow`).
+Other brokers change the same catalog and announce it; then memory follows the catalog (`Namespace.follow`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,29 +30,29 @@ from partibus.namespace.rules import check_rule, default_rule
 __all__ = ["Applied", "Followed", "Namespace", "Queue", "Subscription", "Topic"]
 
 ChangePolicies = Callable[[Sequence[SasPolicy]], Iterable[SasPolicy]]
-"""The policies that somebody is to have, from those that there are."""
+"""Makes the new policies from the existing ones."""
 
 
 TopicsByRow = dict[int, tuple[Topic, int]]
-"""The topic that a partition is of, and which of its partitions that is, by the partition's row."""
+"""The topic of a partition, and the partition's index, by the partition's row."""
 
 QueuesByRow = dict[int, Queue]
-"""The entity that a partition is of, by the partition's row."""
+"""The entity of a partition by the partition's row."""
 
 
 class Followed(NamedTuple):
-    """What has become of the entity of a name."""
+    """The result of following a name."""
 
     gone: Sequence[Queue]
-    """It was deleted, with its subscriptions; there may be a new one of that name."""
+    """The deleted entity with its subscriptions; there may be a new one of that name."""
     changed: Queue | None
-    """It has other options, rules or policies."""
+    """The entity, if it has other options, rules or policies."""
 
 
 class Namespace:
     """Entities by name, subscriptions by their path. Names compare without case.
 
-    Changes may raise what `Catalog` raises; then nothing has changed here either.
+    A change raises what `Catalog` raises; then nothing has changed here either.
     """
 
     def __init__(
@@ -63,8 +63,12 @@ class Namespace:
         topics_by_row: TopicsByRow | None = None,
         queues_by_row: QueuesByRow | None = None,
     ) -> None:
-        """``catalog`` looks at this namespace. ``topics_by_row`` is filled with the partitions of its topics, and
-        ``queues_by_row`` with those of all its entities; several namespaces of a broker share both."""
+        """Read the entities from a ``catalog`` that looks at this namespace.
+
+        ``topics_by_row`` gets the partitions of its topics, and ``queues_by_row`` those of all its entities; several
+        namespaces of
+        a broker share both.
+        """
         self._record = record
         self.bounds = Bounds(record.options)
         self._catalog = catalog
@@ -73,23 +77,24 @@ class Namespace:
         self.topics_by_row = {} if topics_by_row is None else topics_by_row
         self.queues_by_row = {} if queues_by_row is None else queues_by_row
         self.policies = catalog.namespace_policies()
-        """Of the namespace, beside those of the keys file."""
+        """The policies of the namespace in the catalog, beside those of the keys file."""
         for entity in catalog.list_entities():
             self._add(entity)
 
     @property
     def record(self) -> NamespaceRecord:
-        """Replaced with every change of the namespace's options."""
+        """The catalog's record, replaced with every change of the namespace's options."""
         return self._record
 
     @record.setter
     def record(self, record: NamespaceRecord) -> None:
+        """Replace the record and the bounds that follow from it."""
         self._record = record
         self.bounds.follow(record.options)
 
     @property
     def name(self) -> str:
-        """Its host names begin with it."""
+        """The name, which its host names begin with."""
         return self._record.name
 
     # -- what there is -----------------------------------------------------------------------------------------------
@@ -98,62 +103,64 @@ class Namespace:
         return len(self._entities)
 
     def __iter__(self) -> Iterator[Queue]:
-        """All entities by folded name."""
+        """Iterate over all entities by folded name."""
         return iter([entity for _, entity in sorted(self._entities.items())])
 
     @property
     def queues(self) -> list[Queue]:
-        """By folded name."""
+        """The queues by folded name."""
         return [entity for entity in self if entity.kind is EntityKind.QUEUE]
 
     @property
     def topics(self) -> list[Topic]:
-        """By folded name."""
+        """The topics by folded name."""
         return [entity for entity in self if isinstance(entity, Topic)]
 
     @property
     def deleted_on_idle(self) -> list[Queue]:
-        """The entities that have an AutoDeleteOnIdle, in any order."""
+        """The entities with an AutoDeleteOnIdle, in any order."""
         return [entity for entity in self._entities.values() if entity.auto_delete_on_idle_ms is not None]
 
     def find(self, name: str) -> Queue | None:
-        """The entity of that name, if there is one."""
+        """Return the entity of that name, or None."""
         return self._entities.get(fold_name(name))
 
     def entity(self, name: str) -> Queue:
-        """EntityNotFound when there is none of that name."""
+        """Return the entity of that name. Raises EntityNotFound."""
         entity = self._entities.get(fold_name(name))
         if entity is None:
             raise EntityNotFound(name)
         return entity
 
     def queue(self, name: str) -> Queue:
-        """The queue or subscription of that name, else EntityNotFound."""
+        """Return the queue or subscription of that name. Raises EntityNotFound."""
         entity = self.entity(name)
         if entity.kind is EntityKind.TOPIC:
             raise EntityNotFound(name)
         return entity
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name, else EntityNotFound."""
+        """Return the topic of that name. Raises EntityNotFound."""
         entity = self.entity(name)
         if not isinstance(entity, Topic):
             raise EntityNotFound(name)
         return entity
 
     def subscription(self, topic: str, name: str) -> Subscription:
-        """EntityNotFound."""
+        """Return a subscription of a topic. Raises EntityNotFound."""
         return self.topic(topic).subscription(name)
 
     def end(self) -> list[Queue]:
-        """The namespace is deleted: all that was in it."""
+        """End a deleted namespace; returns its entities."""
         return [gone for queue in list(self._entities.values()) if not queue.deleted for gone in self._take_out(queue)]
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
     def create(self, name: str, options: EntityOptions = DEFAULT_OPTIONS, away: frozenset[int] = frozenset()) -> Queue:
-        """Makes a queue, durably, in stores whose numbers are not in ``away``. ArgumentError, EntityExists,
-        QuotaExceeded; StoreUnavailable when too many are."""
+        """Create a queue, durably, in stores whose numbers are not in ``away``.
+
+        Raises ArgumentError, EntityExists, QuotaExceeded, and StoreUnavailable when too many stores are away.
+        """
         return self.make(EntityDescription(name, options), away)
 
     def make(
@@ -164,8 +171,10 @@ class Namespace:
         rule: Rule | None = None,
         policies: Iterable[SasPolicy] = (),
     ) -> Queue:
-        """Makes an entity of any kind; a subscription begins with ``rule``, or with one that selects everything.
-        Raises what `Catalog.create` and `with_known_targets` do."""
+        """Create an entity of any kind. A subscription begins with ``rule``, or with one that selects everything.
+
+        Raises what `Catalog.create` and `with_known_targets` do.
+        """
         now_ms = self._clock.now_ms()
         rules = []
         if description.kind is EntityKind.SUBSCRIPTION:
@@ -184,9 +193,11 @@ class Namespace:
         return self.find(record.description.name) or self._add(record)
 
     def update(self, name: str, options: EntityOptions) -> Queue:
-        """Gives an entity other options, all of them. EntityNotFound; InvalidOperation for what can't change.
+        """Replace all options of an entity.
 
-        Who uses the entity right now is told by `Broker.update`.
+        Raises EntityNotFound, and InvalidOperation for an option that can't change.
+
+        `Broker.update` also tells the users of the entity.
         """
         return self.change(name, lambda _: options)
 
@@ -198,10 +209,14 @@ class Namespace:
         policies: Iterable[SasPolicy] | ChangePolicies | None = None,
         updated_ms: int | None = None,
     ) -> Queue:
-        """Gives an entity the options that ``change`` makes of those in the catalog: who changes others of them at the
-        same time, through another broker, is not undone. ``policies``: these and no others from now on, or what is to
-        be made of those that it has. Raises what `update` and ``change`` raise; EntityChanged when ``updated_ms`` is
-        given and not that of the entity."""
+        """Give an entity the options that ``change`` makes of those in the catalog.
+
+        So a concurrent change of other options, through another broker, is kept. ``policies``: the new policies, or a
+        function of
+        the existing ones. Raises what `update` and ``change`` raise, and EntityChanged when ``updated_ms`` is given and
+        is not
+        that of the entity.
+        """
         with self._catalog.together():
             old = self._catalog.get(name)
             if updated_ms is not None and old.updated_ms != updated_ms:
@@ -215,26 +230,30 @@ class Namespace:
         return self._follow_record(record)
 
     def delete(self, name: str) -> list[Queue]:
-        """Takes an entity out, a topic with its subscriptions; the entity comes first in what it answers. Their rows
-        are still in the stores: see `Catalog.dropped_partitions`. EntityNotFound."""
+        """Delete an entity, a topic with its subscriptions; returns them, the entity first. Raises EntityNotFound.
+
+        Their rows are still in the stores: see `Catalog.dropped_partitions`.
+        """
         followed = [self._follow_record(record) for record in self._catalog.delete(name)]
         return self._take_out(followed[0])
 
     def add_rule(self, path: str, rule: Rule) -> Rule:
-        """One more rule for the subscription of that path. ArgumentError, EntityNotFound, EntityExists,
-        QuotaExceeded, and what `partibus.filters` says against it."""
+        """Add a rule to the subscription of that path.
+
+        Raises ArgumentError, EntityNotFound, EntityExists, QuotaExceeded, and the errors of `partibus.filters`.
+        """
         return self._rule_changed(self._catalog.add_rule(path, self._new_rule(rule)), rule.name)
 
     def replace_rule(self, path: str, rule: Rule) -> Rule:
-        """Another filter and action for the rule of that name. As `add_rule`; EntityNotFound when there is none."""
+        """Replace the rule of that name. Raises as `add_rule`, and EntityNotFound when there is none."""
         return self._rule_changed(self._catalog.replace_rule(path, self._new_rule(rule)), rule.name)
 
     def delete_rule(self, path: str, name: str) -> None:
-        """EntityNotFound for the subscription as well as for the rule."""
+        """Delete a rule. Raises EntityNotFound for the subscription as well as for the rule."""
         self._follow_record(self._catalog.remove_rule(path, name))
 
     def change_policies(self, change: ChangePolicies) -> None:
-        """Gives the namespace the policies that ``change`` makes of those in the catalog."""
+        """Give the namespace the policies that ``change`` makes of those in the catalog."""
         with self._catalog.together():
             old = self._catalog.namespace_policies()
             new = completed(change(old), old, self._clock.now_ms())
@@ -242,8 +261,11 @@ class Namespace:
         self.policies = new
 
     def follow(self, name: str) -> Followed:
-        """Another broker has changed, made or deleted the entity of that name, or with an empty one the policies of the
-        namespace: see what there is now. Idempotent."""
+        """Follow a change by another broker: of the entity of that name, or with an empty name of the namespace's
+        policies.
+
+        Idempotent.
+        """
         if not name:
             self.policies = self._catalog.namespace_policies()
             return Followed((), None)
@@ -268,7 +290,7 @@ class Namespace:
         return Followed(gone, None if known is None else entity)
 
     def unlike(self, records: Iterable[EntityRecord]) -> set[str]:
-        """Names of entities that are others here than in these records, which are all that there are."""
+        """Return the names of entities that differ from these records, which are all that exist."""
         by_name = {fold_name(record.description.name): record for record in records}
         gone = {queue.name for name, queue in self._entities.items() if name not in by_name}
         return gone | {
@@ -280,13 +302,15 @@ class Namespace:
         }
 
     def forget_dropped(self, partition_rows: Iterable[int]) -> None:
-        """The stores have deleted the rows of these partitions of deleted entities. If that can't be written down now,
-        they are deleted once more when their store is opened the next time."""
+        """Record that the stores have deleted the rows of these partitions.
+
+        If that can't be recorded now, the rows are deleted again when their store is opened the next time.
+        """
         with suppress(StoreUnavailable, OutcomeUnknown):
             self._catalog.forget_dropped(partition_rows)
 
     def apply(self, config: Config) -> Applied:
-        """See `partibus.namespace.config_apply`."""
+        """Apply a configuration (`partibus.namespace.config_apply`)."""
         applied, records = apply_config(self._catalog, config, self._clock.now_ms())
         for record in records:
             self._follow_record(record)
@@ -295,7 +319,7 @@ class Namespace:
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def _new_rule(self, rule: Rule) -> Rule:
-        """One that may become a rule, made now."""
+        """Check a new rule, and date it."""
         check_rule(rule)
         return replace(rule, created_ms=self._clock.now_ms())
 
@@ -305,7 +329,7 @@ class Namespace:
         return subscription.rule(name)
 
     def _follow_record(self, record: EntityRecord) -> Queue:
-        """The entity as this record says."""
+        """Make or update the entity of a record."""
         known = self.find(record.description.name)
         if known is not None and known.entity_id == record.entity_id:
             known.follow(record)
@@ -332,7 +356,7 @@ class Namespace:
         return entity
 
     def _take_out(self, entity: Queue) -> list[Queue]:
-        """The entity and, if it is a topic, its subscriptions."""
+        """Remove an entity from memory, a topic with its subscriptions; returns them."""
         gone = [entity, *(entity.subscriptions if isinstance(entity, Topic) else ())]
         for one in reversed(gone):
             self._remove(one)

@@ -1,8 +1,10 @@
-"""Entities in memory, their options worked out for use: times in ms, sizes in bytes.
+"""Entities in memory, their options converted for use: times in ms, sizes in bytes.
 
-All three kinds are queues to who serves them: a topic is one that nobody receives from, a subscription one that nobody
-sends to. There is one object per entity for as long as the entity exists. An update changes it in place, so a link that
-holds it sees the new options; ``deleted`` says that it is gone.
+All three kinds are queues to the code that serves them: a topic has no receivers, a subscription no senders. An entity
+has
+one object for as long as it exists. An update changes the object in place, so a link that holds it sees the new
+options;
+``deleted`` marks its end.
 """
 
 from collections.abc import Iterable
@@ -24,7 +26,7 @@ _MIB = 1024 * _KIB
 
 
 class Queue:
-    """A queue, or what the other kinds have in common with one."""
+    """A queue, and the part that topics and subscriptions share with one."""
 
     __slots__ = (
         "auto_delete_on_idle_ms",
@@ -60,12 +62,12 @@ class Queue:
     )
 
     def __init__(self, record: EntityRecord, bounds: Bounds = DEFAULT_BOUNDS) -> None:
-        """``bounds``: those of its namespace."""
+        """Make the entity of a catalog record within the ``bounds`` of its namespace."""
         self.bounds = bounds
         self.entity_id: int = record.entity_id
         self.namespace_id: int = record.namespace_id
         self.name: str = record.description.name
-        """Of a subscription its path, ``topic/Subscriptions/name``."""
+        """The name; of a subscription its path, ``topic/Subscriptions/name``."""
         self.kind: EntityKind = record.description.kind
         self.partitions: tuple[Placement, ...] = record.placements
         self.partitioned: bool = record.description.options.partitioned
@@ -76,7 +78,7 @@ class Queue:
         self.follow(record)
 
     def follow(self, record: EntityRecord) -> None:
-        """Everything that an update may change."""
+        """Apply everything that an update may change."""
         options = record.description.options
         self.description: EntityDescription = record.description
         self.updated_ms: int = record.updated_ms
@@ -84,24 +86,24 @@ class Queue:
         self.lock_duration_ms: int = options.lock_duration_ms
         self.max_delivery_count: int = options.max_delivery_count
         self.default_ttl_ms: int | None = None if options.default_ttl_ms >= UNLIMITED_MS else options.default_ttl_ms
-        """None: no limit."""
+        """The default time to live; None: no limit."""
         self.dead_lettering_on_expiration: bool = options.dead_lettering_on_expiration
         self.batched_operations: bool = options.batched_operations
         self.express_ms: int = options.express_bound_ms if options.express else 0
         """The loss bound; 0: not express."""
         self.message_size_max_bytes: int = options.max_message_size_kb * _KIB
         self.partition_size_max_bytes: int | None = options.max_size_mb * _MIB
-        """None: not bounded by itself."""
+        """The bound on stored bytes; None: not bounded by itself."""
         self.can_send: bool = options.status.can_send
         self.can_receive: bool = options.status.can_receive
         self.duplicate_window_ms: int | None = (
             options.duplicate_detection_window_ms if options.requires_duplicate_detection else None
         )
-        """None: duplicates are not detected."""
+        """The window of duplicate detection; None: off."""
         self.auto_delete_on_idle_ms: int | None = (
             None if options.auto_delete_on_idle_ms >= UNLIMITED_MS else options.auto_delete_on_idle_ms
         )
-        """None: never."""
+        """The idle time before deletion; None: never."""
         self.redelivery_delay_ms: int = options.redelivery_delay_ms
         self.redelivery_delay_max_ms: int = options.redelivery_delay_max_ms
         self.forward_to: str | None = options.forward_to or None
@@ -109,30 +111,30 @@ class Queue:
 
     @property
     def batch_size_max_bytes(self) -> int:
-        """Of several messages that are sent at once: no more than one message may have, and than the namespace says."""
+        """The bound of a batch: that of one message, or the namespace's if that is smaller."""
         return min(self.message_size_max_bytes, self.bounds.batch_bytes)
 
     @property
     def size_max_bytes(self) -> int:
-        """What all of its partitions take together (row P22)."""
+        """The size of all partitions together (row P22)."""
         return self.description.options.max_size_mb * _MIB * len(self.partitions)
 
     @property
     def rule_count(self) -> int:
-        """With so many rules of subscriptions each message that is sent to it is compared (row R5)."""
+        """The number of subscription rules that each message is compared with (row R5)."""
         return 0
 
     @property
     def touched_ms(self) -> int:
-        """When it was created or changed last; of a subscription also, when a rule of it was made."""
+        """When it was created or last changed; of a subscription also when a rule was added."""
         return self.updated_ms
 
     def is_as(self, record: EntityRecord) -> bool:
-        """It goes by this record already."""
+        """Tell whether the entity matches a catalog record."""
         return self.updated_ms == record.updated_ms and self.description == record.description
 
     def index_of(self, partition_row: int) -> int:
-        """Which of its partitions that one is."""
+        """Return the index of one of its partitions."""
         return next(i for i, place in enumerate(self.partitions) if place.partition_row == partition_row)
 
     def __repr__(self) -> str:
@@ -140,7 +142,7 @@ class Queue:
 
 
 class Topic(Queue):
-    """What is sent to it goes to the subscriptions whose rules select it."""
+    """A topic: its messages go to the subscriptions whose rules select them."""
 
     __slots__ = ("_by_name", "_counted", "_sorted", "version")
 
@@ -150,10 +152,11 @@ class Topic(Queue):
         self._by_name: dict[str, Subscription] = {}
         self._sorted: list[Subscription] | None = []
         self._counted = (0, 0)
-        """Version, and how many rules there were in it."""
+        """A version, and the number of rules in it."""
         super().__init__(record, bounds)
 
     def follow(self, record: EntityRecord) -> None:
+        """Apply an update, and pass the message size on to the subscriptions."""
         super().follow(record)
         self.can_receive = False
         for subscription in self._by_name.values():
@@ -161,13 +164,13 @@ class Topic(Queue):
 
     @property
     def subscriptions(self) -> list["Subscription"]:
-        """By folded name."""
+        """The subscriptions by folded name."""
         if self._sorted is None:
             self._sorted = [subscription for _, subscription in sorted(self._by_name.items())]
         return self._sorted
 
     def subscription(self, name: str) -> "Subscription":
-        """EntityNotFound when it has none of that name."""
+        """Return a subscription. Raises EntityNotFound."""
         subscription = self._by_name.get(fold_name(name))
         if subscription is None:
             raise EntityNotFound(subscription_path(self.name, name))
@@ -175,31 +178,33 @@ class Topic(Queue):
 
     @property
     def rule_count(self) -> int:
+        """The number of rules of all subscriptions."""
         if self._counted[0] != self.version:
             self._counted = self.version, sum(len(one.rules) for one in self._by_name.values())
         return self._counted[1]
 
     @property
     def sql_filter_count(self) -> int:
-        """Rules with a filter that is none by correlation."""
+        """The number of rules with another filter than a correlation filter."""
         return sum(not isinstance(rule.filter, CorrelationFilter) for rule in self._rules())
 
     @property
     def correlation_filter_count(self) -> int:
+        """The number of rules with a correlation filter."""
         return sum(isinstance(rule.filter, CorrelationFilter) for rule in self._rules())
 
     def add(self, subscription: "Subscription") -> None:
-        """It was made."""
+        """Add a new subscription."""
         self._by_name[fold_name(subscription.short_name)] = subscription
         self.note_change(subscriptions=True)
 
     def remove(self, subscription: "Subscription") -> None:
-        """It was deleted."""
+        """Remove a deleted subscription."""
         del self._by_name[fold_name(subscription.short_name)]
         self.note_change(subscriptions=True)
 
     def note_change(self, *, subscriptions: bool = False) -> None:
-        """Something of a subscription is different now; ``subscriptions``: which there are."""
+        """Note a change of a subscription; ``subscriptions``: of the set of them."""
         self.version += 1
         if subscriptions:
             self._sorted = None
@@ -209,8 +214,7 @@ class Topic(Queue):
 
 
 class Subscription(Queue):
-    """A queue that its topic fills. It lies beside the topic: for each partition of that it has one in the same
-    store (D17)."""
+    """A queue that its topic fills. It has a partition beside each of the topic's, in the same store (D17)."""
 
     __slots__ = ("dead_lettering_on_filter_exceptions", "rules", "short_name", "topic")
 
@@ -220,19 +224,20 @@ class Subscription(Queue):
         super().__init__(record, topic.bounds)
 
     def follow(self, record: EntityRecord) -> None:
+        """Apply an update and the rules."""
         super().follow(record)
         options = record.description.options
         self.dead_lettering_on_filter_exceptions: bool = options.dead_lettering_on_filter_exceptions
         self.can_send = False
-        # Its topic counts what all subscriptions keep (row P21).
+        # The topic counts what all subscriptions keep (row P21).
         self.partition_size_max_bytes = None
         self.message_size_max_bytes = self.topic.message_size_max_bytes
         self.rules: tuple[Rule, ...] = record.rules
-        """By folded name."""
+        """The rules by folded name."""
         self.topic.note_change()
 
     def rule(self, name: str) -> Rule:
-        """EntityNotFound when it has none of that name."""
+        """Return a rule. Raises EntityNotFound."""
         for rule in self.rules:
             if fold_name(rule.name) == fold_name(name):
                 return rule
@@ -240,7 +245,9 @@ class Subscription(Queue):
 
     @property
     def touched_ms(self) -> int:
+        """When it was created or last changed, or a rule was added."""
         return max(self.updated_ms, *(rule.created_ms for rule in self.rules))
 
     def is_as(self, record: EntityRecord) -> bool:
+        """Tell whether the subscription and its rules match a catalog record."""
         return super().is_as(record) and same_rules(self.rules, record.rules)
