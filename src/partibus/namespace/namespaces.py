@@ -214,7 +214,7 @@ class Namespaces:
         return self._catalog
 
     def _check_units(self, name: str, old: NamespaceOptions | None, new: NamespaceOptions) -> None:
-        """Check units against the catalog, in the transaction that changes it: another broker may be assigning units."""
+        """Check units against the catalog, in the transaction that changes it: other brokers may assign units."""
         if new.tier is Tier.PREMIUM:
             records = self._known.list_namespaces()
             others = [record.options for record in records if fold_name(record.name) != fold_name(name)]
