@@ -1,1 +1,1 @@
-"""Bytes and requests in, outcomes out: one folder per protocol."""
+"""Front ends: bytes and requests in, outcomes out; one folder per protocol."""

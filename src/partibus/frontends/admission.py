@@ -1,12 +1,12 @@
-"""Connections that have shown no claim: how many there may be, and which one goes when there are too many.
+"""Limits on connections that have shown no claim, and the choice of which one to drop.
 
 Every connection counts from its first moment, over AMQP, websockets and HTTP, and stops counting with its first claim.
-When one is too many the broker drops the oldest of the address that has the most: a client shows its claim within
-moments, so the oldest is one that never will. A new connection is never refused for the others, so clients get in as
-long as they show their claims faster than a stranger fills the whole bound anew.
+When there is one too many, the broker drops the oldest one of the address that has the most. A client shows its claim
+within moments, so the oldest is unlikely ever to show one. The broker never refuses a new connection because of the
+others, so clients get in as long as they show their claims faster than a stranger refills the whole limit.
 
-File descriptors are bounded too. A connection takes one, and stores and the catalog need some of their own, so the
-number of all connections has a bound; where claimed connections take all of it, a new one is dropped at once.
+File descriptors are limited too. A connection takes one, and stores and the catalog need some of their own, so the
+number of all connections has a limit. If claimed connections reach it, the broker drops a new connection at once.
 """
 
 import logging
@@ -22,42 +22,42 @@ log = logging.getLogger(__name__)
 
 LOG_EVERY_S: Final = 10.0
 FAILURES_BURST: Final = 20
-"""Of one address and policy, before answers become slow: a deployment with an old key in some of its clients."""
+"""Failures of one address and policy before answers become slow: some clients may still have an old key."""
 ADDRESS_BURST: Final = 200
-"""Of one address with whatever policies."""
+"""Failures of one address over all policies."""
 FAILURES_A_SECOND: Final = 0.5
-"""Failures that are forgotten."""
+"""Failures forgiven per second."""
 SLOW_S: Final = 2.0
 SLOW_MAX: Final = 64
 TRUSTED_S: Final = 3_600.0
 TALLIES_MAX: Final = 10_000
 POLICY_CHARS: Final = 64
-"""Of a policy's name, as it is told apart here."""
+"""The characters of a policy's name that are compared here."""
 _NETWORK_BITS: Final = 64
-"""Of an IPv6 address: a single customer gets that many to choose from."""
+"""The network part of an IPv6 address: a single customer gets that many bits to choose from."""
 
 
 class Connection(Protocol):
-    """What can be dropped. Told apart by identity."""
+    """A connection that can be dropped, compared by identity."""
 
     def drop(self) -> None:
-        """End without a word. `Admission.leave` may be called for it later."""
+        """End without a reply. `Admission.leave` may be called for it later."""
         ...
 
 
 class Admission:
-    """Of one broker process."""
+    """The admission of connections to one broker process."""
 
     def __init__(self, limits: AdmissionLimits, now_s: Callable[[], float]) -> None:
-        """``now_s``: seconds from whenever on, for what is logged."""
+        """Begin without connections. ``now_s`` returns seconds from any origin, for log messages."""
         self.limits = limits
         self.connections_max: int | None = None
-        """Of all, claimed or not; None: no bound."""
+        """The limit on all connections, claimed or not; None: no limit."""
         self.dropped = 0
-        """Connections, since the start."""
+        """Dropped connections since the start."""
         self._now_s = now_s
         self._unclaimed: dict[Connection, str] = {}
-        """By age, with their addresses."""
+        """Connections by age, with their addresses."""
         self._by_address: dict[str, dict[Connection, None]] = {}
         self._claimed: set[Connection] = set()
         self._logged_s = -LOG_EVERY_S
@@ -65,17 +65,17 @@ class Admission:
 
     @property
     def unclaimed(self) -> int:
-        """Connections that have shown no claim."""
+        """The number of connections that have shown no claim."""
         return len(self._unclaimed)
 
     @property
     def unclaimed_max(self) -> int:
-        """Half of all connections at most: the others are for those with claims."""
+        """The limit on unclaimed connections: at most half of all; the rest is for those with claims."""
         most = self.limits.unclaimed_max
         return most if self.connections_max is None else max(1, min(most, self.connections_max // 2))
 
     def enter(self, connection: Connection, host: str | None) -> bool:
-        """Count a new connection from ``host``. False: it was dropped, since claimed ones take all that there is."""
+        """Count a new connection from ``host``; return False if it was dropped for lack of connections."""
         address = address_of(host)
         self._unclaimed[connection] = address
         beside = self._by_address.setdefault(address, {})
@@ -89,13 +89,13 @@ class Admission:
         return connection in self._unclaimed
 
     def claim(self, connection: Connection) -> None:
-        """It has shown a claim."""
+        """Note that a connection has shown a claim."""
         if connection in self._unclaimed:
             self._remove(connection)
             self._claimed.add(connection)
 
     def leave(self, connection: Connection) -> None:
-        """It has ended. Idempotent."""
+        """Remove a connection that has ended. Idempotent."""
         self._claimed.discard(connection)
         if connection in self._unclaimed:
             self._remove(connection)
@@ -130,7 +130,7 @@ class Admission:
 
 @lru_cache(1_024)
 def address_of(host: str | None) -> str:
-    """What connections of one client have in common: an IPv4 address, or the network of an IPv6 address."""
+    """Return what the connections of one client share: an IPv4 address, or the network of an IPv6 address."""
     try:
         address = ip_address((host or "").partition("%")[0])
     except ValueError:
@@ -143,25 +143,26 @@ def address_of(host: str | None) -> str:
 
 
 class SignIns:
-    """Attempts to show a key or token that failed, by address and policy.
+    """Failed attempts to show a key or token, by address and policy.
 
-    A good key is taken at once, whatever others at its address did: a stranger behind the same address locks nobody
-    out. Past a burst of failures the answer to a further one waits for `SLOW_S`, and where `SLOW_MAX` of them wait, an
-    attempt is not even looked at, unless the policy's key was shown from that address within the last hour. So a
-    guesser without a client beside it gets `SLOW_MAX / SLOW_S` guesses a second, however many connections it makes. It
-    never finds a key of 16 random characters; this keeps it from taking the broker's time.
+    A good key is accepted at once, whatever other clients at its address did: a stranger behind the same address locks
+    out no client. Past a burst of failures the answer to a further one waits for `SLOW_S`. While `SLOW_MAX` of them
+    wait, the broker does not check an attempt, unless the policy's key was shown from that address within the last
+    hour. So a guesser without a legitimate client at its address gets `SLOW_MAX / SLOW_S` guesses a second, however
+    many connections it makes. It never finds a key of 16 random characters; this limit keeps it from taking the
+    broker's time.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self.refused = 0
-        """Since the start."""
+        """Refused attempts since the start."""
         self._now_s = now_s
         self._tallies: dict[tuple[str, str], _Tally] = {}
-        """By address and policy, those that were used last at the end."""
+        """Tallies by address and policy, the least recently used first."""
         self._logged_s = -LOG_EVERY_S
 
     def may_try(self, host: str | None, policy: str) -> bool:
-        """Whether an attempt is looked at."""
+        """Tell whether to check an attempt."""
         tally = self._tallies.get((address_of(host), policy))
         if tally is None:
             return True
@@ -171,7 +172,7 @@ class SignIns:
         return tally.waiting(now_s) < SLOW_MAX
 
     def failed(self, host: str | None, policy: str) -> float:
-        """Count a failure. Return for how many seconds its answer waits."""
+        """Count a failure; return how many seconds its answer waits."""
         self.refused += 1
         now_s = self._now_s()
         address = address_of(host)
@@ -196,7 +197,7 @@ class SignIns:
         return SLOW_S
 
     def succeeded(self, host: str | None, policy: str) -> None:
-        """A good key or token was shown."""
+        """Note that a good key or token was shown."""
         self._tally(address_of(host), policy).good_s = self._now_s()
 
     def _tally(self, address: str, policy: str) -> "_Tally":
@@ -218,14 +219,14 @@ class _Tally:
         self.counted_s = now_s
         self.good_s: float | None = None
         self._slow: deque[float] = deque(maxlen=SLOW_MAX)
-        """When the last slow answers were begun."""
+        """Start times of the last slow answers."""
 
     def slow(self, now_s: float) -> None:
         """Note one more slow answer."""
         self._slow.append(now_s)
 
     def waiting(self, now_s: float) -> int:
-        """How many slow answers wait, also those whose connections have ended."""
+        """Return how many slow answers wait, including those whose connections have ended."""
         while self._slow and now_s - self._slow[0] >= SLOW_S:
             self._slow.popleft()
         return len(self._slow)

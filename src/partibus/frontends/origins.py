@@ -1,9 +1,9 @@
-"""Web pages of other sites: what they may not do through the browser of somebody who can reach the broker.
+"""Limits on web pages of other sites, which act through the browser of a user who can reach the broker.
 
-A browser names the page that asks in ``Origin``, on every websocket and on every request that changes something.
-Programs name none. A page is the broker's own when it was got under the name that is asked. With the emulator's key,
-which everybody knows, that is not enough: a page can have its own name lead to this machine (DNS rebinding), so the
-name must be an address or ``localhost``.
+A browser names the requesting page in ``Origin``, on every websocket and on every request that changes something.
+Programs send no origin. A page is the broker's own if it was loaded under the requested host name. With the emulator's
+public key that is not enough: a page can let its own name resolve to this machine (DNS rebinding), so the name must be
+an address or ``localhost``.
 """
 
 from collections.abc import Iterable
@@ -17,16 +17,18 @@ _FOREIGN_SITES = (b"cross-site", b"same-site")
 
 
 class Origins:
-    """Which pages are trusted."""
+    """The trusted pages."""
 
     def __init__(self, allowed: Iterable[str] = (), *, public_key: bool = False) -> None:
-        """``allowed``: origins such as ``https://tools.example``, beside the broker's own pages. ``public_key``: the
-        emulator's key is good."""
+        """Trust the broker's own pages and ``allowed``: origins such as ``https://tools.example``.
+
+        ``public_key``: the broker accepts the emulator's key.
+        """
         self._allowed = frozenset(one.lower().rstrip("/") for one in allowed)
         self._public_key = public_key
 
     def refusal(self, origin: str | None, host: str | None) -> str | None:
-        """Why what a page of ``origin`` asks of ``host`` is refused; None when it is not."""
+        """Return why a request of a page of ``origin`` to ``host`` is refused; None if it is not."""
         if origin is None or origin.lower() in self._allowed:
             return None
         scheme, _, name = origin.lower().partition("://")
@@ -41,7 +43,7 @@ class Origins:
 
 
 class RefuseForeignPages:
-    """An application whose requests that change something come from programs and trusted pages."""
+    """An ASGI application that accepts changing requests only from programs and trusted pages."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
         self._app = app
@@ -78,7 +80,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _is_local_name(host: str) -> bool:
-    """An address, or a name below ``localhost``: no other site can have either."""
+    """Tell whether a host is an address or a name below ``localhost``: no other site can have either."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if name == "localhost" or name.endswith(".localhost"):
         return True

@@ -1,4 +1,4 @@
-"""Which node or entity a client's new link leads to, and who owns it from then on."""
+"""Resolves a client's new link to a node or entity, and assigns its owner."""
 
 from functools import partial
 
@@ -28,11 +28,11 @@ from partibus.namespace.tiers import Feature, check_has
 
 MAX_BATCH_SIZE = Symbol("com.microsoft:max-message-batch-size")
 SETTLED = 1
-"""snd-settle-mode of a link that receives and deletes (section 4.1)."""
+"""The snd-settle-mode of a link that receives and deletes (section 4.1)."""
 
 
 class Attaching:
-    """Of one connection."""
+    """The attaching of links on one connection."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Attaching:
             link.refuse(amqp_error(error))
 
     def _attach_incoming(self, link: Receiver) -> None:
-        """The client sends: to an entity or to a node."""
+        """Attach a link on which the client sends, to an entity or to a node."""
         if isinstance(link.target, Coordinator):
             # One client library declares its first transaction before it puts a token to $cbs.
             check_has(self._broker.namespace.bounds.tier, Feature.TRANSACTIONS)
@@ -111,13 +111,13 @@ class Attaching:
         )
 
     def _find_again(self, link: Receiver, gone: Entity) -> Entity:
-        """The entity that has the path of a deleted one. Raises `EntityNotFound` and `QuotaExceeded`."""
+        """Return the entity at the path of a deleted one. Raises `EntityNotFound` and `QuotaExceeded`."""
         found = self._broker.entity(gone.queue.name)
         self._links.move(link, gone.queue, found.queue)
         return found
 
     def _attach_outgoing(self, link: Sender) -> None:
-        """The client receives: messages of a sub-queue, or replies of a node."""
+        """Attach a link on which the client receives: messages of a sub-queue, or replies of a node."""
         source = link.source
         if source is not None and not isinstance(source, Source):
             raise Unsupported("A source that is no node", "Name an entity as the address of the source.")
@@ -160,8 +160,10 @@ class Attaching:
             )
 
     def _node(self, text: str) -> Node | None:
-        """Return the request/response node of that address; None for an entity's own. Raises `Unauthorized` for every
-        node but `$cbs` without a claim that covers it, whether it exists or not."""
+        """Return the request/response node of that address; None for an entity's own.
+
+        Raises `Unauthorized` for every node but `$cbs` without a claim that covers it, whether it exists or not.
+        """
         folded = text.strip("/").lower()
         if folded == CBS:
             return CbsNode(self._state.claims)
@@ -175,24 +177,24 @@ class Attaching:
         return EntityManagement(self._entity(address), address.subqueue, address.segments, self._state)
 
     def _authorized(self, right: Right, address: Address) -> Entity:
-        """The entity, for who has the right: whoever has not does not even learn whether it exists."""
+        """Return the entity for a client with the right. Other clients do not even learn whether it exists."""
         self._state.claims.require(right, address.segments)
         return self._entity(address)
 
     def _entity(self, address: Address) -> Entity:
-        """The entity of an address. Raises `EntityNotFound`."""
+        """Return the entity of an address. Raises `EntityNotFound`."""
         return self._broker.entity(address.entity_path)
 
 
 def _batch_size(queue: Queue) -> dict[object, object] | None:
-    """What clients are told of batches where a message may be larger than one (section 3.2)."""
+    """Return the batch size announced to clients where a message may be larger than a batch (section 3.2)."""
     if queue.batch_size_max_bytes == queue.message_size_max_bytes:
         return None
     return {MAX_BATCH_SIZE: ULong(queue.batch_size_max_bytes)}
 
 
 def _transfer_destination(link: Receiver) -> Address | None:
-    """Where messages go that the client sends through the entity of a link (section 3.7)."""
+    """Return the destination of messages sent through the entity of a link (section 3.7)."""
     text = (link.properties or {}).get(TRANSFER_DESTINATION)
     return None if text is None else _address_to_send_to(_text(text))
 

@@ -1,4 +1,4 @@
-"""What a connection may do: the grants it has shown, by SASL PLAIN or through `$cbs`, and the `$cbs` node itself."""
+"""The rights of a connection: its grants, shown by SASL PLAIN or through `$cbs`, and the `$cbs` node itself."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -13,22 +13,22 @@ from partibus.namespace.sas import Path
 
 PUT_TOKEN = "put-token"
 TOKEN_REQUEST_BYTES = 32 << 10
-"""Of a put-token: the largest token that is read has half of it."""
+"""The largest put-token request: the largest accepted token is half of it."""
 NO_RIGHT = Right(0)
-"""Every grant has it."""
+"""The empty right, which every grant includes."""
 GRANTS_MAX = 1_000
-"""Tokens that one connection can show; a renewed token takes the place of the former one."""
+"""The most tokens that one connection can show; a renewed token replaces the former one."""
 
 
 class Guard(Protocol):
-    """Slows down whoever shows tokens that are no good."""
+    """A rate limit on invalid tokens."""
 
     def may_try(self, token: str) -> bool:
-        """Whether a token is looked at."""
+        """Tell whether to check a token."""
         ...
 
     def shown(self, token: str, respond: Callable[[], None], *, good: bool) -> None:
-        """A token was looked at: answer now, or later."""
+        """Note a checked token; answer now, or later."""
         ...
 
 
@@ -44,35 +44,42 @@ class Claims:
         admit: Callable[[], None] = lambda: None,
         on_added: Callable[[], None] = lambda: None,
     ) -> None:
-        """``admit`` is called before each grant; what it raises refuses that. ``on_added`` is called behind it."""
+        """Begin without grants.
+
+        ``admit`` is called before each grant; an error that it raises refuses the grant. ``on_added`` is called after
+        it.
+        """
         self._policies = policies
         self._clock = clock
         self._admit = admit
         self._on_added = on_added
         self._grants: dict[tuple[str, Path, Path], Grant] = {}
         self._version = policies.version
-        """Of the policies that the grants go by."""
+        """The version of the policies that the grants were checked against."""
 
     def log_in(self, policy_name: str, key: str) -> None:
-        """SASL PLAIN. Raises `Unauthorized`."""
+        """Add the grant of a SASL PLAIN login. Raises `Unauthorized`."""
         self._add(self._policies.check_key(policy_name, key))
 
     def show_token(self, token: str, audience: str) -> None:
-        """Take a token for an audience. Raise `Unauthorized` and `ArgumentError`."""
+        """Add the grant of a token for an audience. Raises `Unauthorized` and `ArgumentError`."""
         for grant in self._policies.check_any_token(token, audience, self._now_s()):
             self._add(grant)
 
     def fetch_keys(self, token: str, then: Callable[[], None]) -> bool:
-        """Whether the keys that check a token are being fetched; ``then`` is called behind it. Raise `Unauthorized`."""
+        """Tell whether the keys that check a token are being fetched; ``then`` is called afterwards.
+
+        Raises `Unauthorized`.
+        """
         return self._policies.fetch_keys(token, then)
 
     def require_operator(self) -> None:
-        """Raise `Unauthorized` when no grant is the operator's."""
+        """Raise `Unauthorized` unless a grant is the operator's."""
         if not any(grant.operates and grant.allows((), Right.MANAGE, self._now_s()) for grant in self._grants.values()):
             raise Unauthorized(NOT_OPERATOR)
 
     def require(self, right: Right, path: Path) -> None:
-        """Raise `Unauthorized` when no grant allows ``right`` on ``path`` now."""
+        """Raise `Unauthorized` unless a grant allows ``right`` on ``path`` now."""
         if not self._allow(right, path):
             raise Unauthorized(
                 f"The connection has no valid claim with the right {(right.name or '').capitalize()} on "
@@ -80,8 +87,10 @@ class Claims:
             )
 
     def require_some(self, path: Path) -> None:
-        """Raise `Unauthorized` when no grant covers ``path`` now, whatever its right. The text is the same whether
-        ``path`` exists or not."""
+        """Raise `Unauthorized` unless a grant of any right covers ``path`` now.
+
+        The text is the same whether ``path`` exists or not.
+        """
         if not self._allow(NO_RIGHT, path):
             raise Unauthorized(
                 f"The connection has no valid claim on '{'/'.join(path)}'. "
@@ -90,11 +99,11 @@ class Claims:
 
     @property
     def ends_s(self) -> int | None:
-        """When the first of the grants ends, in Unix seconds; None when all last as long as the connection."""
+        """The end of the first grant to end, in Unix seconds; None if all last as long as the connection."""
         return min((grant.expires_s for grant in self._grants.values() if grant.expires_s is not None), default=None)
 
     def drop_expired(self) -> None:
-        """Forget the grants that have ended."""
+        """Remove the grants that have ended."""
         now_s = self._now_s()
         self._grants = {
             key: grant for key, grant in self._grants.items() if grant.expires_s is None or now_s < grant.expires_s
@@ -113,7 +122,7 @@ class Claims:
         return any(grant.allows(path, right, now_s) for grant in self._grants.values())
 
     def _renew(self) -> None:
-        """Policies have changed, and with them what was shown under them."""
+        """Check the grants again after a change of the policies."""
         self._version = self._policies.version
         renewed = ((key, self._policies.renewed(grant)) for key, grant in self._grants.items())
         self._grants = {key: grant for key, grant in renewed if grant is not None}
@@ -131,17 +140,18 @@ class Claims:
 
 
 class CbsNode:
-    """`$cbs`: put-token (section 2.2). The names of its reply properties have hyphens (trap 23)."""
+    """The `$cbs` node: put-token (section 2.2). The names of its reply properties have hyphens (trap 23)."""
 
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
 
     @property
     def request_bytes_max(self) -> int:
+        """The largest put-token request."""
         return TOKEN_REQUEST_BYTES
 
     def handle(self, request: Request, respond: Respond) -> None:
-        """Answer 202, or the status of what is wrong."""
+        """Answer 202, or the status of the error."""
         token, audience = request.body, request.properties.get("name")
         if request.operation != PUT_TOKEN:
             respond(_reply(400, f"The operation is {request.operation!r}, but $cbs knows only {PUT_TOKEN!r}."))

@@ -1,7 +1,7 @@
-"""Completions that came in one read, gathered: one command for each partition instead of one for each link.
+"""Gathers the completions of one read: one command for each partition instead of one for each link.
 
-A client with a thousand sessions has a thousand links, and what it completes comes as a disposition for each. Only
-completions are gathered: what puts a message back has to be seen before the same link asks for more.
+A client with a thousand sessions has a thousand links, and its completions arrive as a disposition for each. Only
+completions are gathered: the broker must apply a requeue before the same link asks for more.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ from partibus.partition.protocol.replies import Failed, Settled
 from partibus.routing.partitions import Numbers, PartitionHandle
 
 OnSettled = Callable[[Settled | Failed], None]
-"""As the answer to a `Settle` with the link's own tokens."""
+"""A callback that gets the answer to a `Settle` with the link's own tokens."""
 
 
 class _Batch:
@@ -22,11 +22,11 @@ class _Batch:
     def __init__(self) -> None:
         self.tokens: list[LockToken] = []
         self.parts: list[tuple[int, OnSettled]] = []
-        """Index of a part's first token, and who made it."""
+        """Index of a part's first token, and the callback of its sender."""
         self.more = False
 
     def answered(self, reply: Any) -> None:
-        """Tell each what became of its tokens."""
+        """Pass each part the results of its tokens."""
         if isinstance(reply, Failed) or not reply.lost:
             for _, on_settled in self.parts:
                 on_settled(reply)
@@ -39,7 +39,7 @@ class _Batch:
 
 
 class Completions:
-    """Of one connection and one read."""
+    """The gathered completions of one connection and one read."""
 
     __slots__ = ("_batches", "_numbers")
 
@@ -50,7 +50,7 @@ class Completions:
     def add(
         self, partition: PartitionHandle, kind: int, tokens: list[LockToken], on_settled: OnSettled, *, more: bool
     ) -> None:
-        """Complete messages when `flush` is called. ``more``: who waits has other requests under way."""
+        """Complete messages when `flush` is called. ``more``: the waiting client has other requests under way."""
         batch = self._batches.get((partition, kind))
         if batch is None:
             batch = self._batches[partition, kind] = _Batch()
@@ -59,7 +59,7 @@ class Completions:
         batch.more = batch.more or more
 
     def flush(self) -> None:
-        """Everything that was gathered goes to its partition."""
+        """Send all gathered completions to their partitions."""
         if not self._batches:
             return
         batches, self._batches = self._batches, {}

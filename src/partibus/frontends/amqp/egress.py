@@ -1,4 +1,4 @@
-"""Stored messages as clients read them: on a receiver link, in management replies, in a browse."""
+"""Encodes stored messages for clients: on a receiver link, in management replies, in a browse."""
 
 from uuid import UUID
 
@@ -13,7 +13,7 @@ LOCK_TOKEN = "x-opt-lock-token"
 
 
 def encoder_for(entity: Entity, kind: int, partition_id: int) -> DeliveryEncoder:
-    """Writes messages of one sub-queue as clients read them."""
+    """Return an encoder of the messages of one sub-queue."""
     return DeliveryEncoder(
         partition_id if entity.route.partitioned else None,
         None if kind == SubqueueKind.ACTIVE else entity.queue.name,
@@ -21,12 +21,15 @@ def encoder_for(entity: Entity, kind: int, partition_id: int) -> DeliveryEncoder
 
 
 def shown_state(state: int) -> int:
-    """The state of an entry as clients know it (section 4.7): one that stays away after an abandon is active."""
+    """Return the state of an entry as clients know it (section 4.7).
+
+    An entry that is delayed after an abandon is active.
+    """
     return EntryState.ACTIVE if state == EntryState.DELAYED else state
 
 
 def encode_row(encoder: DeliveryEncoder, row: EntryRow, *, with_body: bool = True) -> bytes:
-    """A stored entry as an encoded message; it carries no lock."""
+    """Return a stored entry as an encoded message; it carries no lock."""
     parts = encoder.encode(
         row.data if with_body else without_body(row.data),
         sequence=row.sequence,
@@ -47,9 +50,9 @@ def encode_deferred(
     token: UUID | None,
     locked_until_ms: int | None,
 ) -> bytes:
-    """A deferred message as `receive-by-sequence-number` answers it; both lock fields are None where it was deleted.
+    """Encode a deferred message for `receive-by-sequence-number`; both lock fields are None if it was deleted.
 
-    One client reads the lock token of such a message nowhere but in its delivery annotations (section 4.7).
+    One client reads the lock token of such a message only from its delivery annotations (section 4.7).
     """
     header, *others = encoder.encode(
         data,

@@ -1,6 +1,6 @@
-"""Core errors -> conditions on the wire and status codes of request/response nodes.
+"""Maps core errors to conditions on the wire and status codes of request/response nodes.
 
-Clients choose their exception and whether they try again by the condition (Service Bus dialect, section 7.1).
+By the condition, clients choose their exception and whether they retry (Service Bus dialect, section 7.1).
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ CONDITIONS: Final[dict[type[PartibusError], tuple[str, int]]] = {
     core.MessageNotFound: ("com.microsoft:message-not-found", 404),
     core.SessionLockLost: ("com.microsoft:session-lock-lost", 410),
     core.SessionCannotBeLocked: ("com.microsoft:session-cannot-be-locked", 410),
-    # The one condition that no client library takes for a passing fault (section 7.1): each raises at once.
+    # The only condition that no client library treats as transient (section 7.1): each raises at once.
     core.ReadExclusively: ("amqp:not-allowed", 409),
     core.CursorHeld: ("partibus:cursor-held", 409),
     core.CursorLost: ("partibus:cursor-lost", 410),
@@ -37,14 +37,14 @@ CONDITIONS: Final[dict[type[PartibusError], tuple[str, int]]] = {
     core.Timeout: ("com.microsoft:timeout", 408),
     core.InternalError: ("amqp:internal-error", 500),
 }
-"""Kind -> (condition, status code)."""
+"""Error class -> (condition, status code)."""
 
 
 def status_of(error: PartibusError) -> int:
-    """The status code of a node's reply."""
+    """Return the status code of a node's reply."""
     return CONDITIONS[type(error)][1]
 
 
 def amqp_error(error: PartibusError) -> AmqpError:
-    """What close, end, detach and rejected carry."""
+    """Return the error for close, end, detach and rejected."""
     return AmqpError(CONDITIONS[type(error)][0], str(error))

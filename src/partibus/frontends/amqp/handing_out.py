@@ -1,4 +1,4 @@
-"""What links that hand messages out have in common on one connection."""
+"""The shared context of a connection's links that deliver messages."""
 
 from collections.abc import Callable
 
@@ -12,16 +12,16 @@ from partibus.throttling.throttle import Throttle
 
 
 class HandingOut(Struct):
-    """Made once for a connection to a namespace; each link gets it beside what is its own."""
+    """The shared context: made once per connection to a namespace, and passed to each of its links."""
 
     transactions: Transactions
-    """Those that settlements may be part of (section 8)."""
+    """The transactions that settlements may be part of (section 8)."""
     throttle: Throttle
-    """What counts the namespace's credits."""
+    """The throttle of the namespace's credits."""
     limits: ConnectionLimits
     held_back: HeldBack
     """Links that wait for room on the connection."""
     completions: Completions
-    """Gathered over its links."""
+    """Completions gathered over its links."""
     flush: Callable[[], None]
-    """Have what was said sent when this turn of the loop ends."""
+    """Requests that pending output is sent when this turn of the loop ends."""

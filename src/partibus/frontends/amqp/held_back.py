@@ -1,7 +1,7 @@
-"""Links that have something for their client and may not send it now.
+"""Links that have deliveries for their client but may not send them now.
 
-With a thousand receivers on a connection, a turn of the loop that finds room again must not ask all of them: those that
-were held back have said so.
+With a thousand receivers on a connection, a turn of the loop that finds room again must not ask all of them. Only the
+registered links are told.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,12 @@ class Resumable(Protocol):
     """A link on which a client receives."""
 
     def on_credit(self) -> None:
-        """There may be room again."""
+        """Try to send again: there may be room."""
         ...
 
 
 class HeldBack:
-    """The links of one connection. ``congested`` says whether too much is unsent on it."""
+    """The held-back links of one connection. ``congested`` tells whether too much is unsent on it."""
 
     __slots__ = ("_congested", "_links")
 
@@ -26,22 +26,22 @@ class HeldBack:
         self._links: dict[Resumable, None] = {}
 
     def holds_back(self, link: Resumable) -> bool:
-        """Too much is unsent for more to be asked for; the link is told when that is over."""
+        """Tell whether too much is unsent to ask for more; if so, the link is told when that is over."""
         if not self._congested():
             return False
         self._links[link] = None
         return True
 
     def wait(self, link: Resumable) -> None:
-        """The client's window is shut: have the link told when it may be open again."""
+        """Register a link whose client's window is shut, to be told when it may be open again."""
         self._links[link] = None
 
     def forget(self, link: Resumable) -> None:
-        """It is gone."""
+        """Remove a detached link."""
         self._links.pop(link, None)
 
     def resume(self) -> None:
-        """There is room again."""
+        """Tell the registered links that there is room again."""
         links, self._links = self._links, {}
         for link in links:
             link.on_credit()

@@ -24,11 +24,13 @@ from partibus.throttling.uses import Uses, client_name
 from partibus.tracing.tracer import Step
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
-"""Property of a link: what is sent on it goes through the link's entity to the one with this address (section 3.7)."""
+"""The link property for the transfer destination: messages go through the link's entity to the one at this address
+(section 3.7).
+"""
 
 
 class _Run:
-    """Deliveries that came together; ``errors`` once it is known what became of them."""
+    """Deliveries that arrived together; ``errors`` is set once their results are known."""
 
     __slots__ = ("deliveries", "done", "errors")
 
@@ -39,8 +41,11 @@ class _Run:
 
 
 class IncomingLink:
-    """Runs of deliveries go to the entity; their outcomes leave in the order in which the deliveries came. What is sent
-    in a transaction is answered at once, and goes with its commit."""
+    """A link that passes runs of deliveries to an entity.
+
+    Their outcomes leave in the order of the deliveries. A message in a transaction is answered at once and stored with
+    the commit.
+    """
 
     def __init__(
         self,
@@ -54,8 +59,11 @@ class IncomingLink:
         find_again: Callable[[Entity], Entity],
         destination: Entity | None = None,
     ) -> None:
-        """``destination``: where messages go that are sent through ``entity`` (section 3.7). ``find_again`` returns the
-        entity that has the path of a deleted one now, or raises `EntityNotFound`."""
+        """Take over an attached link.
+
+        ``destination``: where messages go that are sent through ``entity`` (section 3.7). ``find_again`` returns the
+        entity that has the path of a deleted one now, or raises `EntityNotFound`.
+        """
         self._destination = destination
         self._find_again = find_again
         self._link = link
@@ -72,7 +80,7 @@ class IncomingLink:
 
     @property
     def overloaded(self) -> bool:
-        """The entity's stores have more to do than their limits allow: read no more from this client (D24)."""
+        """Whether the entity's stores exceed their limits, so that the broker stops reading from this client (D24)."""
         return self._entity.route.overloaded
 
     def when_relieved(self, call: Callable[[], None]) -> None:
@@ -80,7 +88,7 @@ class IncomingLink:
         self._entity.route.when_relieved(call)
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Store what came; what can't be stored is rejected alone."""
+        """Store the deliveries; reject each one that can't be stored."""
         if self._throttle.enforces and self._throttle.refuses(Operation.SEND):
             self._throttle.refused(Operation.SEND, len(deliveries))
             run = _Run(deliveries)
@@ -118,8 +126,11 @@ class IncomingLink:
         self._go_on(run, batches, refused)
 
     def _follow_paths(self) -> None:
-        """Go on with the entities that were made anew under the same paths. The link belongs to its address, and client
-        libraries keep it open: a detach would fail the next send of two of them."""
+        """Follow the paths of deleted entities to the entities that replaced them.
+
+        The link belongs to its address, and client libraries keep it open: a detach would fail the next send of two of
+        them.
+        """
         with suppress(EntityNotFound, QuotaExceeded):
             if self._entity.queue.deleted:
                 self._entity = self._find_again(self._entity)
@@ -134,7 +145,7 @@ class IncomingLink:
             uses.add(name, client, Operation.FILTER, requests, messages * self._rule_count)
 
     def _go_on(self, run: _Run, batches: Sequence[Sequence[Message]], refused: dict[int, PartibusError]) -> None:
-        """Send what is not refused."""
+        """Send the messages that were not refused."""
         count = len(run.deliveries)
         if not count:
             self._finish(run, None)
@@ -146,7 +157,7 @@ class IncomingLink:
             self._finish(run, [refused[index] for index in range(count)])
 
     def _admit(self, run: _Run, batches: list[list[Message]], refused: dict[int, PartibusError]) -> None:
-        """Send what the namespace has credits for."""
+        """Send the messages for which the namespace has credits."""
 
         def known(admitted: int) -> None:
             if admitted < len(batches):
@@ -185,7 +196,7 @@ class IncomingLink:
             send_through(self._entity.route, self._destination.queue.name, batches, on_sent)
 
     def _take_transactional(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Add to its transaction what belongs to one; what is left."""
+        """Add transactional deliveries to their transactions; return the rest."""
         left: list[Delivery] = []
         for delivery in deliveries:
             if delivery.state is None:
@@ -195,10 +206,10 @@ class IncomingLink:
         return left
 
     def _add_to_transaction(self, delivery: Delivery, state: DeliveryState) -> DeliveryState:
-        """The answer to a delivery that is sent in a transaction."""
+        """Return the answer to a delivery that is sent in a transaction."""
         entity, throttle = self._entity, self._throttle
         if throttle.enforces and throttle.refuses(Operation.SEND):
-            # The transaction goes on: the client may send it again.
+            # The transaction goes on: the client may send the message again.
             throttle.refused(Operation.SEND)
             return Rejected(amqp_error(throttle.refusal()))
         try:
@@ -227,7 +238,7 @@ class IncomingLink:
         return TransactionalState(txn_id=transaction.id, outcome=ACCEPTED)
 
     def _goes_through_another(self, transaction: Transaction) -> bool:
-        """The transaction is about another entity, and all is on one AMQP session: the client wants it so."""
+        """Tell whether the transaction concerns another entity, all on one AMQP session, as the client requested."""
         owner = transaction.owner
         return (
             isinstance(owner, CoordinatorLink)
@@ -246,7 +257,7 @@ class IncomingLink:
         self._flush()
 
     def _top_up(self) -> None:
-        """Grant credit, now or when the stores have caught up: a client without any sends nothing that would ask."""
+        """Grant credit, now or when the stores have caught up: without credit a client sends nothing that would ask."""
         if not self.overloaded:
             self._link.grant(self._credit)
         elif not self._awaiting_relief:
@@ -263,7 +274,7 @@ class IncomingLink:
         if run.errors is None:
             self._link.settle_many(run.deliveries, ACCEPTED)
             return
-        # What is refused alike is refused together: who floods must not be answered message by message.
+        # Reject equal errors together: a flooding client must not get an answer per message.
         for error, pairs in groupby(zip(run.deliveries, run.errors, strict=True), itemgetter(1)):
             deliveries = [delivery for delivery, _ in pairs]
             if error is None:
@@ -276,13 +287,13 @@ class IncomingLink:
                 self._link.settle_many(deliveries, Rejected(amqp_error(error)))
 
     def on_detached(self) -> None:
-        """What is under way is stored or not; nobody waits for the answer any more."""
+        """Stop answering: deliveries under way are stored or not, but no client waits for the result."""
         self._runs.clear()
 
 
 def _merge(
     count: int, refused: dict[int, PartibusError], errors: Sequence[PartibusError | None] | None
 ) -> list[PartibusError | None]:
-    """Errors of all deliveries, from those refused here and those of the batches that went on."""
+    """Merge the errors found here with those of the batches that were sent, for all deliveries."""
     sent = iter(errors) if errors is not None else None
     return [refused[i] if i in refused else (next(sent) if sent is not None else None) for i in range(count)]

@@ -1,8 +1,8 @@
-"""A delivery as it came -> messages as they are stored (D4).
+"""Converts a delivery to messages as they are stored (D4).
 
-Every section but data is decoded once, or seen to be `plain`, so that what no client could read is refused and never
-stored; then it is kept as its bytes. Senders repeat themselves, so what headers and annotations say is remembered by
-their bytes.
+Every section but data is decoded once, or recognized as `plain`, so that the broker refuses messages that no client
+could read. Then the section is kept as its bytes. Senders repeat themselves, so the content of headers and annotations
+is cached by their bytes.
 """
 
 from collections.abc import Callable
@@ -37,22 +37,24 @@ WRITTEN_BY_BROKER = frozenset(
         "x-opt-message-state",
     }
 )
-"""Annotations that a sender can't set: dropped at ingress, written anew in each delivery (section 4.7)."""
+"""Annotations that a sender can't set: dropped at ingress, set again in each delivery (section 4.7)."""
 KEY_CHARS_MAX = 128
-"""Longest message id, session id and partition key (section 11.2)."""
+"""The longest message id, session id and partition key (section 11.2)."""
 BATCH_LEEWAY_BYTES = 2_048
-"""Bytes that a batch may be larger than its bound. The Python library fills a batch to the bound that it is told and
-leaves out what it sends around the messages: 56 bytes, and the ids and keys of the first message, each of up to 128
-characters of up to four bytes."""
+"""The bytes by which a batch may exceed its limit. The Python library fills a batch to the announced limit but leaves
+out what it sends around the messages: 56 bytes, and the ids and keys of the first message, each of up to 128 characters
+of up to four bytes.
+"""
 PAIRS_MAX = 0xFFFF
-"""Annotations of one message: the stored form counts them in two bytes."""
+"""The most annotations of one message: the stored form counts them in two bytes."""
 REMEMBERED_MAX = 4_096
-"""Different headers and annotations that are remembered: every partition key makes its own."""
+"""The most different headers and annotations that are cached: every partition key makes its own."""
 VALUES_MAX = 10_000
-"""Values in properties and bodies of the messages of one run that are looked at: some ten milliseconds. What has more
-is stored as it is, as data are: its receiver can't read it where its sender has written it wrong."""
+"""The most values that are checked in properties and bodies of the messages of one run: some ten milliseconds. Further
+values are stored unchecked, like data: a receiver can't read what its sender has encoded wrongly.
+"""
 REMEMBERED_BYTES_MAX = 1024
-"""Headers and annotations that are remembered, and the longest that is."""
+"""The longest header or annotations section that is cached."""
 
 _DESCRIPTOR_BYTES = 3
 _PROPERTIES = b"\x00\x53\x73"
@@ -64,7 +66,7 @@ class _Header(NamedTuple):
     durable: bool
     priority: int
     ttl_ms: int | None
-    """As it was said."""
+    """The time to live as sent."""
     lifetime_ms: int | None
 
 
@@ -80,7 +82,10 @@ _NO_ANNOTATIONS = _Annotations(0, b"", None, None)
 
 
 class Ingress:
-    """``new_message_id`` makes the 32 characters of an id for messages that come without (trap 2)."""
+    """The conversion of deliveries.
+
+    ``new_message_id`` makes the 32 characters of an id for messages without one (trap 2).
+    """
 
     def __init__(self, new_message_id: Callable[[], str]) -> None:
         self.new_message_id = new_message_id
@@ -89,12 +94,14 @@ class Ingress:
         self._annotations: dict[bytes, _Annotations] = {b"": _NO_ANNOTATIONS}
 
     def begin(self) -> None:
-        """Begin to take the messages of a run, and look at `VALUES_MAX` values in them again."""
+        """Begin a run of messages, and so check up to `VALUES_MAX` values again."""
         self._values_left = VALUES_MAX
 
     def messages_of(self, delivery: Delivery, queue: Queue, repeats: Repeats | None = None) -> list[Message]:
-        """The messages of one delivery: one, or those of a batch. Raises a `PartibusError` that rejects it.
-        ``repeats``: what the link's messages have in common."""
+        """Return the messages of one delivery: one, or those of a batch. Raises a `PartibusError` that rejects it.
+
+        ``repeats``: the pattern that the link's messages share.
+        """
         if delivery.message_format != BATCH_FORMAT:
             return [self.message_of(delivery.payload, queue, repeats)]
         payload, most = delivery.payload, queue.batch_size_max_bytes
@@ -114,7 +121,7 @@ class Ingress:
         return messages
 
     def message_of(self, payload: bytes, queue: Queue, repeats: Repeats | None = None) -> Message:
-        """One encoded message. Raises a `PartibusError` that refuses it."""
+        """Return one encoded message. Raises a `PartibusError` that refuses it."""
         if len(payload) > queue.message_size_max_bytes:
             raise MessageTooLarge(queue.name, len(payload), queue.message_size_max_bytes)
         try:
@@ -181,8 +188,10 @@ class Ingress:
         return message
 
     def _check_map(self, section: bytes) -> None:
-        """Check that application properties or a footer are readable; they are only stored and delivered. Raises
-        `DecodeError`."""
+        """Check that application properties or a footer are readable; they are only stored and delivered.
+
+        Raises `DecodeError`.
+        """
         with suppress(TooManyValues):
             values: Any
             values, _, self._values_left = decode_at_most(section, _DESCRIPTOR_BYTES, self._values_left)
@@ -191,7 +200,7 @@ class Ingress:
                     raise DecodeError(f"section {section[2]:#04x} has the key {key!r}, no string or symbol")
 
     def _check_body(self, body: bytes) -> None:
-        """Check likewise a body that is not data."""
+        """Check in the same way a body that is not data."""
         pos = 0
         with suppress(TooManyValues):
             while pos < len(body) and self._values_left:
@@ -253,7 +262,7 @@ def _remember(known: dict[bytes, _T], section: bytes, found: _T) -> None:
 
 
 def _identity(properties: bytes) -> tuple[object, str | None]:
-    """Message id and session id of a properties section, all of which must be readable."""
+    """Return message id and session id of a properties section, all of which must be readable."""
     if not properties:
         return None, None
     plain = plain_identity(properties, KEY_CHARS_MAX)
@@ -272,7 +281,7 @@ def _identity(properties: bytes) -> tuple[object, str | None]:
 
 
 def _check_sizes(sections: Sections, queue: Queue) -> None:
-    """Raises ArgumentError, see `Bounds`."""
+    """Check section sizes. Raises ArgumentError, see `Bounds`."""
     application_properties = sections.application_properties
     kept = (sections.header, sections.message_annotations, sections.properties, application_properties)
     pairs = iter_map(application_properties) if application_properties else ()
@@ -280,7 +289,7 @@ def _check_sizes(sections: Sections, queue: Queue) -> None:
 
 
 def _time(name: str, value: object) -> int | None:
-    """Milliseconds since 1970; None for null."""
+    """Return milliseconds since 1970; None for null."""
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool):
@@ -289,8 +298,10 @@ def _time(name: str, value: object) -> int | None:
 
 
 def _text(name: str, value: object) -> str | None:
-    """A short text; None for null. One client's library sends a key that it has received as binary: the UTF-8 bytes
-    of a text are that text."""
+    """Return a short text; None for null.
+
+    One client's library sends a key that it has received as binary: the UTF-8 bytes of a text mean that text.
+    """
     if value is None:
         return None
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""The links of one connection: who owns each, what it uses, and what it lives by."""
+"""The links of one connection: their owners, the entities they use, and the rights they depend on."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -16,41 +16,49 @@ from partibus.namespace.sas import Path
 
 
 class Incoming(Protocol):
-    """Owns a link on which the client sends."""
+    """The owner of a link on which the client sends."""
 
     @property
     def overloaded(self) -> bool:
-        """What this link leads to has more to do than its limits allow."""
+        """Whether the link's target exceeds its limits."""
         ...
 
     def when_relieved(self, call: Callable[[], None]) -> None:
-        """Call once, when what is `overloaded` has caught up."""
+        """Call once, when the target that was `overloaded` has caught up."""
         ...
 
-    def on_deliveries(self, deliveries: list[Delivery]) -> None: ...
+    def on_deliveries(self, deliveries: list[Delivery]) -> None:
+        """Handle deliveries of the client."""
+        ...
 
-    def on_detached(self) -> None: ...
+    def on_detached(self) -> None:
+        """Handle the end of the link."""
+        ...
 
 
 class Outgoing(Protocol):
-    """Owns a link on which the client receives messages, perhaps one that is not attached yet."""
+    """The owner of a link on which the client receives messages; the link may not be attached yet."""
 
     @property
     def unsettled(self) -> int:
-        """Messages that the client was given and holds."""
+        """The number of messages that the client was given and still holds."""
         ...
 
     def on_credit(self) -> None:
-        """The client's flow, or room again on its connection."""
+        """Handle the client's flow, or room again on its connection."""
         ...
 
-    def on_disposed(self, event: Disposed) -> None: ...
+    def on_disposed(self, event: Disposed) -> None:
+        """Handle dispositions of the client."""
+        ...
 
-    def on_detached(self) -> None: ...
+    def on_detached(self) -> None:
+        """Handle the end of the link."""
+        ...
 
 
 class Links:
-    """To the entities and nodes of one namespace, both directions."""
+    """Links to the entities and nodes of one namespace, in both directions."""
 
     def __init__(self, broker: Broker, claims: Claims, replies: ReplyLinks) -> None:
         self.incoming: dict[Link, Incoming] = {}
@@ -59,23 +67,23 @@ class Links:
         self._claims = claims
         self._replies = replies
         self._receiving: dict[Link, Queue] = {}
-        """The entities whose receivers our outgoing links are, counted in the namespace's `Clients`."""
+        """The entities that outgoing links receive from, counted in the namespace's `Clients`."""
         self._using: dict[Link, Queue] = {}
-        """The entities that links lead to, counted likewise."""
+        """The entities that links use, also counted there."""
         self._needed: dict[Link, tuple[tuple[Right, Path], ...]] = {}
-        """What a link to an entity lives by."""
+        """The rights that a link to an entity depends on."""
 
     def __len__(self) -> int:
         return len(self.incoming) + len(self.outgoing)
 
     @property
     def unsettled(self) -> int:
-        """Messages that the client was given and holds."""
+        """The number of messages that the client was given and still holds."""
         return sum([outgoing.unsettled for outgoing in self.outgoing.values()])
 
     @property
     def overloaded(self) -> bool:
-        """A store that the client writes to has more to do than its limits allow."""
+        """Whether a store that the client writes to exceeds its limits."""
         return any(link.overloaded for link in self.incoming.values())
 
     def when_relieved(self, call: Callable[[], None]) -> None:
@@ -85,7 +93,7 @@ class Links:
     # -- begin -------------------------------------------------------------------------------------------------------
 
     def use(self, link: Link, entity: Queue) -> None:
-        """Raises `QuotaExceeded` when as many connections use the entity as may."""
+        """Count a link that uses the entity. Raises `QuotaExceeded` if the entity has its maximum of connections."""
         self._broker.clients.use(entity, self)
         self._using[link] = entity
 
@@ -97,18 +105,18 @@ class Links:
             self.use(link, new)
 
     def receive(self, link: Link, entity: Queue) -> None:
-        """Raises `ServerBusy` when the entity has as many receivers as it takes."""
+        """Count a receiver of the entity. Raises `ServerBusy` if the entity has its maximum of receivers."""
         self._broker.clients.add_receiver(entity)
         self._receiving[link] = entity
 
     def need(self, link: Link, *needed: tuple[Right, Path]) -> None:
-        """The link goes when one of these rights does."""
+        """Set the rights of a link; the broker detaches it when one of them ends."""
         self._needed[link] = needed
 
     # -- while they are there ----------------------------------------------------------------------------------------
 
     def on_credit(self, link: Sender) -> None:
-        """The client takes so much more."""
+        """Handle a flow of the client."""
         outgoing = self.outgoing.get(link)
         if outgoing is not None:
             outgoing.on_credit()
@@ -116,13 +124,13 @@ class Links:
             self._replies.on_credit(link)
 
     def tick(self) -> None:
-        """Notice tokens that have expired and entities that were deleted."""
+        """Detach links after the expiry of tokens and the deletion of entities."""
         for outgoing in list(self.outgoing.values()):
             outgoing.on_credit()
         self.check_claims()
 
     def check_claims(self) -> None:
-        """Links go whose claim is good no more."""
+        """Detach links whose claim has expired."""
         for link, needs in list(self._needed.items()):
             try:
                 for right, path in needs:
@@ -135,7 +143,7 @@ class Links:
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def end(self, link: Link) -> None:
-        """A link is gone, or was refused."""
+        """Remove a link that was detached or refused."""
         self._needed.pop(link, None)
         incoming = self.incoming.pop(link, None)
         if incoming is not None:
@@ -153,12 +161,12 @@ class Links:
             self._replies.remove(link)
 
     def end_of(self, session: Session) -> None:
-        """All links of an AMQP session are."""
+        """Remove all links of an AMQP session."""
         for link in [*self.incoming, *self.outgoing]:
             if link.session is session:
                 self.end(link)
 
     def end_all(self) -> None:
-        """The connection is gone."""
+        """Remove all links of a lost connection."""
         for link in [*self.incoming, *self.outgoing]:
             self.end(link)

@@ -1,6 +1,6 @@
 """The `$management` nodes: of each entity and sub-queue, and of the namespace (section 6).
 
-The table says which operations exist, which right each needs, and which may be part of a transaction: all is checked
+The table lists the operations, the right that each needs, and whether it may be part of a transaction. All is checked
 per request, not at attach.
 """
 
@@ -57,10 +57,13 @@ class _Entry(NamedTuple):
     right: Right
     run: EntityOperation
     transactional: bool = False
-    """It may be asked for in a transaction. One client's library marks whatever it asks for while a transaction is
-    open, so reading, receiving under lock and renewing are done then: at once, whatever becomes of the transaction."""
+    """Whether a request may be part of a transaction.
+
+    One client's library marks every request while a transaction is open. So the broker executes reading, receiving
+    under lock and renewing at once, whatever the outcome of the transaction.
+    """
     administers: bool = False
-    """It costs what creating, reading, updating and deleting cost (row R4)."""
+    """Whether it costs as much as creating, reading, updating and deleting (row R4)."""
 
 
 ENTITY_OPERATIONS: dict[str, _Entry] = {
@@ -106,13 +109,13 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     rehearsal.HEAL: rehearsal.heal,
     rehearsal.LIST: rehearsal.list_all,
 }
-"""All of them need Manage."""
+"""The operations on a namespace; each needs Manage."""
 
 REHEARSALS = frozenset((rehearsal.FAIL, rehearsal.SLOW, rehearsal.HEAL, rehearsal.LIST))
-"""They cost nothing: whoever rehearses a loss must be able to end it."""
+"""The fault injection operations. They cost nothing: an operator must always be able to end a fault."""
 
 OPERATORS = REHEARSALS | {policies.LIST, policies.SET, policies.REGENERATE, policies.DELETE}
-"""They show or make keys, or concern all stores: not for grants that do not operate (`Grant.operates`)."""
+"""Operations that show or make keys, or concern all stores: not for grants that do not operate (`Grant.operates`)."""
 
 SERVER_OPERATIONS: dict[str, OnServer] = {
     cluster.STATUS: _of_default(cluster.status),
@@ -125,11 +128,11 @@ SERVER_OPERATIONS: dict[str, OnServer] = {
     namespaces.DELETE: namespaces.delete,
     namespaces.RESET_KEYS: namespaces.reset_keys,
 }
-"""What concerns all namespaces: for who may manage the default one, the server's operator."""
+"""Operations that concern all namespaces: for the server's operator, who may manage the default one."""
 
 
 class EntityManagement:
-    """`<entity>/$management`. The node belongs to the path, and follows it to an entity that was made anew."""
+    """The node of an entity. It belongs to the path, and follows it to an entity that was created again."""
 
     def __init__(self, entity: Entity, kind: int, path: Path, connection: ConnectionState) -> None:
         self._entity = entity
@@ -153,7 +156,7 @@ class EntityManagement:
         def run() -> None:
             self._connection.claims.require(operation.right, self._path)
             if self._entity.queue.deleted:
-                # The link is for the address: an entity that was made anew under the same path answers.
+                # The link belongs to the address: a new entity at the same path answers.
                 self._entity = self._connection.broker.entity(self._entity.queue.name)
             if request.transaction is not None and not operation.transactional:
                 raise InvalidOperation(
@@ -176,10 +179,10 @@ class EntityManagement:
 
 
 class NamespaceManagement:
-    """`$management` of the namespace."""
+    """The `$management` node of the namespace."""
 
     def __init__(self, namespaces: Namespaces, broker: Broker, claims: Claims, client: str = "") -> None:
-        """Of the namespace of ``broker``, one of these. ``client``: the container id of its open."""
+        """Serve the namespace of ``broker``, one of ``namespaces``. ``client``: the container id of its open."""
         self._client = client
         self._namespaces = namespaces
         self._broker = broker
@@ -187,6 +190,7 @@ class NamespaceManagement:
 
     @property
     def request_bytes_max(self) -> int:
+        """The largest request to the node."""
         return REQUEST_ROOM_BYTES
 
     def handle(self, request: Request, respond: Respond) -> None:
@@ -242,7 +246,7 @@ def _counted(requests: RequestCounters, respond: Respond) -> Respond:
 
 
 def _guarded(run: Callable[[], None], respond: Respond) -> None:
-    """An operation that fails answers with its error and harms nothing else."""
+    """Run an operation; if it fails, respond with its error and harm nothing else."""
     try:
         run()
     except PartibusError as error:

@@ -1,6 +1,6 @@
 """Request/response nodes: `$cbs`, and the `$management` of the namespace and of each entity (sections 2 and 6).
 
-A client makes two links in one session: on one it sends requests, on the other it gets replies. Reply-to texts are not
+A client makes two links in one session: it sends requests on one and gets replies on the other. Reply-to texts are not
 unique between clients (trap 25), so a reply goes to the reply link of the same session and node.
 """
 
@@ -31,50 +31,54 @@ from partibus.amqp.sections import split_sections
 
 REQUEST_CREDIT = 100
 REQUEST_ROOM_BYTES = 64 << 10
-"""What a request may have beside the one message, or session state, that it carries."""
+"""The room in a request beside the one message, or session state, that it carries."""
 UNDER_WAY_MAX = 4
-"""Requests of one link that are worked on at a time: the answer to each may hold megabytes."""
+"""The most requests of one link in progress: the answer to each may hold megabytes."""
 AT_ONCE_MAX = 16
 AT_ONCE_BYTES = 64 << 10
-"""Requests of one link, and their bytes, that are begun before others have their turn: many are answered on the spot,
-and one with thousands of lock tokens takes some fifty milliseconds. The request that reaches the bytes is begun."""
+"""The requests of one link, and their bytes, that begin before other links have their turn. Many are answered at once,
+and one with thousands of lock tokens takes some fifty milliseconds. The request that reaches the limit still begins.
+"""
 PROPERTIES_BYTES_MAX = 16 << 10
-"""Application properties of a request: its operation, its time-out, the audience of a token."""
+"""The most bytes of a request's application properties: its operation, its time-out, the audience of a token."""
 VALUES_MAX = 30_000
-"""Values in the body of a request. The most that an operation takes are 10,000 messages, their ids and their positions.
-30,000 UUIDs take some 40 ms."""
+"""The most values in the body of a request. The largest operation has 10,000 messages, their ids and their positions.
+30,000 UUIDs take some 40 ms.
+"""
 REQUESTS_MAX = 1_000
-"""Requests that wait for their turn; past it nothing is read from the client."""
+"""The most requests that wait for their turn; past it the broker stops reading from the client."""
 REPLIES_MAX = 1_000
 REPLY_BYTES_MAX = 16 << 20
-"""Replies that wait for the client's credit, and their bytes; the oldest are lost of a client that reads none."""
+"""The most replies that wait for the client's credit, and their bytes; for a client that reads none the oldest are
+dropped.
+"""
 
 
 class Request(Struct):
     """A request message."""
 
     properties: Mapping[str, object]
-    """Application properties."""
+    """The application properties."""
     body: object
     message_id: bytes | None
-    """Encoded: the reply repeats it with its type (trap 5)."""
+    """The encoded message id: the reply repeats it with its type (trap 5)."""
     transaction: bytes | None = None
     """The transaction that the request's transfer names (section 8)."""
     size_bytes: int = 0
-    """Of the whole message."""
+    """The size of the whole message."""
 
     @property
     def operation(self) -> str:
-        """What is asked for; empty if nothing is."""
+        """The requested operation; empty if there is none."""
         operation = self.properties.get("operation")
         return operation if isinstance(operation, str) else ""
 
 
 class Reply(Struct):
-    """What a node answers."""
+    """The answer of a node."""
 
     properties: dict[str, object]
-    """Application properties, with the node's own names for status code and text."""
+    """The application properties, with the node's own names for status code and text."""
     body: object = None
 
 
@@ -82,7 +86,7 @@ Respond = Callable[[Reply], None]
 
 
 class Node(Protocol):
-    """What answers requests."""
+    """A node that answers requests."""
 
     @property
     def request_bytes_max(self) -> int:
@@ -90,27 +94,27 @@ class Node(Protocol):
         ...
 
     def handle(self, request: Request, respond: Respond) -> None:
-        """Call ``respond`` once, now or later."""
+        """Handle a request and call ``respond`` once, now or later."""
         ...
 
 
 class ReplyLinks(Struct):
-    """The reply links of one connection by session and node address, and what waits for their credit."""
+    """The reply links of one connection by session and node address, and the replies that wait for their credit."""
 
     congested: Callable[[], bool]
-    """Too much is unsent on the connection."""
+    """Tells whether too much is unsent on the connection."""
     bytes_max: int = REPLY_BYTES_MAX
     _links: dict[tuple[Session, str], Sender] = field(default_factory=dict)
     _waiting: dict[Sender, deque[bytes]] = field(default_factory=dict)
     _bytes_waiting: int = 0
 
     def add(self, address: str, link: Sender) -> None:
-        """A reply link was attached; the latest of a session counts."""
+        """Add an attached reply link; the latest of a session counts."""
         self._links[link.session, address] = link
         self._waiting[link] = deque()
 
     def remove(self, link: Sender) -> None:
-        """It is gone, with what waited for it."""
+        """Remove a detached link and the replies that waited for it."""
         for payload in self._waiting.pop(link, ()):
             self._bytes_waiting -= len(payload)
         for key, known in list(self._links.items()):
@@ -118,7 +122,7 @@ class ReplyLinks(Struct):
                 del self._links[key]
 
     def send(self, session: Session, address: str, payload: bytes) -> None:
-        """Reply on the session's link, or, when it has none, on another one of the node."""
+        """Reply on the session's link, or, if it has none, on another one of the node."""
         link = self._links.get((session, address))
         if link is None:
             link = next((other for (_, node), other in self._links.items() if node == address), None)
@@ -131,12 +135,12 @@ class ReplyLinks(Struct):
                 self._bytes_waiting -= len(waiting.popleft())
 
     def resume(self) -> None:
-        """There is room again on the connection."""
+        """Send waiting replies: there is room again on the connection."""
         for link in list(self._waiting):
             self.on_credit(link)
 
     def on_credit(self, link: Sender) -> None:
-        """Send what waits, as far as the client lets us."""
+        """Send waiting replies as far as the client's credit allows."""
         waiting = self._waiting.get(link)
         while waiting and not self.congested() and link.send(b"\x00\x00\x00\x00", waiting[0], settled=True):
             self._bytes_waiting -= len(waiting.popleft())
@@ -156,7 +160,7 @@ class RequestLink:
         flush: Callable[[], None],
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """``call_later`` takes milliseconds."""
+        """Take over an attached link. ``call_later`` takes milliseconds."""
         self._link = link
         self._address = address
         self._node = node
@@ -170,21 +174,21 @@ class RequestLink:
         self._working = False
         self._begun = 0
         self._begun_bytes = 0
-        """Of the requests that were begun in this turn."""
+        """The bytes of the requests that were begun in this turn."""
         self._on_relieved: list[Callable[[], None]] = []
         link.grant(REQUEST_CREDIT)
 
     @property
     def overloaded(self) -> bool:
-        """More requests wait than ever should."""
+        """Whether too many requests wait."""
         return len(self._waiting) > REQUESTS_MAX or self._waiting_bytes > self._waiting_bytes_max
 
     def when_relieved(self, call: Callable[[], None]) -> None:
-        """Call once, when this is `overloaded` no more."""
+        """Call once, when this is no longer `overloaded`."""
         self._on_relieved.append(call)
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Answer each in its turn; what is no request is rejected."""
+        """Answer each request in its turn; reject deliveries that are no request."""
         for delivery in deliveries:
             try:
                 request = read_request(delivery.payload, delivery.state)
@@ -197,7 +201,10 @@ class RequestLink:
         self._work()
 
     def _work(self) -> None:
-        """Begin what may be begun. A request that is answered at once must not begin the next one from inside."""
+        """Begin the requests that may begin.
+
+        A request that is answered at once must not begin the next one recursively.
+        """
         if self._working:
             return
         self._working = True
@@ -240,7 +247,7 @@ class RequestLink:
         return respond
 
     def on_detached(self) -> None:
-        """What waits is not begun; replies under way still go to the reply link."""
+        """Drop the waiting requests; replies under way still go to the reply link."""
         self._waiting.clear()
         self._waiting_bytes = 0
         self._tell_relieved()
