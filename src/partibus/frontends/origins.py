@@ -50,6 +50,7 @@ class RefuseForeignPages:
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request to the application, or refuse it."""
         if scope["type"] == "http" and scope["method"] not in READING:
             found = {name: value for name, value in scope["headers"] if name in _LOOKED_AT}
             origin, host = (_text(found.get(name)) for name in (b"origin", b"host"))

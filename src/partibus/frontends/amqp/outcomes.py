@@ -1,4 +1,4 @@
-"""Delivery states that clients send -> what they ask of the partition, and what they are answered.
+"""Maps delivery states of clients to requests to the partition, and to the answers.
 
 | client sends                              | means       | answer                   |
 |-------------------------------------------|-------------|--------------------------|
@@ -8,12 +8,12 @@
 | rejected, with or without an error        | dead-letter | rejected *without* error |
 | released, or settled without an outcome   | release     | released                 |
 
-An error in the answer to a dead-letter would be read as failure (section 5.2 of the dialect). A transactional state is
-no row of the table: it wraps one of the states above (section 8).
+Clients would read an error in the answer to a dead-letter as failure (section 5.2 of the dialect). A transactional
+state is no row of the table: it wraps one of the states above (section 8).
 
 *Properties to modify* come as the message annotations of *modified*, or in the info map of the error in *rejected*
 beside reason and description (section 5.1). They become application properties of the stored message. One key among
-them is no property: `DELAY_KEY` asks for a delayed abandon, which the service lacks (*Extensions* in the dialect).
+them is no property: `DELAY_KEY` requests a delayed abandon, which the service lacks (*Extensions* in the dialect).
 """
 
 from collections.abc import Mapping
@@ -41,22 +41,25 @@ from partibus.partition.protocol.keys import SubqueueKind
 REASON_KEY: Final = "DeadLetterReason"
 DESCRIPTION_KEY: Final = "DeadLetterErrorDescription"
 TEXT_CHARS_MAX: Final = 4096
-"""Longest reason and description of a dead-letter (section 5.1)."""
+"""The longest reason and description of a dead-letter (section 5.1)."""
 DELAY_KEY: Final = "x-opt-partibus-delay-ms"
 DELAY_MAX_MS: Final = 7 * 86_400_000
-"""Seven days: past it a message is better scheduled anew."""
+"""Seven days: for a longer delay a new scheduled message is better."""
 PROPERTIES_BYTES_MAX: Final = 64 * 1024
-"""Properties that one settlement may set, encoded: what all properties of a message may take (section 11.2)."""
+"""The encoded size of the properties that one settlement may set: the limit for all properties of a message (section
+11.2).
+"""
 
 _MODIFIED: Final = Modified()
 _REJECTED: Final = Rejected()
 _SIMPLE: Final = (str, bytes, int, float, UUID, Described, type(None))
-"""What an application property can hold [3.2.5]; ``bool`` and AMQP's narrow types are subclasses. Described values are
-how one client writes times and URIs (section 4.7)."""
+"""The possible values of an application property [3.2.5]; ``bool`` and AMQP's narrow types are subclasses. One client
+writes times and URIs as described values (section 4.7).
+"""
 
 
 class Settlement(NamedTuple):
-    """What a client asks for and the state that says it was done."""
+    """The requested settlement, and the state that confirms it."""
 
     outcome: Outcome
     answer: Accepted | Modified | Rejected | Released
@@ -65,7 +68,7 @@ class Settlement(NamedTuple):
     properties: dict[str, object] | None = None
     """Application properties to set."""
     delay_ms: int = 0
-    """Of an abandon: how long the message is to stay away. 0: as the entity says."""
+    """For an abandon: how long the message is unavailable. 0: as the entity is configured."""
 
 
 COMPLETE: Final = Settlement(Outcome.COMPLETE, ACCEPTED)
@@ -75,7 +78,10 @@ _RELEASE: Final = Settlement(Outcome.RELEASE, RELEASED)
 
 
 def settlement_of(state: DeliveryState | None) -> Settlement:
-    """The row of the table. Raises `ArgumentError` for properties that can't be set, `Unsupported` for other states."""
+    """Return the settlement of a state, from the table.
+
+    Raises `ArgumentError` for properties that can't be set, `Unsupported` for other states.
+    """
     if isinstance(state, Accepted):
         return COMPLETE
     if state is None or isinstance(state, Released | Received):
@@ -91,7 +97,7 @@ def settlement_of(state: DeliveryState | None) -> Settlement:
 
 
 def abandon(changes: Mapping[object, object]) -> Settlement:
-    """An abandon with properties to modify, delayed if they say so. Raises `ArgumentError`."""
+    """Return an abandon with properties to modify, delayed if they request it. Raises `ArgumentError`."""
     delay_ms = changes.get(DELAY_KEY)
     if delay_ms is None:
         return _ABANDON._replace(properties=_properties(changes))
@@ -101,14 +107,16 @@ def abandon(changes: Mapping[object, object]) -> Settlement:
 
 
 def defer(changes: Mapping[object, object]) -> Settlement:
-    """A deferral with properties to modify. Raises `ArgumentError`."""
+    """Return a deferral with properties to modify. Raises `ArgumentError`."""
     _refuse_delay(changes, "a deferral")
     return _DEFER._replace(properties=_properties(changes))
 
 
 def dead_letter(changes: Mapping[object, object], reason: object, description: object) -> Settlement:
-    """A dead-letter with properties to modify; reason and description among them are passed over. Raises
-    `ArgumentError`."""
+    """Return a dead-letter with properties to modify. Raises `ArgumentError`.
+
+    Reason and description among the properties are ignored.
+    """
     _refuse_delay(changes, "a dead-letter")
     return Settlement(
         Outcome.DEAD_LETTER,
@@ -120,7 +128,7 @@ def dead_letter(changes: Mapping[object, object], reason: object, description: o
 
 
 def check_delay(settlement: Settlement, entity: str, *, ordered: bool) -> None:
-    """Raises `InvalidOperation` for a delay where the order of messages is kept: those behind it would overtake."""
+    """Raise `InvalidOperation` for a delay where messages are ordered: later messages would overtake."""
     if settlement.delay_ms and ordered:
         raise InvalidOperation(
             f"'{entity}' keeps the order of its sessions, so an abandon can't be delayed there: {DELAY_KEY} is "
@@ -129,7 +137,7 @@ def check_delay(settlement: Settlement, entity: str, *, ordered: bool) -> None:
 
 
 def check_target(settlement: Settlement, entity: str, kind: int) -> None:
-    """Raises `InvalidOperation` for a dead-letter in the dead-letter sub-queue, as the service does."""
+    """Raise `InvalidOperation` for a dead-letter in the dead-letter sub-queue, as the service does."""
     if settlement.outcome is Outcome.DEAD_LETTER and kind == SubqueueKind.DEAD_LETTER:
         raise InvalidOperation(
             f"A message from '{subqueue_path(entity, kind)}' can't be dead-lettered again. Complete it, or send it "
@@ -138,7 +146,7 @@ def check_target(settlement: Settlement, entity: str, kind: int) -> None:
 
 
 def unsupported(what: str) -> PartibusError:
-    """The refusal of a state that is no outcome."""
+    """Return the refusal of a state that is no outcome."""
     return Unsupported(what, "Complete, abandon, defer or dead-letter the message instead.")
 
 
@@ -148,7 +156,7 @@ def _refuse_delay(changes: Mapping[object, object], what: str) -> None:
 
 
 def _properties(changes: Mapping[object, object], apart: tuple[str, ...] = ()) -> dict[str, object] | None:
-    """Application properties to set, without those in ``apart``; None for none. Raises `ArgumentError`."""
+    """Return application properties to set, without those in ``apart``; None for none. Raises `ArgumentError`."""
     properties: dict[str, object] = {}
     for key, value in changes.items():
         if not isinstance(key, str):

@@ -34,20 +34,20 @@ from partibus.throttling.uses import client_name
 from partibus.tracing.tracer import Held
 
 Context = tuple[PartitionHandle, int, int]
-"""What a delivery on the wire stands for: partition, lock id, position."""
+"""The context of a delivery on the wire: partition, lock id, position."""
 Item = tuple[bytes, tuple[bytes, ...], Context]
 _RECEIVE = Operation.RECEIVE
-"""A member is looked up in ten times the time of a variable, and this one is asked for with each grant."""
+"""An enum member takes ten times as long to look up as a global, and each grant needs this one."""
 
 MakeSource = Callable[[OnGranted, OnFailed], Source]
 
 
 class OutgoingLink:
-    """Asks for what the client's credit allows, sends what is granted, settles what the client says.
+    """A link that requests messages for the client's credit, sends granted messages, and settles them for the client.
 
-    ``make_source`` says where the messages come from; None: the sub-queue, for whoever asks. A source that fails with
-    `SessionLockLost` or `ReadExclusively` ends the link with it. ``lost`` is the answer to a settlement without its
-    lock.
+    ``make_source`` makes the source of messages; None: the sub-queue, open to any receiver. A source that fails with
+    `SessionLockLost` or `ReadExclusively` ends the link with that error. ``lost`` is the answer to a settlement without
+    its lock.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class OutgoingLink:
         self._completions = common.completions
         self._delete = delete
         self._asked = 0
-        """Messages that the source still owes."""
+        """The messages that the source still owes."""
         self._unsettled = 0
         self._settling = 0
-        """Settlements that the client waits for."""
+        """The settlements that the client waits for."""
         self._held: deque[Item] = deque()
-        """Granted, but the client has taken its credit back or its window is shut."""
+        """Granted messages that the client has no credit for, or that wait for its window."""
         self._unpaid: deque[Granted] = deque()
-        """Granted, and it is not known yet whether the namespace has credits for it."""
+        """Granted messages for which the namespace may lack credits."""
         self._withheld = False
-        """There were none: until the next period, whatever is left of this one."""
+        """Whether the namespace had no credits; if so, until the next period, whatever is left of this one."""
         self._stopping = False
         self._closed = False
         self._encoders: dict[int, DeliveryEncoder] = {}
@@ -100,12 +100,14 @@ class OutgoingLink:
 
     @property
     def unsettled(self) -> int:
-        """Messages that the client was given and holds."""
+        """The number of messages that the client was given and still holds."""
         return self._unsettled
 
     def held_positions(self) -> list[int]:
-        """Of the messages under lock that the client was given, or is about to be, and whose settlement has no answer.
-        Of one partition: a session's; in order."""
+        """Return the positions of locked messages whose settlement has no answer, in order.
+
+        These are delivered or about to be. All are of one partition, that of a session.
+        """
         if self._delete:
             return []
         contexts: Iterable[Context] = self._link.unsettled_contexts()  # type: ignore[assignment]
@@ -115,7 +117,10 @@ class OutgoingLink:
     # -- credit ------------------------------------------------------------------------------------------------------
 
     def on_credit(self) -> None:
-        """The client's flow, or room again on its connection: ask for more, or take back what it wants no longer."""
+        """Ask for more messages, or take back what the client no longer wants.
+
+        The client has sent a flow, or there is room again on its connection.
+        """
         if self._closed:
             return
         self._send_held()
@@ -126,11 +131,11 @@ class OutgoingLink:
         if self._link.drain_requested or wanted < self._asked or surplus:
             self._stopping = True
             if self._link.drain_requested and wanted > self._asked and not self._held:
-                # Credit that came with the drain: what is at hand is to come before the answer (section 4.5).
+                # This credit came with the drain: available messages must come before the answer (section 4.5).
                 self._ask(wanted)
             self._source.stop(self._stopped)
         elif wanted > 2 * self._asked and not self._held_back.holds_back(self):
-            # Not for each message that comes: half of what is wanted is still to come when more is asked for.
+            # Do not ask for each message: ask again when half of the wanted messages are still to come.
             self._ask(wanted)
 
     def _ask(self, wanted: int) -> None:
@@ -147,25 +152,24 @@ class OutgoingLink:
             self._source.ask(count, self._limits.outgoing_bytes)
 
     def on_credits(self) -> None:
-        """See `partibus.throttling.throttle.Withheld`."""
+        """Deliver the messages that waited for credits (`partibus.throttling.throttle.Withheld`)."""
         self._withheld = False
         self.on_credit()
         self._flush()
 
     def on_exhausted(self) -> None:
-        """Messages stay where they are until there are credits again. What comes meanwhile, come it must, is paid for
-        later."""
+        """Stop asking until there are credits again. Grants already in flight are charged later."""
         if self._asked and not (self._stopping or self._closed):
             self._stopping = True
             self._source.stop(self._stopped)
 
     @property
     def waiting(self) -> bool:
-        """The client waits for messages."""
+        """Whether the client waits for messages."""
         return self._asked > 0 or self._link.credit > 0
 
     def on_entity_changed(self) -> None:
-        """The queue was updated or deleted: it may be closed for receivers now."""
+        """Check the queue after an update or deletion: it may be closed for receivers now."""
         queue = self._entity.queue
         if queue.deleted:
             self._end(amqp_error(EntityNotFound(queue.name)))
@@ -182,7 +186,7 @@ class OutgoingLink:
         self._asked = 0
         self._stopping = False
         if not self._delete:
-            # What the client does not want after all must not wait here for it under lock.
+            # Messages that the client no longer wants must not wait here under lock.
             self._release_held(keep=0 if self._link.drain_requested else self._link.credit)
         elif self._held and self._link.credit and self._link.drain_requested:
             return  # deleted, it exists nowhere else: the answer comes behind it, when the window is open
@@ -211,11 +215,11 @@ class OutgoingLink:
             self._throttle.charge(_RECEIVE, len(granted.entries))
 
     def _charge(self, partition: PartitionHandle, granted: Granted) -> None:
-        """Deliver what the namespace has credits for. Nothing stays under lock that is not delivered."""
+        """Deliver the messages that the namespace has credits for; release the locks of the others."""
         count = len(granted.entries)
         if self._delete:
-            # They exist nowhere else any more.
-            # First they leave: with nothing left, who drains is told so at once.
+            # The messages exist nowhere else now.
+            # First deliver them: if none is left, a draining client is told at once.
             self._deliver(partition, granted)
             self._throttle.charge(Operation.RECEIVE, count)
             return
@@ -306,7 +310,7 @@ class OutgoingLink:
     # -- settling ----------------------------------------------------------------------------------------------------
 
     def on_disposed(self, event: Disposed) -> None:
-        """The client says what becomes of deliveries; it is answered when that is durable, if it waits."""
+        """Settle deliveries as the client asks; if it waits, answer when the settlement is durable."""
         if not event.settled and (event.state is None or isinstance(event.state, Received)):
             return  # no outcome yet
         contexts: list[Context] = event.contexts  # type: ignore[assignment]
@@ -361,7 +365,7 @@ class OutgoingLink:
             partition.submit(self._command(self._entity.route.numbers.next(), tokens, settlement), answered, more=more)
 
     def _settle_in_transaction(self, event: Disposed, state: TransactionalState) -> None:
-        """To be settled with the commit; under lock until then (section 8). Raises what refuses it."""
+        """Note a settlement for the commit; the lock stays until then (section 8). Raises the refusal."""
         transaction = self._transactions.find(state.txn_id)
         with transaction.operation():
             if state.outcome is None:
@@ -399,7 +403,7 @@ class OutgoingLink:
         self._settling -= 1
         self._flush()
         if isinstance(reply, Failed):
-            # The client may say it again for the same deliveries.
+            # The client may send it again for the same deliveries.
             error = error_of(reply, self._entity.queue.name)
             self._entity.requests.failed[RequestKind.SETTLE][fault_of(error)] += len(delivery_ids)
             self._link.settle_many(delivery_ids, Rejected(amqp_error(error)), retain=True)
@@ -414,7 +418,7 @@ class OutgoingLink:
             self.on_credit()
 
     def _refuse(self, event: Disposed, error: PartibusError) -> None:
-        """Nothing was settled: the client is told why, and holds its locks until they end."""
+        """Tell the client why nothing was settled; it holds its locks until they end."""
         self._entity.requests.failed[RequestKind.SETTLE][fault_of(error)] += len(event.delivery_ids)
         if not event.settled:
             self._unsettled -= self._link.settle_many(event.delivery_ids, Rejected(amqp_error(error)))
@@ -422,7 +426,7 @@ class OutgoingLink:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def on_detached(self) -> None:
-        """The link is gone. Locks stay: the client may settle through another link until they end."""
+        """Handle the end of the link. Locks stay: the client may settle through another link until they end."""
         if self._closed:
             return
         self._closed = True
@@ -433,19 +437,19 @@ class OutgoingLink:
         self._release_held(keep=0)
 
     def _release_held(self, keep: int) -> None:
-        """Give back what was never sent, but the first ``keep``."""
+        """Give back the messages that were never sent, except the first ``keep``."""
         surplus = [self._held.pop()[2] for _ in range(len(self._held) - keep)]
         for partition, indexes in _by_partition(surplus).items():
             self._release(partition, [surplus[i][1:] for i in indexes])
 
     def _release(self, partition: PartitionHandle, tokens: list[LockToken]) -> None:
-        """These were never sent, so nobody can settle them: back to their place, not counted."""
+        """Requeue messages that were never sent, and so can't be settled, without counting a delivery."""
         if not self._delete:
             partition.submit(Settle(0, self._kind, Outcome.RELEASE, tokens))
 
 
 def _by_partition(contexts: list[Context]) -> dict[PartitionHandle, list[int]]:
-    """Indexes of contexts by their partition."""
+    """Return the indexes of contexts by their partition."""
     groups: dict[PartitionHandle, list[int]] = {}
     for index, context in enumerate(contexts):
         groups.setdefault(context[0], []).append(index)

@@ -1,15 +1,15 @@
-"""Messages that are as the one before but for body and id, stored without taking them apart (D4).
+"""Stores messages that differ from the previous one only in body and id, without decoding them (D4).
 
-Senders repeat themselves: header, annotations and properties are the same bytes again and again. What stood around the
-id of one message is remembered with what it became in the stored form. Another message that has the same bytes there
-and one body section behind them, up to its end, would be taken apart with the same result.
+Senders repeat themselves: header, annotations and properties are the same bytes each time. The bytes around the id of
+one message are cached with their stored form. Another message with the same bytes there, and with one body section
+after them up to its end, would decode to the same result.
 
 ```text
 encoded       start  [id]  middle, up to the size of the body  |  size and body
 stored form   start   id   middle, up to the size of the body  |  size and body
 ```
 
-The id has the same length, or each message gets one from the broker.
+The id has the same length, or the broker assigns one to each message.
 """
 
 from collections.abc import Callable
@@ -20,20 +20,20 @@ from partibus.amqp.sections import Sections
 from partibus.message import Message, StoredMessage, id_text
 
 HEAD_BYTES_MAX: Final = 1024
-"""Before the body: the most that is remembered of a link that sends, below all bounds of what stands there."""
+"""The most bytes before the body that are cached for a sending link, below all limits of these sections."""
 MISSES_MAX: Final = 64
-"""A link whose messages differ has one of so many looked at for a pattern; at first more of them."""
+"""The number of misses after which a link with differing messages has only one in so many examined for a pattern."""
 _DESCRIPTOR_BYTES: Final = 3
 _BINARY8, _BINARY32 = 0xA0, 0xB0
-"""How bodies are written that need no look inside."""
+"""The constructors of bodies that need no inspection."""
 _STRING8: Final = 0xA1
 _FIRST_ELEMENT: Final = {0xC0: 6, 0xD0: 12}
-"""Where it stands in a section, by the constructor of its list."""
+"""The offset of the first element in a section, by the constructor of its list."""
 _U32: Final = Struct(">I").unpack_from
 
 
 class Pattern:
-    """What one message had before its body."""
+    """The bytes of one message before its body."""
 
     __slots__ = (
         "_body_at",
@@ -52,8 +52,11 @@ class Pattern:
     def __init__(
         self, payload: bytes, body_at: int, id_at: int | None, message: Message, stored_id_at: int, id_bytes: int
     ) -> None:
-        """``payload`` became ``message``, whose stored form ends with the same body. ``body_at``: where in the payload
-        the size of its body stands; ``id_at``: where its id does, None: the broker has made one."""
+        """Remember ``payload``, which became ``message``; its stored form ends with the same body.
+
+        ``body_at``: the offset of the body's size in the payload. ``id_at``: the offset of its id; None: the broker has
+        made one.
+        """
         self._message = Message(
             b"",
             partition_key=message.partition_key,
@@ -72,7 +75,7 @@ class Pattern:
         self._stored_middle = message.data[stored_id_at + id_bytes : len(message.data) - (len(payload) - body_at)]
 
     def read(self, payload: bytes, new_message_id: Callable[[], str], *, is_id_key: bool) -> Message | None:
-        """The message that this payload is, if it has the pattern. ``is_id_key``: ids are to be told."""
+        """Return the message of this payload, if it has the pattern. ``is_id_key``: ids must be reported."""
         if not (payload.startswith(self._start) and payload.startswith(self._middle, self._middle_at)):
             return None
         at = self._body_at
@@ -96,25 +99,28 @@ class Pattern:
 
 
 class Repeats:
-    """The pattern of one link that sends, if its messages have one."""
+    """The pattern of one sending link, if its messages have one."""
 
     __slots__ = ("misses", "pattern")
 
     def __init__(self) -> None:
         self.pattern: Pattern | None = None
         self.misses = 0
-        """Messages since the last one that had it; who reads with the pattern sets it to 0."""
+        """Messages since the last match; a caller that reads with the pattern sets it to 0."""
 
     def note(self, payload: bytes, sections: Sections, message: Message, *, is_id_made: bool) -> None:
-        """A message that had no pattern was taken apart."""
+        """Note a message without the pattern that was decoded."""
         misses = self.misses = self.misses + 1
         if misses > 1 and not (misses & (misses - 1) and misses % MISSES_MAX):  # 2, 4, 8 ... 64, 128, 192 ...
             self.pattern = pattern_of(payload, sections, message, is_id_made=is_id_made)
 
 
 def pattern_of(payload: bytes, sections: Sections, message: Message, *, is_id_made: bool) -> Pattern | None:
-    """What messages like this one have in common. None: there will hardly be any, or it is spelled unusually.
-    ``is_id_made``: it came without an id."""
+    """Return the pattern of messages like this one.
+
+    Returns None if such messages are unlikely, or the message is encoded unusually. ``is_id_made``: it came without an
+    id.
+    """
     body = sections.body
     body_at = len(payload) - len(body) + _DESCRIPTOR_BYTES + 1
     if not body or body[_DESCRIPTOR_BYTES] not in (_BINARY8, _BINARY32):
@@ -137,6 +143,6 @@ def pattern_of(payload: bytes, sections: Sections, message: Message, *, is_id_ma
 
 
 def _first_text_at(properties: bytes) -> int | None:
-    """Where the characters of a section's first field begin, when it is a short string: the message's id."""
+    """Return where the characters of a section's first field, the message's id, begin, if it is a short string."""
     at = _FIRST_ELEMENT.get(properties[_DESCRIPTOR_BYTES]) if properties else None
     return at + 2 if at is not None and properties[at] == _STRING8 else None

@@ -1,7 +1,7 @@
-"""One client's connection: which event goes to whom.
+"""One client's connection: passes each event to its owner.
 
-The protocol engine says what the client did; links and nodes have an owner that knows what it means. No IO here: the
-server feeds bytes and is told when there are some to send.
+The protocol engine reports what the client did; links and nodes have an owner that interprets it. No IO happens here:
+the server feeds bytes and is told when there are some to send.
 """
 
 import logging
@@ -51,22 +51,23 @@ log = logging.getLogger(__name__)
 
 CONTAINER_ID = "partibus"
 _WATCH_MS_MAX = 24 * 3_600_000
-"""Longest delay of a timer; a claim that lasts longer is looked at again then."""
+"""The longest delay of a timer; a claim that lasts longer is checked again then."""
 PERFORMATIVES_AT_ONCE = 64
-"""Attaches and the like that one connection may have done before others have their turn: the costliest, an attach that
-takes a session, is half a millisecond, and thousands of them fit into what one read of a socket brings."""
+"""Attaches and similar performatives that one connection may execute before others have their turn. The costliest, an
+attach that takes a session, is half a millisecond, and one read of a socket can bring thousands of them.
+"""
 UNCLAIMED_TRANSACTIONS = 16
 """Open transactions of a connection without a claim: one client library declares before it shows one."""
 FRAMES_AT_ONCE = 2_048
-"""Frames of any kind: a message of no bytes takes some fifteen microseconds. Of larger ones fewer come in a read."""
+"""Frames of any kind: an empty message takes some fifteen microseconds. A read brings fewer larger ones."""
 IDS_AT_ONCE = 4_096
-"""Deliveries that dispositions name, likewise: to settle one takes some five microseconds."""
+"""Deliveries named by dispositions, in the same way: settling one takes some five microseconds."""
 
 
 class Peer:
     """The server's side of one connection.
 
-    ``flush`` asks for what the connection has to send to be sent soon; ``congested`` says whether too much is unsent.
+    ``flush`` requests that pending output is sent soon; ``congested`` tells whether too much is unsent.
     """
 
     def __init__(
@@ -79,27 +80,31 @@ class Peer:
         on_claimed: Callable[[], None] = lambda: None,
         sign_ins: SignIns | None = None,
     ) -> None:
-        """Until the client's open names another one it is a connection to the default namespace. ``on_claimed`` is
-        called when the connection has shown its first claim."""
+        """Begin as a connection to the default namespace, until the client's open names another one.
+
+        ``on_claimed`` is called when the connection has shown its first claim.
+        """
         self._namespaces = namespaces
         self._login: PlainLogin | None = None
         self._sign_ins = sign_ins or SignIns(monotonic_of(namespaces.default.wall_clock))
         self.host: str | None = None
         """The client's address."""
         self.called: str | None = None
-        """What the client calls the server below AMQP: by TLS, or in the request for a websocket."""
+        """The server's name below AMQP, as the client requested it: by TLS, or in the request for a websocket."""
         self._is_lost = False
         self._counted: Broker | None = None
-        """The namespace that this connection is counted in, once it has shown a claim there: who has none takes no
-        place of a tenant's."""
+        """The namespace that this connection is counted in, once it has shown a claim there: a connection without a
+        claim takes no place of a tenant's.
+        """
         self.account = namespaces.default.account
-        """Who pays for what is done on this connection: likewise, or whoever knows a namespace's name could use up its
-        messaging units."""
+        """The account that pays for work on this connection, set in the same way. Otherwise knowing a namespace's name
+        would suffice to use up its messaging units.
+        """
         self._on_claimed = on_claimed
         self._claimed_s: float | None = None
-        """When a tick found a valid claim last, or the first tick."""
+        """The time of the last tick that found a valid claim, or of the first tick."""
         self._claims_end: Timer | None = None
-        """Runs out with the first of the claims."""
+        """The timer for the end of the first claim."""
         self._claims_end_s: int | None = None
         self._ingress = ingress
         self._flush = flush
@@ -114,7 +119,7 @@ class Peer:
         self.connection = Connection(server=True, limits=unclaimed)
 
     def _serve(self, broker: Broker) -> None:
-        """Nothing was asked of another namespace yet."""
+        """Serve a namespace; nothing may have been requested from another one yet."""
         self.broker = broker
         self._completions = Completions(broker.numbers)
         self._claims = Claims(broker.access, broker.wall_clock, self._count, self._watch_claims)
@@ -150,18 +155,18 @@ class Peer:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Handle bytes from the client."""
         self._dispatch(self.connection.receive_data(data))
 
     def tick(self, now_s: float) -> None:
-        """Keep the client awake; notice a silent one, tokens that have expired and entities that were deleted."""
+        """Send heartbeats; detect a silent client, expired tokens and deleted entities."""
         self._dispatch(self.connection.tick(now_s))
         self._check_claimed(now_s)
         self._transactions.expire()
         self._links.tick()
 
     def check_claims(self) -> None:
-        """Detach links whose claim has ended."""
+        """Detach links whose claim has expired."""
         self._links.check_claims()
 
     @property
@@ -171,17 +176,17 @@ class Peer:
 
     @property
     def links(self) -> int:
-        """To entities and nodes, both directions."""
+        """The number of links to entities and nodes, in both directions."""
         return len(self._links)
 
     @property
     def unsettled(self) -> int:
-        """Messages that the client was given and holds."""
+        """The number of messages that the client was given and still holds."""
         return self._links.unsettled
 
     @property
     def overloaded(self) -> bool:
-        """A store that this client writes to has more to do than its limits allow."""
+        """Whether a store that this client writes to exceeds its limits."""
         return self._links.overloaded
 
     def when_relieved(self, call: Callable[[], None]) -> None:
@@ -189,17 +194,17 @@ class Peer:
         self._links.when_relieved(call)
 
     def resume(self) -> None:
-        """There is room again on the connection: send replies, ask for more messages."""
+        """Send replies and ask for more messages: there is room again on the connection."""
         self._replies.resume()
         self._held_back.resume()
 
     def close(self, error: AmqpError | None) -> None:
-        """End the connection from our side."""
+        """End the connection from the server's side."""
         self.connection.close(error)
         self.on_lost()
 
     def on_lost(self) -> None:
-        """The connection is gone, with all that was on it."""
+        """Remove all state of a lost connection."""
         if self._claims_end is not None:
             self._claims_end.cancel()
         self._is_lost = True
@@ -241,15 +246,18 @@ class Peer:
         self._completions.flush()
 
     def _on_login(self, login: PlainLogin) -> None:
-        """Which namespace the client means is said with its open, after the answer: then it is checked once more, and
-        what counts is what it has shown in that one. Here it is let in when any of them takes its key."""
+        """Admit the client if any namespace accepts its key.
+
+        The client names its namespace with its open, after the answer. Then the login is checked again, and only what
+        it has shown in that namespace counts.
+        """
         if not self._sign_ins.may_try(self.host, login.username):
             log.info("login refused unseen: too many from its address have failed")
             self._answer_login()
             return
         meant = self._namespaces.of_host(login.hostname or self.called)
         refusal = _refusal_of(meant, login)
-        # Each is asked whatever the others say: how long it takes tells nothing of them.
+        # Ask each namespace, whatever the others answer: the time must reveal nothing about them.
         others = [] if refusal is None else [_refusal_of(broker, login) for broker in self._namespaces]
         if refusal is None or None in others:
             self._login = login
@@ -282,8 +290,10 @@ class Peer:
             self.close(amqp_error(error))
 
     def _count(self) -> None:
-        """The client shows a claim. Raises `QuotaExceeded`, and ends the connection, when its namespace has as many as
-        it may (row C35)."""
+        """Count the connection in its namespace when the client shows a claim.
+
+        Raises `QuotaExceeded`, and ends the connection, if its namespace has its maximum of connections (row C35).
+        """
         if self._counted is not None:
             return
         try:
@@ -299,11 +309,11 @@ class Peer:
         self._on_claimed()
 
     def may_try(self, token: str) -> bool:
-        """See `partibus.frontends.amqp.claims.Guard`."""
+        """Tell whether to check a token (`partibus.frontends.amqp.claims.Guard`)."""
         return self._sign_ins.may_try(self.host, policy_of(token))
 
     def shown(self, token: str, respond: Callable[[], None], *, good: bool) -> None:
-        """See `partibus.frontends.amqp.claims.Guard`."""
+        """Note a checked token and answer now, or later (`partibus.frontends.amqp.claims.Guard`)."""
         if good:
             self._sign_ins.succeeded(self.host, policy_of(token))
             respond()
@@ -326,7 +336,7 @@ class Peer:
             self.close(AmqpError(CONNECTION_FORCED, text))
 
     def _watch_claims(self) -> None:
-        """Look at the links again when the first claim ends."""
+        """Schedule a check of the links for the end of the first claim."""
         ends_s = self._claims.ends_s
         if ends_s == self._claims_end_s or self._is_lost:
             return
@@ -348,7 +358,10 @@ class Peer:
 
 @lru_cache
 def _engine_limits(limits: ConnectionLimits, message_bytes_max: int) -> tuple[EngineLimits, EngineLimits]:
-    """Of a connection with a claim, and without. Made once: that takes as long as a tenth of an admission."""
+    """Return the limits of a connection with a claim, and without.
+
+    They are made once: that takes a tenth of the time of an admission.
+    """
     claimed = EngineLimits(
         max_frame_size=limits.frame_bytes_max,
         channel_max=limits.channel_max,
@@ -375,12 +388,12 @@ def _unclaimed(limits: TransactionLimits) -> TransactionLimits:
 
 
 def monotonic_of(clock: Clock) -> Callable[[], float]:
-    """Seconds of a clock."""
+    """Return a function that reads a clock in seconds."""
     return lambda: clock.now_ms() / 1000
 
 
 def _refusal_of(broker: Broker, login: PlainLogin) -> PartibusError | None:
-    """Why a namespace does not take a name and key; None when it does."""
+    """Return why a namespace refuses a name and key; None if it accepts them."""
     try:
         broker.access.check_key(login.username, login.password)
     except PartibusError as error:

@@ -1,16 +1,17 @@
-"""Sections that are surely readable, told without decoding them (D4).
+"""Recognizes readable sections without decoding them (D4).
 
-What is only stored and delivered must be readable, but nobody needs its values. A walk over the constructors says so
-for what senders really write: short keys, short strings, numbers. Of anything else it says nothing: the decoder does.
+Content that is only stored and delivered must be readable, but the broker does not use its values. A walk over the
+constructors confirms it for what senders usually write: short keys, short strings, numbers. For anything else the
+answer is open, and the decoder decides.
 """
 
 from typing import Final, NamedTuple
 
 _CONSTRUCTOR: Final = 3
-"""Where it stands in a section: behind the descriptor."""
+"""The offset of the constructor in a section: after the descriptor."""
 _LIST8, _MAP8 = 0xC0, 0xC1
 _FIRST: Final = 6
-"""Where the elements of a compound with sizes of one byte begin."""
+"""The offset of the elements of a compound with sizes of one byte."""
 _COUNT: Final = 5
 _NULL, _STRING8, _SYMBOL8, _BINARY8, _BOOLEAN = 0x40, 0xA1, 0xA3, 0xA0, 0x56
 _WIDTHS: Final = {
@@ -21,21 +22,21 @@ _WIDTHS: Final = {
     **dict.fromkeys((0x80, 0x81, 0x82, 0x83, 0x84), 8),
     **dict.fromkeys((0x94, 0x98), 16),
 }
-"""Bytes behind those constructors which make a value of any bytes [1.6]."""
+"""The byte width for the constructors that make a valid value of any bytes [1.6]."""
 _MESSAGE_ID, _GROUP_ID, _FIELDS_MAX = 0, 10, 13
 _IDS: Final = (_MESSAGE_ID, _GROUP_ID)
 _TEXTS: Final = (_STRING8, _SYMBOL8)
 
 
 class Identity(NamedTuple):
-    """Of a properties section."""
+    """The ids in a properties section."""
 
     message_id: str | None
     session_id: str | None
 
 
 def is_plain_map(section: bytes) -> bool:
-    """True: all keys are different strings or symbols, and all values readable. False says nothing."""
+    """Tell whether all keys are different strings or symbols, and all values readable. False means unknown."""
     end = len(section)
     if section[_CONSTRUCTOR] != _MAP8 or end < _FIRST:
         return False
@@ -71,8 +72,10 @@ def is_plain_map(section: bytes) -> bool:
 
 
 def plain_identity(section: bytes, chars_max: int) -> Identity | None:
-    """What a properties section says, when all of it is readable and both ids are text of up to ``chars_max``
-    characters, or missing. None says nothing."""
+    """Return the ids of a properties section if all of it is readable, None if unknown.
+
+    Both ids must be text of up to ``chars_max`` characters, or missing.
+    """
     end = len(section)
     if section[_CONSTRUCTOR] != _LIST8 or end < _FIRST or section[_COUNT] > _FIELDS_MAX:
         return None

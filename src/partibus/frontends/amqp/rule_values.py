@@ -1,4 +1,4 @@
-"""Rules on the wire: what `add-rule` is told, and the described lists that `enumerate-rules` answers (section 6.3).
+"""Rules on the wire: the maps of `add-rule`, and the described lists of `enumerate-rules` (section 6.3).
 
 Descriptors have ten hex digits for filters and eleven for the rule and its action.
 """
@@ -44,11 +44,11 @@ _FIELDS: Final = {
     "reply-to-session-id": "reply_to_session_id",
     "content-type": "content_type",
 }
-"""Texts of a correlation filter by their names on the wire, in the order of the described list."""
+"""The text fields of a correlation filter by their names on the wire, in the order of the described list."""
 
 
 def read_rule(name: str, description: Mapping[object, object]) -> Rule:
-    """The rule of an `add-rule` request. Raises `ArgumentError`; the SQL text is not looked at here."""
+    """Return the rule of an `add-rule` request. Raises `ArgumentError`; the SQL text is not parsed here."""
     action = description.get("sql-rule-action")
     return Rule(
         name, _read_filter(description), None if action is None else SqlAction(_expression("sql-rule-action", action))
@@ -80,7 +80,7 @@ def _expression(name: str, value: object) -> str:
 
 
 def _read_constant(name: str, value: object) -> Constant:
-    """A property that a correlation filter compares. AMQP's narrow types are subclasses of Python's."""
+    """Return a property that a correlation filter compares. AMQP's narrow types are subclasses of Python's."""
     if isinstance(value, bool):
         return value
     if isinstance(value, Timestamp):
@@ -95,7 +95,10 @@ def _read_constant(name: str, value: object) -> Constant:
 
 
 def write_rule(rule: Rule) -> Described:
-    """The described list of a rule. JavaScript's library wants the action there and descriptors as numbers."""
+    """Return the described list of a rule.
+
+    JavaScript's library requires the action there and descriptors as numbers.
+    """
     action = (
         Described(ULong(EMPTY_ACTION), [])
         if rule.action is None

@@ -1,4 +1,4 @@
-"""Sockets: the only file of this front end that touches one."""
+"""The sockets of this front end; only this file uses them."""
 
 import asyncio
 import logging
@@ -26,18 +26,19 @@ log = logging.getLogger(__name__)
 
 WEBSOCKET_PATH = "/$servicebus/websocket"
 CALLED = "partibus.called"
-"""Extra information of a websocket: what its client calls the server."""
+"""The extra information of a websocket that holds the server's name as requested by its client."""
 WAITING_BYTES_MAX = 256 * 1024
-"""Of one connection that waits for its turn, past which nothing more is read: what the loop reads at once, so twice as
-much at most, far below `ConnectionLimits.incoming_bytes`."""
+"""The bytes of one connection that may wait for its turn; past it the broker stops reading. The loop reads as much at
+once, so the maximum is twice that, far below `ConnectionLimits.incoming_bytes`.
+"""
 _HEADER_BYTES = 64
 """Room for the protocol headers that a client writes in one piece with its first frame."""
 WRITE_BYTES = 256
-"""As many bytes as a read or write of few of them costs (`partibus.units.account.Account.moved`)."""
+"""The number of bytes charged for a small read or write (`partibus.units.account.Account.moved`)."""
 
 
 def is_websocket_path(path: str) -> bool:
-    """Whether AMQP is spoken there (section 1.4): some clients have a prefix, some a slash at the end."""
+    """Tell whether a path serves AMQP (section 1.4): some clients send a prefix, some a slash at the end."""
     return path.rstrip("/").lower().endswith(WEBSOCKET_PATH)
 
 
@@ -67,17 +68,18 @@ class PeerProtocol(asyncio.Protocol):
         self._reading = True
         self._awaiting_relief = False
         self._later = bytearray()
-        """Read, and not decoded yet."""
+        """Bytes that were read but not decoded yet."""
         self._waits = False
-        """For its turn."""
+        """Whether the connection is queued in the fair scheduler."""
         self._lost = False
-        """The peer has been told that the connection is gone."""
+        """Whether the peer has been told that the connection is lost."""
         self._turns = server.turns
         self._ticker: asyncio.TimerHandle | None = None
 
     # -- the transport's calls ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register a new connection."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
         self.peer.called = transport.get_extra_info(CALLED) or _server_name(transport)
         limits = self._limits
@@ -89,12 +91,12 @@ class PeerProtocol(asyncio.Protocol):
         self._server.admission.enter(self, self.peer.host)
 
     def drop(self) -> None:
-        """See `partibus.frontends.admission.Connection`."""
+        """Abort the connection (`partibus.frontends.admission.Connection`)."""
         if self._transport is not None:
             self._transport.abort()
 
     def _on_claimed(self) -> None:
-        """Take and send as much as a client may that has shown a claim."""
+        """Raise the limits to those of a client that has shown a claim."""
         self._server.admission.claim(self)
         self._limits = self._server.limits
         self._waiting_bytes_max = WAITING_BYTES_MAX
@@ -103,6 +105,7 @@ class PeerProtocol(asyncio.Protocol):
         self.when_claimed()
 
     def data_received(self, data: bytes) -> None:
+        """Handle bytes from the client."""
         account = self.peer.account
         turns = self._turns
         if self._waits or not turns.begin(account):
@@ -111,8 +114,8 @@ class PeerProtocol(asyncio.Protocol):
         else:
             self._take(data)
             if self._flushing:
-                # What is answered at once leaves before what this has brought about for others, which waits for the
-                # end of the turn: who sends to an express queue is answered before its receiver is woken.
+                # Immediate answers leave before output for other connections, which waits for the end of the turn: a
+                # sender to an express queue gets its answer before its receiver is woken.
                 self._flush()
             turns.end(account, len(data) + WRITE_BYTES)
             if self.peer.connection.more_to_read:
@@ -121,18 +124,18 @@ class PeerProtocol(asyncio.Protocol):
 
     @property
     def account(self) -> Account:
-        """Of the namespace that the client has shown a claim in, of the default one before."""
+        """The account of the namespace in which the client has shown a claim; before, of the default one."""
         return self.peer.account
 
     @property
     def held_bytes(self) -> int:
-        """Memory that its input and output take."""
+        """The memory of its input and output."""
         connection = self.peer.connection
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return len(self._later) + connection.partial_bytes + connection.bytes_buffered + unsent
 
     def read_piece(self) -> bool:
-        """Its turn: decode some of what was read."""
+        """Decode some of the input in this connection's turn."""
         self._waits = False
         if self._lost:
             return False
@@ -168,19 +171,25 @@ class PeerProtocol(asyncio.Protocol):
             self._flush_soon()
 
     def pause_writing(self) -> None:
+        """Note that the transport's buffer is full."""
         self._congested = True
 
     def resume_writing(self) -> None:
+        """Go on after the transport's buffer has emptied."""
         self._congested = False
         self.peer.resume()
         self._flush_soon()
 
     def eof_received(self) -> bool:
+        """Handle the end of the client's input."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """What came before is still done: settlements, mostly, before a client goes. A little at once, more in turns:
-        or connections that come, send and go would take the time of others."""
+        """Process the remaining input, mostly settlements of a departing client, then end.
+
+        A little is done at once, more in turns: otherwise connections that open, send and close would take the time of
+        others.
+        """
         self._transport = None
         self._server.admission.leave(self)
         self._congested = True  # nothing more is asked for that would have to be sent
@@ -205,14 +214,14 @@ class PeerProtocol(asyncio.Protocol):
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _is_congested(self) -> bool:
-        """Too much is unsent: by the transport, or by us in this turn of the loop."""
+        """Tell whether too much is unsent, in the transport or in this turn of the loop."""
         if self._congested or self.peer.connection.bytes_buffered > self._limits.outgoing_bytes:
             self._held_back = True
             return True
         return False
 
     def _flush_soon(self) -> None:
-        """Everything that this turn of the loop brings about leaves in one write."""
+        """Schedule one write for all output of this turn of the loop."""
         if not self._flushing:
             self._flushing = True
             self._turns.soon(self._flush)
@@ -230,7 +239,7 @@ class PeerProtocol(asyncio.Protocol):
             self.peer.resume()
             self._flush_soon()
         if not self.peer.connection.is_closed:
-            # Who reads and has taken the answers is looked at when more comes.
+            # A client that reads and has taken the answers is checked when more arrives.
             if not self._reading or self._transport.get_write_buffer_size() > self._limits.unsent_bytes_max:
                 self._balance_reading()
         elif not self._transport.is_closing():
@@ -240,8 +249,10 @@ class PeerProtocol(asyncio.Protocol):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def _balance_reading(self) -> None:
-        """Read on, or not: the last resort of back-pressure, for a client that sends without credit, and for one that
-        asks and does not take the answers (D24)."""
+        """Pause or resume reading, the last resort of back-pressure (D24).
+
+        It applies to a client that sends without credit, and to one that sends requests but does not read the answers.
+        """
         if self._transport is None or self._transport.is_closing():
             return
         overloaded = self.peer.overloaded
@@ -267,7 +278,7 @@ class PeerProtocol(asyncio.Protocol):
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _check_handshake(self) -> None:
-        """A client that has not even opened its connection by now never will."""
+        """Close a connection whose client has not opened it in time."""
         if self.peer.connection.peer is None:
             if self._transport is not None:
                 self._transport.abort()
@@ -280,7 +291,7 @@ class PeerProtocol(asyncio.Protocol):
         self._flush_soon()
 
     def check_claims(self) -> None:
-        """Access policies were changed."""
+        """Re-check every claim after a policy change."""
         self.peer.check_claims()
         self._flush_soon()
 
@@ -288,19 +299,19 @@ class PeerProtocol(asyncio.Protocol):
         return self._loop.call_later(delay_ms / 1000, call)
 
     def _tick_after(self, delay_s: float, call: Callable[[], None]) -> None:
-        """The one timer of the connection: what was set before is not called any more."""
+        """Set the connection's only timer, which replaces the previous one."""
         if self._ticker is not None:
             self._ticker.cancel()
         self._ticker = self._loop.call_later(delay_s, call)
 
     def close(self, error: AmqpError) -> None:
-        """Tell the client to go, with the reason."""
+        """Close the connection and tell the client the reason."""
         self.peer.close(error)
         self._flush()
 
 
 class AmqpServer:
-    """Listeners and the connections that they took."""
+    """The listeners and their connections."""
 
     def __init__(
         self,
@@ -309,9 +320,13 @@ class AmqpServer:
         turns: Turns | None = None,
         admission: Admission | None = None,
     ) -> None:
-        """``turns``: of the namespaces, and ``admission``: of connections, shared with other front ends on the loop."""
+        """Prepare to listen.
+
+        ``turns``, the fair scheduler of namespaces, and ``admission``, of connections, are shared with other front ends
+        on the loop.
+        """
         self.sign_ins = SignIns(loop.time)
-        """Shared with HTTP."""
+        """The failed sign-ins, shared with HTTP."""
         self.admission = admission or Admission(namespaces.default.limits.admission, loop.time)
         self.namespaces = namespaces
         self.limits = limits = namespaces.default.limits.connection
@@ -320,7 +335,7 @@ class AmqpServer:
             outgoing_bytes=min(limits.outgoing_bytes, limits.unclaimed_bytes),
             unsent_bytes_max=min(limits.unsent_bytes_max, limits.unclaimed_bytes),
         )
-        """Of connections that have shown no claim."""
+        """The limits of connections that have shown no claim."""
         self.origins: Origins | None = None
         """The pages that may open websockets; None: the broker's own."""
         self.loop = loop
@@ -335,18 +350,21 @@ class AmqpServer:
         namespaces.on_deleted.append(self._close_those_of)
 
     async def start(self, host: str, port: int, *, shared: bool = False, queue: int = 100) -> int:
-        """Listen; returns the port, which is chosen by the system when ``port`` is 0. ``shared``: with other processes
-        that say so, too. ``queue``: connections that the system holds until they are accepted. Raises OSError."""
+        """Listen and return the port, which the system chooses if ``port`` is 0. Raises OSError.
+
+        ``shared``: share the port with other processes that also set this. ``queue``: connections that the system holds
+        until they are accepted.
+        """
         self._listener = await self.loop.create_server(self.make_protocol, host, port, reuse_port=shared, backlog=queue)
         return int(self._listener.sockets[0].getsockname()[1])
 
     def make_protocol(self) -> PeerProtocol:
-        """Of a new connection, wherever it was accepted."""
+        """Return the protocol of a new connection, accepted by any listener."""
         return PeerProtocol(self)
 
     def make_websocket_protocol(self) -> asyncio.Protocol:
-        """The same inside of a websocket, beginning with the client's request for one."""
-        # The library takes 30 ms to come in, which only brokers with such clients need.
+        """Return the protocol inside a websocket, beginning with the client's handshake."""
+        # Importing the library takes 30 ms, and only brokers with such clients need it.
         from partibus.frontends.amqp.websocket import Websocket
 
         limits = self.limits
@@ -362,16 +380,16 @@ class AmqpServer:
             broker.access.on_changed.append(lambda: self._check_claims_soon(broker))
 
     def _close_those_of(self, broker: Broker) -> None:
-        """The namespace is deleted."""
+        """Close the connections of a deleted namespace."""
         self._watched.discard(broker)
         error = AmqpError(CONNECTION_FORCED, f"The namespace '{broker.namespace.name}' was deleted.")
         for protocol in list(self.protocols):
             if protocol.peer.broker is broker:
-                # A request of this very connection may be what deleted it.
+                # A request on this very connection may have deleted it.
                 self.loop.call_soon(protocol.close, error)
 
     def _check_claims_soon(self, broker: Broker) -> None:
-        """Not at once: a request of one of the connections may be what changed the policies."""
+        """Check claims in a later turn: a request of one of the connections may have changed the policies."""
         self.loop.call_soon(self._check_claims, broker)
 
     def _check_claims(self, broker: Broker) -> None:
@@ -380,7 +398,7 @@ class AmqpServer:
                 protocol.check_claims()
 
     def stop_listening(self) -> None:
-        """Take no more connections."""
+        """Stop accepting connections."""
         if self._listener is not None:
             self._listener.close()
 
@@ -391,13 +409,16 @@ class AmqpServer:
 
 
 def _server_name(transport: asyncio.BaseTransport) -> str | None:
-    """What the client has called the server in its TLS handshake, where `partibus.node.tls` has noted it."""
+    """Return the server name in the client's TLS handshake, where `partibus.node.tls` has noted it."""
     name: str | None = getattr(transport.get_extra_info("ssl_object"), "server_name", None)
     return name
 
 
 def _message_ids() -> Callable[[], str]:
-    """Ids of 32 hexadecimal digits: unique by the process's random half, and cheap by the counted one."""
+    """Return a source of ids of 32 hexadecimal digits.
+
+    The process's random half makes them unique, and the counted half cheap.
+    """
     prefix = token_hex(8)
     count = 0
 

@@ -19,21 +19,21 @@ from partibus.namespace.namespace import Queue
 
 SESSION_FILTER = "com.microsoft:session-filter"
 SESSION_ID_MAX = 128
-"""Characters (section 11.2)."""
+"""The longest session id in characters (section 11.2)."""
 
 _SHARED_DESCRIPTORS = (0x137000000E, "com.microsoft:non-exclusive-session-filter:list")
 
 
 class SessionFilter(NamedTuple):
-    """What a receiver asks for, and in which form."""
+    """The requested session, and the form of the request."""
 
     session: str | None
-    """None: the next one that is free and has messages."""
+    """The session id; None: the next one that is free and has messages."""
     key: object
     descriptor: object | None
 
     def answer(self, source: Source, session: str) -> Source:
-        """The source to answer with: everything as it came (trap 9), and the session that was accepted."""
+        """Return the source to answer with: everything as it came (trap 9), and the accepted session."""
         value = session if self.descriptor is None else Described(self.descriptor, session)
         answered = copy(source)
         answered.filter = {**(source.filter or {}), self.key: value}
@@ -41,8 +41,10 @@ class SessionFilter(NamedTuple):
 
 
 def session_filter_of(source: Source | None) -> SessionFilter | None:
-    """The session filter of a receiver's source; None where it asks for no session. Raises `ArgumentError`, and
-    `Unsupported` for a session that several are to hold."""
+    """Return the session filter of a receiver's source; None if it requests no session.
+
+    Raises `ArgumentError`, and `Unsupported` for a session that several receivers are to hold.
+    """
     for key, value in ((source.filter if source is not None else None) or {}).items():
         if isinstance(value, Described) and value.descriptor in _SHARED_DESCRIPTORS:
             raise Unsupported("A session that several receivers hold", "Accept the session for one receiver.")
@@ -65,8 +67,11 @@ def _read(key: object, value: object) -> SessionFilter:
 
 
 def check_session_filter(wanted: SessionFilter | None, queue: Queue, subqueue: Subqueue) -> None:
-    """Sessions are received by session receivers, and nothing else is. A dead-letter sub-queue has no sessions: what is
-    in it may be received in any order. Raises `InvalidOperation`; one client looks for words of its text."""
+    """Check that session entities get session receivers, and other entities do not. Raises `InvalidOperation`.
+
+    A dead-letter sub-queue has no sessions: its messages may be received in any order. One client looks for words of
+    the error's text.
+    """
     if wanted is None:
         if queue.requires_session and subqueue is Subqueue.ACTIVE:
             raise InvalidOperation(

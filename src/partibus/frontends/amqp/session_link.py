@@ -2,13 +2,13 @@
 
 ```text
  attach ─▶ waits for a session ──▶ attached with its id ─▶ an `OutgoingLink` that holds the session
-              │        │                                      │
-              │        └─ time is over ──▶ refused: timeout    └─ lock ran out ─▶ detached: session-lock-lost
-              └─ held by somebody else ─▶ refused at once
+   │        │                                      │
+   │        └─ time-out ──▶ refused: timeout       └─ lock expired ─▶ detached: session-lock-lost
+   └─ held by another link ─▶ refused at once
 ```
 
-A session's lock goes with its link: whatever ends the link frees the session. The loss of the broker that owns the
-session's partition does not, where others take over: the link stays, and its client notices a pause at most (D21).
+A session's lock goes with its link: any end of the link frees the session. The loss of the broker that owns the
+session's partition does not free it if others take over: the link stays, and its client notices at most a pause (D21).
 """
 
 from collections.abc import Mapping
@@ -29,19 +29,20 @@ from partibus.routing.session_source import Resuming, SessionSource
 
 TIMEOUT = "com.microsoft:timeout"
 WAIT_MAX_MS = 65_000
-"""The longest wait for a session, and the wait of who says nothing (section 4.4)."""
+"""The longest wait for a session, and the default wait (section 4.4)."""
 EARLY_PART, EARLY_MAX_MS = 20, 250
-"""The answer is to be there before the client gives up: a twentieth of its time before, at most a quarter second. Who
-has given up has ended the AMQP session, and .NET closes the connection when an answer comes after that."""
+"""How much earlier than the client's time-out the answer is sent: a twentieth of that time, at most a quarter second. A
+client that timed out has ended the AMQP session, and .NET closes the connection when an answer comes after that.
+"""
 
 _LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 _TICKS_PER_MS = 10_000
 _TICKS_AT_1970 = 621_355_968_000_000_000
-"""100 ns since the year 1, as .NET counts."""
+"""In units of 100 ns since the year 1, as .NET counts."""
 
 
 def wait_ms_of(properties: Mapping[object, object] | None) -> float:
-    """How long a receiver waits for the next session, from its link's properties. Raises `ArgumentError`."""
+    """Return how long a receiver waits for the next session, from its link's properties. Raises `ArgumentError`."""
     value = (properties or {}).get(TIMEOUT)
     if value is None:
         value = WAIT_MAX_MS
@@ -52,22 +53,22 @@ def wait_ms_of(properties: Mapping[object, object] | None) -> float:
 
 
 class Holds:
-    """The sessions that the links of one connection hold: whose operations this connection may ask for."""
+    """The sessions that the links of one connection hold, for which it may request operations."""
 
     def __init__(self) -> None:
         self._holds: dict[tuple[int, str], SessionHold] = {}
 
     def find(self, entity: Entity, session: str) -> HeldSession | None:
-        """As `partibus.frontends.amqp.operations.request.HeldSessions`."""
+        """Return the lock of a session (`partibus.frontends.amqp.operations.request.HeldSessions`)."""
         hold = self._holds.get((entity.queue.entity_id, session))
         return None if hold is None else HeldSession(hold.partition, hold.lock_id)
 
     def add(self, entity: Entity, hold: SessionHold) -> None:
-        """A link of this connection holds it."""
+        """Add a session that a link of this connection holds."""
         self._holds[entity.queue.entity_id, hold.session] = hold
 
     def remove(self, entity: Entity, hold: SessionHold) -> None:
-        """It does so no more; another link may hold the session again."""
+        """Remove a released session, unless another link holds it again."""
         key = (entity.queue.entity_id, hold.session)
         if self._holds.get(key) is hold:
             del self._holds[key]
@@ -106,16 +107,16 @@ class SessionLink:
 
     @property
     def unsettled(self) -> int:
-        """Messages that the client was given and holds."""
+        """The number of messages that the client was given and still holds."""
         return 0 if self._outgoing is None else self._outgoing.unsettled
 
     @property
     def waiting(self) -> bool:
-        """The client waits for a session: the entity is not idle."""
+        """Whether the client waits for a session, so that the entity is not idle."""
         return self._outgoing is None
 
     def on_entity_changed(self) -> None:
-        """The queue was updated or deleted while the client waits for a session."""
+        """Check the queue after an update or deletion while the client waits for a session."""
         queue = self._entity.queue
         if queue.deleted:
             self._refuse(EntityNotFound(queue.name))
@@ -188,15 +189,17 @@ class SessionLink:
     # -- what the client does ----------------------------------------------------------------------------------------
 
     def on_credit(self) -> None:
+        """Pass the client's flow to the link that holds the session."""
         if self._outgoing is not None:
             self._outgoing.on_credit()
 
     def on_disposed(self, event: Disposed) -> None:
+        """Pass dispositions to the link that holds the session."""
         if self._outgoing is not None:
             self._outgoing.on_disposed(event)
 
     def on_detached(self) -> None:
-        """The link is gone, or the AMQP session or connection that it was on: nothing stays locked."""
+        """Release the session after the end of the link, or of its AMQP session or connection."""
         if self._outgoing is None:
             self._stop_waiting()
             return

@@ -8,10 +8,10 @@
 | transfer, transactional-state | send at the commit   | transactional-state with accepted, at once              |
 | disposition, the same         | settle at the commit | transactional-state with the outcome's answer, at once  |
 
-Whatever can't be done is rejected, a discharge with one of the conditions `amqp:transaction:...`.
+The broker rejects what it can't do, a discharge with one of the conditions `amqp:transaction:...`.
 
-Links to entities take the last two rows; they find the transaction by its id. Sessions do not matter: a transaction is
-known on all of its connection. Its end is that of the coordinator link which declared it.
+Links to entities handle the last two rows; they find the transaction by its id. Sessions do not matter: a transaction
+is known on all of its connection. It ends with the coordinator link that declared it.
 """
 
 from collections.abc import Callable
@@ -39,21 +39,21 @@ from partibus.frontends.amqp.errors import amqp_error
 from partibus.routing.transactions import Transaction, Transactions
 
 CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
-"""What a coordinator can do [4.5.4]."""
+"""The capabilities of a coordinator [4.5.4]."""
 CREDIT = 100
 REQUEST_BYTES_MAX = 4 << 10
-"""Of a declare or discharge: an id of 32 bytes at most, with whatever sections a client puts beside it."""
+"""The size of a declare or discharge: an id of at most 32 bytes, and any sections that a client adds."""
 
 
 class CoordinatorLink:
     """One coordinator link of a client."""
 
     overloaded = False
-    """What transactions hold is bounded for itself; links to entities hold back who sends too much."""
+    """Transactions have limits of their own; links to entities hold back a client that sends too much."""
 
     def __init__(self, link: Receiver, transactions: Transactions, flush: Callable[[], None]) -> None:
         self.session = link.session
-        """Links on the same one may send to entities that a transaction is not about (section 8)."""
+        """Links on the same session may send to entities outside of the transaction (section 8)."""
         self._link = link
         self._transactions = transactions
         self._flush = flush
@@ -61,11 +61,11 @@ class CoordinatorLink:
         link.grant(CREDIT)
 
     def when_relieved(self, call: Callable[[], None]) -> None:
-        """It is never `overloaded`."""
+        """Do nothing: it is never `overloaded`."""
         call()
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Declare and discharge; what can't be done is rejected alone."""
+        """Declare and discharge; reject each request that fails."""
         for delivery in deliveries:
             try:
                 self._on_delivery(delivery)
@@ -103,12 +103,12 @@ class CoordinatorLink:
         self._flush()
 
     def on_detached(self) -> None:
-        """Who declared is gone: what is not discharged is rolled back. A commit under way goes on."""
+        """Roll back the link's open transactions. A commit under way goes on."""
         self._transactions.roll_back_all(self)
 
 
 def read_request(payload: bytes) -> Declare | Discharge:
-    """The body of a message to the coordinator. Raises `DecodeError` and `ArgumentError`."""
+    """Return the body of a message to the coordinator. Raises `DecodeError` and `ArgumentError`."""
     values = decode_body(split_sections(payload).body)
     request = build(values[0]) if values else None
     if not isinstance(request, Declare | Discharge):
@@ -117,8 +117,10 @@ def read_request(payload: bytes) -> Declare | Discharge:
 
 
 def transaction_of(state: DeliveryState, transactions: Transactions) -> Transaction:
-    """The transaction that the state of a transfer or disposition names. Raises `TransactionUnknown`, and `Unsupported`
-    for other states."""
+    """Return the transaction that the state of a transfer or disposition names.
+
+    Raises `TransactionUnknown`, and `Unsupported` for other states.
+    """
     if isinstance(state, TransactionalState):
         return transactions.find(state.txn_id)
     raise Unsupported(f"A transfer with the state {type(state).__name__}", "Send the message without a state.")

@@ -1,9 +1,9 @@
-"""AMQP inside of a websocket (section 1.4 of the dialect): the bytes of binary messages are the connection's bytes.
+"""AMQP inside a websocket (section 1.4 of the dialect): the bytes of binary messages are the connection's bytes.
 
-Where messages begin and end means nothing, so a message needs no bound but that of a frame: a large one, and one of
-many fragments, is read as it comes. `Websocket` stands between a transport and the protocol that serves AMQP over TCP,
-and is to each what the other would be; pausing passes through in both directions, so what holds back a client, or the
-broker, on TCP does here as well. No compression is offered: a few bytes must not become many.
+Message boundaries mean nothing, so only frames need a limit: a large message, or one of many fragments, is read as it
+arrives. `Websocket` stands between a transport and the protocol that serves AMQP over TCP, and acts to each as the
+other. Pausing passes through in both directions, so back-pressure works as on TCP. No compression is offered: a few
+bytes must not become many.
 
 The framing is that of `websockets`, without its tasks and queues: 5 µs for a message of 1 KiB.
 """
@@ -24,19 +24,21 @@ from partibus.frontends.amqp.server import CALLED
 from partibus.frontends.origins import Origins
 
 SUBPROTOCOLS: Final = (Subprotocol("AMQPWSB10"), Subprotocol("amqp"))
-"""What the service's clients ask for, and the name that the standard gives."""
+"""The subprotocols that the service's clients request, and the name in the standard."""
 AT_ONCE_BYTES: Final = 32 * 1024
-"""Of one read, before other connections have their turn: made of the smallest frames, pings, it takes 30 ms."""
+"""The bytes of one read that are handled before other connections have their turn: with the smallest frames, pings, it
+takes 30 ms.
+"""
 MESSAGE_BYTES: Final = 64 * 1024
-"""Most in a message of ours: clients bound what they take (aiohttp at 4 MiB)."""
+"""The largest message that the broker sends: clients limit what they accept (aiohttp at 4 MiB)."""
 
 _log = logging.getLogger(__name__)
-# Who connects and who leaves is nobody's concern here.
+# The library's log of connects and disconnects is not needed here.
 _log.setLevel(logging.WARNING)
 
 
 def _choose(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """A client that offers none is taken; one that offers others only speaks something else."""
+    """Choose a subprotocol. Accept a client that offers none; refuse one that offers only others."""
     for one in SUBPROTOCOLS:
         if one in offered:
             return one
@@ -46,13 +48,16 @@ def _choose(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | 
 
 
 class Websocket(asyncio.Protocol, asyncio.Transport):
-    """The server's side. ``inner`` is connected when the client's handshake is good."""
+    """The server's side of a websocket. ``inner`` is connected after a valid handshake."""
 
     def __init__(
         self, inner: asyncio.Protocol, frame_bytes_max: int, close_s: float, origins: Origins | None = None
     ) -> None:
-        """``frame_bytes_max``: of one frame from the client, which is held until all of it is here. ``close_s``: how
-        long a client may take to end a connection that we end."""
+        """Wrap ``inner``.
+
+        ``frame_bytes_max``: the size of one frame from the client, which is buffered until it is complete. ``close_s``:
+        the time for the client to answer a close.
+        """
         asyncio.Transport.__init__(self)
         self._inner = inner
         self._origins = origins or Origins()
@@ -61,27 +66,29 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
         self._transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
         self._open = False
-        """The inner protocol is connected."""
+        """Whether the inner protocol is connected."""
         self._host: str | None = None
-        """What the client calls the server."""
+        """The name of the server that the client requested."""
         self._closing = False
         self._paused = False
-        """The inner protocol takes nothing at the moment."""
+        """Whether the inner protocol has paused reading."""
         self._later = bytearray()
-        """Read and not looked at."""
+        """Bytes that were read but not parsed yet."""
         self._turn: asyncio.Handle | None = None
         self._end: asyncio.TimerHandle | None = None
 
     def take_frames_of(self, bytes_max: int) -> None:
-        """Take frames of so many bytes from now on."""
+        """Set the largest accepted frame."""
         self._framing.max_fragment_size = bytes_max
 
     # -- the transport's calls ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        """Handle bytes of the websocket."""
         if self._later or self._paused or len(data) > AT_ONCE_BYTES:
             self._later += data
             self._read_on()
@@ -89,17 +96,21 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
             self._take(data)
 
     def pause_writing(self) -> None:
+        """Tell the inner protocol to pause writing."""
         if self._open:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
+        """Tell the inner protocol to resume writing."""
         if self._open:
             self._inner.resume_writing()
 
     def eof_received(self) -> bool:
+        """Handle the end of the client's input."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the inner protocol that the connection is lost."""
         self._closing = True
         self._later.clear()
         for waiting in (self._turn, self._end):
@@ -112,6 +123,7 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
     # -- the inner protocol's calls ----------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes in binary messages."""
         if self._closing or self._framing.state is not State.OPEN:
             return
         view = memoryview(data)
@@ -120,8 +132,10 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
         self._send()
 
     def close(self) -> None:
-        """Say so, and end when the client has answered. Where its own goodbye was in the same read, that is answered
-        already."""
+        """Send a close frame, and end when the client has answered.
+
+        A client's close frame in the same read has been answered already.
+        """
         if not self._closing:
             self._closing = True
             if self._framing.state is State.OPEN:
@@ -130,27 +144,34 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
             self._end_soon()
 
     def abort(self) -> None:
+        """Abort the transport."""
         self._closing = True
         self._transport.abort()
 
     def is_closing(self) -> bool:
+        """Tell whether the connection is closing."""
         return self._closing or self._transport.is_closing()
 
     def pause_reading(self) -> None:
+        """Stop passing bytes to the inner protocol."""
         self._paused = True
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
+        """Resume passing bytes to the inner protocol."""
         self._paused = False
         self._read_on_soon()
 
     def get_write_buffer_size(self) -> int:
+        """Return the size of the transport's write buffer."""
         return self._transport.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set the limits of the transport's write buffer."""
         self._transport.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
+        """Return extra information, here or from the transport."""
         if name == CALLED:
             return self._host
         return self._transport.get_extra_info(name, default)
@@ -158,7 +179,7 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def _read_on(self) -> None:
-        """One turn's share of what has come, unless the inner protocol takes nothing."""
+        """Parse one turn's share of the input, unless the inner protocol has paused."""
         self._turn = None
         if self._paused or self._transport.is_closing():
             return
@@ -191,13 +212,13 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
                 framing.fail(CloseCode.UNSUPPORTED_DATA, "AMQP is in binary messages")
                 break
         if self._open and not self._transport.is_closing():
-            # Before the end that came with it, as on TCP; and without payloads, too: what was answered to pings may be
-            # more than the client takes.
+            # Deliver payloads before an end that came with them, as on TCP. Do so without payloads, too: the answers to
+            # pings may be more than the client takes.
             self._inner.data_received(b"".join(payloads))
         self._send()
 
     def _answer(self, request: Request) -> None:
-        """To the client's handshake."""
+        """Answer the client's handshake."""
         refusal = self._origins.refusal(request.headers.get("Origin"), request.headers.get("Host"))
         if refusal is not None:
             self._framing.send_response(self._framing.reject(403, f"{refusal}\n"))
@@ -212,7 +233,7 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        """What the framing has to say; an empty piece is the end."""
+        """Send the framing's output; an empty piece means the end."""
         for piece in self._framing.data_to_send():
             if piece:
                 self._transport.write(piece)
@@ -222,6 +243,6 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
                 self._end_soon()
 
     def _end_soon(self) -> None:
-        """However little of what was sent the client takes."""
+        """Abort after a time, however little of the output the client takes."""
         if self._end is None:
             self._end = self._loop.call_later(self._close_s, self._transport.abort)
