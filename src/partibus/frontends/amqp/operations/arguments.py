@@ -1,4 +1,4 @@
-"""Reading the maps that requests carry. Integers of any width are taken, and lists for arrays (section 6.2)."""
+"""Reads the maps of requests. Accepts integers of any width, and lists for arrays (section 6.2)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,22 +8,22 @@ from partibus.amqp.codec.types import Array
 from partibus.errors import ArgumentError
 
 ITEMS_MAX: Final = 5_000
-"""Lock tokens or sequence numbers in one request: as many as a link may hold unsettled."""
+"""The most lock tokens or sequence numbers in one request: as many as a link may hold unsettled."""
 
 _REQUIRED = object()
 _LONG_BYTES: Final = 9
-"""Of the widest number that AMQP has, 2^64 - 1, with its sign."""
+"""The bytes of the widest number in AMQP, 2^64 - 1, with its sign."""
 
 
 def body_of(body: object) -> Mapping[object, object]:
-    """The request's map. Raises `ArgumentError`."""
+    """Return the request's map. Raises `ArgumentError`."""
     if not isinstance(body, dict):
         raise ArgumentError("body", type(body).__name__, "a map")
     return body
 
 
 def integer(body: Mapping[object, object], name: str, least: int, most: int, default: object = _REQUIRED) -> int:
-    """A whole number from ``least`` to ``most``. Raises `ArgumentError`."""
+    """Return an integer from ``least`` to ``most``. Raises `ArgumentError`."""
     value = body.get(name)
     if value is None and isinstance(default, int):
         return default
@@ -33,7 +33,7 @@ def integer(body: Mapping[object, object], name: str, least: int, most: int, def
 
 
 def text(body: Mapping[object, object], name: str) -> str:
-    """A string. Raises `ArgumentError`."""
+    """Return a string. Raises `ArgumentError`."""
     value = optional_text(body, name)
     if value is None:
         raise ArgumentError(name, value, "a string")
@@ -41,7 +41,7 @@ def text(body: Mapping[object, object], name: str) -> str:
 
 
 def optional_text(body: Mapping[object, object], name: str) -> str | None:
-    """A string, or None where there is none. Raises `ArgumentError`."""
+    """Return a string, or None if it is missing. Raises `ArgumentError`."""
     value = body.get(name)
     if value is None:
         return None
@@ -51,7 +51,7 @@ def optional_text(body: Mapping[object, object], name: str) -> str | None:
 
 
 def boolean(body: Mapping[object, object], name: str) -> bool:
-    """True or false; false where there is neither. Raises `ArgumentError`."""
+    """Return a boolean; False if it is missing. Raises `ArgumentError`."""
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
         raise ArgumentError(name, value, "a boolean")
@@ -59,8 +59,10 @@ def boolean(body: Mapping[object, object], name: str) -> bool:
 
 
 def by_partition(body: Mapping[object, object], name: str, partitions: int, least: int, most: int) -> dict[int, int]:
-    """A map of partition ids to whole numbers from ``least`` to ``most``; empty where there is none. Raises
-    `ArgumentError`."""
+    """Return a map of partition ids to integers from ``least`` to ``most``. Raises `ArgumentError`.
+
+    The map is empty if it is missing.
+    """
     found: dict[int, int] = {}
     for key, value in mapping(body, name).items():
         if not isinstance(key, int) or isinstance(key, bool) or not 0 <= key < partitions:
@@ -70,7 +72,7 @@ def by_partition(body: Mapping[object, object], name: str, partitions: int, leas
 
 
 def mapping(body: Mapping[object, object], name: str) -> Mapping[object, object]:
-    """A map; empty where there is none. Raises `ArgumentError`."""
+    """Return a map, empty if it is missing. Raises `ArgumentError`."""
     value = body.get(name)
     if value is None:
         return {}
@@ -80,7 +82,7 @@ def mapping(body: Mapping[object, object], name: str) -> Mapping[object, object]
 
 
 def items(body: Mapping[object, object], name: str, what: str, most: int = ITEMS_MAX) -> list[object]:
-    """The elements of an array or list with at least one and at most ``most``. Raises `ArgumentError`."""
+    """Return the elements of an array or list with 1 to ``most`` elements. Raises `ArgumentError`."""
     value = body.get(name)
     found = value.items if isinstance(value, Array) else value
     if not isinstance(found, list):
@@ -91,7 +93,7 @@ def items(body: Mapping[object, object], name: str, what: str, most: int = ITEMS
 
 
 def sequence_numbers(body: Mapping[object, object]) -> list[int]:
-    """The ``sequence-numbers`` of a request, each once. Raises `ArgumentError`."""
+    """Return the ``sequence-numbers`` of a request without repetitions. Raises `ArgumentError`."""
     name = "sequence-numbers"
     found: dict[bytes, int] = {}  # by bytes: a client can choose numbers with one hash
     for value in items(body, name, "sequence numbers"):
@@ -102,7 +104,7 @@ def sequence_numbers(body: Mapping[object, object]) -> list[int]:
 
 
 def lock_tokens(body: Mapping[object, object]) -> list[UUID]:
-    """The ``lock-tokens`` of a request, as they come. Raises `ArgumentError`."""
+    """Return the ``lock-tokens`` of a request, in order. Raises `ArgumentError`."""
     name = "lock-tokens"
     found: list[UUID] = []
     for value in items(body, name, "lock tokens"):

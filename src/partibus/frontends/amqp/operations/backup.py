@@ -1,5 +1,8 @@
-"""`partibus:back-up`: copy stores and the catalog to a directory of the broker's machine, on the `$management` node
-that belongs to no entity. Answered when the copy is whole and synced, which may take minutes."""
+"""`partibus:back-up` on the namespace's `$management` node: copies stores and the catalog.
+
+The target is a directory of the broker's machine. The node answers when the copy is complete and synced, which may take
+minutes.
+"""
 
 from partibus.errors import ArgumentError, PartibusError
 from partibus.frontends.amqp.node import Respond
@@ -11,8 +14,10 @@ BACK_UP = "partibus:back-up"
 
 
 def back_up(broker: Broker, body: object, respond: Respond) -> None:
-    """Reply with the ``stores`` that were copied, a map from name to bytes, those ``left_out``, and
-    whether all copies are of one moment."""
+    """Reply with the copied ``stores``, a map from name to bytes, and those ``left_out``.
+
+    The reply also says whether all copies are of one moment.
+    """
     arguments = body_of(body)
     stores = items(arguments, "stores", "names of stores") if arguments.get("stores") is not None else []
     names = [str(name) for name in stores if isinstance(name, str)]

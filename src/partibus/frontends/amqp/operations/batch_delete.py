@@ -1,8 +1,7 @@
-"""`com.microsoft:batch-delete-messages`: remove the oldest messages without receiving them; a client's *purge* repeats
-it for as long as the count is the one that it asked for.
+"""`com.microsoft:batch-delete-messages`: removes the oldest messages without receiving them.
 
-On a partitioned entity, where the service has no such operation, every partition gives its oldest: the oldest of all is
-not known to anybody.
+A client's *purge* repeats it while the returned count equals the requested one. On a partitioned entity, where the
+service has no such operation, every partition removes its oldest messages: no partition knows the oldest of all.
 """
 
 from math import ceil
@@ -21,16 +20,17 @@ from partibus.routing.slots import partition_for_key
 
 NAME = "com.microsoft:batch-delete-messages"
 COUNT_MAX = 4_000
-"""Messages in one request, the bound of the service. A client's purge asks for that many at a time, on every tier. The
-store reads and removes them in slices."""
+"""The most messages in one request, the limit of the service. A client's purge requests that many at a time, on every
+tier. The store reads and removes them in slices.
+"""
 _TIME_LEAST, _TIME_MOST = -(1 << 63), (1 << 63) - 1
 
 
 def batch_delete(request: EntityRequest) -> None:
-    """Reply with the ``message-count`` that was removed, or 204 when that is none.
+    """Reply with the ``message-count`` that was removed, or 204 if there was none.
 
-    Fewer than asked for were there when the count is lower. When a partition could not answer that is the answer, and
-    what others have removed stays removed.
+    A lower count than requested means that there were fewer. If a partition fails, the reply is its error, and the
+    messages removed from the others stay removed.
     """
     entity, arguments = request.entity, request.arguments
     count = integer(arguments, "message-count", 1, COUNT_MAX)
@@ -49,7 +49,7 @@ def batch_delete(request: EntityRequest) -> None:
 
 
 class _Deletion:
-    """Asks partitions for equal shares, and those that gave theirs for what others had not, until all is found."""
+    """A deletion in rounds: asks partitions for equal shares, then asks productive ones for what others lacked."""
 
     def __init__(self, request: EntityRequest, before_ms: int, session: str | None) -> None:
         self._request = request
@@ -58,7 +58,7 @@ class _Deletion:
         self._removed = 0
 
     def go_on(self, partitions: list[PartitionHandle], count: int) -> None:
-        """Remove ``count`` more."""
+        """Remove ``count`` more messages."""
         if not partitions or not count:
             self._reply()
             return
@@ -71,7 +71,7 @@ class _Deletion:
                 return
             removed = sum(reply.count for reply in replies)
             self._removed += removed
-            # Fewer than asked for is no sign that a partition has none left; none is.
+            # Only an empty reply shows that a partition has no messages left, not a short one.
             more = [partition for partition, reply in zip(asked, replies, strict=True) if reply.count]
             untried = [partition for partition in partitions if partition not in asked]
             self.go_on(untried + more, count - removed)
@@ -91,7 +91,7 @@ class _Deletion:
 
 
 def _shares(count: int, parts: int) -> list[int]:
-    """``count`` in at most ``parts`` parts, as equal as can be, none of them empty."""
+    """Split ``count`` into at most ``parts`` non-empty parts, as equal as possible."""
     shares: list[int] = []
     for left in range(parts, 0, -1):
         share = ceil(count / left)

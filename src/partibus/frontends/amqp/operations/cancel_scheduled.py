@@ -1,4 +1,4 @@
-"""`com.microsoft:cancel-scheduled-message`: take scheduled messages back."""
+"""`com.microsoft:cancel-scheduled-message`: cancels scheduled messages."""
 
 from typing import Any
 
@@ -15,8 +15,11 @@ NAME = "com.microsoft:cancel-scheduled-message"
 
 
 def cancel_scheduled(request: EntityRequest) -> None:
-    """Reply when all are gone. In one partition all are cancelled or none; when one of them is not scheduled (any more)
-    that is the answer, and those of other partitions are cancelled all the same: to ask again for the rest is safe."""
+    """Reply when all are cancelled.
+
+    In one partition all are cancelled or none. If one of them is not (or no longer) scheduled, the reply is that error,
+    and the messages of other partitions are cancelled all the same: repeating the request for the rest is safe.
+    """
     entity, kind, respond = request.entity, request.kind, request.respond
     groups = counters_by_partition(entity, "scheduled", sequence_numbers(request.arguments))
 

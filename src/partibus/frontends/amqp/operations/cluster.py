@@ -1,5 +1,4 @@
-"""`partibus:cluster-status`: the brokers of the namespace and the stores that they own, on the `$management` node that
-belongs to no entity."""
+"""`partibus:cluster-status` on the namespace's `$management` node: the brokers and the stores that they own."""
 
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.status import success
@@ -9,5 +8,5 @@ STATUS = "partibus:cluster-status"
 
 
 def status(broker: Broker, body: object, respond: Respond) -> None:
-    """Reply with ``brokers`` and ``stores``, as whoever runs them knows them; the same whichever broker is asked."""
+    """Reply with ``brokers`` and ``stores`` as their operator knows them; every broker replies the same."""
     broker.ask_status(lambda known: respond(success(known)))

@@ -1,6 +1,6 @@
 """`partibus:open-cursor`, `advance-cursor`, `close-cursor` and `cursors`: named readers of a sub-queue (D14).
 
-Operations of our own, under the Listen right: who may receive messages may keep them, and may complete them.
+These are extensions under the Listen right: a client that may receive messages may also retain and complete them.
 """
 
 from collections.abc import Callable
@@ -25,18 +25,18 @@ ADVANCE = "partibus:advance-cursor"
 CLOSE = "partibus:close-cursor"
 LIST = "partibus:cursors"
 NAME_MAX = 128
-"""Characters."""
+"""The longest name in characters."""
 BOUND_BYTES = 1 << 30
 LEASE_MAX_MS = 3_600_000
-"""Receivers wait for so long when a reader is gone for good."""
+"""The longest lease: receivers wait for so long after a reader is lost."""
 ONLY_MAX = 4_096
-"""Positions of each partition in one request."""
+"""The most positions of each partition in one request."""
 _NUMBER_MAX = (1 << 63) - 1
 _STARTS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 def open_cursor(request: EntityRequest) -> None:
-    """Make a cursor in every partition, or find it; reply with where it stands."""
+    """Make a cursor in every partition, or find it; reply with its positions."""
     check_readable(request)
     arguments, route = request.arguments, request.entity.route
     OpenAll(
@@ -54,7 +54,7 @@ def open_cursor(request: EntityRequest) -> None:
 
 
 def advance_cursor(request: EntityRequest) -> None:
-    """Reply with where the cursor stands in the partitions that were named, once that is durable."""
+    """Reply with the cursor's positions in the named partitions, once they are durable."""
     check_readable(request)
     arguments, route = request.arguments, request.entity.route
     count = len(route.partitions)
@@ -83,7 +83,7 @@ def close_cursor(request: EntityRequest) -> None:
 
 
 def cursors(request: EntityRequest) -> None:
-    """Reply with the cursors of the sub-queue, by name, and where each stands in the partitions that know it."""
+    """Reply with the sub-queue's cursors by name, and their positions in the partitions that know them."""
     check_readable(request)
     entity, respond, clock = request.entity, request.respond, request.connection.broker.clock
 
@@ -150,7 +150,7 @@ def _respond(request: EntityRequest, answer: dict[int, CursorOpened] | PartibusE
 
 
 def _only(request: EntityRequest) -> dict[int, list[int]]:
-    """The positions that are to be completed one by one, as they rise."""
+    """Return the positions to complete one by one, in ascending order."""
     given = mapping(request.arguments, "only")
     by_partition({"only": dict.fromkeys(given, 0)}, "only", len(request.entity.route.partitions), 0, 0)
     found: dict[int, list[int]] = {}
@@ -171,7 +171,10 @@ def _name(request: EntityRequest) -> str:
 
 
 def _bound_bytes(request: EntityRequest) -> int:
-    """What is kept is no part of the entity's size: its own limit says what a tenant may have of the disk for it."""
+    """Return the limit on retained bytes, which are no part of the entity's size.
+
+    It limits how much of the disk a tenant may use for them.
+    """
     most = request.connection.broker.namespace.bounds.limits.retained_mb << 20
     if request.arguments.get("bound-bytes") is None:
         return min(BOUND_BYTES, most)
@@ -187,7 +190,7 @@ def _bound_bytes(request: EntityRequest) -> int:
 
 
 def _start(request: EntityRequest) -> Callable[[int], int]:
-    """Where a new cursor begins in a partition; one that its map does not name begins at the earliest message."""
+    """Return where a new cursor begins in a partition; one missing in the map begins at the earliest message."""
     value = request.arguments.get("start")
     if isinstance(value, dict):
         count = len(request.entity.route.partitions)

@@ -1,7 +1,7 @@
-"""Entities of the namespace: create, get, list, update, delete, on the `$management` node that belongs to no entity.
+"""Entities: create, get, list, update, delete, on the namespace's `$management` node.
 
-Operations of our own, so that one address and one connection string are enough for the command line. Changes are
-answered when every broker of the namespace goes by them.
+These are extensions, so that one address and one connection string suffice for the command line. The node answers a
+change when every broker of the namespace applies it.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,14 +29,16 @@ DELETE = "partibus:delete-entity"
 EXPORT = "partibus:export"
 
 AWAY = "partitions-away"
-"""Ids of the partitions whose stores can't be used."""
+"""Ids of the partitions whose stores are unavailable."""
 
 OnDescribed = Callable[[dict[object, object]], None]
 
 
 def create(broker: Broker, body: object, respond: Respond) -> None:
-    """Make a queue, a topic, or a subscription, whose ``name`` is its path and whose first rule selects everything;
-    reply with what it became."""
+    """Make a queue, a topic, or a subscription; reply with its description.
+
+    A subscription's ``name`` is its path, and its first rule selects everything.
+    """
     arguments = body_of(body)
     name, kind, properties = text(arguments, "name"), _kind(arguments), _properties(arguments)
     match kind:
@@ -53,8 +55,10 @@ def create(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def update(broker: Broker, body: object, respond: Respond) -> None:
-    """Change the properties that are given and leave the others; reply with what it became, once every partition goes
-    by it. Fails when the store of one is away; it goes by it when the store is back (row A2)."""
+    """Change the given properties only; reply with the result, once every partition applies it.
+
+    Fails if the store of a partition is unavailable; the partition applies it when the store is back (row A2).
+    """
     arguments = body_of(body)
     entity = broker.update(text(arguments, "name"), _properties(arguments))
 
@@ -71,8 +75,11 @@ def get(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def delete(broker: Broker, body: object, respond: Respond) -> None:
-    """Take an entity out with its messages; a topic with its subscriptions. Fails when a partition's store is away: the
-    entity is gone, and its messages go when the store is back (row A2)."""
+    """Delete an entity with its messages; a topic with its subscriptions.
+
+    Fails if a partition's store is unavailable: the entity is deleted, and its messages are removed when the store is
+    back (row A2).
+    """
     entity = broker.entity(text(body_of(body), "name"))
     away = entity.away
     broker.delete(entity.queue.name)
@@ -100,14 +107,16 @@ def list_all(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def export(broker: Broker, body: object, respond: Respond) -> None:
-    """Reply with all entities as the text of a Config.json, and with what such a file can't say."""
+    """Reply with all entities as the text of a Config.json, and with what such a file can't express."""
     config, left_out = export_config(broker.namespace)
     respond(success({"config": config, "left-out": [f"{path}: {why}" for path, why in left_out]}))
 
 
 def _describe(entity: Entity, then: OnDescribed) -> None:
-    """Properties by the service's names, and counts over all partitions. Where stores are away the availability is
-    limited, and the counts are of the other partitions (rows A3, A4)."""
+    """Describe an entity by the service's property names, with counts over all partitions.
+
+    With unavailable stores the availability is limited, and the counts are of the other partitions (rows A3, A4).
+    """
     queue = entity.queue
     description: dict[object, object] = {
         "kind": queue.kind.value,
@@ -158,7 +167,7 @@ def _not_everywhere(entity: Entity, done: str, later: str, away: list[int]) -> O
 
 
 def _properties(arguments: Mapping[object, object]) -> dict[str, object]:
-    """The request's properties, by the service's names. Raises `ArgumentError`."""
+    """Return the request's properties, by the service's names. Raises `ArgumentError`."""
     properties = arguments.get("properties")
     if properties is None:
         return {}
@@ -168,7 +177,7 @@ def _properties(arguments: Mapping[object, object]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """AMQP's narrow types are subclasses of Python's: property rules compare with the plain ones."""
+    """Convert AMQP's narrow types, subclasses of Python's, to the plain types that property rules compare with."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):

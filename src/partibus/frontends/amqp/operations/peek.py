@@ -1,9 +1,9 @@
-"""`com.microsoft:peek-message`: look without effect (rows P16, P17, A8-A10).
+"""`com.microsoft:peek-message`: reads messages without effect (rows P16, P17, A8-A10).
 
-A partitioned entity has no oldest message of all. A peek answers from one partition: the first, counted from the one
-that ``from-sequence-number`` names, that has something; who goes on from the last number seen sees every partition. A
-partition whose store is away is passed over: a peek answers from what is there, and fails only when none of those that
-it asks is. A peek at one session asks the session's partition alone.
+A partitioned entity has no oldest message of all. A peek answers from one partition: the first with a message, counted
+from the one that ``from-sequence-number`` names. A client that continues after the last number sees every partition. A
+peek skips partitions with unavailable stores, and fails only if all partitions that it asks are unavailable. A peek at
+one session asks the session's partition alone.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ COUNT_MAX = 5_000
 
 
 def peek(request: EntityRequest) -> None:
-    """Reply with ``messages``, or 204 when nothing is left. Paid for by what is shown (row R3)."""
+    """Reply with ``messages``, or 204 if none is left. The charge is for the returned messages (row R3)."""
     request.check_not_exhausted(Operation.PEEK)
     arguments, queue = request.arguments, request.entity.queue
     start = max(0, integer(arguments, "from-sequence-number", -(1 << 63), (1 << 63) - 1, 0))
@@ -47,7 +47,7 @@ def peek(request: EntityRequest) -> None:
 
 
 class _Peek:
-    """Tries partitions one after the other."""
+    """A peek that tries partitions one after the other."""
 
     def __init__(self, request: EntityRequest, count: int, session: str | None, last: int, *, with_body: bool) -> None:
         self._request = request
@@ -57,12 +57,12 @@ class _Peek:
         """The last partition to try."""
         self._with_body = with_body
         self._answered = False
-        """A partition was there."""
+        """Whether a partition was available."""
         self._trouble: PartibusError | None = None
-        """Of one that was not."""
+        """The error of an unavailable partition."""
 
     def at(self, partition_id: int, counter: int) -> None:
-        """Look at one partition."""
+        """Read from one partition."""
         request = self._request
         if partition_id > self._last:
             if self._trouble is None or self._answered:

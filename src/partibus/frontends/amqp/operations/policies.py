@@ -1,8 +1,7 @@
-"""Access policies of the namespace and of its entities: list, set, regenerate a key, delete, on the `$management` node
-that belongs to no entity.
+"""Access policies: list, set, regenerate a key, delete, on the namespace's `$management` node.
 
-Answers hold keys: who may manage the namespace may read them. ``entity`` is the path of an entity; empty for the
-namespace. Changes hold on connections that are open, too, and are answered when every broker goes by them.
+Answers hold keys: a client that may manage the namespace may read them. ``entity`` is the path of an entity; empty for
+the namespace. Changes also apply to open connections. The node answers when every broker applies them.
 """
 
 from collections.abc import Mapping
@@ -26,8 +25,10 @@ def list_all(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def set_one(broker: Broker, body: object, respond: Respond) -> None:
-    """Make a policy, or change the rights and keys of the one of that name; reply with it. Keys that are not given are
-    made for a new policy and stay for an old one."""
+    """Make a policy, or change the rights and keys of the one of that name; reply with it.
+
+    A new policy gets new keys for missing ones; an old one keeps them.
+    """
     arguments = body_of(body)
     owner, name = _owner(arguments), text(arguments, "name")
     old = next((policy for policy in broker.policies.of(owner) if policy.name == name), None)
@@ -38,7 +39,7 @@ def set_one(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def regenerate(broker: Broker, body: object, respond: Respond) -> None:
-    """Put a new key in the place of the primary one, or of the ``secondary``; reply with the policy."""
+    """Replace the primary key, or the ``secondary``, by a new one; reply with the policy."""
     arguments = body_of(body)
     policy = broker.policies.regenerate_key(
         _owner(arguments), text(arguments, "name"), secondary=boolean(arguments, "secondary")
@@ -47,7 +48,7 @@ def regenerate(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def delete(broker: Broker, body: object, respond: Respond) -> None:
-    """Take a policy away from everybody who uses it."""
+    """Delete a policy and the access of its users."""
     arguments = body_of(body)
     broker.policies.delete(_owner(arguments), text(arguments, "name"))
     broker.when_followed(lambda: respond(success()))
