@@ -1,9 +1,9 @@
-"""Namespaces of the server: create, list, get, update, migrate, delete, and new keys, on the `$management` node of the
-default one.
+"""Namespaces of the server: create, list, get, update, migrate, delete, and new keys.
 
-Who may manage the default namespace is the server's operator. Options are maps by the names of `OPTIONS`; a number of
-the tier that is null is the tier's again. Answers to ``create``, ``get`` and new keys have keys: who made a namespace
-hands them on. Changes are answered when every broker goes by them.
+They are on the default namespace's `$management` node: a client that may manage it is the server's operator. Options
+are maps by the names of `OPTIONS`; null for a number of the tier restores the tier's value. Answers to ``create``,
+``get`` and new keys hold keys: the creator of a namespace passes them on. The node answers a change when every broker
+applies it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -41,18 +41,18 @@ OPTIONS: Final[dict[str, str]] = {
     "units-max": "units_max",
     LIMITS: "limits",
 }
-"""Name in requests and answers -> field of `NamespaceOptions`; those of `THROTTLING` stand beside them."""
+"""Name in requests and answers -> field of `NamespaceOptions`; those of `THROTTLING` are on the same level."""
 THROTTLING: Final[dict[str, str]] = {
     "throttling" if name == "policy" else name.replace("_", "-").replace("per-s", "per-second"): name
     for name in ThrottlingSettings.__struct_fields__
 }
-"""The same of `ThrottlingSettings`."""
+"""Name in requests and answers -> field of `ThrottlingSettings`."""
 _UNITS: Final = ("units", "units_min", "units_max")
 _INT_MAX: Final = (1 << 63) - 1
 
 
 def create(namespaces: Namespaces, body: object, respond: Respond) -> None:
-    """Make a namespace of that ``name``, with a policy of all rights; reply with what it became."""
+    """Make a namespace of that ``name`` with a policy of all rights; reply with its description."""
     arguments = body_of(body)
     with _named_as_asked():
         broker = namespaces.create(text(arguments, "name"), _changed(NamespaceOptions(), _options(arguments)))
@@ -60,7 +60,7 @@ def create(namespaces: Namespaces, body: object, respond: Respond) -> None:
 
 
 def list_all(namespaces: Namespaces, body: object, respond: Respond) -> None:
-    """Reply with all, in order of name."""
+    """Reply with all namespaces, in order of name."""
     body_of(body)
 
     def counted(connections: Mapping[str, int]) -> None:
@@ -72,12 +72,12 @@ def list_all(namespaces: Namespaces, body: object, respond: Respond) -> None:
 
 
 def get(namespaces: Namespaces, body: object, respond: Respond) -> None:
-    """Reply with one, its policy of all rights included if it still has that."""
+    """Reply with one namespace, including its policy of all rights if that still exists."""
     _reply_with(namespaces, namespaces.named(text(body_of(body), "name")), respond, keys=True)
 
 
 def update(namespaces: Namespaces, body: object, respond: Respond) -> None:
-    """Change the options that are given and leave the others; reply with what it became."""
+    """Change the given options only; reply with the result."""
     arguments = body_of(body)
     given = _options(arguments)
     with _named_as_asked():
@@ -86,8 +86,10 @@ def update(namespaces: Namespaces, body: object, respond: Respond) -> None:
 
 
 def migrate(namespaces: Namespaces, body: object, respond: Respond) -> None:
-    """Make it a premium namespace, with the other options that are given, while it is in use; reply with what it
-    became. Its credits end with that."""
+    """Make it a premium namespace while it is in use, with the other given options; reply with the result.
+
+    It no longer uses credits afterwards.
+    """
     arguments = body_of(body)
     given = {"tier": Tier.PREMIUM.value, "throttling": ThrottlingPolicy.OFF.value, **_options(arguments)}
     with _named_as_asked():
@@ -96,14 +98,16 @@ def migrate(namespaces: Namespaces, body: object, respond: Respond) -> None:
 
 
 def delete(namespaces: Namespaces, body: object, respond: Respond) -> None:
-    """Take a namespace out with all that is in it: its clients are disconnected."""
+    """Delete a namespace with its content and disconnect its clients."""
     namespaces.delete(text(body_of(body), "name"))
     namespaces.when_followed(lambda: respond(success()))
 
 
 def reset_keys(namespaces: Namespaces, body: object, respond: Respond) -> None:
-    """Make the policy that a namespace begins with anew, with new keys: the way back in for who has lost it. Reply with
-    what it became."""
+    """Restore the initial policy of a namespace with new keys; reply with the result.
+
+    This restores access for an owner who has lost the keys.
+    """
     broker = namespaces.named(text(body_of(body), "name"))
     broker.policies.set("", SasPolicy(ROOT_POLICY, Right.MANAGE, "", ""))
     namespaces.when_followed(lambda: _reply_with(namespaces, broker, respond, keys=True))
@@ -114,7 +118,7 @@ def reset_keys(namespaces: Namespaces, body: object, respond: Respond) -> None:
 
 @contextmanager
 def _named_as_asked() -> Iterator[None]:
-    """What is refused has the name of its option."""
+    """Name the request's option in errors about a field."""
     try:
         yield
     except ArgumentError as error:
@@ -125,7 +129,7 @@ def _named_as_asked() -> Iterator[None]:
 
 
 def _options(arguments: Mapping[object, object]) -> dict[str, object]:
-    """By the names of `OPTIONS` and `THROTTLING`. Raises `ArgumentError` for any other."""
+    """Return options by the names of `OPTIONS` and `THROTTLING`. Raises `ArgumentError` for any other name."""
     known = (*OPTIONS, *THROTTLING)
     found: dict[str, object] = {}
     for name, value in mapping(arguments, "options").items():
@@ -136,8 +140,10 @@ def _options(arguments: Mapping[object, object]) -> dict[str, object]:
 
 
 def _changed(old: NamespaceOptions, given: Mapping[str, object]) -> NamespaceOptions:
-    """The options with those that are given. Without a range of units the number of units is the range. Raises
-    `ArgumentError`."""
+    """Return the options with the given changes. Raises `ArgumentError`.
+
+    Without a range of units the number of units is the range.
+    """
     changes: dict[str, Any] = {}
     throttling: dict[str, Any] = {}
     for name, value in given.items():
@@ -177,7 +183,7 @@ def _tier(value: object) -> Tier:
 
 
 def _integer(name: str, value: object) -> int:
-    """AMQP's narrow integers are a subclass of Python's: what checks options wants the plain one."""
+    """Convert AMQP's narrow integers, a subclass of Python's, to plain integers for the check of options."""
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _INT_MAX:
         raise ArgumentError(name, value, "a whole number")
     return int(value)
@@ -195,7 +201,7 @@ def _reply_with(namespaces: Namespaces, broker: Broker, respond: Respond, *, key
 
 
 def _ask_connections(namespaces: Namespaces, then: Callable[[Mapping[str, int]], None]) -> None:
-    """AMQP connections to all brokers, by the namespace's name; those without any left out."""
+    """Count the AMQP connections to all brokers by namespace name, without those that have none."""
 
     def asked(status: Mapping[Any, Any]) -> None:
         found: dict[str, int] = {}
@@ -227,7 +233,7 @@ def _counts(broker: Broker, connections: int) -> dict[object, object]:
 
 
 def _keys(broker: Broker) -> dict[object, object]:
-    """Of the policy that it was made with, or of another one of all rights."""
+    """Return the keys of the initial policy, or of another one of all rights."""
     able = [policy for policy in broker.access if policy.rights is Right.MANAGE]
     for policy in sorted(able, key=lambda one: one.name != ROOT_POLICY)[:1]:
         return {"policy": policy.name, "primary-key": policy.primary_key, "secondary-key": policy.secondary_key}

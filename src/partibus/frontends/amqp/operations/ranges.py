@@ -1,7 +1,6 @@
-"""`partibus:partitions`, `partibus:wait`, `partibus:read-range` and `partibus:read-fates`: an entity by partition and
-position, without locks.
+"""`partibus:partitions`, `wait`, `read-range` and `read-fates`: an entity by partition and position, without locks.
 
-Operations of our own, for readers that want everything in parallel: one request, one large answer, which leaves as the
+These are extensions for readers that read everything in parallel: one request, one large answer, which is sent as the
 store packed it (`partition.protocol.ports.RangeFrame`).
 """
 
@@ -29,12 +28,12 @@ WAIT = "partibus:wait"
 READ_RANGE = "partibus:read-range"
 READ_FATES = "partibus:read-fates"
 WAIT_MAX_MS = 25_000
-"""Below the time after which clients and what is between them and a broker take a silent request for lost."""
+"""The longest wait, below the time after which clients and intermediaries take a silent request for lost."""
 FATES_MAX = 50_000
-"""Lines in one answer: some 40 bytes each."""
+"""The most lines in one answer: some 40 bytes each."""
 LONG = 0x81
 _MAP_VERSION = 1
-"""No partition of these entities ever comes or goes."""
+"""The version of the partition map, which never changes for these entities."""
 
 
 def partitions(request: EntityRequest) -> None:
@@ -49,7 +48,7 @@ def partitions(request: EntityRequest) -> None:
 
 
 def wait(request: EntityRequest) -> None:
-    """As `partitions`, as soon as the end of one is above the ``positions`` of the request, or its time is over."""
+    """Reply as `partitions`, once the end of a partition exceeds the request's ``positions``, or at the time-out."""
     check_readable(request)
     entity, kind = request.entity, request.kind
     positions = by_partition(request.arguments, "positions", len(entity.route.partitions), 0, POSITION_MAX)
@@ -83,7 +82,7 @@ def _map(request: EntityRequest, found: list[Inspected]) -> dict[object, object]
         )
     return {
         "entity": subqueue_path(queue.name, kind),
-        # An entity's number is not used again in its namespace; two namespaces do not make one in the same millisecond.
+        # A namespace does not reuse an entity's number; two namespaces do not make one in the same millisecond.
         "entity-id": f"{queue.entity_id}-{queue.created_ms}" + (f"-{kind}" if kind else ""),
         "map-version": Int(_MAP_VERSION),
         "partitions": rows,
@@ -91,8 +90,10 @@ def _map(request: EntityRequest, found: list[Inspected]) -> dict[object, object]
 
 
 def read_range(request: EntityRequest) -> None:
-    """Reply with the first part of a range: ``count`` messages in a ``frame``, and where to go on. Each is paid for as
-    one that is peeked at."""
+    """Reply with the first part of a range: ``count`` messages in a ``frame``, and the next position.
+
+    Each message is charged as a peeked one.
+    """
     request.check_not_exhausted(Operation.PEEK)
     check_readable(request)
     entity, arguments, respond = request.entity, request.arguments, request.respond
@@ -121,7 +122,7 @@ def read_range(request: EntityRequest) -> None:
 
 
 def read_fates(request: EntityRequest) -> None:
-    """Reply with lines of the log of fates, in parallel arrays."""
+    """Reply with lines of the disposition log, in parallel arrays."""
     check_readable(request)
     entity, arguments, respond = request.entity, request.arguments, request.respond
     partition = partition_of(request)
@@ -141,13 +142,13 @@ def read_fates(request: EntityRequest) -> None:
 
 
 def check_readable(request: EntityRequest) -> None:
-    """Raises `InvalidOperation` for a topic: its messages are in its subscriptions."""
+    """Raise `InvalidOperation` for a topic: its messages are in its subscriptions."""
     queue = request.entity.queue
     if queue.kind is EntityKind.TOPIC:
         raise InvalidOperation(f"'{queue.name}' is a topic. Read one of its subscriptions.")
 
 
 def partition_of(request: EntityRequest) -> PartitionHandle:
-    """The partition that a request names. Raises `ArgumentError`."""
+    """Return the partition that a request names. Raises `ArgumentError`."""
     found = request.entity.route.partitions
     return found[integer(request.arguments, "partition-id", 0, len(found) - 1)]

@@ -1,7 +1,7 @@
 """`com.microsoft:receive-by-sequence-number`: the only way to a deferred message.
 
-Messages that are to be deleted at once are locked first and then completed when there are several: a request that ends
-in an error has deleted nothing then.
+Several messages to be deleted at once are locked first and then completed, so that a request that ends in an error has
+deleted none.
 """
 
 from collections import deque
@@ -28,14 +28,16 @@ from partibus.tracing.tracer import Held
 
 NAME = "com.microsoft:receive-by-sequence-number"
 DELETE, PEEK_LOCK = 0, 1
-"""Values of ``receiver-settle-mode``."""
+"""The values of ``receiver-settle-mode``."""
 STEP_COUNT: Final = 32
-"""Messages asked for at a time, so that what is too much for one reply is noticed before all of it is in memory."""
+"""The messages requested per step, so that too large a reply is noticed before all of it is in memory."""
 
 
 def receive_deferred(request: EntityRequest) -> None:
-    """Reply with ``messages`` in the order of the numbers, all of them or an error; after an error nothing stays under
-    lock. Messages that are too much for one reply are an error, too."""
+    """Reply with all ``messages`` in the order of the numbers, or an error; after an error no lock remains.
+
+    Messages that exceed the size of one reply are an error, too.
+    """
     arguments = request.arguments
     request.entity.check_receive()
     numbers = sequence_numbers(arguments)
@@ -49,7 +51,7 @@ def receive_deferred(request: EntityRequest) -> None:
 
 
 class _Reception:
-    """One request, from step to step."""
+    """One request, executed in steps."""
 
     def __init__(self, request: EntityRequest, numbers: list[int], *, delete: bool) -> None:
         entity = request.entity
@@ -71,7 +73,7 @@ class _Reception:
         self._size_bytes = 0
 
     def go_on(self) -> None:
-        """Ask for the next few."""
+        """Request the messages of the next step."""
         if not self._steps:
             self._finish()
             return
@@ -110,7 +112,7 @@ class _Reception:
                 self._fail(error_of(reply, name))
 
     def _fail(self, error: PartibusError) -> None:
-        """Give back what is locked already, as if nobody had asked."""
+        """Release the locks taken so far, without a trace of the request."""
         for partition, granted in self._granted:
             partition.submit(Settle(0, self._request.kind, Outcome.RELEASE, _tokens(granted)))
         self._request.respond(failure(error))
@@ -134,7 +136,7 @@ class _Reception:
             if trouble is not None and not self._granted:
                 self._request.respond(failure(error_of(trouble, self._request.entity.queue.name)))
             else:
-                # What is deleted is handed over whatever became of the rest: it exists nowhere else.
+                # Return deleted messages whatever happened to the others: they exist nowhere else.
                 self._reply()
 
         ask_all(

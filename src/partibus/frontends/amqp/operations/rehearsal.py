@@ -1,6 +1,6 @@
-"""`partibus:rehearse-failure` and what belongs to it: partitions that are away or slow on purpose, on the `$management`
-node that belongs to no entity. Answered when every broker of the namespace goes by it.
+"""Fault injection (`partibus:rehearse-failure` and others): makes partitions unavailable or slow.
 
+The operations are on the namespace's `$management` node, which answers when every broker of the namespace applies them.
 A request names either ``store`` or ``entity``; with an entity, ``partitions`` may name some of its partitions.
 """
 
@@ -24,20 +24,20 @@ DELAY_MAX_MS: Final = 3_600_000
 
 
 def fail(broker: Broker, body: object, respond: Respond) -> None:
-    """Commands to the partitions are refused as by a store that is away, and their receivers told."""
+    """Refuse commands to the partitions as with an unavailable store, and tell their receivers."""
     _begin(broker, body_of(body), Effect(fails=True))
     broker.when_followed(lambda: respond(success()))
 
 
 def slow(broker: Broker, body: object, respond: Respond) -> None:
-    """Every command to the partitions is ``delay-ms`` late."""
+    """Delay every command to the partitions by ``delay-ms``."""
     arguments = body_of(body)
     _begin(broker, arguments, Effect(delay_ms=integer(arguments, "delay-ms", 1, DELAY_MAX_MS)))
     broker.when_followed(lambda: respond(success()))
 
 
 def heal(broker: Broker, body: object, respond: Respond) -> None:
-    """End rehearsals, or with ``all`` every one; reply with how many ended, ``ended``."""
+    """End matching faults, or with ``all`` every fault; reply with their number, ``ended``."""
     arguments = body_of(body)
     rehearsals = broker.rehearsals
     if boolean(arguments, "all"):
@@ -56,7 +56,7 @@ def heal(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def list_all(broker: Broker, body: object, respond: Respond) -> None:
-    """Reply with all ``rehearsals`` that go on."""
+    """Reply with all active ``rehearsals``."""
     _check_operator(broker)
     respond(success({"rehearsals": [dict(rule) for rule in to_plain(broker.rehearsals.all())]}))
 
@@ -77,7 +77,7 @@ def _begin(broker: Broker, arguments: Mapping[object, object], effect: Effect) -
 
 
 def _check_operator(broker: Broker) -> None:
-    """Stores are shared by all namespaces."""
+    """Check that the client is the operator: stores are shared by all namespaces."""
     if not broker.is_default:
         raise InvalidOperation(
             f"Stores and all rehearsals are the server's, and '{broker.namespace.name}' is one of its namespaces. "
@@ -86,7 +86,7 @@ def _check_operator(broker: Broker) -> None:
 
 
 def _target(arguments: Mapping[object, object]) -> tuple[str, str]:
-    """Store and entity: one of them is empty."""
+    """Return store and entity; one of them is empty."""
     store, entity = optional_text(arguments, "store") or "", optional_text(arguments, "entity") or ""
     if bool(store) == bool(entity):
         raise ArgumentError("entity", entity, "the name of an entity where no store is named, and only there")

@@ -1,4 +1,4 @@
-"""`com.microsoft:renew-lock`: hold messages for another LockDuration (row C18)."""
+"""`com.microsoft:renew-lock`: extends locks by another LockDuration (row C18)."""
 
 from typing import Any
 from uuid import UUID
@@ -20,8 +20,11 @@ TIMESTAMP = 0x83
 
 
 def renew_lock(request: EntityRequest) -> None:
-    """Reply with ``expirations``, in the order of the tokens. When one of them is not held any more that is the answer;
-    tokens of other partitions than its own are renewed all the same, and told so by nobody."""
+    """Reply with ``expirations``, in the order of the tokens.
+
+    If a lock is no longer held, the reply is that error. Locks in other partitions are renewed all the same, without a
+    report.
+    """
     entity, kind, respond = request.entity, request.kind, request.respond
     if entity.queue.requires_session and kind == SubqueueKind.ACTIVE:
         raise InvalidOperation(

@@ -1,6 +1,6 @@
 """`add-rule`, `remove-rule`, `enumerate-rules`: the rules of a subscription (section 6.3).
 
-Rules are the namespace's, so a change is answered when every broker goes by it.
+Rules belong to the namespace, so the node answers a change when every broker applies it.
 """
 
 from partibus.errors import InvalidOperation
@@ -16,12 +16,12 @@ REMOVE = "com.microsoft:remove-rule"
 ENUMERATE = "com.microsoft:enumerate-rules"
 
 PAGE_RULES_MAX = 1_000
-"""Rules in one answer: a page of them, at a kilobyte of text each, is no larger than a message."""
+"""The most rules in one answer: a page, at a kilobyte of text each, is no larger than a message."""
 INT_MAX = (1 << 31) - 1
 
 
 def add(request: EntityRequest) -> None:
-    """Add the rule ``rule-name`` as ``rule-description`` says. A text that can't be parsed is refused here."""
+    """Add the rule ``rule-name`` from ``rule-description``; refuse a text that can't be parsed."""
     subscription = _subscription(request)
     rule = read_rule(text(request.arguments, "rule-name"), mapping(request.arguments, "rule-description"))
     broker = request.connection.broker
@@ -38,7 +38,7 @@ def remove(request: EntityRequest) -> None:
 
 
 def enumerate_rules(request: EntityRequest) -> None:
-    """Reply with ``rules`` by name, ``top`` of them behind the first ``skip``; 204 behind the last one."""
+    """Reply with ``top`` ``rules`` by name after the first ``skip``; 204 after the last one."""
     rules = _subscription(request).rules
     skip = integer(request.arguments, "skip", 0, INT_MAX, 0)
     top = integer(request.arguments, "top", 1, INT_MAX, PAGE_RULES_MAX)
@@ -54,7 +54,7 @@ def _described(rule: Rule) -> dict[object, object]:
 
 
 def _subscription(request: EntityRequest) -> Subscription:
-    """The subscription that the request is about. Raises `InvalidOperation`."""
+    """Return the subscription of the request. Raises `InvalidOperation`."""
     entity = request.entity.queue
     if not isinstance(entity, Subscription):
         raise InvalidOperation(

@@ -1,7 +1,7 @@
-"""Requests that concern several partitions: who is asked what, and the answers together.
+"""Requests to several partitions: distribution of the commands, and collection of the answers.
 
-Each partition does its part or does not, alone: what one has done stays done when another one could not. The operations
-say what that means to their callers.
+Each partition succeeds or fails alone: the work of one stays done when another fails. The operations explain the
+consequences to their callers.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ Ask = tuple[PartitionHandle, Command]
 
 
 def ask_all(asks: Sequence[Ask], on_answered: Callable[[list[Any]], None]) -> None:
-    """Give each partition its command; call once with all replies, in the order of the commands."""
+    """Send each partition its command; call back once with all replies, in the order of the commands."""
     replies: list[Any] = [None] * len(asks)
     missing = len(asks)
 
@@ -43,8 +43,10 @@ def ask_all(asks: Sequence[Ask], on_answered: Callable[[list[Any]], None]) -> No
 
 
 def counters_by_partition(entity: Entity, what: str, numbers: Iterable[int]) -> dict[PartitionHandle, list[int]]:
-    """Counters of sequence numbers by the partition that they name (D9). Raises `MessageNotFound`, which calls the
-    messages ``what``, for numbers that no message of this entity can have."""
+    """Group counters of sequence numbers by the partition that they name (D9).
+
+    Raises `MessageNotFound`, which calls the messages ``what``, for numbers that no message of this entity can have.
+    """
     partitions = entity.route.partitions
     found: dict[PartitionHandle, list[int]] = {}
     strange: list[int] = []
@@ -60,17 +62,18 @@ def counters_by_partition(entity: Entity, what: str, numbers: Iterable[int]) -> 
 
 
 def numbers_of(partition: PartitionHandle, counters: Iterable[int]) -> list[int]:
-    """Sequence numbers as they are on the wire."""
+    """Return sequence numbers as they are on the wire."""
     return [partition.partition_id << COUNTER_BITS | counter for counter in counters]
 
 
 def tokens_by_partition(
     entity: Entity, tokens: Iterable[UUID], held: HeldSession | None, lost: PartibusError
 ) -> dict[PartitionHandle, list[LockToken]]:
-    """Lock tokens by the partition that they name, each once. Raises ``lost``, before anything is done, for a token
-    that was never given out here, or is not of the session under lock.
+    """Group lock tokens by the partition that they name, without repetitions.
 
-    Tokens are told apart by their bytes: a client can choose thousands of UUIDs with one hash."""
+    Raises ``lost``, before any command is sent, for a token that this entity never issued, or that is not of the held
+    session. Tokens are compared by their bytes: a client can choose thousands of UUIDs with one hash.
+    """
     partitions = entity.route.partitions
     found: dict[PartitionHandle, list[LockToken]] = {}
     for token in {token.bytes: token for token in tokens}.values():
@@ -85,10 +88,10 @@ def tokens_by_partition(
 
 
 def held_session(request: EntityRequest) -> HeldSession | None:
-    """The lock of the session that a request is about; None on a sub-queue without sessions.
+    """Return the lock of the request's session; None on a sub-queue without sessions.
 
-    Raises `ArgumentError` when it names none, and `SessionLockLost` when a link of the same connection does not hold
-    it: a session's messages are its holder's alone (section 5.3).
+    Raises `ArgumentError` if the request names none, and `SessionLockLost` if no link of the same connection holds it:
+    only its holder may use a session's messages (section 5.3).
     """
     entity = request.entity
     session = optional_text(request.arguments, SESSION_ID)

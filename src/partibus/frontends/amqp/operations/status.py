@@ -6,16 +6,16 @@ from partibus.frontends.amqp.errors import CONDITIONS
 from partibus.frontends.amqp.node import Reply
 
 ANSWER_BYTES_MAX = 8 << 20
-"""Of messages that one answer brings: what is more, the next request asks for."""
+"""The bytes of messages in one answer; a client requests the rest with its next request."""
 
 
 def success(body: dict[object, object] | None = None) -> Reply:
-    """200 with a body."""
+    """Return 200 with a body."""
     return Reply({"statusCode": Int(200), "statusDescription": "OK"}, body if body is not None else {})
 
 
 def no_content(condition: str | None = None) -> Reply:
-    """204: nothing there, which is no error; some operations name a condition all the same."""
+    """Return 204, an empty result that is no error; some operations add a condition."""
     properties: dict[str, object] = {"statusCode": Int(204), "statusDescription": "No Content"}
     if condition is not None:
         properties["errorCondition"] = Symbol(condition)
@@ -23,6 +23,6 @@ def no_content(condition: str | None = None) -> Reply:
 
 
 def failure(error: PartibusError) -> Reply:
-    """The status code and condition of an error; clients prefer the condition."""
+    """Return the status code and condition of an error; clients prefer the condition."""
     condition, code = CONDITIONS[type(error)]
     return Reply({"statusCode": Int(code), "statusDescription": str(error), "errorCondition": Symbol(condition)})

@@ -1,7 +1,7 @@
-"""`com.microsoft:update-disposition`: settle messages by their lock tokens (section 5.3).
+"""`com.microsoft:update-disposition`: settles messages by their lock tokens (section 5.3).
 
-Clients do so when the link that brought a message is gone, and for deferred messages always. On a sub-queue without
-sessions any connection with Listen may.
+Clients use it when the link that delivered a message has ended, and always for deferred messages. On a sub-queue
+without sessions any connection with Listen may use it.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,10 @@ NAME = "com.microsoft:update-disposition"
 
 
 def update_disposition(request: EntityRequest) -> None:
-    """Reply when all are settled, durably. When the lock of one of them is lost that is the answer, and the others are
-    settled all the same. In a transaction: reply when it is noted down for the commit."""
+    """Reply when all are settled, durably; in a transaction, when the settlement is noted for the commit.
+
+    If a lock is lost, the reply is that error, and the others are settled all the same.
+    """
     if request.transaction is not None:
         transaction = request.connection.transactions.find(request.transaction)
         with transaction.operation():
@@ -64,7 +66,7 @@ def update_disposition(request: EntityRequest) -> None:
 
 
 def _trace(request: EntityRequest, partition: PartitionHandle, command: Settle) -> OnEnded | None:
-    """Of what was received by number, or over HTTP: a link knows what it has brought."""
+    """Return the trace of messages received by number or over HTTP; a link traces its own deliveries."""
     entity = request.entity
     if entity.tracer is None:
         return None
@@ -75,7 +77,7 @@ def _trace(request: EntityRequest, partition: PartitionHandle, command: Settle) 
 def _read(
     request: EntityRequest,
 ) -> tuple[list[tuple[PartitionHandle, Settle]], MessageLockLost | SessionLockLost]:
-    """What each partition is to do, and what is answered when a lock is lost."""
+    """Return the commands per partition, and the error for a lost lock."""
     entity, arguments = request.entity, request.arguments
     held = held_session(request)
     settlement = _settlement(arguments)
