@@ -1,8 +1,8 @@
-"""What an operation of an entity's `$management` node is given (sections 6.2 and 6.3).
+"""The input of an operation on an entity's `$management` node (sections 6.2 and 6.3).
 
-An operation is a function of one `EntityRequest`: it reads the arguments, raises a `PartibusError` for what is wrong
-with them, and calls ``respond`` once, now or later. On whose behalf a client asks (its ``associated-link-name``) is
-not looked at: that link may be gone, and what is asked for needs locks and rights, not links.
+An operation is a function of one `EntityRequest`. It reads the arguments, raises a `PartibusError` for invalid ones,
+and calls ``respond`` once, now or later. It ignores the client's ``associated-link-name``: that link may have ended,
+and the operations need locks and rights, not links.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,8 +29,10 @@ SESSION_ID: Final = "session-id"
 
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
-"""Have something called after so many milliseconds of real time: how long clients wait is no matter of the broker's
-clock (D26)."""
+"""A function that schedules a call after a number of milliseconds of real time.
+
+A client's waiting time does not depend on the broker's clock (D26).
+"""
 
 
 class HeldSession(NamedTuple):
@@ -44,21 +46,21 @@ class HeldSessions(Protocol):
     """The sessions that the receiver links of one connection hold."""
 
     def find(self, entity: Entity, session: str) -> HeldSession | None:
-        """The session's lock; None when no link of this connection holds it (any more)."""
+        """Return the session's lock; None if no link of this connection holds it."""
         ...
 
 
 class ConnectionState(Struct):
-    """What operations may use of the connection that their request came on."""
+    """The state of the connection that operations may use."""
 
     broker: Broker
     claims: Claims
     ingress: Ingress
     sessions: HeldSessions
     transactions: Transactions
-    """Those that its coordinator links have declared."""
+    """The transactions that its coordinator links have declared."""
     call_later: CallLater
-    """0 ms: when others have had their turn."""
+    """A timer; 0 ms: after others have had their turn."""
     client: str = ""
     """The container id of the client's open."""
 
@@ -68,16 +70,16 @@ class EntityRequest(Struct):
 
     entity: Entity
     kind: int
-    """Of the sub-queue (`partition.protocol.keys.SubqueueKind`)."""
+    """The kind of the sub-queue (`partition.protocol.keys.SubqueueKind`)."""
     arguments: Mapping[object, object]
     """The body of the request."""
     transaction: bytes | None
-    """The transaction that it is to be part of (section 8)."""
+    """The transaction that the request names (section 8)."""
     connection: ConnectionState
     respond: Respond
 
     def lock_of(self, session: str) -> HeldSession:
-        """The lock of a session. Raises `SessionLockLost` when no link of the same connection holds it."""
+        """Return the lock of a session. Raises `SessionLockLost` if no link of the same connection holds it."""
         held = self.connection.sessions.find(self.entity, session)
         if held is None:
             raise SessionLockLost(self.entity.queue.name, session)
@@ -85,18 +87,20 @@ class EntityRequest(Struct):
 
     @property
     def throttle(self) -> Throttle:
-        """What counts the namespace's credits."""
+        """The throttle of the namespace's credits."""
         return self.connection.broker.throttle
 
     def when_paid(self, operation: Operation, count: int, go_on: Callable[[], None]) -> None:
-        """Go on when the namespace has credits for ``count`` units, else respond that it has not. A `PartibusError` of
-        ``go_on`` is the response, too."""
+        """Go on if the namespace has credits for ``count`` units; otherwise respond with the refusal.
+
+        A `PartibusError` of ``go_on`` is sent as the response, too.
+        """
         if self.throttle.uses is not None:
             self.throttle.uses.add(self.entity.queue.name, client_name(self.connection.client), operation, 1, count)
         if_paid(self.throttle, operation, count, self.respond, go_on)
 
     def when_sends_paid(self, count: int, go_on: Callable[[], None]) -> None:
-        """As `when_paid`, of so many messages that are sent to the entity."""
+        """Do as `when_paid`, for ``count`` messages that are sent to the entity."""
         self.note_sends(count)
         if not self.throttle.active:
             go_on()
@@ -107,7 +111,7 @@ class EntityRequest(Struct):
             known(at_once)
 
     def note_sends(self, count: int) -> None:
-        """So many messages are to be sent to the entity."""
+        """Count ``count`` messages that are to be sent to the entity."""
         uses, queue = self.throttle.uses, self.entity.queue
         if uses is not None:
             client = client_name(self.connection.client)
@@ -116,14 +120,14 @@ class EntityRequest(Struct):
                 uses.add(queue.name, client, Operation.FILTER, 1, count * queue.rule_count)
 
     def check_not_exhausted(self, operation: Operation) -> None:
-        """Raises `ServerBusy` when there is nothing left in this period, before anything is done for the request."""
+        """Raise `ServerBusy` if this period has no credits left, before any work for the request."""
         if self.throttle.enforces and self.throttle.refuses(operation):
             self.throttle.refused(operation)
             raise self.throttle.refusal()
 
 
 def if_paid(throttle: Throttle, operation: Operation, count: int, respond: Respond, go_on: Callable[[], None]) -> None:
-    """See `EntityRequest.when_paid`."""
+    """Go on if the namespace has credits (`EntityRequest.when_paid`)."""
     if not throttle.active:
         go_on()
         return

@@ -1,4 +1,4 @@
-"""`com.microsoft:schedule-message`: send messages that become active later, and learn their sequence numbers."""
+"""`com.microsoft:schedule-message`: sends messages that become active later, and returns their sequence numbers."""
 
 from typing import Any
 
@@ -20,13 +20,15 @@ from partibus.tracing.tracer import OnEnded, Step
 NAME = "com.microsoft:schedule-message"
 LONG = 0x81
 AT_ONCE_MAX = 512
-"""Messages of a request that are looked at before others have their turn: some eight milliseconds."""
+"""The messages of a request that are checked before others have their turn: some eight milliseconds."""
 
 
 def schedule_message(request: EntityRequest) -> None:
-    """Reply with ``sequence-numbers``, in the order of the messages, once all are stored; what is due already becomes
-    active at once. When some could not be stored that is the answer, and the others are cancelled again. In a
-    transaction: the numbers are given now, the messages stored at the commit."""
+    """Reply with ``sequence-numbers``, in the order of the messages, once all are stored.
+
+    A message that is due already becomes active at once. If some could not be stored, the reply is that error, and the
+    others are cancelled again. In a transaction the numbers are returned now, and the messages stored at the commit.
+    """
     request.check_not_exhausted(Operation.SEND)
     if request.transaction is None:
         _schedule(request)
@@ -59,7 +61,7 @@ def _schedule(request: EntityRequest) -> None:
     messages: list[Message] = []
 
     def look_on() -> None:
-        """Look at the next messages; then send all."""
+        """Check the next messages; then send all."""
         try:
             _read(request, payloads, messages, AT_ONCE_MAX)
         except PartibusError as error:
@@ -99,7 +101,7 @@ def _reply(request: EntityRequest, numbers: list[int]) -> None:
 
 
 def _payloads(request: EntityRequest) -> list[object]:
-    """Return what the request has where its messages belong. Raises what refuses all of them."""
+    """Return the request's list of messages. Raises the error that refuses all of them."""
     entity = request.entity
     if request.kind != SubqueueKind.ACTIVE:
         raise InvalidOperation(
@@ -110,8 +112,10 @@ def _payloads(request: EntityRequest) -> list[object]:
 
 
 def _read(request: EntityRequest, payloads: list[object], found: list[Message], count: int) -> None:
-    """Add the next ``count`` messages to those that were found. What the request repeats of a message beside it (its
-    keys, say) is not looked at."""
+    """Decode the next ``count`` messages into ``found``.
+
+    Fields of the request that repeat a part of a message (its keys, for example) are ignored.
+    """
     entity = request.entity
     request.connection.ingress.begin()
     for item in payloads[len(found) : len(found) + count]:

@@ -1,7 +1,7 @@
 """Operations on sessions: renew, state, list (sections 4.4 and 6.3).
 
-All but the list need the session's lock, and it is that of a link of the same connection: what the requests name, the
-session's id, is no secret.
+All but the list need the session's lock, held by a link of the same connection: the session's id in a request is no
+secret.
 """
 
 from typing import Any
@@ -23,15 +23,14 @@ LIST = "com.microsoft:get-message-sessions"
 
 STATE = "session-state"
 EVER_MS = 253_402_300_800_000
-"""The year 10000, how .NET's latest date comes over the wire: whoever gives no date lists sessions that have messages
-or a state."""
+"""The year 10000, .NET's latest date: a client without a date lists sessions that have messages or a state."""
 NOT_FOUND = "com.microsoft:session-not-found"
 STRING = 0xB1
 INT_MAX = (1 << 31) - 1
 
 
 def renew(request: EntityRequest) -> None:
-    """Reply with ``expiration``: the session, and every message handed out under its lock, is locked until then."""
+    """Reply with ``expiration``: the end of the lock of the session and of its delivered messages."""
     held = _held(request)
 
     def answered(reply: Any) -> None:
@@ -42,7 +41,7 @@ def renew(request: EntityRequest) -> None:
 
 
 def get_state(request: EntityRequest) -> None:
-    """Reply with ``session-state``, binary, or null where none is set."""
+    """Reply with ``session-state``, binary, or null if none is set."""
     held = _held(request)
 
     def answered(reply: Any) -> None:
@@ -53,7 +52,7 @@ def get_state(request: EntityRequest) -> None:
 
 
 def set_state(request: EntityRequest) -> None:
-    """Set ``session-state``; null clears it. The state is as large as one message at most."""
+    """Set ``session-state``; null clears it. The state may be as large as one message."""
     queue = request.entity.queue
     state = request.arguments.get(STATE)
     if STATE not in request.arguments or not isinstance(state, bytes | None):
@@ -70,7 +69,7 @@ def set_state(request: EntityRequest) -> None:
 
 
 def list_sessions(request: EntityRequest) -> None:
-    """Reply with ``sessions-ids`` (sic) and ``skip``, where the next page begins; 204 behind the last one."""
+    """Reply with ``sessions-ids`` (sic) and ``skip``, where the next page begins; 204 after the last one."""
     _check_sessions(request)
     skip = integer(request.arguments, "skip", 0, INT_MAX, 0)
     top = integer(request.arguments, "top", 1, INT_MAX)
@@ -98,13 +97,13 @@ def _check_sessions(request: EntityRequest) -> None:
 
 
 def _held(request: EntityRequest) -> HeldSession:
-    """The lock of the session that the request names. Raises `SessionLockLost` where this connection has it not."""
+    """Return the lock of the request's session. Raises `SessionLockLost` if this connection does not hold it."""
     _check_sessions(request)
     return request.lock_of(text(request.arguments, SESSION_ID))
 
 
 def _refused(request: EntityRequest, reply: Any) -> bool:
-    """Answer what went wrong; False if nothing did."""
+    """Respond with the error of a reply, if any; return whether there was one."""
     name = request.entity.queue.name
     if isinstance(reply, SessionLost):
         request.respond(failure(SessionLockLost(name, text(request.arguments, SESSION_ID))))

@@ -1,7 +1,7 @@
 """`partibus:sink` and `partibus:commit-sink`: store rows of a job, each once however often it is sent (row D5).
 
-Operations of our own, for writers like Spark. One request brings many messages, and is answered when all of them are
-durable. An error says that some may not be; the same request again stores what is missing, unless rows are not named.
+These are extensions for writers like Spark. One request carries many messages, and is answered when all of them are
+durable. An error says that some may not be. Repeating the request stores what is missing, unless rows are not named.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,16 +24,19 @@ PUT: Final = "partibus:sink"
 COMMIT: Final = "partibus:commit-sink"
 MESSAGES_MAX: Final = 10_000
 REQUEST_BYTES_MAX: Final = 1 << 20
-"""Of messages in one request, also where one message may not be that large: the more rows a partition gets at a time,
-the fewer commits."""
+"""The bytes of messages in one request, even if the limit of one message is lower: the more rows a partition gets at a
+time, the fewer commits.
+"""
 AT_ONCE_MAX: Final = 512
-"""Messages of a request that are looked at before others have their turn: some five milliseconds."""
+"""The messages of a request that are checked before others have their turn: some five milliseconds."""
 _KEY_MAX: Final = (1 << 63) - 1
 
 
 def put(request: EntityRequest) -> None:
-    """Reply with how many rows were ``accepted`` now, and how many were ``duplicates``: stored before. Each is paid
-    for as a message that is sent."""
+    """Reply with the number of rows ``accepted`` now, and of ``duplicates`` that were stored before.
+
+    Each row is charged as a sent message.
+    """
     request.check_not_exhausted(Operation.SEND)
     arguments, route, respond = request.arguments, request.entity.route, request.respond
     _check(request)
@@ -52,7 +55,7 @@ def put(request: EntityRequest) -> None:
             respond(success({"accepted": Int(count - result), "duplicates": Int(result)}))
 
     def look_on() -> None:
-        """At the next messages; then send all."""
+        """Check the next messages; then send all."""
         try:
             _read(request, payloads, messages)
         except PartibusError as error:
@@ -73,7 +76,7 @@ def put(request: EntityRequest) -> None:
         send_rows = partial(send, route, [messages], lambda errors: answered(errors[0] or 0 if errors else 0))
 
     def go_on() -> None:
-        """The writer waits while the stores have more to do than they should (D24)."""
+        """Send the messages; the writer waits while the stores exceed their limits (D24)."""
         if route.overloaded:
             route.when_relieved(go_on)
         else:
@@ -104,7 +107,7 @@ def _sink(arguments: Mapping[object, object]) -> int:
 
 
 def _read(request: EntityRequest, payloads: Sequence[object], found: list[Message]) -> None:
-    """Add the next messages to those that were found."""
+    """Decode the next messages into ``found``."""
     request.connection.ingress.begin()
     message_of, queue = request.connection.ingress.message_of, request.entity.queue
     for index in range(len(found), min(len(found) + AT_ONCE_MAX, len(payloads))):
