@@ -1,5 +1,4 @@
-"""A broker but for its stores: the namespace, its entities and the front ends, in the order in which they start and
-stop."""
+"""A broker without its stores: the namespace, its entities and the front ends, in the order of their start and stop."""
 
 import asyncio
 import logging
@@ -57,40 +56,41 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DRAIN_S = 0.2
-"""Between telling clients to go and closing their connections."""
+"""The pause between telling clients to go and closing their connections."""
 
 
 class Whole(Protocol):
-    """All brokers of the namespace: a client gets the same answer from each."""
+    """All brokers of the server: a client gets the same answer from each."""
 
     def announce(self, change: Change, followed: Callable[[], None]) -> None:
-        """See `partibus.namespace.announcing.Announce`."""
+        """Announce a change (`partibus.namespace.announcing.Announce`)."""
         ...
 
     async def health(self) -> Mapping[str, str]:
-        """By name of the store: "ok", or why sends or receives to it do not work."""
+        """Return "ok" by name of the store, or why sends or receives to it do not work."""
         ...
 
     async def status(self) -> dict[str, Any]:
-        """``brokers`` and ``stores``: lists of what is known of each."""
+        """Return ``brokers`` and ``stores``: lists of what is known of each."""
         ...
 
     async def measurements(self) -> Mapping[str, Measurements]:
-        """By broker, of those that answer."""
+        """Return the measurements of the brokers that answer."""
         ...
 
     async def advance(self, milliseconds: int) -> int:
-        """Move the manual clock; the new time, when everything that fell due has run and is durable."""
+        """Move the manual clock; returns the new time when everything due has run and is durable."""
         ...
 
     async def used(self) -> Iterable[int] | None:
-        """Ids of the queues that were used through any broker since this was asked last; None when it is another one
-        that deletes idle queues."""
+        """Return ids of the queues used through any broker since the last call; None when another broker deletes idle
+        queues.
+        """
         ...
 
 
 class Front:
-    """What clients see of a broker."""
+    """The part of a broker that clients see."""
 
     def __init__(
         self,
@@ -106,10 +106,14 @@ class Front:
         credits: Credits | None = None,
         broker_name: str = "broker-0",
     ) -> None:
-        """The certificate of ``settings`` is there already. ``stores`` are the ways to all stores by name, in the order
-        of their numbers; ``runtimes`` are of those that this broker owns at the moment; ``credits`` is the way to what
-        hands out credits, where there are other brokers. Raises what reading the catalog
-        does, and `UnusableFile` for a certificate."""
+        """Build the front ends; the certificate of ``settings`` exists already.
+
+        ``stores`` are the ways to all stores by name, in the order of their numbers. ``runtimes`` are those of the
+        stores that
+        this broker owns at the moment. ``credits`` is the way to the credits' allocator, where there are other brokers.
+        Raises
+        what reading the catalog does, and `UnusableFile` for a certificate.
+        """
         self._settings = settings
         self._loop = loop
         self._stores = list(stores.values())
@@ -197,7 +201,7 @@ class Front:
 
     @property
     def namespace(self) -> Namespace:
-        """The default one."""
+        """The default namespace."""
         return self.broker.namespace
 
     def _call_later(self, delay_ms: float, call: Callable[[], None]) -> asyncio.TimerHandle:
@@ -205,18 +209,20 @@ class Front:
 
     @property
     def connections(self) -> int:
-        """AMQP connections of clients."""
+        """The number of AMQP connections of clients."""
         return len(self._amqp.protocols)
 
     @property
     def connections_by_namespace(self) -> dict[str, int]:
-        """Those of clients that have named their namespace; namespaces without any left out."""
+        """The connections of clients that have named their namespace; namespaces without any are missing."""
         return {one.namespace.name: one.clients.connections for one in self.namespaces if one.clients.connections}
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the other brokers have to know all the time, as JSON can hold it: what premium namespaces have ``used``
-        of this one, and which ``clients`` it has, by numbers of namespaces."""
+        """The facts that the other brokers need all the time, as JSON can hold them.
+
+        ``used``: what premium namespaces have used of this broker; ``clients``: its clients, by numbers of namespaces.
+        """
         clients = {str(one.namespace.record.namespace_id): one.clients.told for one in self.namespaces}
         return {
             "used": self.units.used,
@@ -224,7 +230,7 @@ class Front:
         }
 
     def hear(self, others: Sequence[Mapping[str, Any]]) -> None:
-        """What each of the others has `told` last. One that is gone is not among them any more."""
+        """Take over what each of the other brokers has `told` last. A broker that ended is not among them."""
         self.units.add_up(one.get("used", {}) for one in others)
         clients = [one.get("clients", {}) for one in others]
         for broker in self.namespaces:
@@ -232,8 +238,10 @@ class Front:
             broker.clients.hear([there[number] for there in clients if number in there])
 
     async def listen(self, host: str, ports: Ports, *, shared: bool = False) -> Ports:
-        """Take connections; the ports as they are now. ``shared``: beside other brokers. Raises OSError when a port is
-        taken."""
+        """Accept connections; returns the ports.
+
+        ``shared``: beside other brokers. Raises OSError when a port is taken.
+        """
         files = Share(raise_limit(), len(self._stores), sum(port is not None for port in ports))
         self.admission.connections_max = files.connections
         tls = self._settings.limits.tls
@@ -267,13 +275,15 @@ class Front:
         return listener.start(host, port, shared=shared)
 
     def reload(self) -> None:
-        """Take the certificate that is in its files now, if it can be used."""
+        """Reload the certificate from its files, if it can be used."""
         if self.tls is not None:
             self.tls.reload()
 
     def _fit_certificate(self, broker: Broker) -> None:
-        """There may be a new namespace, which has a host name of its own. What other brokers with the same directory
-        make of it they make after the one that made the namespace, and find it done."""
+        """Extend the certificate by the host name of a new namespace.
+
+        Other brokers with the same directory do this after the one that made the namespace, and find it done.
+        """
         if self.tls is None or self._settings.certificate is not None:
             return
         names = [one.namespace.name for one in self.namespaces if not one.is_default]
@@ -284,7 +294,7 @@ class Front:
             log.warning("the certificate is not good for the namespace '%s': %s", broker.namespace.name, error)
 
     async def drain(self) -> None:
-        """Take no more connections and tell clients to go; what they have under way may still end."""
+        """Stop accepting and tell clients to go; requests under way may still end."""
         for timer in (self._idle_timer, self._cursor_timer):
             if timer is not None:
                 timer.cancel()
@@ -299,7 +309,7 @@ class Front:
         await self._http.stop()
 
     def close(self) -> None:
-        """Release what is left once the stores are closed, whatever raises."""
+        """Release the rest once the stores are closed, whatever raises."""
         with ExitStack() as closing:
             closing.callback(self.catalog.close)
             closing.callback(self._tracing.close)
@@ -310,7 +320,7 @@ class Front:
                 task.cancel()
 
     def make_runtime(self, open_store: Callable[[], Store], host: Host, clock: Clock, meters: Meters) -> StoreRuntime:
-        """Of a store that this broker takes over: what falls due and what forwards is seen to through the front end."""
+        """Make the runtime of a store that this broker takes over, with timers and forwarding through the front end."""
 
         def forward(partition_row: int, transfers: bool) -> None:
             self.forwarder.see(runtime, partition_row, transfers=transfers)
@@ -328,24 +338,26 @@ class Front:
         return runtime
 
     def wake(self, partition_rows: list[int]) -> None:
-        """Something falls due in these partitions, of a store that this broker owns."""
+        """Load partitions, of a store that this broker owns, in which something is due."""
         self.namespaces.wake_partitions(partition_rows)
 
     def time_jumped(self) -> None:
-        """The clock has gone forward by itself: delays that were reckoned before are too long."""
+        """React to a clock that went forward by itself: earlier delays are too long."""
         self.namespaces.clock_moved()
         for runtime in self._runtimes():
             runtime.run_due()
 
     def drop_leftovers(self, store_no: int, runtime: StoreRuntime) -> None:
-        """Delete the rows that deleted entities have left in a store which this broker has just opened."""
+        """Delete the rows of deleted entities in a store that this broker has just opened."""
         for row, place in self.catalog.dropped_partitions():
             if place == store_no:
                 runtime.drop(row, lambda dropped: self.namespace.forget_dropped([dropped]))
 
     async def health(self) -> tuple[bool, dict[str, Any]]:
-        """Whether sends and receives work, and what each store says. One that is rehearsed to be away says so: whoever
-        watches health is part of what is rehearsed."""
+        """Return whether sends and receives work, and what each store says.
+
+        An injected loss shows here, too: whoever watches health takes part in the exercise.
+        """
         rehearsed = self.broker.rehearsals.trouble
         stores = {
             name: (rehearsed(name) or said) if said == "ok" else said
@@ -415,7 +427,7 @@ class Front:
             broker.throttle.tell_debt()
 
     def _keep(self, work: Any) -> None:
-        """The loop itself keeps tasks weakly only."""
+        """Keep a task referenced; the loop itself holds tasks weakly."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,12 +1,12 @@
-"""One broker of several machines, which share a catalog and stores in PostgreSQL; nobody leads (ADR 0009).
+"""One broker of several machines, which share a catalog and stores in PostgreSQL, without a leader (ADR 0009).
 
 ```text
  machine 1               machine 2
-  broker-a ◀── TLS ──▶ broker-b        commands and answers, as between brokers of one machine (ADR 0006)
+  broker-a ◀── TLS ──▶ broker-b        commands and replies, as between brokers of one machine (ADR 0006)
      │ └────┐     ┌────┘ │
-     │     catalog       │             entities; who is there, has what, and has followed which change
+     │     catalog       │             entities; brokers, their stores, and the changes that they have followed
      ▼                   ▼
-     stores in PostgreSQL              whose a store is, and until when, is written in the store
+     stores in PostgreSQL              the owner of a store, and its lease, are written in the store
 ```
 """
 
@@ -54,9 +54,9 @@ from partibus.store.sqlite.directory import lock_data_directory
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-"""Between two attempts to open a store: whoever had it may still have a lease, or its database is away."""
+"""The pause between attempts to open a store: the former owner may have a lease, or the database is away."""
 SETTLE_S = 10.0
-"""So long a start waits until every store has a broker. A lease that somebody has left ends before."""
+"""The longest wait of a start until every store has a broker. A lease that was left ends before."""
 NOBODY = "no broker has it at the moment"
 
 
@@ -64,7 +64,7 @@ class Machine:
     """A broker process."""
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
-        """Joins the others; serves nobody yet. Raises `StartError`, `StoreError`, `ConfigError`, OSError."""
+        """Join the others; serves no client yet. Raises `StartError`, `StoreError`, `ConfigError`, OSError."""
         if settings.brokers_most != 1:
             raise StartError(
                 f"--brokers is {settings.brokers_most}, but must be 1 with --catalog. Start one broker for each core, "
@@ -107,11 +107,11 @@ class Machine:
         self._meters = self._telemetry.meters
         self._openers: dict[int, Opener] = {}
         self._just_opened: dict[int, Store] = {}
-        """Until the runtime asks for it."""
+        """Opened stores that their runtimes have not taken yet."""
         self._opening: set[int] = set()
         self._giving: set[int] = set()
         self._epochs: dict[int, int] = {}
-        """Of the stores that this broker has."""
+        """The epochs of the stores that this broker has."""
         self._failed: dict[int, str] = {}
         """Why a store that this broker should have could not be opened the last time."""
         self._brokers: Sequence[Present] = ()
@@ -164,8 +164,10 @@ class Machine:
         return self._front.broker
 
     async def start(self) -> None:
-        """Serve; writes the ready file last. Raises `StartError` when no store can be opened, OSError when a port is
-        taken."""
+        """Serve; writes the ready file last.
+
+        Raises `StartError` when no store can be opened, OSError when a port is taken.
+        """
         try:
             await self._start()
         except BaseException:
@@ -222,7 +224,7 @@ class Machine:
         await closed.wait()
 
     def reload(self) -> None:
-        """Take the certificate that is in its files now."""
+        """Reload the certificate from its files."""
         self._front.reload()
 
     # -- stores ------------------------------------------------------------------------------------------------------
@@ -235,7 +237,7 @@ class Machine:
         raise AssertionError(f"{peer} is on no roster")
 
     def _members(self) -> list[Member]:
-        """As all say; as to this one, as it is now."""
+        """Return the brokers as all report themselves; this one as it is now."""
         others = [one.member for one in self._brokers if one.member.owner != self._us]
         return [*others, Member(self._us, True, self._is_leaving, self._owned())]
 
@@ -250,7 +252,7 @@ class Machine:
         return owners_of(len(self._places), self._members())
 
     def _go_on(self) -> None:
-        """Do what follows from who has what now."""
+        """Reconcile with the current owners."""
         members = self._members()
         owners = owners_of(len(self._places), members)
         on_roster = {one.member.owner for one in self._brokers} | {self._us}
@@ -277,14 +279,13 @@ class Machine:
                 self._loop.call_later(0.05, self._go_on)
 
     def _lead(self, is_janitor: bool) -> None:
-        """One of all looks after idle queues."""
+        """Let one of all brokers look after idle queues."""
         if is_janitor and not self._is_janitor:
             self._front.idle.begin()
         self._is_janitor = self._front.units.leads = is_janitor
 
     def _take(self, store_no: int) -> None:
-        """Open a store when nobody has it; from then on it is this broker's. To be told that somebody has it is no
-        surprise."""
+        """Open a store without an owner; from then on it is this broker's. A store with an owner is no error."""
         self._opening.add(store_no)
         place = self._places[store_no]
         check_time = stored_time(self._clock, self._settings, self._front.time_jumped, self._loop)
@@ -333,7 +334,7 @@ class Machine:
         self.stores.give_up(store_no, given)
 
     def _open_again(self, store_no: int) -> Store:
-        """For the runtime, on a thread: what has just been opened, and after a failure the same store anew."""
+        """Open a store for its runtime, on a thread: the one just opened, and after a failure the same store anew."""
         opened = self._just_opened.pop(store_no, None)
         return self._openers[store_no]() if opened is None else opened
 
@@ -343,6 +344,7 @@ class Machine:
     # -- what `partibus.cluster.roster.Us` asks for ------------------------------------------------------------------
 
     def describe(self) -> Mapping[str, Any]:
+        """Report this broker to the others."""
         names = self.stores.names
         return {
             **version()._asdict(),
@@ -359,15 +361,19 @@ class Machine:
         }
 
     def take_used(self) -> list[int]:
+        """Return the queues used since the last call."""
         return [] if self._is_janitor else self._front.idle.take_used()
 
     def follow(self, change: Mapping[str, Any]) -> None:
+        """Follow a change that another broker announced."""
         self._front.namespaces.follow(change)
 
     def follow_all(self) -> None:
+        """Follow the whole catalog."""
         self._front.namespaces.follow_all()
 
     def seen(self, brokers: Sequence[Present]) -> None:
+        """React to the brokers in the catalog."""
         self._tell_who_is_gone(brokers)
         self._brokers = brokers
         there = [one for one in brokers if one.member.is_there and one.member.owner != self._us]
@@ -376,7 +382,10 @@ class Machine:
         self._go_on()
 
     def _tell_who_is_gone(self, brokers: Sequence[Present]) -> None:
-        """Those that go in good order say so themselves, and leave the roster."""
+        """Tell about brokers that are gone.
+
+        Those that stop in good order report it themselves, and leave the membership.
+        """
         before = {one.member.owner: one.member.is_there for one in self._brokers}
         for one in brokers:
             owner, is_there, _, owned = one.member
@@ -385,12 +394,15 @@ class Machine:
                 log.warning("%s (run %s) %s", owner.broker, owner.incarnation, said)
 
     def replaced(self, why: str) -> None:
+        """End, since another broker has taken this one's name."""
         print(f"partibus: {why}", file=sys.stderr)
         os.kill(os.getpid(), signal.SIGTERM)
 
     # -- what `partibus.node.front.Whole` asks for -------------------------------------------------------------------
 
     def announce(self, change: Change, followed: Callable[[], None]) -> None:
+        """Announce a change to the other brokers."""
+
         async def tell() -> None:
             try:
                 await self._roster.announce(change, is_noted="rehearsals" not in change)
@@ -403,10 +415,11 @@ class Machine:
         task.add_done_callback(self._tasks.discard)
 
     async def health(self) -> Mapping[str, str]:
+        """Return the health of each store (`Whole`)."""
         return {store["name"]: store["trouble"] or "ok" for store in (await self.status())["stores"]}
 
     async def status(self) -> dict[str, Any]:
-        """What is known here: of others as of their last beat."""
+        """Return what is known here, of others as of their last heartbeat."""
         ours = self.describe()
         said = {one.member.owner: one.facts for one in self._brokers if one.member.is_there} | {self._us: ours}
         refusals: dict[str, str] = {}
@@ -428,13 +441,13 @@ class Machine:
         return {"brokers": sorted(brokers, key=lambda one: str(one["id"])), "stores": stores}
 
     async def measurements(self) -> Mapping[str, Measurements]:
-        """Of this broker, and of those that it has a channel to: they own stores."""
+        """Return the measurements of this broker, and of those that it has a channel to: the owners of stores."""
         brokers = len(self._brokers) or 1
         own, texts = await asyncio.gather(self._front.measuring.measure(brokers), self._peers.measure(brokers))
         return {self._us.broker: own} | await unpacked(texts.items())
 
     def _measure(self, brokers: int, on_measured: Callable[[bytes], None]) -> None:
-        """For another broker."""
+        """Measure for another broker."""
 
         async def measure() -> None:
             on_measured(packed(await self._front.measuring.measure(brokers)).encode())
@@ -444,9 +457,11 @@ class Machine:
         task.add_done_callback(self._tasks.discard)
 
     async def advance(self, milliseconds: int) -> int:
+        """Move the manual clock (`Whole`)."""
         raise InvalidOperation("The clock of brokers on several machines is the real one, and can't be moved.")
 
     async def used(self) -> Iterable[int] | None:
+        """Return the queues used since the last call (`Whole`)."""
         if not self._is_janitor:
             return None
         try:
@@ -470,7 +485,7 @@ def _status_of(owner: Owner, facts: Mapping[str, Any], is_there: bool) -> dict[s
 
 
 def _cluster_certificate(settings: Settings) -> tuple[ssl.SSLContext, bytes]:
-    """What other brokers get to see, and the certificate itself (DER). Raises `UnusableFile`."""
+    """Return the certificate for other brokers, with its DER form. Raises `UnusableFile`."""
     path, key = settings.cluster.certificate, settings.cluster.certificate_key
     if path is None:
         from partibus.node.certificates import default_names, ensure_development, now_utc

@@ -1,6 +1,6 @@
-"""One of several brokers: a child of a supervisor, which says what it owns and speaks for all (D2, D19).
+"""One of several brokers: a child of a supervisor, which assigns its stores and answers for all (D2, D19).
 
-It ends with its supervisor: the system kills it when that ends, and so does the end of the control channel.
+It ends with its supervisor: the system kills it then, and so does the end of the control channel.
 """
 
 import asyncio
@@ -45,17 +45,19 @@ from partibus.store.owner import Owner as StoreOwner
 log = logging.getLogger(__name__)
 
 SOCKETS = "cluster"
-"""Folder in the data directory, of the sockets by which brokers reach each other."""
+"""The folder, in the data directory, of the sockets by which brokers reach each other."""
 CATALOG_BUSY_S = 0.3
-"""How long a change waits for another broker that is in the middle of one, which takes a few ms. The loop stands still
-meanwhile, so it must be far below the time after which a broker counts as dead."""
+"""How long a change waits for another broker in the middle of one, which takes a few ms.
+
+The loop stands still meanwhile, so this is far below the time after which a broker counts as dead.
+"""
 RETRY_S = 0.05
 _BEFORE_THE_START = frozenset(("start", "ping", "reload", "drain", "close"))
 _PR_SET_PDEATHSIG = 1
 
 
 class Member:
-    """What a child does with what its supervisor says; each operation is a method."""
+    """A child that carries out the supervisor's operations; each operation is a method."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.ended = asyncio.Event()
@@ -85,7 +87,7 @@ class Member:
         }
 
     async def handle(self, op: str, body: Body) -> Body | None:
-        """See `partibus.cluster.control.Handle`."""
+        """Carry out an operation (`partibus.cluster.control.Handle`)."""
         operation = self._operations.get(op)
         if operation is None:
             raise ControlRefused(f"a broker knows no operation '{op}'")
@@ -96,8 +98,11 @@ class Member:
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def _start(self, body: Body) -> None:
-        """Become the broker that the supervisor says. Everything up to the first ``await`` comes before whatever else
-        it says, so that no change of the catalog falls in between."""
+        """Become the broker that the supervisor describes.
+
+        Everything up to the first ``await`` comes before its next operation, so that no change of the catalog falls in
+        between.
+        """
         try:
             self._make(body)
             path = _socket_path(self._settings.data, self._us)
@@ -157,21 +162,21 @@ class Member:
         self.front.time_jumped()
 
     async def _ping(self, body: Body) -> Body | None:
-        """To be answered is most of it; on the way go what others tell, and what this one does."""
+        """Answer a ping. It carries the facts of the other brokers, and the reply those of this one."""
         if not self._made:
             return None
         self.front.hear(body["told"])
         return {"told": self.front.told, "units": self.front.units.units}
 
     async def _listen(self, body: Body) -> None:
-        """Take connections. Which there are at the others already is said with it."""
+        """Accept connections. The message tells the connections that the other brokers have."""
         self.front.hear(body["told"])
         await self.front.listen(self._settings.host, self._ports, shared=True)
         gc.freeze()  # as `partibus.node.main` does
         gc.enable()
 
     async def _reload(self, body: Body) -> None:
-        """Take the certificate that is in its files now."""
+        """Reload the certificate from its files."""
         if self._made:
             self.front.reload()
 
@@ -204,7 +209,7 @@ class Member:
         await closed.wait()
 
     async def leave(self) -> None:
-        """Stop without being told to: as `_drain` and `_close`. Others take the stores when the process has ended."""
+        """Stop without being told to, as `_drain` and `_close`. Others take the stores when the process has ended."""
         await self._drain({})
         await self._close({})
 
@@ -245,7 +250,7 @@ class Member:
     # -- as one of the whole -----------------------------------------------------------------------------------------
 
     async def _follow(self, body: Body) -> None:
-        """Another broker has changed something. Not answered before it is followed: whoever changed it waits for it."""
+        """Follow a change by another broker. The reply comes after that: the other broker waits for it."""
         while True:
             try:
                 self.front.namespaces.follow(body["change"])
@@ -278,6 +283,8 @@ class Member:
     # -- what `partibus.node.front.Whole` asks for -------------------------------------------------------------------
 
     def announce(self, change: Change, followed: Callable[[], None]) -> None:
+        """Announce a change through the supervisor."""
+
         async def tell() -> None:
             await self._ask("announce", change=change)
             followed()
@@ -287,20 +294,25 @@ class Member:
         task.add_done_callback(_KEPT.discard)
 
     async def health(self) -> Mapping[str, str]:
+        """Ask the supervisor for the health of each store (`Whole`)."""
         stores: Mapping[str, str] = (await self._ask("health"))["stores"]
         return stores
 
     async def status(self) -> dict[str, Any]:
+        """Ask the supervisor for brokers and stores (`Whole`)."""
         return dict(await self._ask("status"))
 
     async def measurements(self) -> Mapping[str, Measurements]:
+        """Ask the supervisor for all measurements (`Whole`)."""
         answers = await self._ask("measurements")
         return await unpacked((broker, answer["packed"]) for broker, answer in answers.items())
 
     async def advance(self, milliseconds: int) -> int:
+        """Have the supervisor move the manual clock (`Whole`)."""
         return int((await self._ask("advance", milliseconds=milliseconds))["now_ms"])
 
     async def used(self) -> Iterable[int] | None:
+        """Ask the supervisor for the queues used through any broker (`Whole`)."""
         if not self._janitor:
             return None
         entities: list[int] = (await self._ask("used"))["entities"]
@@ -316,12 +328,14 @@ class Member:
 
 
 _KEPT: set[asyncio.Task[None]] = set()
-"""The loop itself keeps tasks weakly only."""
+"""Tasks under way; the loop itself holds tasks weakly."""
 
 
 def main() -> None:
-    """Be a child: the only argument is the number of a file descriptor, an end of a control channel. Who calls may have
-    disabled the collection of garbage before it imported this: it is enabled when the broker listens."""
+    """Run as a child. The only argument is a file descriptor, an end of a control channel.
+
+    The caller may have disabled garbage collection before it imported this: it is enabled when the broker listens.
+    """
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
@@ -345,14 +359,16 @@ async def _run(end: socket.socket) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have the system kill this process when the thread that started it ends, where it knows how to (Linux)."""
+    """Have the system kill this process when the thread that started it ends, where it can (Linux)."""
     with suppress(OSError, AttributeError):  # the end of the control channel says the same
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _orphaned() -> None:
-    """The supervisor is gone: at once, since a new one may be starting on the same data. Nothing acknowledged is lost,
-    as in any crash."""
+    """End at once after the loss of the supervisor, since a new one may be starting on the same data.
+
+    Nothing acknowledged is lost, as in any crash.
+    """
     os.kill(os.getpid(), signal.SIGKILL)
 
 

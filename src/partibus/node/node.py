@@ -1,4 +1,4 @@
-"""One broker that is all of its namespace: it owns every store, in one process without a supervisor."""
+"""A broker that is alone: it owns every store, in one process without a supervisor."""
 
 import asyncio
 import os
@@ -37,10 +37,11 @@ class Node:
     """A broker process."""
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
-        """Opens the data directory and its stores; raises `StartError`, `ConfigError` or `StoreError`.
+        """Open the data directory and its stores. Raises `StartError`, `ConfigError` or `StoreError`.
 
-        A store that can't be opened holds nobody up: its partitions are away until it can, and health says why. Only
-        when none can be opened there is no start.
+        A store that can't be opened delays no other: its partitions are away until it can be opened, and health gives
+        the reason.
+        Only when no store can be opened the broker does not start.
         """
         self._settings = settings
         self.clock: Clock = ManualClock(SystemClock().now_ms()) if settings.manual_clock else SystemClock()
@@ -89,7 +90,7 @@ class Node:
 
     @property
     def measuring(self) -> Measuring:
-        """What is told in metrics."""
+        """The measurements for metrics."""
         return self._front.measuring
 
     async def start(self) -> None:
@@ -105,7 +106,7 @@ class Node:
             write_ready_file(settings.ready_file, self.ready)
 
     async def stop(self) -> None:
-        """Take no more connections, tell clients to go, commit what is pending, close the stores."""
+        """Stop accepting, tell clients to go, commit what is pending, close the stores."""
         async with AsyncExitStack() as stopping:  # the last of these first, whatever another one raises
             stopping.callback(self._lock.release)
             stopping.callback(self._front.close)
@@ -121,7 +122,7 @@ class Node:
                 raise result
 
     def reload(self) -> None:
-        """Take the certificate that is in its files now."""
+        """Reload the certificate from its files."""
         self._front.reload()
 
     async def _closed(self, runtime: StoreRuntime) -> None:
@@ -149,7 +150,7 @@ class Node:
         self._front.time_jumped()
 
     def fan_out(self, row: int) -> FanOut | None:
-        """See `partition.protocol.fan_out.Subscribers`."""
+        """Find the fan-out of a topic's partition (`partition.protocol.fan_out.Subscribers`)."""
         return self._front.subscribers.fan_out(row)
 
     # -- what `partibus.node.front.Whole` asks for -------------------------------------------------------------------
@@ -157,11 +158,13 @@ class Node:
     announce = staticmethod(nobody_else)
 
     async def health(self) -> Mapping[str, str]:
+        """Return the health of each store (`Whole`)."""
         return {
             place.store_id: runtime.trouble or "ok" for place, runtime in zip(self._places, self.runtimes, strict=True)
         }
 
     async def status(self) -> dict[str, Any]:
+        """Return what is known of brokers and stores (`Whole`)."""
         broker = {
             "id": BROKER,
             "pid": os.getpid(),
@@ -180,12 +183,15 @@ class Node:
         return {"brokers": [broker], "stores": stores}
 
     async def measurements(self) -> Mapping[str, Measurements]:
+        """Return the measurements of this broker (`Whole`)."""
         return {BROKER: await self._front.measuring.measure()}
 
     async def advance(self, milliseconds: int) -> int:
+        """Move the manual clock (`Whole`)."""
         hand = self._front.hand
         assert hand is not None, "the clock is manual"
         return await hand.advance(milliseconds)
 
     async def used(self) -> Iterable[int] | None:
+        """Return the queues used since the last call (`Whole`)."""
         return ()
