@@ -1,5 +1,6 @@
-"""What a partition asks of its store in turn: a machine does no IO (D3). `partition.runtime.reading` says which call
-of the store answers which of these; the answer comes back as a `Loaded`.
+"""Loads that a partition asks of its store: a machine does no IO (D3).
+
+`partition.runtime.queries` maps each to a call of the store; the answer comes back as a `Loaded`.
 """
 
 from typing import Any
@@ -31,18 +32,20 @@ class PageLoad(Struct):
     kind: int
     from_pos: int
     end_pos: int
-    """Everything below this position is durable when the load runs; nothing found up to it means nothing there."""
+    """Everything below this position is durable when the load runs, so an empty result up to it means that nothing is
+    there.
+    """
     max_entries: int
     max_bytes: int
     session: str | None = None
     holder: int = 0
     """The lock id under which the session is held."""
     edited: bool = False
-    """What memory does not hold was changed: the load is to see all that was written before."""
+    """Whether entries outside of memory have changed; the load then has to see all that was written before."""
 
 
 class BodyLoad(Struct):
-    """Bodies that were let go while their entries were locked."""
+    """Bodies that were dropped from memory while their entries were locked."""
 
     kind: int
     positions: list[int]
@@ -51,18 +54,18 @@ class BodyLoad(Struct):
     then: Settle | Transact | None = None
     """The command that waits for them."""
     holder: int = 0
-    """The lock id of the session that they are for, if they are for one."""
+    """The lock id of their session, if any."""
 
 
 class DueSweep(Struct):
-    """Entries in a state whose time has come: to expire, to activate, to return."""
+    """Entries in a state that are due: to expire, to activate, to return."""
 
     state: int
     until_ms: int
 
 
 class Consume(Struct):
-    """What an exclusive cursor passes is to be completed; the next slice of it."""
+    """The next slice of what an exclusive cursor passes and completes."""
 
     command: AdvanceCursor
     from_pos: int
@@ -70,16 +73,16 @@ class Consume(Struct):
 
     @property
     def request(self) -> int:
-        """Who asked."""
+        """The request of the cursor's reader."""
         return self.command.request
 
 
 Sweep = DueSweep | CancelScheduled | Purge | Consume
-"""What goes over a sub-queue in the store, whatever part of it memory holds: one at a time."""
+"""A scan over a sub-queue in the store, whatever part of it memory holds: one at a time."""
 
 
 class SweepLoad(Struct):
-    """Rows for a sweep."""
+    """Rows for a scan."""
 
     kind: int
     sweep: Sweep
@@ -107,18 +110,18 @@ class SessionScan(Struct):
 
 
 class SessionStateLoad(Struct):
-    """The state of a session that is held."""
+    """The state of a held session."""
 
     command: GetSessionState | SetSessionState
     session: str
 
 
 class SessionResume(Struct):
-    """Rows of the messages that the holder of a session has, which it goes on with at another owner."""
+    """Rows of the messages that a session's holder has, for going on at another owner."""
 
     command: AcceptSession
     sequences: list[int]
-    """Of the next ones."""
+    """Sequence counters of the next messages."""
 
 
 class SessionListLoad(Struct):
@@ -128,7 +131,7 @@ class SessionListLoad(Struct):
 
 
 class DuplicateLoad(Struct):
-    """Which of these ids were accepted in the window, as far as only the store knows."""
+    """The ids among these that were accepted in the window, as far as only the store knows."""
 
     first_bucket: int
     ids: list[bytes]
@@ -142,7 +145,7 @@ class DuplicateScan(Struct):
 
 
 class SinkLoad(Struct):
-    """Which of these rows a sink has stored, and, where that is asked for, how many ids the store has of the sink."""
+    """The rows among these that a sink has stored and, if requested, the number of its ids in the store."""
 
     sink: int
     ids: list[bytes]
@@ -150,7 +153,7 @@ class SinkLoad(Struct):
 
 
 class SinkCount(Struct):
-    """How many ids a sink has of that batch and earlier ones."""
+    """The number of ids that a sink has of that batch and earlier ones."""
 
     sink: int
     batch: int
@@ -168,7 +171,7 @@ class PeekLoad(Struct):
 
 
 class RangeLoad(Struct):
-    """A part of a range for a `ReadRange`, below ``end_pos``: all that is there is durable when the load runs."""
+    """A part of a range for a `ReadRange`, below ``end_pos``: all of it is durable when the load runs."""
 
     kind: int
     command: ReadRange
@@ -182,8 +185,9 @@ class FatesLoad(Struct):
 
 
 class ClearLoad(Struct):
-    """What a janitor may find to take away: rows of a range, which may be empty, and, from a number on, lines of the
-    log of fates."""
+    """Rows that a janitor may remove: of a range, which may be empty, and, from a number on, lines of the log of
+    dispositions.
+    """
 
     kind: int
     from_pos: int
@@ -218,10 +222,10 @@ class Loaded(Struct):
 
     load: "Load"
     found: Any
-    """What the store answered; its type goes with the load's (`partition.runtime.reading`)."""
+    """The store's answer; its type depends on the load (`partition.runtime.queries`)."""
     planned: Planned | None = None
-    """Of a topic's scheduled messages whose time has come: who gets them."""
+    """The fan-out of a topic's scheduled messages that are due."""
 
 
 Input = Command | Loaded
-"""What a machine takes."""
+"""The input of a machine."""

@@ -457,8 +457,7 @@ class Store(Protocol):
         ...
 
     def load_counts(self, most: int) -> Mapping[int, tuple[int, int]]:
-        """Load messages and bytes (stored form) of the first ``most`` sub-queues that hold any, in the order of their
-        keys.
+        """Load messages and bytes (stored form) of the first ``most`` sub-queues that hold any, by ascending key.
 
         There may be tens of thousands; plain tuples of numbers cost garbage collection nothing.
         """
@@ -475,91 +474,104 @@ class Store(Protocol):
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """The first ACTIVE entries with ``pos >= from_pos`` in order of position; at least one when one exists, else
-        no more than ``max_bytes`` of data. May be fewer than both bounds allow: only an empty page says that nothing
-        is left. ``session``: only the entries of that session (D3: sessions page apart)."""
+        """Load the first ACTIVE entries with ``pos >= from_pos`` in order of position; with ``session``, of that
+        session only.
+
+        At least one when one exists, else no more than ``max_bytes`` of data. A page may be smaller than both bounds
+        allow: only
+        an empty page means the end. Sessions page apart (D3).
+        """
         ...
 
     def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """Entries in ``state`` that are due at ``until_ms`` or before, the earliest first; bounded as `load_page`."""
+        """Load entries in ``state`` that are due at ``until_ms`` or before, the earliest first; bounded as `load_page`."""
         ...
 
     def count_due(self, subqueue: int, state: int) -> int:
-        """How many entries in ``state`` are due at some time, with or without a body."""
+        """Count the entries in ``state`` that have a due time, with or without a body."""
         ...
 
     def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """The entries with these sequence counters, in any state and in any order; what does not exist is missing."""
+        """Load the entries with these sequence counters, in any state and in any order; unknown ones are missing."""
         ...
 
     def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-        """Sessions that have ACTIVE entries, in order of their UTF-8 bytes, from behind ``after`` on."""
+        """Return sessions that have ACTIVE entries, in order of their UTF-8 bytes, behind ``after``."""
         ...
 
     def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
-        """Sessions in order of their UTF-8 bytes, ``top`` of them behind the first ``skip``: those that have ACTIVE
-        entries or a state, or, with a time, those whose state was set after it."""
+        """Return ``top`` sessions behind the first ``skip``, in order of their UTF-8 bytes.
+
+        They are those with ACTIVE entries or a state; with ``updated_after_ms``, those whose state was set later.
+        """
         ...
 
     def load_session_state(self, partition_row: int, session: str) -> bytes | None:
-        """The state of a session; None when it has none."""
+        """Load the state of a session; None when it has none."""
         ...
 
     def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Those of ``ids`` that are in ``first_bucket`` or a later one -> when they were last accepted, in ms."""
+        """Find the ``ids`` in ``first_bucket`` or a later one, with the time in ms when each was last accepted."""
         ...
 
     def scan_duplicates(
         self, partition_row: int, after: tuple[int, bytes], max_ids: int
     ) -> list[tuple[int, bytes, int]]:
-        """(bucket, id, accepted ms) in order, from behind ``after`` on; an empty answer ends the scan."""
+        """Return (bucket, id, accepted ms) in order, behind ``after``; an empty answer ends the scan."""
         ...
 
     def load_executed(self, asker: str) -> dict[int, int]:
-        """The requests of one run of a broker that commits have answered and that were not forgotten -> what is known
-        of each."""
+        """Load the requests of one run of a broker that commits have answered, with the note about each."""
         ...
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """The stored forms, in the order of ``keys``; None where the body is gone."""
+        """Load stored forms in the order of ``keys``; None where the body is gone."""
         ...
 
     def peek(
         self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """Entries in any state with ``sequence >= from_sequence`` in order of sequence; bounded as `load_page`.
-        ``session``: only the entries of that session."""
+        """Load entries in any state with ``sequence >= from_sequence`` in order of sequence; bounded as `load_page`.
+
+        With ``session``, only the entries of that session.
+        """
         ...
 
     def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """Entries in any state with ``from_pos <= pos < to_pos`` in order of position; bounded as `load_page`."""
+        """Load entries in any state with ``from_pos <= pos < to_pos`` in order of position; bounded as `load_page`."""
         ...
 
     def read_range(
         self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
     ) -> RangeFrame:
-        """Entries with ``from_pos <= pos < to_pos`` that are ACTIVE, DEFERRED or DELAYED, with ``finished`` also those
-        that left and are kept for cursors, in order of position, packed; bounded as `load_page`. Scheduled ones are
-        left out: they come again, at another position, when they are due."""
+        """Load ACTIVE, DEFERRED and DELAYED entries with ``from_pos <= pos < to_pos`` in order, packed; bounded as
+        `load_page`.
+
+        With ``finished`` also those that have left and are kept for cursors. Scheduled ones are missing: they come
+        again, at
+        another position, when they are due.
+        """
         ...
 
     def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """Entries in any state, finished ones too, with ``from_pos <= pos < to_pos``, without their data, and the bytes
-        of that; in order of position. Only an empty answer says that nothing is left."""
+        """Load entries in any state, finished ones too, with ``from_pos <= pos < to_pos``, in order of position.
+
+        Without their data, but with its size in bytes. Only an empty answer means the end.
+        """
         ...
 
     def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
-        """Lines of the log of fates with ``number >= from_number`` in order."""
+        """Load lines of the log of dispositions with ``number >= from_number`` in order."""
         ...
 
     def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """Those of ``ids`` that the sink has stored and that are not forgotten."""
+        """Find the ``ids`` that the sink has stored and that are not forgotten."""
         ...
 
     def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
-        """How many ids the sink has of that batch and earlier ones."""
+        """Count the ids that the sink has of that batch and earlier ones."""
         ...
 
     def close(self) -> None:
-        """Idempotent. What was committed stays."""
+        """Close the store. Idempotent. Commits stay."""
         ...

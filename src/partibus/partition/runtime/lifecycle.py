@@ -1,14 +1,14 @@
-"""The store of a runtime, from its being opened to its being closed, with failures in between (D11, D20).
+"""The lifecycle of a runtime's store, from opening to closing, with failures in between (D11, D20).
 
 ```text
    begin ─▶ open ───── end ────▶ closed
              │ ▲
-        fail │ │ opened anew, tried again and again; with it begins another generation
+        fail │ │ opened anew, tried again and again; another period begins
              ▼ │
             away
 ```
 
-What is done off the loop belongs to the generation in which it was asked for: what comes back later counts no more.
+Work off the loop belongs to the period in which it was requested; a later result is dropped.
 """
 
 import logging
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class StoreLifecycle:
-    """One store, while this broker has it. All on the loop, but `open`."""
+    """One store while this broker has it. All calls but `open` are on the loop."""
 
     def __init__(
         self,
@@ -40,9 +40,14 @@ class StoreLifecycle:
         opened: Callable[[], None],
         closed: Callable[[str], None],
     ) -> None:
-        """``store``: if it is open already. ``lost``: forget what memory has, because of this error, which was of a
-        commit or not; gives whether a commit is under way all the same, after which `discard` is called. ``opened``: it
-        can be used, perhaps again. ``closed``: it will not be usable here again, for this reason."""
+        """Prepare for a store.
+
+        ``store``: if it is open already. ``lost`` makes the runtime forget its memory because of an error, of a commit
+        or not; it
+        returns whether a commit is still under way, after which `discard` is called. ``opened``: the store can be used,
+        perhaps
+        again. ``closed``: it will not be usable here again, for this reason.
+        """
         self._open_store = open_store
         self._host = host
         self._lost = lost
@@ -50,22 +55,25 @@ class StoreLifecycle:
         self._closed = closed
         self._closing: Callable[[], None] | None = None
         self.store = store
-        """None while it is not open."""
+        """The store; None while it is not open."""
         self.failure: str | None = None
-        """Why it can't be used right now; None when it can."""
+        """Why it can't be used now; None when it can."""
         self.generation = 0
         self.breaks = 0
-        """Unexpected exceptions."""
+        """The number of unexpected exceptions."""
         self._is_broken = False
-        """The latest failure was an unexpected exception."""
+        """Whether the latest failure was an unexpected exception."""
 
     def open(self) -> None:
         """Open the store; blocks. Raises `StoreError`."""
         self.store = self._open_store()
 
     def begin(self, begun: Callable[[], None], why_not: str = BEING_OPENED) -> None:
-        """Open the store off the loop; call when that was tried. If it failed, `failure` says why, and it is tried
-        again from time to time. Until then `failure` is ``why_not``."""
+        """Open the store off the loop, and call after the attempt.
+
+        After a failed one, `failure` gives the reason, and further attempts follow. Until then `failure` is
+        ``why_not``.
+        """
         self.failure = why_not
 
         def tried(result: Any) -> None:
@@ -76,7 +84,7 @@ class StoreLifecycle:
 
     @property
     def trouble(self) -> str | None:
-        """Why sends or receives do not work right now; None when both do."""
+        """Why sends or receives do not work now; None when both do."""
         store = self.store
         if self.failure is None and store is not None:
             if not store.is_held:  # the next command will find that out
@@ -93,9 +101,12 @@ class StoreLifecycle:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def check_held(self) -> None:
-        """Without a lease nothing is decided: another broker may decide otherwise (D20). What is in memory is
-        forgotten, and the store opened anew, which shows whose it is. Asked before each command, and when the store
-        has read something: this process may have been stopped for a while since that was asked for."""
+        """Fail the store if its lease is over: another broker may decide otherwise (D20).
+
+        The runtime forgets its memory and opens the store anew, which shows the owner. This is called before each
+        command, and
+        after each read: the process may have been stopped for a while since the read was requested.
+        """
         store = self.store
         if store is not None and not store.is_held:
             self.fail(StoreError(f"{store.name}: {_LEASE_OVER}"))
@@ -108,8 +119,11 @@ class StoreLifecycle:
         wanted: Callable[[], bool] | None = None,
         given_up: Callable[[], None] | None = None,
     ) -> None:
-        """Have the open store read something off the loop. If it can't, it fails. ``given_up`` is called instead of
-        ``found`` when the store was lost meanwhile, or the answer is not ``wanted`` any more."""
+        """Have the open store read something off the loop; an error fails the store.
+
+        ``given_up`` is called instead of ``found`` when the store was lost meanwhile, or the answer is no longer
+        ``wanted``.
+        """
         store, generation = self.store, self.generation
         assert store is not None, "open"
 
@@ -129,8 +143,12 @@ class StoreLifecycle:
         self._host.read(lambda: question(store), done)
 
     def ask(self, question: Callable[[Store], T], answered: Callable[[T | None], None], *, vital: bool = False) -> None:
-        """Have the store say something off the loop; None when it can't now. To be curious is no reason to fail, unless
-        the answer is ``vital``: who asks again at once is to wait until the store has been opened anew."""
+        """Have the store answer a question off the loop; None when it can't now.
+
+        An error fails the store only if the answer is ``vital``: an asker that repeats at once has to wait until the
+        store has
+        been opened anew.
+        """
         store, generation = self.store, self.generation
         if store is None or self.failure is not None:
             self._host.call_soon(lambda: answered(None))
@@ -149,7 +167,7 @@ class StoreLifecycle:
     # -- failing -----------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException, *, of_commit: bool = False) -> None:
-        """A commit or load failed: memory may be ahead of the store, so forget it and begin again (D11)."""
+        """Fail the store after a failed commit or load: memory may be ahead of it, so forget it and begin again (D11)."""
         self.failure = str(error) or type(error).__name__
         self.generation += 1
         store, self.store = self.store, None
@@ -158,11 +176,14 @@ class StoreLifecycle:
             self.discard(store)
 
     def broke(self, error: Exception, doing: str, *, of_commit: bool = False, executed: bool = False) -> None:
-        """Fail the store after an unexpected exception: memory may have changed half. What is durable is loaded again,
-        a little later, so that an exception that comes back each time leaves the loop to the other stores.
+        """Fail the store after an unexpected exception: half of a change may be in memory.
 
-        ``doing``: the command, or what else was being done. ``of_commit``: a commit has ended or did not begin, and
-        was ``executed`` or not. The exception is raised on the loop, where it is logged and stops no other call."""
+        The durable state is loaded again a little later, so that a recurring exception leaves the loop to the other
+        stores.
+        ``doing`` names the command, or other work. ``of_commit``: a commit has ended or did not begin, and was
+        ``executed`` or
+        not. The exception is raised on the loop, where it is logged and stops no other call.
+        """
         name = "a store" if self.store is None else self.store.name
         why = f"{name}: an unexpected error stopped {doing}: {type(error).__name__}: {error}"
         log.error("%s; the store is opened anew from what is durable", why)
@@ -173,7 +194,7 @@ class StoreLifecycle:
             self.fail(StoreError(why, executed=executed), of_commit=of_commit)
 
     def discard(self, store: Store) -> None:
-        """Close what is left of a store that failed, and open it anew."""
+        """Close what is left of a failed store, and open it anew."""
         self._host.write(store.close, lambda _: self._reopen_later() if self._is_broken else self._reopen())
 
     def _reopen_later(self) -> None:
@@ -206,18 +227,20 @@ class StoreLifecycle:
     # -- closing -----------------------------------------------------------------------------------------------------
 
     def begin_closing(self, done: Callable[[], None]) -> None:
-        """Nothing new is taken, or there might be something pending for ever. ``done`` is called after `end`, or when
-        the store has failed before."""
+        """Stop accepting commands, so that nothing stays pending for ever.
+
+        ``done`` is called after `end`, or when the store has failed before.
+        """
         self._closing = done
         self.failure = self.failure or "the store is being closed"
 
     @property
     def is_closing(self) -> bool:
-        """It is to be closed as soon as nothing is pending."""
+        """Whether it is to be closed as soon as nothing is pending."""
         return self._closing is not None
 
     def end(self) -> None:
-        """Nothing is pending: close the store, if it is to be closed and open."""
+        """Close the store, if it is to be closed and open: nothing is pending."""
         if self._closing is None or self.store is None:
             return
         store, done = self.store, self._closing

@@ -1,14 +1,15 @@
-"""Runs the partitions of one store: decide, append to the next commit, answer when durable (D3, D11).
+"""The runtime of one store's partitions: decide, append to the next commit, answer when durable (D3, D11).
 
 ```text
  submit ─▶ Partition.handle ─▶ events ─▶ journal ─▶ CommitQueue.pending ─▶ Store.commit   (a writer thread)
                 │                                        │ durable
-                ├─▶ replies ────────────── gate ─────────┴─▶ callbacks
-                └─▶ loads ──────────────── gate ─────────┴─▶ Store.load_*   (a reader thread) ─▶ Loaded ─▶ handle
+                ├─▶ replies ────────── commit waiters ───┴─▶ callbacks
+                └─▶ loads ──────────── commit waiters ───┴─▶ Store.load_*   (a reader thread) ─▶ Loaded ─▶ handle
 ```
 
 Everything but the store's own calls happens on one thread: the host's loop in production, the simulation's in tests.
-Nothing here knows which.
+This
+module does not know which.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,7 @@ from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.topic import Topics, publishes
 
 _DROPPED_MAX: Final = 100_000
-"""Rows that were dropped and are remembered: some MB."""
+"""Remembered rows of dropped partitions: some MB."""
 
 
 class StoreRuntime:
@@ -60,17 +61,20 @@ class StoreRuntime:
         meters: Meters | None = None,
         failed: Callable[[], None] | None = None,
     ) -> None:
-        """``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure. ``wake``
-        gets the rows of partitions that have something to do although nobody uses them: entries that fall due.
-        ``forward`` gets the row of each partition in use whose messages go on to another entity, and whether some of
-        them were sent through it.
-        ``subscribers`` knows the subscriptions of topics. ``meters``: what is counted in this process.
-        ``failed`` is called each time the store has failed, before what memory has of it is forgotten and whoever
-        waits is told."""
+        """Make a runtime.
+
+        ``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure. ``wake`` gets
+        the rows of
+        unused partitions in which something is due. ``forward`` gets the row of each partition in use that forwards,
+        and whether
+        messages were sent through it. ``subscribers`` knows the subscriptions of topics. ``meters`` counts in this
+        process.
+        ``failed`` is called each time the store has failed, before memory is forgotten and waiters are told.
+        """
         self.run = ""
-        """Of this broker, where several share the stores: session locks name their holders' (D21)."""
+        """The run of this broker, where several share the stores: session locks name their holders' (D21)."""
         self.is_present: Callable[[str], bool] = lambda run: run == self.run
-        """Whether a run of a broker is there."""
+        """Tells whether a run of a broker is there."""
         limits, meters = limits or StoreLimits(), meters or Meters()
         meters.express.bytes_max = limits.express_bytes
         meters.residency.bytes_max = limits.partition_bytes
@@ -84,7 +88,7 @@ class StoreRuntime:
         self._cold = ColdPartitions()
         self._call_soon = host.call_soon
         self._dropped: dict[int, None] = {}
-        """The last rows that were dropped, an ordered set: who used them may not know yet. No row is given twice."""
+        """The last dropped rows, an ordered set: their users may not know yet. No row is given twice."""
         self._answers = ReplyDispatcher(host.call_soon)
         self._lifecycle = StoreLifecycle(
             open_store, host, store, lost=self._forget_all, opened=self._go_by_store, closed=self._tell_closed
@@ -125,11 +129,11 @@ class StoreRuntime:
         self._lifecycle.open()
 
     def begin(self, begun: Callable[[], None], why_not: str = BEING_OPENED) -> None:
-        """See `StoreLifecycle.begin`."""
+        """Open the store off the loop (`StoreLifecycle.begin`)."""
         self._lifecycle.begin(begun, why_not)
 
     def wake_timed(self) -> None:
-        """Find the partitions in which something falls due, once the store is open."""
+        """Find the partitions with due times, once the store is open."""
         if self._lifecycle.store is not None and self._wake is not None:
             self._lifecycle.read(lambda store: store.timed_partitions(), self._wake)
 
@@ -146,32 +150,33 @@ class StoreRuntime:
 
     @property
     def generations(self) -> Sequence[Generation]:
-        """Of the store while it is open."""
+        """The generations of the store while it is open."""
         store = self._lifecycle.store
         return () if store is None else store.generations
 
     @property
     def failure(self) -> str | None:
-        """Why the store can't be used right now; None when it can."""
+        """Why the store can't be used now; None when it can."""
         return self._lifecycle.failure
 
     @failure.setter
     def failure(self, why: str | None) -> None:
+        """Set the reason, for tests."""
         self._lifecycle.failure = why
 
     @property
     def trouble(self) -> str | None:
-        """Why sends or receives do not work right now; None when both do."""
+        """Why sends or receives do not work now; None when both do."""
         return self._lifecycle.trouble
 
     @property
     def commits(self) -> int:
-        """How many are durable since this runtime was made."""
+        """The number of durable commits since this runtime was made."""
         return self.meter.commits
 
     @property
     def breaks(self) -> int:
-        """How many unexpected exceptions there were since this runtime was made."""
+        """The number of unexpected exceptions since this runtime was made."""
         return self._lifecycle.breaks + self._answers.breaks
 
     @property
@@ -180,18 +185,18 @@ class StoreRuntime:
         return self._backlog.queued
 
     def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
-        """See `partibus.routing.store_access.Remembers`."""
+        """Look up executed requests (`partibus.routing.store_access.Remembers`)."""
         self.questions.find_executed(asker, requests, found)
 
     def held_bytes(self) -> Iterator[tuple[int, int]]:
-        """Stored bytes in memory of what is under lock or reserved, of each partition in use, by row."""
+        """Iterate over the bytes in memory under lock or reserved, of each partition in use, by row."""
         for row, slot in self._slots.items():
             if slot.machine is not None:
                 yield row, slot.machine.state.held_bytes
 
     @property
     def overloaded(self) -> bool:
-        """More waits for the store than the limits allow: no more credit until it has caught up (D24)."""
+        """Whether more waits for the store than the limits allow: no further credit until it has caught up (D24)."""
         return self._backlog.overloaded
 
     def when_usable(self, call: Callable[[], None]) -> None:
@@ -199,8 +204,10 @@ class StoreRuntime:
         self._backlog.when_less(call)
 
     def retire(self, why: str) -> list[Callable[[], None]]:
-        """The store gets another owner: receivers are told and forgotten; requests are still answered. Gives the calls
-        that `when_usable` has not made: they wait for the next owner."""
+        """Let receivers go before the store gets another owner; requests are still answered.
+
+        Returns the calls that `when_usable` has not made: they wait for the next owner.
+        """
         self._answers.fail_receivers(why)
         self._answers.deliver()
         return self._backlog.take_calls()
@@ -214,15 +221,15 @@ class StoreRuntime:
     # -- the way in --------------------------------------------------------------------------------------------------
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
-        """Say where grants for a receiver go."""
+        """Register the callback for grants to a receiver."""
         self._answers.register(receiver, on_granted)
 
     def unregister(self, receiver: int) -> None:
-        """The receiver is gone; what is still granted to it goes back."""
+        """Remove a receiver; further grants to it go back."""
         self._answers.unregister(receiver)
 
     def forget(self, request: int) -> None:
-        """Nobody waits for the answer to a request any more; a session that it accepts is released."""
+        """Forget a request whose asker has stopped waiting; a session that it accepts is released."""
         self._answers.forget(request)
 
     def submit(
@@ -234,8 +241,12 @@ class StoreRuntime:
         *,
         holdable: bool = False,
     ) -> None:
-        """Give a command to a partition. ``on_reply`` gets the reply to ``command.request``, perhaps before this
-        returns. ``holdable``: its rows may wait a little for company (rows C13, C14)."""
+        """Give a command to a partition.
+
+        ``on_reply`` gets the reply to ``command.request``, perhaps before this returns. ``holdable``: its rows may wait
+        a little
+        for company (rows C13, C14).
+        """
         lifecycle = self._lifecycle
         lifecycle.check_held()
         if on_reply is not None:
@@ -246,14 +257,14 @@ class StoreRuntime:
             self._answers.deliver()
             return
         if not store.has_room and needs_room(command):
-            # Refused before it is in memory: what is there already can go on to be received and completed.
+            # Refused before it is in memory: messages that are there can still be received and completed.
             self._answers.refuse(command, "no room on the disk", full=True)
             self._answers.deliver()
             return
         slot = self._slots.get(row)
         if slot is None:
             if row in self._dropped:
-                # Loaded again it would be in the store again, for good.
+                # Loading it again would put it into the store again, for good.
                 self._answers.refuse(command, "the entity was deleted")
                 self._answers.deliver()
                 return
@@ -277,7 +288,7 @@ class StoreRuntime:
         self._answers.deliver()
 
     def _seen(self, seen: Sequence[tuple[Glance, r.Inspected]]) -> None:
-        """Partitions were looked at that were asked for counts and not in use."""
+        """Reply to requests for counts of partitions that are not in use."""
         for asked, inspected in seen:
             if asked.row in self._slots:  # since then; it knows better
                 self.submit(asked.row, self._slots[asked.row].options, asked.command)
@@ -295,8 +306,10 @@ class StoreRuntime:
         return slot
 
     def _go_cold(self, slot: Slot) -> None:
-        """Forget a partition that nobody uses, as far as the store has it: all of it, or its windows. What waits for
-        its time wakes it."""
+        """Drop an unused partition from memory as far as the store has it: all of it, or its windows.
+
+        Its due times wake it.
+        """
         machine = slot.machine
         if machine is None or slot.is_awaited or self._loading.topics:
             return
@@ -323,15 +336,19 @@ class StoreRuntime:
             self._deadlines.add(deadline_ms, slot.row, self._clock.now_ms())
 
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
-        """Forget a partition and delete its rows: the entity was deleted. ``on_dropped`` gets the row when that is
-        durable; should the store fail before, it is never called, and the next start tries again."""
+        """Forget a partition and delete its rows: the entity was deleted.
+
+        ``on_dropped`` gets the row when that is durable. If the store fails before, it is never called, and the next
+        start tries
+        again.
+        """
         self._dropped[row] = None
         if len(self._dropped) > _DROPPED_MAX:
             del self._dropped[next(iter(self._dropped))]
         slot = self._slots.pop(row, None)
         self._deadlines.discard(row)
         self._cold.discard(row)
-        # Before a topic that waited for it goes on with what was planned when it was there.
+        # Before a topic that waited for it goes on with a plan from when it was there.
         self._topics.dropped(row)
         if slot is not None:
             self._residency.leave(slot)
@@ -344,7 +361,7 @@ class StoreRuntime:
         self._schedule.add(waited_for=True, holdable=True)
 
     def release_gone(self) -> None:
-        """Brokers have gone: who was connected to them holds no session any more."""
+        """Release the sessions of receivers at brokers that are gone."""
         for slot in list(self._slots.values()):
             self._release_gone(slot)
         self._answers.deliver()
@@ -356,7 +373,7 @@ class StoreRuntime:
                     self._handle(slot, c.ReleaseSession(lock_id), True)
 
     def run_due(self) -> None:
-        """Let every partition whose deadline has passed run out what is due; the clock's hand moves this one too."""
+        """Run what is due in every partition; with a manual clock, this is called after each move."""
         self._lifecycle.check_held()
         now_ms = self._clock.now_ms()
         cold: list[int] = []
@@ -374,8 +391,10 @@ class StoreRuntime:
 
     @property
     def catching_up(self) -> bool:
-        """Something that has fallen due has not been decided yet: another `run_due` or a load has to come first. False
-        while the store can't be used: nothing falls due in partitions that are not there."""
+        """Whether something due is not decided yet: another `run_due` or a load has to come first.
+
+        False while the store can't be used: nothing is due in partitions that are not there.
+        """
         if self._lifecycle.failure is not None or self._lifecycle.store is None:
             return False
         return self._deadlines.is_due(self._clock.now_ms()) or any(
@@ -384,18 +403,20 @@ class StoreRuntime:
 
     @property
     def decided(self) -> int:
-        """Number of the commit that makes durable all that was decided until now: see `is_durable`."""
+        """The number of the commit that makes everything decided so far durable (`is_durable`)."""
         return self._queue.number - (not self._queue.is_pending)
 
     def is_durable(self, commit: int) -> bool:
-        """That commit has ended: well, or with the store's failure."""
+        """Tell whether that commit has ended: well, or with the store's failure."""
         return self._queue.durable >= commit
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
     def _handle(self, slot: Slot, command: w.Input, holdable: bool) -> None:
-        """Decide a command. An unexpected exception fails this store, since its memory may have changed half; the
-        callers go on, with partitions that are not in use any longer."""
+        """Decide a command. An unexpected exception fails this store, since half of a change may be in memory.
+
+        The callers go on, with partitions that are not in use any longer.
+        """
         if self._slots.get(slot.row) is not slot:
             self._refuse(command)
             return
@@ -465,13 +486,16 @@ class StoreRuntime:
     # -- the store comes and goes ------------------------------------------------------------------------------------
 
     def _go_by_store(self) -> None:
-        """The store is open, perhaps again."""
+        """Go on with an open store, perhaps one that was opened again."""
         self._commits.go_on()
         self._tell_usable()
         self.wake_timed()
 
     def _forget_all(self, error: BaseException, of_commit: bool) -> bool:
-        """The store has failed: see `StoreLifecycle`. Requests that still wait for a load have done nothing yet."""
+        """Forget everything after a failure (`StoreLifecycle`).
+
+        Nothing was done for requests that still wait for a load.
+        """
         if self._failed is not None:
             self._failed()
         self._backlog.release()  # nothing is in the way of who uses other stores besides
