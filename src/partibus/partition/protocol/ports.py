@@ -484,7 +484,7 @@ class Store(Protocol):
         ...
 
     def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """Load entries in ``state`` that are due at ``until_ms`` or before, the earliest first; bounded as `load_page`."""
+        """Load entries in ``state`` due at ``until_ms`` or before, the earliest first; bounded as `load_page`."""
         ...
 
     def count_due(self, subqueue: int, state: int) -> int:

@@ -167,7 +167,7 @@ class StoreLifecycle:
     # -- failing -----------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException, *, of_commit: bool = False) -> None:
-        """Fail the store after a failed commit or load: memory may be ahead of it, so forget it and begin again (D11)."""
+        """Fail the store after a failed commit or load: memory may be ahead of it, so begin again (D11)."""
         self.failure = str(error) or type(error).__name__
         self.generation += 1
         store, self.store = self.store, None
