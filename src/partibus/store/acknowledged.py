@@ -10,7 +10,7 @@ it, so only a record elsewhere can tell. The record is a file in the data direct
 
 Writes are not synced one by one. The kernel has them when the process is killed, so a fresh process on the machine
 knows every acknowledged commit. They are synced when a lease is renewed, so after a loss of power the record is at most
-one renewal behind (ADR 0022).
+one renewal behind (ADR 0024).
 """
 
 import os
@@ -30,7 +30,10 @@ class AcknowledgedCommits:
     """The record of one store, used by one thread at a time."""
 
     def __init__(self, data: Path, store_id: str) -> None:
-        """Open the record in a data directory, and make it if it is missing. Raises `OSError`."""
+        """Open the record in a data directory, and make it if it is missing.
+
+        Raises `OSError`, and ValueError for a damaged record.
+        """
         self.command = f"partibus cluster accept-loss {store_id} --data {data}"
         """The command by which an operator accepts a loss, without the number."""
         self._path = data / FOLDER / store_id
@@ -40,15 +43,24 @@ class AcknowledgedCommits:
         if is_new:
             sync_directory(self._path.parent)
         self._synced = 0
-        self.last_commit = self._read()
+        try:
+            self.last_commit = self._read()
+        except ValueError:
+            self.close()
+            raise
         """The last commit that was acknowledged; 0: none is known."""
 
     def _read(self) -> int:
-        """Read the number. A record that was torn by a loss of power counts as none."""
+        """Read the number; 0 from an empty file. Raises ValueError for a damaged one: it must not count as none."""
         content = os.pread(self._file, _RECORD.size + _CHECKSUM.size, 0)
+        if not content:
+            return 0
         body, checksum = content[: _RECORD.size], content[_RECORD.size :]
         if len(checksum) < _CHECKSUM.size or _CHECKSUM.unpack(checksum)[0] != crc32(body):
-            return 0
+            raise ValueError(
+                f"{self._path} is damaged ({len(content)} bytes, or a wrong checksum), so the last acknowledged commit "
+                "is unknown; if the database surely has all commits, remove the file"
+            )
         number: int = _RECORD.unpack(body)[0]
         return number
 

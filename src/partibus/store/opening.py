@@ -127,7 +127,7 @@ class Opener:
         if self._record is None:
             try:
                 self._record = AcknowledgedCommits(self._data, self._place.store_id)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise StoreError(
                     f"{self._place.store_id}: the record of its commits in {self._data} can't be opened: {error}",
                     executed=False,

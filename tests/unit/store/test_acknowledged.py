@@ -35,3 +35,21 @@ def test_a_store_that_is_refused_again_and_again_opens_its_record_once(tmp_path:
         if os.path.exists(f"/proc/self/fd/{one}")
     ]
     assert files.count(record) == 1
+
+
+@pytest.mark.parametrize("content", [b"short", bytes(20)])
+def test_a_damaged_record_is_refused_with_its_file(tmp_path: Path, content: bytes) -> None:
+    """Read as none, it would let the broker go on from a standby that lags."""
+    record = AcknowledgedCommits(tmp_path, "store-07")
+    record.note(6, 1)
+    record.close()
+    path = tmp_path / FOLDER / "store-07"
+    path.write_bytes(content)
+    opener = Opener(
+        StorePlace("store-07", "postgresql://nobody@127.0.0.1:1/none?schema=some"), Owner("one", "run"), tmp_path
+    )
+    with pytest.raises(StoreError, match=r"store-07 is damaged .* remove the file"):
+        opener()
+    path.write_bytes(b"")
+    with pytest.raises(StoreError, match="see that the server runs"):
+        opener()
