@@ -445,9 +445,6 @@ def _name(fate: str) -> str:
     return "still there" if fate == "here" else fate.replace("_", " ")
 
 
-_SUCCESS = "_SUCCESS"
-
-
 class Place:
     """A directory of a job."""
 
@@ -464,10 +461,6 @@ class Place:
         """Tell whether an item exists."""
         path, files = self._open(*names)
         return bool(files.exists(path))
-
-    def is_written(self, *names: str) -> bool:
-        """Tell whether a table is complete: Spark marks it when all of its files are there."""
-        return self.exists(*names, _SUCCESS)
 
     def read(self, name: str) -> Values | None:
         """Read the JSON object in a file; None when there is none."""

@@ -63,10 +63,6 @@ class Tally:
         """In the order of `TALLIED`."""
         return tuple([getattr(self, name) for name in TALLIED])
 
-    def of_commits(self) -> tuple[float, ...]:
-        """In the order of `COMMITTED`."""
-        return (self.commits, self.operations, self.waited_s)
-
 
 class CommitMeter:
     """Commits of one store, by the runtime that makes them."""
