@@ -15,7 +15,7 @@ Calls block, and come from one thread at a time; `wake` may come from any.
 
 import json
 import os
-import select
+import selectors
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -324,9 +324,13 @@ class Registry:
         """Wait until a notification or `wake`, at most ``seconds``. Raises `StoreUnavailable`."""
         if not self._notified:
             connection = self._connection
-            files = [self._wake_reader] if connection is None else [self._wake_reader, connection.fileno()]
-            readable, _, _ = select.select(files, [], [], seconds)
-            if connection is not None and len(readable) > (self._wake_reader in readable):
+            # Not select(), which refuses descriptors above 1,023; a broker with many clients has higher ones.
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._wake_reader, selectors.EVENT_READ)
+                if connection is not None:
+                    selector.register(connection.fileno(), selectors.EVENT_READ)
+                readable = {key.fd for key, _ in selector.select(seconds)}
+            if connection is not None and connection.fileno() in readable:
                 try:
                     connection.pgconn.consume_input()
                     while connection.pgconn.notifies() is not None:

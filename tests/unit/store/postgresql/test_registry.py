@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 
 import psycopg
@@ -82,7 +85,7 @@ def test_who_is_there_and_what_was_changed_is_heard(make: Make, address: Address
     assert a.take_used() == []
     assert json.loads(b.rehearsals() or "") == {"rehearsals": [1]}
     end_lease(address, "a")
-    assert b.rehearsals() is None  # nobody else goes by them
+    assert b.rehearsals() is None
 
 
 def test_more_changes_than_are_kept_are_not_passed_over_in_silence(make: Make, address: Address) -> None:
@@ -111,6 +114,20 @@ def test_waiting_ends_when_somebody_tells(make: Make) -> None:
             waiting = pool.submit(a.wait, 60)
             tell()
             waiting.result(30)
+
+
+def test_waiting_works_with_descriptors_above_1023(make: Make) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with ExitStack() as files:
+        for _ in range(1024):
+            files.enter_context(open(os.devnull))
+        registry = make("a")
+        registry.register("host:1")
+        registry.wait(0)
+        registry.wake()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(registry.wait, 60).result(30)
 
 
 def test_a_name_belongs_to_one_run_until_its_lease_ends(make: Make, address: Address) -> None:
