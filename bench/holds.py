@@ -42,7 +42,7 @@ HOLD_MS_MAX = 50
 """The longest that a request may hold the loop."""
 _FRAME_BYTES = 60_000
 _QUIET_S = 0.15
-_PATIENCE_S = 120.0
+_EVENTUALLY_S = 120.0
 _REPEATS = 2
 _RULES = 10
 """Different SQL rules of a topic. Each adds half a microsecond to a message."""
@@ -74,7 +74,7 @@ class Watched:
     def longest(self) -> tuple[float, str]:
         """Wait until the broker has nothing to do; the longest call since it was asked before, in ms, and which."""
         pid = int(self.broker.ready["pid"])
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _EVENTUALLY_S
         busy = -1.0
         while (now := _cpu_s(pid)) > busy + 0.01 and time.monotonic() < deadline:
             busy = now
@@ -325,7 +325,7 @@ for _node in ("$cbs", "$management", "alive/$management"):
 def _ask(broker: BrokerProcess, data: bytes) -> None:
     url = broker.http_url.removeprefix("http://")
     host, _, port = url.partition(":")
-    with suppress(OSError), socket.create_connection((host, int(port)), timeout=_PATIENCE_S) as peer:
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=_EVENTUALLY_S) as peer:
         peer.sendall(data)
         peer.shutdown(socket.SHUT_WR)
         while peer.recv(1 << 16):

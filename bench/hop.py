@@ -137,10 +137,10 @@ async def main() -> None:
         serving = Serving()
         serving.open(0, Owner())
         owner = PeerChannels(("owner", "1"), b"s" * 32, lambda _: path, serving, loop)
-        guest = PeerChannels(("guest", "1"), b"s" * 32, lambda _: path, Serving(), loop)
+        remote_broker = PeerChannels(("guest", "1"), b"s" * 32, lambda _: path, Serving(), loop)
         server = await listen(path, owner.make_answering, loop)
         route = StoreRoute("store", loop.call_soon)
-        guest.lead(route, ("owner", "1"), 0)
+        remote_broker.lead(route, ("owner", "1"), 0)
         reached = asyncio.Event()
         route.when_usable(reached.set)
         await reached.wait()
@@ -154,7 +154,7 @@ async def main() -> None:
                 rate = MESSAGES / (time.perf_counter() - began_s)
                 what = "send" if name == "send" else "receive and settle"
                 print(f"{what:20} {run:3} a command   {cpu_us:6.2f} us CPU a message   {rate:9,.0f} messages/s")
-        guest.close()
+        remote_broker.close()
         owner.close()
         server.close()
 

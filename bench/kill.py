@@ -20,7 +20,7 @@ KEYS = 256
 _WARM_UP_S = 3.0
 _BEFORE_S = 2.0
 """From the first message that counts to the kill."""
-_PATIENCE_S = 30.0
+_EVENTUALLY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ def measure_kill(directory: Path, program: Path, *, rounds: int, seconds: float)
                 ):
                     time.sleep(max(0.0, from_s + _BEFORE_S - time.time()))
                     os.kill(peer.broker.broker_pids[number % BROKERS], signal.SIGKILL)
-                    found.append(sending.wait(seconds + _PATIENCE_S))
-                    receiving.wait(_PATIENCE_S)
+                    found.append(sending.wait(seconds + _EVENTUALLY_S))
+                    receiving.wait(_EVENTUALLY_S)
         silences = [max(one.silences_ms) for one in found]
         if not sum(one.lost_connections for one in found):
             raise BenchError("no connection was lost: no broker that had any was killed")

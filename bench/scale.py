@@ -20,7 +20,7 @@ WINDOW = 250
 """Messages on their way for each connection: they keep four brokers busy, and are through one in some seconds."""
 KEYS = 1_000
 _WARM_UP_S = 6.0
-_PATIENCE_S = 30.0
+_EVENTUALLY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,5 +95,5 @@ def _round(directory: Path, program: Path, brokers: int, keys: int, seconds: flo
                 before = quotas.spent_s()
                 time.sleep(max(0.0, between[1] - time.time()))
                 shares = [(now - then) / seconds for now, then in zip(quotas.spent_s(), before, strict=True)]
-                kept = passing.wait(_PATIENCE_S)
+                kept = passing.wait(_EVENTUALLY_S)
     return Round(kept.rate, kept.received / kept.seconds, [round(share, 3) for share in shares])

@@ -12,7 +12,7 @@ from partibus.client import connect
 from partibus.client.policies import Policies
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import eventually
+from partibus.testing.eventually import eventually
 from tests.conformance.clients.interface import (
     QUIET_S,
     WAIT_S,

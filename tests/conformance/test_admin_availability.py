@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from partibus.client import connect
-from partibus.client.rehearsals import Rehearsals
+from partibus.client.fault_injections import FaultInjections
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http, entry
 from tests.conformance.clients.interface import Outgoing
@@ -32,11 +32,11 @@ def http(broker: BrokerProcess) -> Http:
 
 
 @pytest.fixture
-def rehearsals(broker: BrokerProcess) -> Iterator[Rehearsals]:
+def fault_injections(broker: BrokerProcess) -> Iterator[FaultInjections]:
     with connect(broker.connection_string) as own:
-        rehearsals = Rehearsals(own)
-        yield rehearsals
-        rehearsals.heal()
+        fault_injections = FaultInjections(own)
+        yield fault_injections
+        fault_injections.heal()
 
 
 def test_what_was_answered_is_seen_through_every_broker(http: Http) -> None:
@@ -69,7 +69,7 @@ def test_topics_subscriptions_and_rules_are_seen_through_every_broker(http: Http
 
 @pytest.mark.row("A3", "A4")
 def test_counts_are_of_what_is_there_and_the_entity_is_limited(
-    http: Http, broker: BrokerProcess, rehearsals: Rehearsals
+    http: Http, broker: BrokerProcess, fault_injections: FaultInjections
 ) -> None:
     http("PUT", "limited", entry(QUEUE, PARTITIONED))
     client = PythonSync(broker.connection_string)
@@ -81,17 +81,17 @@ def test_counts_are_of_what_is_there_and_the_entity_is_limited(
         return shown.text("EntityAvailabilityStatus"), shown.text("MessageCount")
 
     assert seen() == ("Available", "16")
-    rehearsals.fail(entity="limited", partitions=list(LOST))
+    fault_injections.fail(entity="limited", partitions=list(LOST))
     assert {seen() for _ in range(4)} == {("Limited", "14")}
     assert http("GET", "$Resources/Queues?$top=100").body.count(b"Limited") == 1
-    rehearsals.heal()
+    fault_injections.heal()
     assert seen() == ("Available", "16")
 
 
 @pytest.mark.row("A2")
-def test_nothing_is_changed_or_deleted_while_partitions_are_away(http: Http, rehearsals: Rehearsals) -> None:
+def test_nothing_is_changed_or_deleted_while_partitions_are_away(http: Http, fault_injections: FaultInjections) -> None:
     http("PUT", "away", entry(QUEUE, PARTITIONED))
-    rehearsals.fail(entity="away", partitions=list(LOST))
+    fault_injections.fail(entity="away", partitions=list(LOST))
     changed = http("PUT", "away", entry(QUEUE, "<MaxDeliveryCount>1</MaxDeliveryCount>"), If_Match="*")
     assert (changed.status, "number 3, 11" in changed.detail, "Nothing was changed" in changed.detail) == (
         503,
@@ -101,21 +101,21 @@ def test_nothing_is_changed_or_deleted_while_partitions_are_away(http: Http, reh
     deleted = http("DELETE", "away")
     assert (deleted.status, "Nothing was deleted" in deleted.detail) == (503, True)
     assert http("GET", "away").text("MaxDeliveryCount") == "10"
-    rehearsals.heal()
+    fault_injections.heal()
     changed = http("PUT", "away", entry(QUEUE, "<MaxDeliveryCount>1</MaxDeliveryCount>"), If_Match="*")
     assert (changed.status, changed.text("MaxDeliveryCount")) == (200, "1")
     assert http("DELETE", "away").status == 200
 
 
 @pytest.mark.row("A2")
-def test_nothing_is_made_of_an_entity_that_needs_a_lost_store(http: Http, rehearsals: Rehearsals) -> None:
-    rehearsals.fail(store="store-03")
+def test_nothing_is_made_of_an_entity_that_needs_a_lost_store(http: Http, fault_injections: FaultInjections) -> None:
+    fault_injections.fail(store="store-03")
     for kind, name in ((QUEUE, "needs-all-queue"), (TOPIC, "needs-all-topic")):
         refused = http("PUT", name, entry(kind, PARTITIONED))
         assert (refused.status, "Nothing was made" in refused.detail) == (503, True)
         assert http("GET", name).status == 404
     assert http("PUT", "needs-one", entry(QUEUE)).status == 201
-    rehearsals.heal()
+    fault_injections.heal()
     assert http("PUT", "needs-all-queue", entry(QUEUE, PARTITIONED)).status == 201
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.admin import Http, entry
 
 QUEUE = "QueueDescription"
@@ -169,7 +169,9 @@ def test_a_body_that_ends_early_makes_nothing_and_harms_nobody(http: Http, broke
         f"PUT /cut-short HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {http.token()}\r\n"
         f"Content-Length: {len(body) + 100}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", int(broker.http_url.rpartition(":")[2])), timeout=PATIENCE_S) as client:
+    with socket.create_connection(
+        ("127.0.0.1", int(broker.http_url.rpartition(":")[2])), timeout=EVENTUALLY_S
+    ) as client:
         client.sendall(head.encode() + body)
         client.shutdown(socket.SHUT_WR)
         client.recv(1000)

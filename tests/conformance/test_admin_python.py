@@ -28,7 +28,7 @@ from azure.servicebus.management import (
 )
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.admin import python_admin
 
 Admin = Any
@@ -216,7 +216,7 @@ def test_counts_of_a_partitioned_queue_are_over_all_partitions(admin: Admin, bro
         with client.get_queue_sender("counted") as sender:
             sender.send_messages([ServiceBusMessage(b"x" * 100, partition_key=str(i)) for i in range(40)])
             sender.schedule_messages([ServiceBusMessage(b"y")] * 3, datetime.now(UTC) + timedelta(hours=1))
-        with client.get_queue_receiver("counted", max_wait_time=PATIENCE_S) as receiver:
+        with client.get_queue_receiver("counted", max_wait_time=EVENTUALLY_S) as receiver:
             for message in receiver.receive_messages(2):
                 receiver.dead_letter_message(message)
     counts = admin.get_queue_runtime_properties("counted")

@@ -28,7 +28,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from partibus.testing.reached import connections_of
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, Trouble, receive_all
 from tests.conformance.conftest import LIBRARIES
@@ -250,7 +250,7 @@ def test_a_message_lock_outlives_the_owner_of_its_store(broker: BrokerProcess, m
 
 def test_health_is_that_of_the_whole(shared: BrokerProcess) -> None:
     for _ in range(CONNECTIONS):
-        with urlopen(f"{shared.http_url}/health", timeout=PATIENCE_S) as response:
+        with urlopen(f"{shared.http_url}/health", timeout=EVENTUALLY_S) as response:
             health = json.load(response)
         assert health["status"] == "healthy"
         assert list(health["stores"]) == [f"store-{number:02}" for number in range(16)]
@@ -334,7 +334,7 @@ def refusal(ask: Callable[[], object]) -> str:
 
 def connects(connection_string: str) -> None:
     """Connect and go again."""
-    with connect(connection_string, timeout_s=PATIENCE_S) as client:
+    with connect(connection_string, timeout_s=EVENTUALLY_S) as client:
         client.management()
 
 
@@ -342,7 +342,7 @@ class AtEach:
     """A namespace with limits, and a connection to it at each of the brokers."""
 
     def __init__(self, stack: ExitStack, broker: BrokerProcess, name: str, limits: dict[str, int]) -> None:
-        with connect(broker.connection_string, timeout_s=PATIENCE_S) as operator:
+        with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as operator:
             made = Namespaces(operator).create(name, {"limits": limits})
             self.connection_string = made.connection_string(operator.endpoint)
         self.clients: dict[str, Client] = {}
@@ -351,7 +351,7 @@ class AtEach:
         def has_all() -> bool:
             before = {id_: connections_of(pid, broker.port) for id_, pid in of_each.items()}
             with ExitStack() as trying:
-                client = trying.enter_context(connect(self.connection_string, timeout_s=PATIENCE_S))
+                client = trying.enter_context(connect(self.connection_string, timeout_s=EVENTUALLY_S))
                 client.management()  # it is let in
                 more = [id_ for id_, pid in of_each.items() if connections_of(pid, broker.port) - before[id_]]
                 if len(more) == 1 and more[0] not in self.clients:
@@ -391,7 +391,7 @@ def test_limits_are_those_of_all_brokers_together(shared: BrokerProcess) -> None
 
         def is_refused() -> bool:
             try:
-                urlopen(request, timeout=PATIENCE_S).close()
+                urlopen(request, timeout=EVENTUALLY_S).close()
             except HTTPError as error:
                 with error:
                     return error.code == 503

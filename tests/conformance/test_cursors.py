@@ -22,7 +22,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     ClientTrouble,
@@ -125,7 +125,7 @@ def test_a_receiver_that_waits_is_told(ranges: RangeClient, sdk: ServiceBusClien
     waits = threading.Thread(target=receive)
     waits.start()
     ranges.open_cursor("alone", lease_ms=LEASE_MS)
-    waits.join(PATIENCE_S)
+    waits.join(EVENTUALLY_S)
     ranges.close_cursor("alone", drop=True)
     (answer,) = told
     assert isinstance(answer, ClientTrouble), answer
@@ -173,18 +173,22 @@ def test_one_reads_alone_until_its_lease_ends(broker: BrokerProcess, ranges: Ran
 def test_fates_tell_what_became_of_messages(
     broker: BrokerProcess, ranges: RangeClient, sdk: ServiceBusClient, queue: str
 ) -> None:
-    ranges.open_cursor("fates", fates=True)
+    ranges.open_cursor("fates", dispositions=True)
     sdk.send(queue, *keyed(6))
     completed, dead, *_ = held = receive_all(sdk, queue, 6)
     sdk.complete(queue, completed)
     sdk.dead_letter(queue, dead, "reason", "description")
-    lines = {(index, line.pos): line.fate for index in ends(ranges) for line in ranges.read_fates(index, "fates", 0)}
+    lines = {
+        (index, line.pos): line.disposition
+        for index in ends(ranges)
+        for line in ranges.read_dispositions(index, "fates", 0)
+    }
     assert sorted(lines.values()) == [COMPLETED - 16, DEAD_LETTERED - 16]
-    numbers = {index: [line.number for line in ranges.read_fates(index, "fates", 0)] for index in ends(ranges)}
+    numbers = {index: [line.number for line in ranges.read_dispositions(index, "fates", 0)] for index in ends(ranges)}
     nexts = {index: max(found) + 1 for index, found in numbers.items() if found}
-    states = ranges.advance_cursor("fates", {}, fate_positions=nexts)
-    assert {index: state.fate_position for index, state in states.items()} == nexts
-    assert [line for index in nexts for line in ranges.read_fates(index, "fates", nexts[index])] == []
+    states = ranges.advance_cursor("fates", {}, disposition_positions=nexts)
+    assert {index: state.disposition_position for index, state in states.items()} == nexts
+    assert [line for index in nexts for line in ranges.read_dispositions(index, "fates", nexts[index])] == []
     for message in held[2:]:
         sdk.abandon(queue, message)
     with closing(open_ranges(broker.connection_string, queue + DEAD_LETTER)) as letters:
@@ -200,7 +204,7 @@ def test_new_messages_end_a_wait(ranges: RangeClient, sdk: ServiceBusClient, que
     )
     waits.start()
     sdk.send(queue, Outgoing(b"x", partition_key="k"))
-    waits.join(PATIENCE_S)
+    waits.join(EVENTUALLY_S)
     assert found == [1]
     assert ranges.wait(before, 0.2).partitions == ranges.map().partitions, "nothing more comes: the time is over"
 
@@ -230,7 +234,7 @@ def test_over_http_receivers_are_refused_too(broker: BrokerProcess, ranges: Rang
     request = Request(f"{broker.http_url}/{queue}/messages/head?timeout=1", headers={"Authorization": token})
     request.method = "DELETE"
     with pytest.raises(HTTPError) as refused:
-        urlopen(request, timeout=PATIENCE_S)
+        urlopen(request, timeout=EVENTUALLY_S)
     with closing(refused.value) as answer:
         assert answer.code == 409
         assert b"read by the cursor 'alone' alone" in answer.read()
@@ -262,7 +266,7 @@ def test_a_bound_cuts_and_says_so(broker: BrokerProcess, ranges: RangeClient, py
 
 def metric(broker: BrokerProcess, name: str, entity: str) -> float:
     """Over all brokers; looked at anew every five seconds at most."""
-    with urlopen(f"{broker.http_url}/metrics", timeout=PATIENCE_S) as answer:
+    with urlopen(f"{broker.http_url}/metrics", timeout=EVENTUALLY_S) as answer:
         found = text_string_to_metric_families(answer.read().decode())
     samples = [sample for family in found for sample in family.samples if sample.name == name]
     return sum(sample.value for sample in samples if sample.labels["entity"] == entity)

@@ -14,7 +14,7 @@ from partibus.client.namespaces import Namespaces
 from partibus.client.policies import Policies
 from partibus.namespace.access import EMULATOR_KEY
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 
 UPGRADE = {
     "Connection": "Upgrade",
@@ -34,7 +34,7 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProce
 
 
 def status(broker: BrokerProcess, method: str, path: str, headers: dict[str, str]) -> int:
-    connection = http.client.HTTPConnection("localhost", broker.ready["http_port"], timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection("localhost", broker.ready["http_port"], timeout=EVENTUALLY_S)
     connection.request(method, path, b"", headers)
     answer = connection.getresponse()
     connection.close()
@@ -48,7 +48,7 @@ def test_it_is_warned_of_where_others_can_reach_it(everywhere: BrokerProcess, br
 
 def test_where_others_can_reach_it_it_opens_entities_of_the_default_namespace_only(everywhere: BrokerProcess) -> None:
     assert EMULATOR_KEY in everywhere.connection_string
-    with connect(everywhere.connection_string, timeout_s=PATIENCE_S) as client:
+    with connect(everywhere.connection_string, timeout_s=EVENTUALLY_S) as client:
         Entities(client).create_queue("q", {})
         client.sender("q").send([OutgoingMessage(body=b"x")])
         with pytest.raises(AccessDenied, match="needs a key of the operator"):
@@ -60,7 +60,7 @@ def test_where_others_can_reach_it_it_opens_entities_of_the_default_namespace_on
 
 
 def test_on_this_machine_alone_it_is_the_operators(broker: BrokerProcess) -> None:
-    with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+    with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
         assert Policies(client).list()
         assert Namespaces(client).list()
 

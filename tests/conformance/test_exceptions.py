@@ -17,7 +17,7 @@ from azure.servicebus import AutoLockRenewer, ServiceBusMessage, exceptions
 from azure.servicebus import ServiceBusClient as AzureClient
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.azure_python import OPTIONS
 from tests.conformance.clients.interface import (
     ClientTrouble,
@@ -249,9 +249,9 @@ def test_AutoLockRenewFailed(tmp_path: Path) -> None:  # noqa: N802
             client.azure.get_queue_receiver("q", auto_lock_renewer=renewer) as receiver,
         ):
             client.send("q", MESSAGE)
-            receiver.receive_messages(1, PATIENCE_S)
+            receiver.receive_messages(1, EVENTUALLY_S)
             other.advance(16_000)
-            error = failures.get(timeout=PATIENCE_S)
+            error = failures.get(timeout=EVENTUALLY_S)
     assert type(error) is exceptions.AutoLockRenewFailed
 
 
@@ -259,7 +259,7 @@ def test_AutoLockRenewTimeout(other: BrokerProcess) -> None:  # noqa: N802
     """The time for which an application wants a lock renewed ends before the lock does."""
     with closing(PythonSync(other.connection_string)) as client, AutoLockRenewer() as renewer:
         client.send("q", MESSAGE)
-        (message,) = client.receiver("q").receive_messages(1, PATIENCE_S)
+        (message,) = client.receiver("q").receive_messages(1, EVENTUALLY_S)
         renewer.register(client.receiver("q"), message, max_lock_renewal_duration=0.1)
         eventually("the renewal has failed", lambda: message.auto_renew_error is not None)
         assert type(message.auto_renew_error) is exceptions.AutoLockRenewTimeout

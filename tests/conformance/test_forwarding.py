@@ -23,7 +23,7 @@ from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.azure_python import to_time
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
@@ -63,7 +63,7 @@ def transfer_dead_letters(azure: AzureClient, queue: str, count: int) -> list[Se
         sub_queue=ServiceBusSubQueue.TRANSFER_DEAD_LETTER,
         receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
     ) as receiver:
-        while len(found) < count and (came := receiver.receive_messages(count, max_wait_time=PATIENCE_S)):
+        while len(found) < count and (came := receiver.receive_messages(count, max_wait_time=EVENTUALLY_S)):
             found += came
     return found
 
@@ -139,7 +139,7 @@ def test_what_was_locked_goes_on_when_it_is_settled(
         sender.send_messages([ServiceBusMessage(str(i)) for i in range(10)])
         received: list[ServiceBusReceivedMessage] = []
         while len(received) < 4:
-            received += receiver.receive_messages(4 - len(received), max_wait_time=PATIENCE_S)
+            received += receiver.receive_messages(4 - len(received), max_wait_time=EVENTUALLY_S)
         receiver.complete_message(received[0])
         receiver.dead_letter_message(received[3], "reason")
         receiver.abandon_message(received[2])
@@ -149,7 +149,7 @@ def test_what_was_locked_goes_on_when_it_is_settled(
     broker.advance(LOCK_MS)
     with azure.get_queue_receiver(target, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver:
         found: list[str] = []
-        while len(found) < 8 and (came := receiver.receive_messages(8, max_wait_time=PATIENCE_S)):
+        while len(found) < 8 and (came := receiver.receive_messages(8, max_wait_time=EVENTUALLY_S)):
             found += map(str, came)
     assert found == ["1", "2", *map(str, range(4, 10))]
     assert messages_in(source, dead=True) == 1
@@ -244,7 +244,7 @@ def test_sessions_at_the_destination(azure: AzureClient, make_queue: MakeQueue, 
     python.send(source, Outgoing(b"of none"))
     with azure.get_queue_receiver(target, session_id="s", receive_mode="receiveanddelete") as receiver:
         found: list[str] = []
-        while len(found) < 20 and (came := receiver.receive_messages(20, max_wait_time=PATIENCE_S)):
+        while len(found) < 20 and (came := receiver.receive_messages(20, max_wait_time=EVENTUALLY_S)):
             found += map(str, came)
     assert found == [str(i) for i in range(20)]
     (dead,) = transfer_dead_letters(azure, source, 1)
@@ -276,7 +276,7 @@ def test_number_at_the_first_entity_and_messages_that_are_scheduled(
         broker.advance(LOCK_MS)
     with azure.get_queue_receiver(last, receive_mode="receiveanddelete") as receiver:
         found: list[ServiceBusReceivedMessage] = []
-        while len(found) < 4 and (came := receiver.receive_messages(4, max_wait_time=PATIENCE_S)):
+        while len(found) < 4 and (came := receiver.receive_messages(4, max_wait_time=EVENTUALLY_S)):
             found += came
     assert [str(one) for one in found] == ["0", "1", "2", "later"]
     numbers = [one.enqueued_sequence_number or 0 for one in found]
@@ -359,7 +359,7 @@ def drain(broker: BrokerProcess, queue: str, count: int) -> list[str]:
         AzureClient.from_connection_string(broker.connection_string) as client,
         client.get_queue_receiver(queue, receive_mode="receiveanddelete") as receiver,
     ):
-        while came := receiver.receive_messages(500, max_wait_time=PATIENCE_S if len(found) < count else 1):
+        while came := receiver.receive_messages(500, max_wait_time=EVENTUALLY_S if len(found) < count else 1):
             found += map(str, came)
     return found
 

@@ -1,4 +1,4 @@
-"""Two brokers behind one port: what one front end caches, and what is rehearsed through one of them."""
+"""Two brokers behind one port: what one front end caches, and faults injected through one of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from partibus.client import Client, OutgoingMessage, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import Busy, SendFailed
-from partibus.client.rehearsals import Rehearsals
+from partibus.client.fault_injections import FaultInjections
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from partibus.testing.reached import connections_of
 
 PARTITIONS = 16
@@ -82,7 +82,7 @@ def test_what_one_front_end_caches_another_one_does_not_get_before_its_time(tmp_
 def test_a_rehearsal_holds_whichever_broker_is_asked(broker: BrokerProcess, connections: list[Client]) -> None:
     queue = broker.create_queue("rehearsed", EnablePartitioning=True)
     lost = partition_for_key("k", PARTITIONS)
-    Rehearsals(connections[0]).fail(entity=queue, partitions=[lost])
+    FaultInjections(connections[0]).fail(entity=queue, partitions=[lost])
     for one in connections:
         assert Entities(one).get(queue).partitions_away == (lost,)
         sender = one.sender(queue)
@@ -90,8 +90,8 @@ def test_a_rehearsal_holds_whichever_broker_is_asked(broker: BrokerProcess, conn
             sender.send([OutgoingMessage(body=b"x", partition_key="k")])
         assert isinstance(refused.value.failures[0][1], Busy)
         sender.send([OutgoingMessage(body=b"x")])
-        assert len(Rehearsals(one).all()) == 1
-    assert Rehearsals(connections[-1]).heal() == 1
+        assert len(FaultInjections(one).all()) == 1
+    assert FaultInjections(connections[-1]).heal() == 1
     for one in connections:
         assert Entities(one).get(queue).partitions_away == ()
         one.sender(queue).send([OutgoingMessage(body=b"x", partition_key="k")])
@@ -101,16 +101,16 @@ def test_a_rehearsal_holds_whichever_broker_is_asked(broker: BrokerProcess, conn
 def test_health_says_that_a_store_is_rehearsed_to_be_away_whichever_broker_is_asked(
     broker: BrokerProcess, connections: list[Client]
 ) -> None:
-    rehearsals = Rehearsals(connections[0])
-    rehearsals.slow(1, store="store-04")
-    rehearsals.fail(store="store-05")
+    fault_injections = FaultInjections(connections[0])
+    fault_injections.slow(1, store="store-04")
+    fault_injections.fail(store="store-05")
     for _ in range(CONNECTIONS):
         with pytest.raises(HTTPError) as unhealthy:
-            urlopen(f"{broker.http_url}/health", timeout=PATIENCE_S)
+            urlopen(f"{broker.http_url}/health", timeout=EVENTUALLY_S)
         assert unhealthy.value.code == 503
         said = json.load(unhealthy.value)["stores"]
-        assert said.pop("store-05") == "store-05 is rehearsed to fail; end it with `partibus partition heal`"
+        assert said.pop("store-05") == "store-05 fails by fault injection; end it with `partibus partition heal`"
         assert set(said.values()) == {"ok"}
-    rehearsals.heal()
+    fault_injections.heal()
     for _ in range(CONNECTIONS):
-        urlopen(f"{broker.http_url}/health", timeout=PATIENCE_S).close()
+        urlopen(f"{broker.http_url}/health", timeout=EVENTUALLY_S).close()

@@ -19,8 +19,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from partibus.client import OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.eventually import EVENTUALLY_S
 from partibus.testing.issuer import Issuer
-from partibus.testing.patience import PATIENCE_S
 
 OWNER, SENDER, RECEIVER = (f"Azure Service Bus Data {name}" for name in ("Owner", "Sender", "Receiver"))
 ISSUER = Issuer()
@@ -69,7 +69,7 @@ def test_a_sender_and_a_receiver_do_what_their_roles_say(served: BrokerProcess) 
     assert credential.scopes == ("https://servicebus.azure.net//.default",)
     with client_of(served, Credential(RECEIVER)) as client, client.get_queue_receiver("q") as receiver:
         assert [str(message) for message in receiver.peek_messages()] == ["by token"]
-        (message,) = receiver.receive_messages(1, max_wait_time=PATIENCE_S)
+        (message,) = receiver.receive_messages(1, max_wait_time=EVENTUALLY_S)
         receiver.renew_message_lock(message)
         receiver.complete_message(message)
     with (
@@ -117,7 +117,7 @@ def test_an_owner_administers_entities(served: BrokerProcess) -> None:
 
 def request(broker: BrokerProcess, method: str, path: str, token: str, body: bytes = b"") -> tuple[int, str]:
     context = create_default_context(cafile=str(broker.ca_file))
-    connection = HTTPSConnection("localhost", broker.ready["https_port"], context=context, timeout=PATIENCE_S)
+    connection = HTTPSConnection("localhost", broker.ready["https_port"], context=context, timeout=EVENTUALLY_S)
     connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
     answer = connection.getresponse()
     text = answer.read().decode()
@@ -151,7 +151,7 @@ def test_without_a_provider_the_refusal_says_what_to_configure(
 ) -> None:
     with BrokerProcess(tmp_path, tls=True) as broker:
         broker.create_queue("q")
-        with connect(broker.connection_string, timeout_s=PATIENCE_S) as root:
+        with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as root:
             root.sender("q").send([OutgoingMessage(body=b"x")])
         with (
             caplog.at_level(logging.INFO, "azure.servicebus"),

@@ -10,7 +10,7 @@ from azure.servicebus import AutoLockRenewer, ServiceBusReceivedMessage, Service
 from azure.servicebus.exceptions import MessageLockLostError
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import eventually
+from partibus.testing.eventually import eventually
 from tests.conformance.clients.azure_python import to_ms
 from tests.conformance.clients.interface import (
     DEAD_LETTER,

@@ -30,7 +30,7 @@ from partibus.frontends.rest.metrics import Snapshot, Told, blocks
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 
 GUIDE = Path(__file__).parents[2] / "docs" / "metrics.md"
 STORES = 16
@@ -40,7 +40,7 @@ class Metrics:
     """One answer of a broker."""
 
     def __init__(self, broker: BrokerProcess) -> None:
-        with urlopen(f"{broker.http_url}/metrics", timeout=PATIENCE_S) as response:
+        with urlopen(f"{broker.http_url}/metrics", timeout=EVENTUALLY_S) as response:
             self.content_type = response.headers["Content-Type"]
             text = response.read().decode()
         self.kinds = {family.name: family.type for family in text_string_to_metric_families(text)}
@@ -75,7 +75,7 @@ def use(broker: BrokerProcess, entity: str) -> None:
         with client.get_queue_sender(entity) as sender:
             for number in range(10):
                 sender.send_messages(ServiceBusMessage(f"{number}"))
-        with client.get_queue_receiver(entity, max_wait_time=PATIENCE_S) as receiver:
+        with client.get_queue_receiver(entity, max_wait_time=EVENTUALLY_S) as receiver:
             taken: list[ServiceBusReceivedMessage] = []
             while len(taken) < 6:
                 taken += receiver.receive_messages(6 - len(taken))
@@ -85,7 +85,7 @@ def use(broker: BrokerProcess, entity: str) -> None:
             receiver.defer_message(taken[4])
             receiver.abandon_message(taken[5])
         deleting = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-        with client.get_queue_receiver(entity, receive_mode=deleting, max_wait_time=PATIENCE_S) as receiver:
+        with client.get_queue_receiver(entity, receive_mode=deleting, max_wait_time=EVENTUALLY_S) as receiver:
             left = 3
             while left:
                 left -= len(receiver.receive_messages(left))
@@ -147,7 +147,7 @@ def test_links_and_what_is_unsettled(broker: BrokerProcess) -> None:
     with ServiceBusClient.from_connection_string(broker.connection_string) as client:
         with client.get_queue_sender("orders") as sender:
             sender.send_messages([ServiceBusMessage("x") for _ in range(2)])
-        with client.get_queue_receiver("orders", max_wait_time=PATIENCE_S) as receiver:
+        with client.get_queue_receiver("orders", max_wait_time=EVENTUALLY_S) as receiver:
             taken: list[ServiceBusReceivedMessage] = []
             while len(taken) < 2:
                 taken += receiver.receive_messages(2)
@@ -215,7 +215,7 @@ def use_up(string: str, queue: str) -> None:
     sent = False
     with connect(string) as client:
         sender = client.sender(queue)
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + EVENTUALLY_S
         while time.monotonic() < until_s:
             try:
                 sender.send_batch([OutgoingMessage(body=b"x") for _ in range(40)])
@@ -238,7 +238,7 @@ def scrape(broker: BrokerProcess, host: str, headers: dict[str, str]) -> str:
     """The answer; its status, if it is refused."""
     request = Request(f"{broker.http_url}/metrics", headers={"Host": host, **headers})
     try:
-        with urlopen(request, timeout=PATIENCE_S) as response:
+        with urlopen(request, timeout=EVENTUALLY_S) as response:
             text: str = response.read().decode()
             return text
     except HTTPError as error:
@@ -287,7 +287,7 @@ def test_open_metrics_are_as_their_format_wants(broker: BrokerProcess) -> None:
     broker.create_queue("orders", EnablePartitioning=True)
     use(broker, "orders")
     wanted = {"Accept": "application/openmetrics-text; version=1.0.0,text/plain;q=0.5"}
-    with urlopen(Request(f"{broker.http_url}/metrics", headers=wanted), timeout=PATIENCE_S) as response:
+    with urlopen(Request(f"{broker.http_url}/metrics", headers=wanted), timeout=EVENTUALLY_S) as response:
         assert response.headers["Content-Type"].startswith("application/openmetrics-text")
         text = response.read().decode()
     parse = open_metrics.text_string_to_metric_families
@@ -301,7 +301,7 @@ def test_open_metrics_are_as_their_format_wants(broker: BrokerProcess) -> None:
 @pytest.mark.parametrize("broker", [1], indirect=True)
 def test_nothing_can_be_changed_there(broker: BrokerProcess) -> None:
     with pytest.raises(HTTPError) as refused:
-        urlopen(Request(f"{broker.http_url}/metrics", method="POST", data=b"x"), timeout=PATIENCE_S)
+        urlopen(Request(f"{broker.http_url}/metrics", method="POST", data=b"x"), timeout=EVENTUALLY_S)
     assert refused.value.code == 405
 
 

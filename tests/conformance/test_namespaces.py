@@ -29,14 +29,14 @@ from partibus.client.backups import back_up
 from partibus.client.cluster import cluster_status
 from partibus.client.entities import Entities
 from partibus.client.errors import ClientError, NotFound
+from partibus.client.fault_injections import FaultInjections
 from partibus.client.namespaces import NamespaceInfo, Namespaces
 from partibus.client.ranges import open_ranges
-from partibus.client.rehearsals import Rehearsals
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.conftest import BROKERS
 
 FLAG = ";UseDevelopmentEmulator=true"
@@ -204,7 +204,7 @@ class TestHttp:
         headers = {"Host": f"{host}:{broker.ready['http_port']}", "Authorization": token}
         request = Request(f"{broker.http_url}/{path}", body, headers, method=method)
         try:
-            with urlopen(request, timeout=PATIENCE_S) as response:
+            with urlopen(request, timeout=EVENTUALLY_S) as response:
                 return response.status, response.read()
         except HTTPError as error:
             with error:
@@ -289,22 +289,22 @@ class TestReaders:
 
     def test_rehearsals(self, broker: BrokerProcess, acme: Tenant, bravo: Tenant) -> None:
         with connect(acme.string) as client:
-            rehearsals = Rehearsals(client)
+            fault_injections = FaultInjections(client)
             with pytest.raises(ClientError, match="the default namespace"):
-                rehearsals.fail(store="store-00")
+                fault_injections.fail(store="store-00")
             with pytest.raises(NotFound):
-                rehearsals.fail(entity="of-bravo-1")
-            rehearsals.fail(entity="q")
+                fault_injections.fail(entity="of-bravo-1")
+            fault_injections.fail(entity="q")
             try:
                 assert Entities(client).get("q").availability == "Limited"
                 for string in (bravo.string, broker.connection_string):
                     with connect(string) as other:
                         assert Entities(other).get("q").availability == "Available"
                         with pytest.raises(NotFound):
-                            Rehearsals(other).heal(entity="of-acme-1")
-                        assert Rehearsals(other).heal(entity="q") == 0
+                            FaultInjections(other).heal(entity="of-acme-1")
+                        assert FaultInjections(other).heal(entity="q") == 0
             finally:
-                assert rehearsals.heal(entity="q") == 1
+                assert fault_injections.heal(entity="q") == 1
 
     def test_what_is_the_servers(self, acme: Tenant) -> None:
         with connect(acme.string) as client, pytest.raises(ClientError, match="Ask the default namespace"):
@@ -330,7 +330,7 @@ class TestReaders:
             receiver = client.receiver("side")
             found: list[object] = []
             while len(found) < 2:
-                messages = receiver.receive(2, timeout_s=PATIENCE_S)
+                messages = receiver.receive(2, timeout_s=EVENTUALLY_S)
                 receiver.settle(messages)
                 found += [message.body for message in messages]
             assert found == [b"acme-1", b"default"]

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import status_code_conformance
 from partibus.frontends.rest.data.send import BATCH_TYPE
 from partibus.frontends.rest.openapi import PATH, describe
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.admin import Http, entry
 
 SCHEMA = schemathesis.openapi.from_dict(describe())
@@ -36,7 +36,7 @@ def http(broker: BrokerProcess) -> Iterator[Http]:
 
 
 def test_the_description_is_served(broker: BrokerProcess) -> None:
-    with urlopen(f"{broker.http_url}{PATH}", timeout=PATIENCE_S) as response:
+    with urlopen(f"{broker.http_url}{PATH}", timeout=EVENTUALLY_S) as response:
         assert json.load(response) == describe()
 
 
@@ -49,5 +49,5 @@ def test_answers_are_as_described(case: Any, broker: BrokerProcess, http: Http) 
         names.update({name: KNOWN[name] for name in names if name in KNOWN})
     if case.path.endswith("/head"):
         case.query = {**(case.query or {}), "timeout": 0}
-    response = case.call(base_url=broker.http_url, headers={"Authorization": http.token()}, timeout=PATIENCE_S)
+    response = case.call(base_url=broker.http_url, headers={"Authorization": http.token()}, timeout=EVENTUALLY_S)
     case.validate_response(response, checks=[not_a_server_error, status_code_conformance])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     Client,
@@ -215,7 +215,7 @@ def test_released_leftovers_keep_their_order_and_their_count(
     """Trap 14: on closing, this library gives back one by one what it has fetched and never handed out."""
     python.send_list(queue, [Outgoing(b"%d" % i, partition_key="one") for i in range(30)])
     with python.azure.get_queue_receiver(queue, prefetch_count=30) as receiver:
-        (message,) = receiver.receive_messages(1, PATIENCE_S)
+        (message,) = receiver.receive_messages(1, EVENTUALLY_S)
         assert b"".join(message.body) == b"0"
         receiver.complete_message(message)
     again = receive_all(javascript, queue, 29)

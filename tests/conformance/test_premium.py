@@ -23,7 +23,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.interface import Outgoing, ServiceBusClient
 from tests.conformance.conftest import LIBRARIES
 from tests.conformance.several import Holder, Leaving, all_well, status
@@ -96,7 +96,7 @@ def test_other_ways_in_are_refused_as_well(small: BrokerProcess) -> None:
     def ask(path: str, method: str, body: bytes | None = None) -> tuple[int, str | None]:
         request = Request(f"{small.http_url}{path}", body, {"Authorization": token, "Host": host}, method=method)
         try:
-            with urlopen(request, timeout=PATIENCE_S) as response:
+            with urlopen(request, timeout=EVENTUALLY_S) as response:
                 return int(response.status), None
         except HTTPError as error:
             with error:

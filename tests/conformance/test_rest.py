@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.admin import Answer, Http, entry
 from tests.conformance.clients.interface import Outgoing, receive_all
 from tests.conformance.clients.python_sync import PythonSync
@@ -169,7 +169,7 @@ def test_a_scheduled_message_waits_for_its_time(http: Http, broker: BrokerProces
 def test_who_waits_gets_what_comes_meanwhile(http: Http, broker: BrokerProcess, make_queue: MakeQueue) -> None:
     """With the request sent and the answer not there, another client sends."""
     queue = make_queue(EnablePartitioning=True)
-    with socket.create_connection(("127.0.0.1", urlsplit(broker.http_url).port or 0), timeout=PATIENCE_S) as client:
+    with socket.create_connection(("127.0.0.1", urlsplit(broker.http_url).port or 0), timeout=EVENTUALLY_S) as client:
         head = (
             f"DELETE /{queue}/messages/head?timeout=20 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {http.token()}\r\n"
         )
@@ -182,7 +182,7 @@ def test_a_message_for_a_client_that_has_left_goes_back(
     http: Http, broker: BrokerProcess, make_queue: MakeQueue
 ) -> None:
     queue = make_queue()
-    with socket.create_connection(("127.0.0.1", urlsplit(broker.http_url).port or 0), timeout=PATIENCE_S) as client:
+    with socket.create_connection(("127.0.0.1", urlsplit(broker.http_url).port or 0), timeout=EVENTUALLY_S) as client:
         head = (
             f"POST /{queue}/messages/head?timeout=20 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {http.token()}\r\n"
         )
@@ -318,7 +318,7 @@ def test_a_waiting_request_ends_when_the_queue_is_deleted(
     http: Http, broker: BrokerProcess, make_queue: MakeQueue
 ) -> None:
     queue = make_queue()
-    with socket.create_connection(("127.0.0.1", urlsplit(broker.http_url).port or 0), timeout=PATIENCE_S) as client:
+    with socket.create_connection(("127.0.0.1", urlsplit(broker.http_url).port or 0), timeout=EVENTUALLY_S) as client:
         head = (
             f"DELETE /{queue}/messages/head?timeout=20 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {http.token()}\r\n"
         )

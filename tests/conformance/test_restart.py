@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     QUIET_S,
@@ -132,7 +132,7 @@ def test_killed_broker_loses_nothing_it_accepted_and_invents_nothing(
     under_way = threading.Event()
 
     def kill_while_sending() -> None:
-        assert under_way.wait(PATIENCE_S)
+        assert under_way.wait(EVENTUALLY_S)
         broker.kill()
 
     with connected(library, broker) as client:

@@ -18,7 +18,7 @@ import pytest
 from partibus.client import OutgoingMessage, connect
 from partibus.namespace.access import EMULATOR_KEY
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, Trouble, receive_all
 from tests.conformance.conftest import LIBRARIES
 
@@ -124,7 +124,7 @@ def test_port_in_use_ends_with_1_and_names_the_port(shared: BrokerProcess, tmp_p
 
 
 def test_health_says_200_and_each_store(shared: BrokerProcess) -> None:
-    with urlopen(f"{shared.http_url}/health", timeout=PATIENCE_S) as response:
+    with urlopen(f"{shared.http_url}/health", timeout=EVENTUALLY_S) as response:
         assert response.status == 200
         health = json.load(response)
     assert health["status"] == "healthy"
@@ -164,9 +164,9 @@ def test_keys_stay_the_same_across_a_restart(guarded: BrokerProcess) -> None:
 
 def test_only_loopback_is_listened_on(shared: BrokerProcess) -> None:
     for port in (shared.port, shared.ready["http_port"]):
-        socket.create_connection(("127.0.0.1", port), PATIENCE_S).close()
+        socket.create_connection(("127.0.0.1", port), EVENTUALLY_S).close()
         with pytest.raises(OSError):
-            socket.create_connection(("127.0.0.2", port), PATIENCE_S)
+            socket.create_connection(("127.0.0.2", port), EVENTUALLY_S)
 
 
 GARBAGE = {"http": b"GET / HTTP/1.1\r\n\r\n", "zeros": b"\x00" * 4096, "amqp-2": b"AMQP\x02\x01\x00\x00"}
@@ -177,7 +177,7 @@ def test_garbage_on_the_port_ends_its_own_connection_only(shared: BrokerProcess,
     queue = shared.create_queue(f"beside-{garbage}")
     with closing(LIBRARIES["rhea"](shared.connection_string)) as client:
         client.send(queue, Outgoing(b"x"))
-        with socket.create_connection(("127.0.0.1", shared.port), PATIENCE_S) as stranger:
+        with socket.create_connection(("127.0.0.1", shared.port), EVENTUALLY_S) as stranger:
             stranger.sendall(GARBAGE[garbage])
             while stranger.recv(4096):
                 pass
@@ -195,7 +195,7 @@ def test_no_other_user_can_read_what_a_broker_writes(tmp_path: Path, brokers: st
         arguments = ("--telemetry", "full", "--telemetry-roll", "100ms", "--brokers", brokers)
         with BrokerProcess(tmp_path, arguments=arguments) as broker:
             broker.create_queue("q")
-            with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+            with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
                 client.sender("q").send([OutgoingMessage(body=b"x")])
             eventually("telemetry is written", lambda: any((data / "telemetry").glob("*.parquet")))
             assert [path for path in data.rglob("*") if not path.is_socket() and path.stat().st_mode & 0o077] == []

@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import eventually
+from partibus.testing.eventually import eventually
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, ServiceBusClient, Trouble
 from tests.conformance.conftest import LIBRARIES
 from tests.conformance.several import Holder, Leaving, all_well, status

@@ -28,7 +28,7 @@ from partibus.client.errors import TimedOut
 from partibus.client.receiver import NEXT_SESSION, RELEASE
 from partibus.routing.slots import partition_for_slot, slot_for_key
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 
 FULL = ("--telemetry", "full", "--telemetry-roll", "300ms")
 Row: TypeAlias = dict[str, Any]
@@ -46,7 +46,7 @@ class Queue(NamedTuple):
                 sender.send_messages(ServiceBusMessage(body, **properties))
 
     def receiver(self, **options: Any) -> ServiceBusReceiver:
-        return self.client.get_queue_receiver(self.name, max_wait_time=PATIENCE_S, **options)
+        return self.client.get_queue_receiver(self.name, max_wait_time=EVENTUALLY_S, **options)
 
     def take(self, receiver: ServiceBusReceiver, count: int = 1) -> list[ServiceBusReceivedMessage]:
         taken: list[ServiceBusReceivedMessage] = []
@@ -74,7 +74,7 @@ def operations(rows: Sequence[Row]) -> Counter[str]:
 
 def metric(broker: BrokerProcess, name: str) -> float:
     """Of all brokers together."""
-    with urlopen(f"{broker.http_url}/metrics", timeout=PATIENCE_S) as response:
+    with urlopen(f"{broker.http_url}/metrics", timeout=EVENTUALLY_S) as response:
         lines = response.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"partibus_{name}{{"))
 
@@ -116,7 +116,7 @@ def test_what_clients_ask_for_is_summed_up_by_seconds(
         sender.send_messages([ServiceBusMessage("x") for _ in range(3)])
         sender.schedule_messages(ServiceBusMessage("y"), datetime.now(UTC) + timedelta(days=1))
     broker.advance(1_000)
-    with client.get_subscription_receiver(topic, "all", max_wait_time=PATIENCE_S) as receiver:
+    with client.get_subscription_receiver(topic, "all", max_wait_time=EVENTUALLY_S) as receiver:
         receiver.peek_messages(2)
         taken: list[ServiceBusReceivedMessage] = []
         while len(taken) < 3:
@@ -267,7 +267,7 @@ class TestEveryOperation:
         Queue(name, client).send("comes back")
         with connect(broker.connection_string) as own:
             receiver = own.receiver(name, prefetch=1)
-            receiver.settle(receiver.receive(1, PATIENCE_S), RELEASE)
+            receiver.settle(receiver.receive(1, EVENTUALLY_S), RELEASE)
             receiver.close()
         receiver_of = Queue(there, client)
         with receiver_of.receiver(receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiving:
@@ -287,7 +287,7 @@ class TestEveryOperation:
             broker.create_subscription(name, subscription)
         with client.get_topic_sender(name) as sender:
             sender.send_messages(ServiceBusMessage("a", partition_key="north"))
-        with client.get_subscription_receiver(name, "mail", max_wait_time=PATIENCE_S) as receiver:
+        with client.get_subscription_receiver(name, "mail", max_wait_time=EVENTUALLY_S) as receiver:
             receiver.complete_message(receiver.receive_messages(1)[0])
         rows = written(broker, name)
         found = {entity: operations([row for row in rows if row["entity"] == entity]) for entity in

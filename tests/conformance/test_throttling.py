@@ -21,7 +21,7 @@ from partibus.client.messages import OutgoingMessage
 from partibus.client.namespaces import Namespaces
 from partibus.client.sender import Sender
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.admin import Http, entry
 from tests.conformance.several import all_well, pids, status
 from tests.conformance.test_metrics import Metrics
@@ -118,7 +118,7 @@ def _receive_all(broker: BrokerProcess) -> Counter[str]:
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     with (
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
-        client.get_queue_receiver("q", receive_mode=mode, max_wait_time=PATIENCE_S, prefetch_count=1_000) as receiver,
+        client.get_queue_receiver("q", receive_mode=mode, max_wait_time=EVENTUALLY_S, prefetch_count=1_000) as receiver,
     ):
         while found.total() < MESSAGES and (got := receiver.receive_messages(MESSAGES - found.total())):
             found.update(str(message) for message in got)
@@ -195,7 +195,7 @@ def test_a_receiver_waits_for_credits_and_meets_no_error(manual: BrokerProcess) 
             assert receiver.receive_messages(10, max_wait_time=1) == []
             manual.advance(PERIOD_MS)
             got: list[ServiceBusReceivedMessage] = []
-            while len(got) < 10 and (more := receiver.receive_messages(10 - len(got), max_wait_time=PATIENCE_S)):
+            while len(got) < 10 and (more := receiver.receive_messages(10 - len(got), max_wait_time=EVENTUALLY_S)):
                 got += more
             assert [str(message) for message in got] == [str(number) for number in range(10)]
             assert all(message.delivery_count == 0 for message in got)

@@ -21,7 +21,7 @@ from partibus.client.errors import ClientError, InvalidRequest
 from partibus.client.namespaces import Namespaces
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -153,7 +153,7 @@ def test_premium_carries_large_messages_one_by_one(premium: str) -> None:
             sender.send_messages(batch)
         with sdk.get_queue_receiver("large") as receiver:
             for expected in (body, bytes(900 * KIB)):
-                (message,) = receiver.receive_messages(1, max_wait_time=PATIENCE_S)
+                (message,) = receiver.receive_messages(1, max_wait_time=EVENTUALLY_S)
                 assert b"".join(message.body) == expected
                 receiver.complete_message(message)
 
@@ -189,7 +189,7 @@ def test_a_migration_to_premium_keeps_everything_under_clients_that_are_connecte
     with ServiceBusClient.from_connection_string(string, retry_total=0) as sdk:
         sender = sdk.get_queue_sender("wide")
         receiver = sdk.get_queue_receiver("wide")
-        locked = receiver.receive_messages(10, max_wait_time=PATIENCE_S)
+        locked = receiver.receive_messages(10, max_wait_time=EVENTUALLY_S)
         assert locked
         deferred = locked.pop()
         receiver.defer_message(deferred)
@@ -197,7 +197,7 @@ def test_a_migration_to_premium_keeps_everything_under_clients_that_are_connecte
             to_session.send_messages([ServiceBusMessage(str(number), session_id="s") for number in range(3)])
         session = sdk.get_queue_receiver("held", session_id="s")
         session.session.set_state(b"state")
-        (first,) = session.receive_messages(1, max_wait_time=PATIENCE_S)
+        (first,) = session.receive_messages(1, max_wait_time=EVENTUALLY_S)
 
         with connect(broker.connection_string) as operator:
             with pytest.raises(InvalidRequest, match="partitions is 3"):
@@ -210,7 +210,7 @@ def test_a_migration_to_premium_keeps_everything_under_clients_that_are_connecte
             receiver.complete_message(message)
         session.complete_message(first)
         assert session.session.get_state() == b"state"
-        assert [str(message) for message in session.receive_messages(2, max_wait_time=PATIENCE_S)][:1] == ["1"]
+        assert [str(message) for message in session.receive_messages(2, max_wait_time=EVENTUALLY_S)][:1] == ["1"]
         sender.send_messages(ServiceBusMessage("after"))
         (again,) = receiver.receive_deferred_messages(deferred.sequence_number or 0)
         assert str(again) == str(deferred)

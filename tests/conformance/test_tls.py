@@ -21,7 +21,7 @@ from azure.servicebus import TransportType
 from partibus.client import OutgoingMessage, connect
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerFailed, BrokerProcess, run_to_the_end
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.interface import (
     Client,
     ClientTrouble,
@@ -178,7 +178,7 @@ def test_plain_amqp_clients_speak_tls(broker: BrokerProcess, make_queue: Callabl
 
 
 def get_health(url: str, ca_file: Path) -> dict[str, object]:
-    with urlopen(f"{url}/health", timeout=PATIENCE_S, context=ssl.create_default_context(cafile=ca_file)) as response:
+    with urlopen(f"{url}/health", timeout=EVENTUALLY_S, context=ssl.create_default_context(cafile=ca_file)) as response:
         return cast("dict[str, object]", json.load(response))
 
 
@@ -188,7 +188,7 @@ def test_health_is_told_over_https_with_the_certificate_in_it(broker: BrokerProc
     assert health["certificate"] == "ok"
     with (
         pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"),
-        urlopen(f"{broker.https_url}/health", timeout=PATIENCE_S),
+        urlopen(f"{broker.https_url}/health", timeout=EVENTUALLY_S),
     ):
         pass
 
@@ -213,7 +213,7 @@ def certificate_of(port: int, ca_file: Path) -> bytes:
     """What a new connection is shown (DER)."""
     context = ssl.create_default_context(cafile=ca_file)
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=EVENTUALLY_S) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as wrapped,
     ):
         shown = wrapped.getpeercert(binary_form=True)

@@ -21,7 +21,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 
 
 class Collector:
@@ -98,7 +98,7 @@ class Trace:
 
 def receive(client: ServiceBusClient, queue: str, count: int, **options: Any) -> list[ServiceBusReceivedMessage]:
     """Received, and completed unless they were deleted as they came."""
-    with client.get_queue_receiver(queue, max_wait_time=PATIENCE_S, **options) as receiver:
+    with client.get_queue_receiver(queue, max_wait_time=EVENTUALLY_S, **options) as receiver:
         taken: list[ServiceBusReceivedMessage] = []
         while len(taken) < count:
             more = receiver.receive_messages(count - len(taken))
@@ -155,7 +155,7 @@ def test_the_standard_variables_are_enough(
         with ServiceBusClient.from_connection_string(broker.connection_string) as client:
             with client.get_queue_sender(queue) as sender:
                 sender.send_messages(trace.message())
-            with client.get_queue_receiver(queue, max_wait_time=PATIENCE_S) as receiver:
+            with client.get_queue_receiver(queue, max_wait_time=EVENTUALLY_S) as receiver:
                 (message,) = receiver.receive_messages(1)
                 receiver.abandon_message(message)
             receive(client, queue, 1, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
@@ -179,7 +179,7 @@ def test_what_is_scheduled_received_by_number_or_over_http_belongs_to_its_trace(
                 due = datetime.fromtimestamp(broker.now_ms() / 1_000 + 60, UTC)
                 sender.schedule_messages(later.message(), due)
                 sender.send_messages(deferred.message())
-                (message,) = receiver.receive_messages(1, max_wait_time=PATIENCE_S)
+                (message,) = receiver.receive_messages(1, max_wait_time=EVENTUALLY_S)
                 receiver.defer_message(message)
                 assert message.sequence_number is not None
                 (message,) = receiver.receive_deferred_messages(message.sequence_number)
@@ -225,7 +225,7 @@ def http(broker: BrokerProcess, method: str, url: str) -> str | None:
     shown = parse_connection_string(broker.connection_string)
     token = make_token("http://127.0.0.1", shown.key_name, shown.key, SystemClock().now_ms() // 1_000 + 3_600)
     request = Request(url, b"" if method != "DELETE" else None, {"Authorization": token}, method=method)
-    with urlopen(request, timeout=PATIENCE_S) as response:
+    with urlopen(request, timeout=EVENTUALLY_S) as response:
         where: str | None = response.headers.get("Location")
         assert response.status in (200, 201)
         return where

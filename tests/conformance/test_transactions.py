@@ -13,7 +13,7 @@ import pytest
 from partibus.client import connect as open_client
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import eventually
+from partibus.testing.eventually import eventually
 from tests.conformance.clients.interface import Outgoing, receive_all
 from tests.conformance.clients.python_sync import PythonSync
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.conformance.clients.proton_transactions import TransactionalProton
 
 MakeQueue = Callable[..., str]
-Present = Callable[[str], list[bytes]]
+MemberInfo = Callable[[str], list[bytes]]
 ROLLED_BACK = "amqp:transaction:rollback"
 NOT_ALLOWED = "amqp:not-allowed"
 
@@ -67,7 +67,7 @@ def keyed(body: bytes, key: str = "k") -> Outgoing:
 
 
 @pytest.fixture
-def present(broker: BrokerProcess) -> Present:
+def present(broker: BrokerProcess) -> MemberInfo:
     """``present(queue)``: the bodies of all its messages, also of those under lock."""
     return lambda queue: peek_all(broker, queue)
 
@@ -85,7 +85,7 @@ def peek_all(broker: BrokerProcess, queue: str) -> list[bytes]:
 
 @pytest.mark.row("T1", "P4")
 def test_a_transaction_is_seen_whole_when_it_is_committed(
-    proton: TransactionalProton, python: PythonSync, queue: str, present: Present
+    proton: TransactionalProton, python: PythonSync, queue: str, present: MemberInfo
 ) -> None:
     python.send(queue, keyed(b"old"))
     ((_, delivery),) = proton.receive(queue, 1)
@@ -101,7 +101,7 @@ def test_a_transaction_is_seen_whole_when_it_is_committed(
 
 @pytest.mark.row("T1")
 def test_a_transaction_that_is_aborted_was_never_there(
-    broker: BrokerProcess, proton: TransactionalProton, python: PythonSync, queue: str, present: Present
+    broker: BrokerProcess, proton: TransactionalProton, python: PythonSync, queue: str, present: MemberInfo
 ) -> None:
     python.send(queue, keyed(b"old"))
     ((_, delivery),) = proton.receive(queue, 1)
@@ -118,7 +118,7 @@ def test_a_transaction_that_is_aborted_was_never_there(
 
 @pytest.mark.row("T1")
 def test_a_transaction_whose_connection_breaks_is_rolled_back(
-    broker: BrokerProcess, python: PythonSync, queue: str, present: Present
+    broker: BrokerProcess, python: PythonSync, queue: str, present: MemberInfo
 ) -> None:
     python.send(queue, keyed(b"old"))
     client = connect(broker)
@@ -134,7 +134,7 @@ def test_a_transaction_whose_connection_breaks_is_rolled_back(
 
 
 def test_settlements_may_be_settled_before_the_discharge(
-    proton: TransactionalProton, python: PythonSync, queue: str, present: Present
+    proton: TransactionalProton, python: PythonSync, queue: str, present: MemberInfo
 ) -> None:
     python.send(queue, keyed(b"old"))
     ((_, delivery),) = proton.receive(queue, 1)
@@ -146,7 +146,7 @@ def test_settlements_may_be_settled_before_the_discharge(
 
 
 def test_transactions_follow_one_another_and_go_side_by_side(
-    proton: TransactionalProton, queue: str, present: Present
+    proton: TransactionalProton, queue: str, present: MemberInfo
 ) -> None:
     outcomes = [proton.begin() for _ in range(3)]
     for number, outcome in enumerate(outcomes):
@@ -162,7 +162,7 @@ def test_transactions_follow_one_another_and_go_side_by_side(
 
 @pytest.mark.row("T4", "T2")
 def test_no_key_is_refused_on_a_partitioned_queue(
-    proton: TransactionalProton, partitioned: str, present: Present
+    proton: TransactionalProton, partitioned: str, present: MemberInfo
 ) -> None:
     outcome = proton.begin()
     (refusal,) = proton.send(outcome, partitioned, Outgoing(b"x"))
@@ -175,7 +175,7 @@ def test_no_key_is_refused_on_a_partitioned_queue(
 
 @pytest.mark.row("T5", "T3")
 def test_two_keys_are_refused_on_a_partitioned_queue(
-    proton: TransactionalProton, partitioned: str, present: Present
+    proton: TransactionalProton, partitioned: str, present: MemberInfo
 ) -> None:
     outcome = proton.begin()
     first, second = proton.send(outcome, partitioned, keyed(b"1", "a"), keyed(b"2", "b"))
@@ -229,7 +229,7 @@ def test_a_key_pins_with_and_without_a_transaction(
 
 
 def test_a_second_queue_is_reached_through_the_first(
-    proton: TransactionalProton, make_queue: MakeQueue, present: Present
+    proton: TransactionalProton, make_queue: MakeQueue, present: MemberInfo
 ) -> None:
     """On one AMQP session, as cross-entity transactions are."""
     first, second = make_queue(), make_queue()
@@ -243,7 +243,7 @@ def test_a_second_queue_is_reached_through_the_first(
 
 
 def test_more_than_two_minutes_are_refused(
-    broker: BrokerProcess, proton: TransactionalProton, queue: str, present: Present
+    broker: BrokerProcess, proton: TransactionalProton, queue: str, present: MemberInfo
 ) -> None:
     outcome = proton.begin()
     broker.advance(600_000)
@@ -257,7 +257,7 @@ def test_more_than_two_minutes_are_refused(
 
 
 def test_a_lock_that_has_ended_rolls_back(
-    broker: BrokerProcess, proton: TransactionalProton, python: PythonSync, make_queue: MakeQueue, present: Present
+    broker: BrokerProcess, proton: TransactionalProton, python: PythonSync, make_queue: MakeQueue, present: MemberInfo
 ) -> None:
     queue = make_queue(LockDuration="PT10S")
     python.send(queue, Outgoing(b"old"))
@@ -274,7 +274,7 @@ def test_a_lock_that_has_ended_rolls_back(
 
 
 def test_what_is_received_and_deleted_does_not_come_back(
-    proton: TransactionalProton, python: PythonSync, queue: str, present: Present
+    proton: TransactionalProton, python: PythonSync, queue: str, present: MemberInfo
 ) -> None:
     python.send(queue, keyed(b"gone"))
     outcome = proton.begin()

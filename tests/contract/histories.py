@@ -80,8 +80,15 @@ class _Commits:
             writes.cursors[subqueue, name] = cursor if random.random() < 0.5 else None
         writes.retained = dict(self.some(2, lambda: (self.subqueue(), (self.number(), self.number()))))
         for key in {*self.some(4, self.entry)}:
-            writes.fates += [key, self.position(), self.number(), self.position(), self.number(), self.position()]
-        writes.forgotten_fates = self.some(2, lambda: self.range_of(self.entry))
+            writes.dispositions += [
+                key,
+                self.position(),
+                self.number(),
+                self.position(),
+                self.number(),
+                self.position(),
+            ]
+        writes.forgotten_dispositions = self.some(2, lambda: self.range_of(self.entry))
         for row, session in {*self.some(2, lambda: (self.partition(), self.session()))}:
             lock = SessionLockRow(session, self.number(), self.number(), self.session())
             writes.session_locks[row, session] = lock if random.random() < 0.5 else None

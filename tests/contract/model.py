@@ -4,9 +4,9 @@ from typing import Any
 
 from partibus.partition.protocol.ports import (
     CursorRow,
+    DispositionRow,
     DueRows,
     EntryRow,
-    FateRow,
     LockBatchRow,
     SessionLockRow,
     Snapshot,
@@ -33,7 +33,7 @@ class Model:
         self.marks: dict[tuple[int, int], int] = {}
         self.cursors: dict[tuple[int, str], CursorRow] = {}
         self.retained: dict[int, tuple[int, int]] = {}
-        self.fates: dict[int, list[int]] = {}
+        self.dispositions: dict[int, list[int]] = {}
         self.sink_ids: dict[tuple[int, int, bytes], int] = {}
         self.sinks: dict[tuple[int, int], int] = {}
         self.session_locks: dict[tuple[int, str], SessionLockRow] = {}
@@ -67,11 +67,11 @@ class Model:
         self.marks |= writes.inbound_marks
         self._set(self.cursors, writes.cursors)
         self.retained |= writes.retained
-        for key, *line in _rows(writes.fates, 6):
-            if key in self.fates:
+        for key, *line in _rows(writes.dispositions, 6):
+            if key in self.dispositions:
                 raise KeyError(key)
-            self.fates[key] = line
-        self._delete(self.fates, writes.forgotten_fates)
+            self.dispositions[key] = line
+        self._delete(self.dispositions, writes.forgotten_dispositions)
         for row, sink, row_id, batch in _rows(writes.sink_ids, 4):
             self.sink_ids[row, sink, row_id] = batch
         self.sinks |= writes.sink_batches
@@ -102,7 +102,7 @@ class Model:
             self.ids = {key: accepted_ms for key, accepted_ms in self.ids.items() if key[0] != row}
             self.cursors = {key: cursor for key, cursor in self.cursors.items() if key[0] >> 2 != row}
             self._delete(self.retained, [(row << 2, (row << 2) + 3)])
-            self._delete(self.fates, whole)
+            self._delete(self.dispositions, whole)
             self.sink_ids = {key: batch for key, batch in self.sink_ids.items() if key[0] != row}
             self.sinks = {key: batch for key, batch in self.sinks.items() if key[0] != row}
             self.session_locks = {key: lock for key, lock in self.session_locks.items() if key[0] != row}
@@ -136,11 +136,11 @@ class Model:
             if key >> 40 == subqueue
         ]
 
-    def log(self, subqueue: int) -> list[FateRow]:
+    def log(self, subqueue: int) -> list[DispositionRow]:
         """All lines of a log of fates."""
         return [
-            FateRow._make([key % (1 << 40), *columns])
-            for key, columns in sorted(self.fates.items())
+            DispositionRow._make([key % (1 << 40), *columns])
+            for key, columns in sorted(self.dispositions.items())
             if key >> 40 == subqueue
         ]
 

@@ -19,7 +19,7 @@ from partibus.testing.postgresql_server import new_schema, shared_server
 Opener = Callable[[], Store]
 """Opens the store of one place; again and again, with the rows that are there."""
 
-SETTINGS = StoreSettings(ballast_bytes=16_384, min_free_bytes=0)
+SETTINGS = StoreSettings(reserved_bytes=16_384, min_free_bytes=0)
 
 
 def memory(_directory: Path) -> Opener:

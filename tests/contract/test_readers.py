@@ -8,10 +8,10 @@ from partibus.partition.protocol.keys import POSITION_MAX, body_key, entry_key, 
 from partibus.partition.protocol.ports import (
     FINISHED,
     CursorRow,
+    Disposition,
+    DispositionRow,
     EntryRow,
     EntryState,
-    Fate,
-    FateRow,
     SessionLockRow,
     Snapshot,
     Store,
@@ -23,7 +23,7 @@ from tests.contract.frames import Packed, unpack
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, Opener, enqueue, enqueued, positions
 
 OTHER = subqueue_key(PARTITION + 1, 0)
-COMPLETED = FINISHED + Fate.COMPLETED
+COMPLETED = FINISHED + Disposition.COMPLETED
 NAMES = ["", "\x00", "A", "a", "a\x00b", "é", "ﬀ", "𝄞", '","', "'; DROP TABLE cursor"]
 """As their UTF-8 bytes order, but for the last two."""
 
@@ -116,8 +116,8 @@ def test_what_is_retained_is_counted_apart(store: Store) -> None:
 # -- messages that have left ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fate", Fate)
-def test_nobody_but_readers_sees_what_has_left(store: Store, fate: Fate) -> None:
+@pytest.mark.parametrize("disposition", Disposition)
+def test_nobody_but_readers_sees_what_has_left(store: Store, disposition: Disposition) -> None:
     writes = Writes()
     for subqueue in (QUEUE, DEAD_LETTERS):
         for number in range(10):
@@ -128,7 +128,7 @@ def test_nobody_but_readers_sees_what_has_left(store: Store, fate: Fate) -> None
     for subqueue, start in ((QUEUE, 0), (DEAD_LETTERS, 20)):
         odd = range(start + 1, start + 10, 2)
         even = [*range(start, start + 10, 2)]
-        store.commit(finish(Writes(), *odd, state=FINISHED + fate, subqueue=subqueue))
+        store.commit(finish(Writes(), *odd, state=FINISHED + disposition, subqueue=subqueue))
         assert positions(store, subqueue) == even
         assert [row.pos for row in store.load_page(subqueue, 0, 99, 9_999)] == even
         assert [row.pos for row in store.peek(subqueue, 0, 99, 9_999)] == even
@@ -142,9 +142,9 @@ def test_nobody_but_readers_sees_what_has_left(store: Store, fate: Fate) -> None
         assert store.count_due(subqueue, 0) == len(even)
         assert [entry.pos for entry in read(store, subqueue=subqueue, finished=False)] == even
         assert [(entry.pos, entry.state) for entry in read(store, subqueue=subqueue)] == [
-            (pos, 0 if pos in even else FINISHED + fate) for pos in range(start, start + 10)
+            (pos, 0 if pos in even else FINISHED + disposition) for pos in range(start, start + 10)
         ]
-        assert [row.state for row, _ in store.scan(subqueue, start + 1, start + 3, 9)] == [FINISHED + fate, 0]
+        assert [row.state for row, _ in store.scan(subqueue, start + 1, start + 3, 9)] == [FINISHED + disposition, 0]
     locked = [(key, row.pos) for key, row, _ in snapshot_of(store).locked_entries]
     assert locked == [(QUEUE, pos) for pos in range(0, 10, 2)] + [(DEAD_LETTERS, pos) for pos in range(20, 30, 2)]
 
@@ -317,35 +317,35 @@ def test_a_scan_answers_entries_in_any_state_without_their_data(store: Store) ->
 def log(writes: Writes, *numbers: int, subqueue: int = QUEUE) -> Writes:
     """A line per number, telling it in its columns."""
     for number in numbers:
-        writes.fates += [entry_key(subqueue, number), number + 1, number + 2, number % 8, number + 3, number + 4]
+        writes.dispositions += [entry_key(subqueue, number), number + 1, number + 2, number % 8, number + 3, number + 4]
     return writes
 
 
-def line(number: int) -> FateRow:
-    return FateRow(number, number + 1, number + 2, number % 8, number + 3, number + 4)
+def line(number: int) -> DispositionRow:
+    return DispositionRow(number, number + 1, number + 2, number % 8, number + 3, number + 4)
 
 
 def test_lines_of_the_log_come_in_order(open_store: Opener) -> None:
     store = open_store()
     numbers = [0, 5, 6, 900, POSITION_MAX - 1, POSITION_MAX]
     store.commit(log(log(enqueued(1), *reversed(numbers)), 7, subqueue=DEAD_LETTERS))
-    assert store.load_fates(QUEUE, 0, 99) == [line(number) for number in numbers]
-    assert store.load_fates(QUEUE, 6, 2) == [line(6), line(900)]
-    assert store.load_fates(QUEUE, 7, 1) == [line(900)]
-    assert store.load_fates(QUEUE, POSITION_MAX + 1, 9) == store.load_fates(QUEUE, 0, 0) == []
-    assert store.load_fates(DEAD_LETTERS, 0, 9) == [line(7)]
+    assert store.load_dispositions(QUEUE, 0, 99) == [line(number) for number in numbers]
+    assert store.load_dispositions(QUEUE, 6, 2) == [line(6), line(900)]
+    assert store.load_dispositions(QUEUE, 7, 1) == [line(900)]
+    assert store.load_dispositions(QUEUE, POSITION_MAX + 1, 9) == store.load_dispositions(QUEUE, 0, 0) == []
+    assert store.load_dispositions(DEAD_LETTERS, 0, 9) == [line(7)]
     store.close()
     assert store_lines(open_store()) == numbers
 
 
 def store_lines(store: Store) -> list[int]:
-    return [row.number for row in store.load_fates(QUEUE, 0, 10_000)]
+    return [row.number for row in store.load_dispositions(QUEUE, 0, 10_000)]
 
 
 def test_ranges_of_the_log_are_forgotten_after_what_came_with_the_commit(store: Store) -> None:
     store.commit(log(enqueued(1), *range(1_000)))
     writes = log(Writes(), 1_000, 1_001)
-    writes.forgotten_fates += [
+    writes.forgotten_dispositions += [
         (entry_key(QUEUE, 0), entry_key(QUEUE, 899)),
         (entry_key(QUEUE, 950), entry_key(QUEUE, 950)),
         (entry_key(QUEUE, 1_001), entry_key(QUEUE, POSITION_MAX)),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
-from partibus.partition.protocol.ports import FINISHED, EntryState, Fate, Store, Writes
+from partibus.partition.protocol.ports import FINISHED, Disposition, EntryState, Store, Writes
 from tests.contract.frames import Packed, packed, unpack
 from tests.contract.stores import PARTITION, complete, enqueue
 
@@ -14,7 +14,7 @@ COUNT = 300
 NOW_MS = 1_800_000_000_000
 WRAP_MS = NOW_MS - NOW_MS % (1 << 32) + (1 << 32)
 """When the upper bits of the time change."""
-EXPIRED = FINISHED + Fate.EXPIRED
+EXPIRED = FINISHED + Disposition.EXPIRED
 ODD: dict[str, dict[int, dict[str, Any]]] = {
     "none": {},
     "another delivery": {150: {"delivery_count": 3}},

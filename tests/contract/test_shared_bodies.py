@@ -3,7 +3,7 @@
 import pytest
 
 from partibus.partition.protocol.keys import REWRITTEN_BODY, SHARED_BODY, body_key, entry_key, subqueue_key
-from partibus.partition.protocol.ports import FINISHED, EntryState, Fate, Store, Writes
+from partibus.partition.protocol.ports import FINISHED, Disposition, EntryState, Store, Writes
 from partibus.store.postgresql import PostgreSQLStore
 from partibus.store.sqlite import SQLiteStore
 from tests.contract.stores import Opener
@@ -78,7 +78,7 @@ def test_a_shared_body_stays_for_an_entry_that_has_left_and_is_kept_for_a_cursor
     for number in range(MESSAGES):
         body = body_key(TOPIC, SHARED_BODY | number)
         key = entry_key(subqueue_key(6, 0), number)
-        writes.entry_updates += [key, body, FINISHED + Fate.COMPLETED, 0, None]
+        writes.entry_updates += [key, body, FINISHED + Disposition.COMPLETED, 0, None]
         writes.deleted_shared_bodies.append(body)
     topic.commit(writes)
     for row in (7, 8):

@@ -127,7 +127,7 @@ def test_everything_goes_with_a_partition(open_store: Opener) -> None:
         writes.cursors[subqueue, "a"] = CursorRow(subqueue, "a", 0, 0, 0, 1, 2, 3, 4, 5)
         writes.retained[subqueue] = (1, 1)
         for number in (*range(700), POSITION_MAX):
-            writes.fates += [entry_key(subqueue, number), 1, 1, 0, 1, 1]
+            writes.dispositions += [entry_key(subqueue, number), 1, 1, 0, 1, 1]
         for sink in (SINK, -SINK):
             writes.sink_ids += stored(1, *IDS[:600], sink=sink, partition=row).sink_ids
         writes.sink_batches[row, SINK] = 1
@@ -145,7 +145,7 @@ def test_everything_goes_with_a_partition(open_store: Opener) -> None:
         for row, subqueue in subqueues.items():
             left = row != PARTITION
             assert store.load_partition(row) == (before[row] if left else None)
-            assert len(store.load_fates(subqueue, 0, 9_999)) == 701 * left
+            assert len(store.load_dispositions(subqueue, 0, 9_999)) == 701 * left
             assert store.count_sink_ids(row, SINK, 9) == store.count_sink_ids(row, -SINK, 9) == 600 * left
             assert len(store.find_sink_ids(row, SINK, IDS)) == 600 * left
             assert store.read_range(subqueue, 0, 9, 9, 99, finished=True)[:2] == (1 * left, 9)

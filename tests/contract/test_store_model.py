@@ -90,8 +90,8 @@ def assert_ranges_are_as_in(model: Model, store: Store, subqueue: int, max_entri
     assert store.scan(subqueue, 0, 1 << 40, 99) == scanned
     assert store.scan(subqueue, 4, 8, 2) == [row for row in scanned if 4 <= row[0].pos < 8][:2]
     log = model.log(subqueue)
-    assert store.load_fates(subqueue, 0, 99) == log
-    assert store.load_fates(subqueue, 3, 2) == [line for line in log if line.number >= 3][:2]
+    assert store.load_dispositions(subqueue, 0, 99) == log
+    assert store.load_dispositions(subqueue, 3, 2) == [line for line in log if line.number >= 3][:2]
 
 
 def assert_sessions_are_as_in(model: Model, store: Store, subqueue: int) -> None:

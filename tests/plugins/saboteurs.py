@@ -47,7 +47,7 @@ BUILD = PROJECT / "build" / "saboteurs"
 
 CONTROL = "tests/conformance/test_serve.py::test_health_says_200_and_each_store"
 """The test that every saboteur leaves intact: a product that does not start proves nothing."""
-IMPATIENT = ("partibus/testing/patience.py", "PATIENCE_S = 90.0", "PATIENCE_S = 10.0")
+IMPATIENT = ("partibus/testing/eventually.py", "PATIENCE_S = 90.0", "PATIENCE_S = 10.0")
 """Edit of every copy: its tests are expected to wait in vain."""
 TEST_TIMEOUT_S = 60
 ROW_TIMEOUT_S = 900

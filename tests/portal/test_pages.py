@@ -10,11 +10,11 @@ import pytest
 from partibus.client import OutgoingMessage, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed
+from partibus.client.fault_injections import FaultInjections
 from partibus.client.namespaces import Namespaces
-from partibus.client.rehearsals import Rehearsals
 from partibus.client.rules import RuleInfo, Rules
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import eventually
+from partibus.testing.eventually import eventually
 from tests.conformance.clients.admin import Http
 from tests.portal.browser import Browser
 from tests.portal.conftest import SignIn
@@ -24,11 +24,11 @@ LOST = (3, 11)
 
 
 @pytest.fixture
-def rehearsals(broker: BrokerProcess) -> Iterator[Rehearsals]:
+def fault_injections(broker: BrokerProcess) -> Iterator[FaultInjections]:
     with connect(broker.connection_string) as client:
-        rehearsals = Rehearsals(client)
-        yield rehearsals
-        rehearsals.heal()
+        fault_injections = FaultInjections(client)
+        yield fault_injections
+        fault_injections.heal()
 
 
 def send(broker: BrokerProcess, entity: str, *messages: OutgoingMessage) -> None:
@@ -71,13 +71,13 @@ def test_partitions_are_shown_one_by_one(browser: Browser, broker: BrokerProcess
 
 @pytest.mark.row("A4", "A3")
 def test_what_is_away_is_said_everywhere_and_counts_are_of_the_rest(
-    browser: Browser, broker: BrokerProcess, rehearsals: Rehearsals, http: Http
+    browser: Browser, broker: BrokerProcess, fault_injections: FaultInjections, http: Http
 ) -> None:
     broker.create_queue("limited", EnablePartitioning=True)
     send(broker, "limited", *(OutgoingMessage(body=b"x", partition_key=str(i)) for i in range(64)))
     before = browser.data("/portal/entity?path=limited")
     assert (before["availability"], before["active"]) == ("Available", 64)
-    rehearsals.fail(store="store-03")
+    fault_injections.fail(store="store-03")
     away: list[int] = []
     for _ in range(4):  # each by another broker, perhaps
         data = browser.data("/portal/entity?path=limited")
@@ -100,17 +100,17 @@ def test_what_is_away_is_said_everywhere_and_counts_are_of_the_rest(
     assert "there may be more messages" in asked.text
     refused = browser.submit(asked.form("delete"))
     assert (refused.status, "Nothing was deleted" in refused.page.text) == (503, True)
-    rehearsals.heal()
+    fault_injections.heal()
     assert browser.data("/portal/entity?path=limited")["availability"] == "Available"
     assert browser.data("/portal")["limited"] == {"count": 0, "names": []}
 
 
 @pytest.mark.row("A4")
 def test_a_partition_that_is_away_makes_its_entity_limited(
-    browser: Browser, broker: BrokerProcess, rehearsals: Rehearsals
+    browser: Browser, broker: BrokerProcess, fault_injections: FaultInjections
 ) -> None:
     broker.create_queue("parts-away", EnablePartitioning=True)
-    rehearsals.fail(entity="parts-away", partitions=list(LOST))
+    fault_injections.fail(entity="parts-away", partitions=list(LOST))
     data = browser.data("/portal/entity?path=parts-away")
     assert [row["partition"] for row in data["partition_rows"] if not row["available"]] == list(LOST)
     assert data["availability"] == "Limited"

@@ -21,7 +21,7 @@ from partibus.namespace.durations import UNLIMITED_FROM_MS, UNLIMITED_MS, UNLIMI
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.properties import PROPERTIES, options_of
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 
 
 @pytest.mark.parametrize(
@@ -120,5 +120,7 @@ def test_nothing_else_may(wanted: str) -> None:
 
 def test_a_broker_starts_without_templates() -> None:
     code = "import sys, partibus.frontends.rest.app; print('jinja2' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=EVENTUALLY_S
+    )
     assert said.stdout.split() == ["False"]

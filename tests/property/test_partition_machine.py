@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 
 from partibus.limits import PartitionLimits
 from partibus.message import Message
-from partibus.partition.core.lane import Lane
 from partibus.partition.core.machine import Partition
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.residency import Cold
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol.commands import LockToken, Outcome
@@ -348,10 +348,10 @@ class PartitionMachine(RuleBasedStateMachine):
             return
         for _ in range(100):
             command = c.Purge(0, kind, 3, both.now_ms + 1)
-            before = len(both.model.fates)
+            before = len(both.model.dispositions)
             both.ask(command)
             both.settle_down()
-            if len(both.model.fates) == before:
+            if len(both.model.dispositions) == before:
                 break
         assert not [item for item in both.model.queues[kind] if item.state == READY]
 
@@ -508,11 +508,11 @@ class CursorRules(PartitionMachine):
         kind=KINDS,
         name=NAMES,
         start=st.sampled_from([c.EARLIEST, c.EARLIEST, c.LATEST, 3]),
-        fates=st.booleans(),
+        dispositions=st.booleans(),
         bound_bytes=st.sampled_from([0, 150, 400, 1 << 20]),
     )
-    def open_cursor(self, kind: int, name: str, start: int, fates: bool, bound_bytes: int) -> None:
-        self.both.ask(c.OpenCursor(0, kind, name, start, fates, bound_bytes))
+    def open_cursor(self, kind: int, name: str, start: int, dispositions: bool, bound_bytes: int) -> None:
+        self.both.ask(c.OpenCursor(0, kind, name, start, dispositions, bound_bytes))
 
     @rule(kind=KINDS, name=NAMES, lease_ms=LEASES, revoke=st.booleans(), start=st.sampled_from([0, 0, c.LATEST]))
     def open_alone(self, kind: int, name: str, lease_ms: int, revoke: bool, start: int) -> None:
@@ -524,11 +524,13 @@ class CursorRules(PartitionMachine):
         name, epoch = ("x", 1) if alone is None else (alone[0], alone[1].epoch + (not right))
         self.both.ask(c.OpenCursor(0, kind, name, lease_ms=lease_ms, epoch=epoch))
 
-    @rule(kind=KINDS, name=NAMES, by=st.integers(-1, 6), fates_by=st.integers(0, 20))
-    def advance_cursor(self, kind: int, name: str, by: int, fates_by: int) -> None:
+    @rule(kind=KINDS, name=NAMES, by=st.integers(-1, 6), dispositions_by=st.integers(0, 20))
+    def advance_cursor(self, kind: int, name: str, by: int, dispositions_by: int) -> None:
         cursor = self.both.model.cursors[kind].by_name.get(name)
-        position, fate_position = (cursor.position, cursor.fate_position) if cursor is not None else (1, 1)
-        self.both.ask(c.AdvanceCursor(0, kind, name, position + by, fate_position + fates_by))
+        position, disposition_position = (
+            (cursor.position, cursor.disposition_position) if cursor is not None else (1, 1)
+        )
+        self.both.ask(c.AdvanceCursor(0, kind, name, position + by, disposition_position + dispositions_by))
 
     @rule(kind=KINDS, max_bytes=st.sampled_from([1, 150, 10_000]), at_rest=st.booleans())
     def read_alone(self, kind: int, max_bytes: int, at_rest: bool) -> None:
@@ -657,7 +659,7 @@ TestCursorsBehindBytes.settings = quick(12)
 
 
 GO_COLD = Partition.go_cold
-DROP_WINDOW = Lane.drop_window
+DROP_WINDOW = ReadyList.drop_window
 
 
 def reserves_twice(machine: Partition) -> Cold:
@@ -671,10 +673,10 @@ def locks_twice(machine: Partition) -> Cold:
     return cold._replace(next_number=max(1, cold.next_number - 1))
 
 
-def brings_back_what_is_held(lane: Lane) -> None:
+def brings_back_what_is_held(ready_list: ReadyList) -> None:
     """The next page passes over nothing."""
-    DROP_WINDOW(lane)
-    lane.above.clear()
+    DROP_WINDOW(ready_list)
+    ready_list.above.clear()
 
 
 class ColdMachine(PartitionMachine):
@@ -710,7 +712,7 @@ TestCold.settings = quick(30)
 PLANTED: dict[str, tuple[type, str, object, type[PartitionMachine], str | None]] = {
     "gives a reservation twice": (Partition, "go_cold", reserves_twice, ColdMachine, "was given before"),
     "gives a number twice": (Partition, "go_cold", locks_twice, SessionMachine, None),
-    "brings back what is held": (Lane, "drop_window", brings_back_what_is_held, ColdMachine, None),
+    "brings back what is held": (ReadyList, "drop_window", brings_back_what_is_held, ColdMachine, None),
 }
 
 

@@ -103,7 +103,7 @@ def spares_the_silent() -> None:
     fenced: that is what the epoch is for."""
     from partibus.cluster.children import Child
     from partibus.cluster.supervisor import Supervisor
-    from partibus.node import member
+    from partibus.node import supervised_broker
 
     kill, ended = Child.kill, Supervisor._ended
     supervisors: list[Supervisor] = []
@@ -123,7 +123,7 @@ def spares_the_silent() -> None:
 
     _replace(Supervisor, "_run", noted)
     _replace(Child, "kill", spare)
-    _replace(member, "_orphaned", lambda: None)
+    _replace(supervised_broker, "_orphaned", lambda: None)
 
 
 def forgets_the_epoch() -> None:
@@ -288,10 +288,10 @@ def main() -> None:
         alter = globals()[name]
         alter(argument) if argument else alter()
     if sys.argv[1] == _CHILD:
-        from partibus.node import member
+        from partibus.node import supervised_broker
 
         sys.argv[1:] = sys.argv[2:]
-        member.main()
+        supervised_broker.main()
         return
     from partibus.cli.main import main as command
     from partibus.node import brokers

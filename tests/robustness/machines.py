@@ -12,7 +12,7 @@ import psycopg
 from partibus.client import Client, connect
 from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 
 
@@ -83,7 +83,7 @@ class Machines:
         return owner
 
     def client(self, broker: str) -> Client:
-        return connect(self.brokers[broker].connection_string, timeout_s=PATIENCE_S)
+        return connect(self.brokers[broker].connection_string, timeout_s=EVENTUALLY_S)
 
     def settle(self, *names: str) -> None:
         """Until all stores can be used, and these brokers have an even share each and nobody else has any."""

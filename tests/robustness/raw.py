@@ -14,7 +14,7 @@ from partibus.amqp.frames import AMQP_HEADER, HEADER, SASL_FRAME, SASL_HEADER, f
 from partibus.client import OutgoingMessage, connect
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 
 MIB = 1 << 20
 
@@ -26,7 +26,7 @@ class RawPeer:
         self.sock = socket.socket()
         if receive_buffer is not None:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.sock.settimeout(PATIENCE_S)
+        self.sock.settimeout(EVENTUALLY_S)
         self.sock.connect(("127.0.0.1", broker.port))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._unread = b""
@@ -47,7 +47,7 @@ class RawPeer:
     def say(self, *performatives: object, channel: int = 0) -> None:
         self.write(b"".join(frame(channel, performative) for performative in performatives))
 
-    def write_while_taken(self, data: bytes, bytes_max: int, quiet_s: float = PATIENCE_S) -> int:
+    def write_while_taken(self, data: bytes, bytes_max: int, quiet_s: float = EVENTUALLY_S) -> int:
         """Write again and again, up to ``bytes_max``, until the broker has gone or has taken nothing for ``quiet_s``;
         the bytes taken."""
         self.sock.settimeout(quiet_s)
@@ -57,7 +57,7 @@ class RawPeer:
                 taken += self.sock.send(memoryview(data)[taken % len(data) :])
         except OSError:
             pass
-        self.sock.settimeout(PATIENCE_S)
+        self.sock.settimeout(EVENTUALLY_S)
         return taken
 
     def open(self, **fields: Any) -> None:
@@ -154,7 +154,7 @@ def forget_peak(broker: BrokerProcess) -> None:
 
 def check_serves(broker: BrokerProcess, queue: str = "alive") -> None:
     """Another client sends, receives and settles."""
-    with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+    with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
         client.sender(queue).send([OutgoingMessage(body=b"still there")])
         receiver = client.receiver(queue)
         (message,) = receiver.receive(1)

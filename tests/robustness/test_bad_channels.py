@@ -13,8 +13,8 @@ import pytest
 
 from partibus.client import ClientError, connect
 from partibus.routing.slots import partition_for_key
+from partibus.testing.eventually import EVENTUALLY_S
 from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.patience import PATIENCE_S
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 from tests.robustness.ways import KEYS, LOST_S, drained, message
@@ -70,7 +70,12 @@ def keys_of(machines: FarMachines, broker: str) -> list[str]:
 
 
 def send_keyed(
-    machines: FarMachines, first: int, keys: Sequence[str] = KEYS, *, timeout_s: float = PATIENCE_S, at_a_time: int = 1
+    machines: FarMachines,
+    first: int,
+    keys: Sequence[str] = KEYS,
+    *,
+    timeout_s: float = EVENTUALLY_S,
+    at_a_time: int = 1,
 ) -> set[int]:
     """One message for each key, through ``a``; those that were accepted."""
 

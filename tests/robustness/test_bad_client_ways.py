@@ -12,8 +12,8 @@ from azure.servicebus import ServiceBusMessage
 from partibus.client import ClientError, connect
 from partibus.client.errors import ConnectionLost, TimedOut
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.patience import PATIENCE_S, eventually
 from tests.robustness.raw import check_serves
 from tests.robustness.ways import (
     KEYS,
@@ -68,12 +68,12 @@ def test_a_late_and_slow_connection_loses_nothing(broker: BrokerProcess, way: Fa
     broker.create_queue("slow", EnablePartitioning=True)
     way.to_target.delay_s = way.to_client.delay_s = 0.02
     way.to_client.bytes_per_s = 100_000
-    with connect(over(way, broker), timeout_s=PATIENCE_S) as client:
+    with connect(over(way, broker), timeout_s=EVENTUALLY_S) as client:
         client.sender("slow").send([message(number, KEYS[number % 64]) for number in range(200)])
         receiver = client.receiver("slow")
         found: list[int] = []
         while len(found) < 200:
-            messages = receiver.receive(200, timeout_s=PATIENCE_S)
+            messages = receiver.receive(200, timeout_s=EVENTUALLY_S)
             receiver.settle(messages)
             found += [number_of(one) for one in messages]
     assert sorted(found) == list(range(200))
@@ -82,7 +82,7 @@ def test_a_late_and_slow_connection_loses_nothing(broker: BrokerProcess, way: Fa
 def test_what_a_client_did_not_hear_has_happened(broker: BrokerProcess, way: FaultProxy) -> None:
     """Deaf towards the client: it learns nothing, the broker has it."""
     broker.create_queue("deaf")
-    with connect(over(way, broker), timeout_s=PATIENCE_S) as client:
+    with connect(over(way, broker), timeout_s=EVENTUALLY_S) as client:
         sender = client.sender("deaf")
         sender.send([message(1)])
         way.to_client.swallows = True
@@ -101,10 +101,10 @@ def test_what_the_broker_did_not_hear_has_not_happened(broker: BrokerProcess, wa
     broker.create_queue("mute")
     with client_of(broker) as client:
         client.sender("mute").send([message(1)])
-    with connect(over(way, broker), timeout_s=PATIENCE_S) as client:
+    with connect(over(way, broker), timeout_s=EVENTUALLY_S) as client:
         sender = client.sender("mute")
         receiver = client.receiver("mute")
-        (taken,) = receiver.receive(1, timeout_s=PATIENCE_S)
+        (taken,) = receiver.receive(1, timeout_s=EVENTUALLY_S)
         way.to_target.swallows = True
         with pytest.raises(ClientError):
             receiver.settle([taken], timeout_s=0.5)
@@ -119,9 +119,9 @@ def test_what_the_broker_did_not_hear_has_not_happened(broker: BrokerProcess, wa
 def test_a_client_that_says_nothing_more_is_closed(broker: BrokerProcess, way: FaultProxy) -> None:
     """Half closed by the client: the broker takes it as the end and lets go of what was handed out to it."""
     broker.create_queue("half", EnablePartitioning=True)
-    with connect(over(way, broker), timeout_s=PATIENCE_S) as client:
+    with connect(over(way, broker), timeout_s=EVENTUALLY_S) as client:
         client.sender("half").send([message(number) for number in range(50)])
-        (locked,) = client.receiver("half").receive(1, timeout_s=PATIENCE_S)
+        (locked,) = client.receiver("half").receive(1, timeout_s=EVENTUALLY_S)
         way.half_close(way.to_target)
         with pytest.raises(ConnectionLost):
             client.sender("half").send([message(99)])

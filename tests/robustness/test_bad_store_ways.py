@@ -15,8 +15,8 @@ import pytest
 from partibus.client import ClientError
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.eventually import EVENTUALLY_S
 from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.patience import PATIENCE_S
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import (
     DISTANT,
@@ -108,7 +108,7 @@ def test_while_the_database_is_not_reached(broker: BrokerProcess, way: FaultProx
     near = [key for key in KEYS if partition_for_key(key, NEAR + DISTANT) < NEAR]
     far = [key for key in KEYS if key not in near]
 
-    def is_accepted(number: int, key: str, timeout_s: float = PATIENCE_S) -> bool:
+    def is_accepted(number: int, key: str, timeout_s: float = EVENTUALLY_S) -> bool:
         with suppress(ClientError), client_of(broker) as client:
             client.sender("orders").send([message(number, key)], timeout_s=timeout_s)
             return True

@@ -207,7 +207,7 @@ def sends_to_all(nemesis: Nemesis) -> str:
 
 @pytest.mark.row("A7")
 def test_every_rule_holds_while_brokers_are_killed_and_stopped(tmp_path: Path) -> None:
-    deeds = [Nemesis.kill_one, Nemesis.rehearse, Nemesis.stop_for_good, sends_to_all]
+    deeds = [Nemesis.kill_one, Nemesis.inject_fault, Nemesis.stop_for_good, sends_to_all]
     verdict = run(7, 0, tmp_path, deeds, Stage(unavailable_max_ms=3 * UNAVAILABLE_MAX_MS))  # other tests run beside
     assert not verdict.violations, str(verdict)
     operations = verdict.history.operations

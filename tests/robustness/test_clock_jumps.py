@@ -15,7 +15,7 @@ import pytest
 
 from partibus.client import connect
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.robustness import altered_broker
 from tests.robustness.ways import KEYS, client_of, drained, message, number_of
 
@@ -52,10 +52,10 @@ def test_locks_and_times_to_live_do_not_follow_the_machines_clock(machine: Moved
     with client_of(machine.broker) as client:
         client.sender("orders").send([message(number) for number in range(3)])
         receiver = client.receiver("orders")
-        (first,) = receiver.receive(1, timeout_s=PATIENCE_S)
+        (first,) = receiver.receive(1, timeout_s=EVENTUALLY_S)
         machine.set(ahead_s)
         with client_of(machine.broker) as other:  # its token is judged by a clock that did not jump either
-            (second,) = other.receiver("orders").receive(1, timeout_s=PATIENCE_S)
+            (second,) = other.receiver("orders").receive(1, timeout_s=EVENTUALLY_S)
             assert number_of(second) == 1, "the first one is under lock"
             assert near(second.locked_until_ms, first.locked_until_ms)
         receiver.settle([first])
@@ -83,13 +83,13 @@ def test_a_clock_that_jumps_to_and_fro_under_load_changes_nothing(machine: Moved
     thread = threading.Thread(target=jump)
     thread.start()
     try:
-        with connect(machine.broker.connection_string, timeout_s=PATIENCE_S) as client:
+        with connect(machine.broker.connection_string, timeout_s=EVENTUALLY_S) as client:
             sender, receiver = client.sender("orders"), client.receiver("orders")
             found: list[int] = []
             for turn in range(40):
                 sender.send([message(turn * 10 + number) for number in range(10)])
                 while len(found) < turn * 10 + 10:
-                    messages = receiver.receive(50, timeout_s=PATIENCE_S)
+                    messages = receiver.receive(50, timeout_s=EVENTUALLY_S)
                     receiver.settle(messages)
                     found += [number_of(one) for one in messages]
     finally:
@@ -104,11 +104,11 @@ def test_a_clock_set_back_a_little_between_two_runs_prolongs_locks_by_that_at_mo
     machine.broker.restart()
     with client_of(machine.broker) as client:
         client.sender("soon").send([message(1)])
-        (locked,) = client.receiver("soon").receive(1, timeout_s=PATIENCE_S)
+        (locked,) = client.receiver("soon").receive(1, timeout_s=EVENTUALLY_S)
     machine.set(0)
     machine.broker.restart()  # an operator has set it right
     with client_of(machine.broker) as client:
-        (again,) = client.receiver("soon").receive(1, timeout_s=AHEAD_S + PATIENCE_S)
+        (again,) = client.receiver("soon").receive(1, timeout_s=AHEAD_S + EVENTUALLY_S)
         assert (number_of(again), again.delivery_count) == (1, 1)
         assert locked.locked_until_ms is not None
         assert time.time() * 1_000 >= locked.locked_until_ms, "no lock ends on a time that the machine has not reached"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.interface import (
     ClientTrouble,
     Outgoing,
@@ -129,7 +129,7 @@ def use_until_killed(broker: BrokerProcess, done: Acknowledged, numbers: Iterato
     under_way = threading.Event()
 
     def kill() -> None:
-        assert under_way.wait(PATIENCE_S)
+        assert under_way.wait(EVENTUALLY_S)
         broker.kill()
 
     killer = threading.Thread(target=kill)

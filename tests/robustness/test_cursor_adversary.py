@@ -22,7 +22,7 @@ from partibus.client.ranges import CursorState, Frame, RangeClient, open_ranges
 from partibus.client.receiver import ABANDON, NEXT_SESSION, dead_letter
 from partibus.message import StoredMessage
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.patience import PATIENCE_S, eventually, pause
+from partibus.testing.eventually import EVENTUALLY_S, eventually, pause
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 
 LEASE_MS = 600_000
@@ -162,7 +162,7 @@ def test_what_a_cursor_stands_before_outlives_kills(tmp_path: Path, bound_bytes:
     with BrokerProcess(tmp_path, arguments=arguments) as broker:
         broker.create_queue("q", EnablePartitioning=True, LockDuration="PT5S")
         with closing(open_ranges(broker.connection_string, "q")) as ranges:
-            ranges.open_cursor("reader", bound_bytes=bound_bytes, fates=True)
+            ranges.open_cursor("reader", bound_bytes=bound_bytes, dispositions=True)
         ended = threading.Event()
         work = [
             sending(history, "q", ended, 4_000),
@@ -195,10 +195,12 @@ def test_what_a_cursor_stands_before_outlives_kills(tmp_path: Path, bound_bytes:
             left = drained(broker, "q", len(history.sent - history.in_doubt))
             assert not left & history.completed
             assert history.sent <= left | history.completed | history.in_doubt
-            fates = [(index, line.pos) for index in range(16) for line in ranges.read_fates(index, "reader", 0)]
-            assert len(set(fates)) == len(fates), "a message has left twice"
+            dispositions = [
+                (index, line.pos) for index in range(16) for line in ranges.read_dispositions(index, "reader", 0)
+            ]
+            assert len(set(dispositions)) == len(dispositions), "a message has left twice"
             places = {number: place for place, number in history.read.items()}
-            assert {places[number] for number in left | history.completed if number in places} <= set(fates)
+            assert {places[number] for number in left | history.completed if number in places} <= set(dispositions)
             ranges.advance_cursor("reader", {one.partition_id: one.end_pos for one in ranges.map().partitions})
             ranges.close_cursor("reader", drop=True)
             eventually("nothing is kept", lambda: not sum(one.retained for one in ranges.map().partitions))
@@ -211,7 +213,7 @@ def drained(broker: BrokerProcess, queue: str, least: int) -> set[int]:
     found: list[int] = []
     with connect(broker.connection_string) as client:
         receiver = client.receiver(queue)
-        while messages := receiver.receive(500, timeout_s=PATIENCE_S if len(found) < least else 0.5):
+        while messages := receiver.receive(500, timeout_s=EVENTUALLY_S if len(found) < least else 0.5):
             found += [number_of(one) for one in messages]
             receiver.settle(messages)
     assert len(set(found)) == len(found), "twice"
@@ -260,7 +262,7 @@ class Alone:
             receiver = client.receiver("queue")
             left = set(numbers)
             while left:
-                found = receiver.receive(count, timeout_s=PATIENCE_S)
+                found = receiver.receive(count, timeout_s=EVENTUALLY_S)
                 receiver.settle(found, dead_letter("Adversary", "for the reader"))
                 left -= {number_of(one) for one in found}
         self.sent.update(numbers)
@@ -268,7 +270,7 @@ class Alone:
     def take(self, client: Client, count: int) -> list[IncomingMessage]:
         """Receive and hold some; complete a third of them, abandon another."""
         receiver = client.receiver(self.place, session=NEXT_SESSION if self.sessions else None)
-        held = receiver.receive(count, timeout_s=PATIENCE_S)
+        held = receiver.receive(count, timeout_s=EVENTUALLY_S)
         numbers = {number_of(one) for one in held}
         assert not numbers & (self.completed | self.consumed), "completed, and received again"
         third = -(-len(held) // 3)
@@ -488,13 +490,13 @@ def test_what_forwards_is_not_read_alone(process: BrokerProcess) -> None:
         for revoke in (False, True):
             with pytest.raises(InvalidRequest, match="'source' can't be read by the cursor 'alone' alone"):
                 ranges.open_cursor("alone", lease_ms=LEASE_MS, revoke=revoke)
-        ranges.open_cursor("watches", fates=True)
+        ranges.open_cursor("watches", dispositions=True)
         fill(process, "source", 30)
         assert drained(process, "onward", 30) == set(range(30))
         eventually("all have gone on", lambda: not everything(ranges))
         assert sorted(everything(ranges, finished=True)) == list(range(30))
-        lines = [line for index in range(16) for line in ranges.read_fates(index, "watches", 0)]
-        assert [line.fate for line in lines] == [FORWARDED] * 30
+        lines = [line for index in range(16) for line in ranges.read_dispositions(index, "watches", 0)]
+        assert [line.disposition for line in lines] == [FORWARDED] * 30
     for name in ("source", "onward"):
         process.delete_queue(name)
 
@@ -538,7 +540,7 @@ def test_bodies_that_subscriptions_share_stay_as_long_as_a_cursor_may_read_them(
             receiver = client.receiver(one)
             found: list[IncomingMessage] = []
             while len(found) < 20:
-                found += receiver.receive(20 - len(found), timeout_s=PATIENCE_S)
+                found += receiver.receive(20 - len(found), timeout_s=EVENTUALLY_S)
             receiver.settle(found[:10])
             receiver.settle(found[10:], dead_letter("Shared", "by its receiver"))
         assert drained(broker, two, 30) == set(range(30))

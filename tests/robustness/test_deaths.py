@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partibus.testing.chaos import Stage, Verdict, run
+from partibus.testing.eventually import eventually
 from partibus.testing.nemesis import Nemesis
-from partibus.testing.patience import eventually
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness import altered_broker
 

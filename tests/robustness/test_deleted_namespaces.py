@@ -14,11 +14,11 @@ import pytest
 from partibus.client import Client, OutgoingMessage, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import ClientError
+from partibus.client.fault_injections import FaultInjections
 from partibus.client.namespaces import NamespaceInfo, Namespaces, host_of
-from partibus.client.rehearsals import Rehearsals
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import eventually
+from partibus.testing.eventually import eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 
@@ -129,9 +129,9 @@ def test_with_stores_away_it_is_gone_and_they_are_cleared_when_they_are_back(tmp
         _, string = made(operator)
         with connect(string) as client:
             fill(client)
-        rehearsals = Rehearsals(operator)
+        fault_injections = FaultInjections(operator)
         for store in ("store-03", "store-04"):
-            rehearsals.fail(store=store)
+            fault_injections.fail(store=store)
         Namespaces(operator).delete("acme-1")
         assert [one.name for one in Namespaces(operator).list()] == ["default"]
         _, string = made(operator)
@@ -139,8 +139,8 @@ def test_with_stores_away_it_is_gone_and_they_are_cleared_when_they_are_back(tmp
             Entities(client).create_queue("plain", {})
             assert Entities(client).get("plain").messages == 0
             Entities(client).delete("plain")
-        rehearsals.heal(store="store-03")
-        rehearsals.heal(store="store-04")
+        fault_injections.heal(store="store-03")
+        fault_injections.heal(store="store-04")
         eventually("nothing is left to drop", lambda: catalog_rows(broker.data)["dropped_partition"] == 0)
         broker.stop()
         assert left_in_stores(broker.data) == dict.fromkeys(TABLES, 0)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from partibus.testing.fault_proxy import FaultProxy, Place
-from partibus.testing.patience import PATIENCE_S, eventually
 
 
 class Echo:
@@ -60,9 +60,9 @@ def way(echo: Echo, tmp_path: Path) -> Iterator[FaultProxy]:
 def client_of(way: FaultProxy) -> socket.socket:
     address = way.address
     if isinstance(address, tuple):
-        return socket.create_connection(address, PATIENCE_S)
+        return socket.create_connection(address, EVENTUALLY_S)
     client = socket.socket(socket.AF_UNIX)
-    client.settimeout(PATIENCE_S)
+    client.settimeout(EVENTUALLY_S)
     client.connect(str(address))
     return client
 
@@ -119,7 +119,7 @@ def test_what_is_held_arrives_when_that_ends(way: FaultProxy) -> None:
         client.settimeout(0.1)
         with pytest.raises(TimeoutError):
             client.recv(1)
-        client.settimeout(PATIENCE_S)
+        client.settimeout(EVENTUALLY_S)
         way.heal()
         assert received(client, 3) == b"one"
 
@@ -133,7 +133,7 @@ def test_what_is_swallowed_never_arrives_and_its_connection_ends_with_that(way: 
         client.settimeout(0.1)
         with pytest.raises(TimeoutError):
             client.recv(1)
-        client.settimeout(PATIENCE_S)
+        client.settimeout(EVENTUALLY_S)
         assert echo.heard == b"xheard"
         way.heal()
         assert is_cut(client)

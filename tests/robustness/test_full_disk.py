@@ -13,7 +13,7 @@ import pytest
 
 from partibus.client import ClientError, OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.robustness.ways import client_of, drained, message
 
 DISK = "160m"
@@ -64,5 +64,5 @@ def test_messages_are_refused_and_what_is_there_can_be_received(disk: Path) -> N
 
         eventually("there is room", is_taken_again)
         with client_of(broker) as client:
-            (again,) = client.receiver("orders").receive(1, timeout_s=PATIENCE_S)
+            (again,) = client.receiver("orders").receive(1, timeout_s=EVENTUALLY_S)
             assert again.body == b"again"

@@ -23,7 +23,7 @@ from partibus.amqp.section_encoding import (
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.client import ClientError, OutgoingMessage, connect, dead_letter
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.robustness.raw import MIB, RawPeer, flow, transfer
 
 RECEIVERS_MAX = 5_000
@@ -32,7 +32,7 @@ BODY_64_KIB = encode_properties(message_id="m") + encode_data(bytes(60_000))
 
 
 def fill(broker: BrokerProcess, queue: str, count: int, body: bytes) -> None:
-    with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+    with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
         client.sender(queue).send([OutgoingMessage(body=body) for _ in range(count)])
 
 
@@ -55,7 +55,7 @@ def test_a_reader_that_never_reads(
         peer.open()
         peer.attach(backlog[partitioned], sending=False, snd_settle_mode=int(delete))
         peer.credit(1_000_000)
-        with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+        with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
             client.sender("alive").send([OutgoingMessage(body=b"x") for _ in range(2_000)])
             found = 0
             receiver = client.receiver("alive", prefetch=500)
@@ -75,7 +75,7 @@ def test_many_links_that_never_read(broker: BrokerProcess, backlog: dict[bool, s
         for handle in range(100):
             peer.attach(backlog[False], sending=False, handle=handle)
         peer.write(b"".join(frame(0, flow(handle=h, delivery_count=0, link_credit=5_000)) for h in range(100)))
-        with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+        with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
             for _ in range(20):
                 client.sender("alive").send([OutgoingMessage(body=b"x")])
                 receiver = client.receiver("alive")
@@ -132,7 +132,7 @@ def test_requests_whose_answers_nobody_reads(broker: BrokerProcess, backlog: dic
         peer.read_until(Attach)
         peer.read_until(Attach)
         peer.write(b"".join(transfer(request, number) for number in range(300)))
-        with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+        with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
             for _ in range(20):
                 client.management(backlog[False]).peek(1, 1)
 
@@ -238,7 +238,7 @@ GARBAGE = {
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 def test_a_message_that_is_garbage_is_not_stored(broker: BrokerProcess, queue: str, garbage: bytes) -> None:
     good = encode_properties(message_id="good") + encode_data(b"x")
-    with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+    with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
         sender = client.sender(queue)
         with pytest.raises(ClientError):
             sender.send([garbage])

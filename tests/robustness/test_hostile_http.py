@@ -24,7 +24,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.admin import Http, entry
 from tests.robustness.raw import MIB, RawPeer, transfer
 
@@ -49,7 +49,7 @@ def head(http: Http, method: str, path: str, *headers: str) -> bytes:
 def answer_to(http: Http, request: bytes, *, ends: bool = False) -> bytes:
     """The first bytes of it; empty when the connection ends without any. ``ends``: nothing more will be sent."""
     host, _, port = http.host.partition(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as peer:
+    with socket.create_connection((host, int(port)), timeout=EVENTUALLY_S) as peer:
         peer.sendall(request)
         if ends:
             peer.shutdown(socket.SHUT_WR)
@@ -181,7 +181,7 @@ def test_who_has_left_takes_nothing_along(broker: BrokerProcess, http: Http) -> 
     host, _, port = http.host.partition(":")
     with ExitStack() as stack:
         for _ in range(500):
-            peer = stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+            peer = stack.enter_context(socket.create_connection((host, int(port)), timeout=EVENTUALLY_S))
             peer.sendall(head(http, "DELETE", "/parts/messages/head?timeout=300"))
         # All of them are waited for: who comes last gets nothing either.
         assert http("DELETE", "parts/messages/head?timeout=0").status == 204

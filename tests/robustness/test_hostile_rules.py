@@ -11,7 +11,7 @@ from partibus.amqp.codec.types import Char, Decimal128, Described, Int, Symbol, 
 from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_properties
 from partibus.client import ClientError, connect
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.admin import Http, entry
 
 SUBSCRIPTION = "topic/Subscriptions/all"
@@ -104,7 +104,7 @@ def test_a_value_that_no_message_has_is_refused(http: Http, kind: str, text: str
 )
 def test_a_value_that_no_message_has_is_refused_over_amqp(broker: BrokerProcess, http: Http, value: object) -> None:
     description = {"correlation-filter": {"properties": {"a": value}}}
-    with connect(broker.connection_string, timeout_s=PATIENCE_S) as client, pytest.raises(ClientError):
+    with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client, pytest.raises(ClientError):
         client.management(SUBSCRIPTION).request(
             "com.microsoft:add-rule", {"rule-name": "never", "rule-description": description}
         )
@@ -124,7 +124,7 @@ def test_messages_of_every_type_meet_rules_of_every_type(broker: BrokerProcess, 
             f"<SqlExpression>{action}</SqlExpression></Action>"
         )
         assert http("PUT", f"{SUBSCRIPTION}/Rules/action{number}", entry(RULE, content)).status == 201
-    with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+    with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
         answer = client.management(SUBSCRIPTION).request("com.microsoft:enumerate-rules", {"top": Int(100)})
         rules = answer["rules"]
         assert isinstance(rules, list)

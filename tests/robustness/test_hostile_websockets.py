@@ -16,7 +16,7 @@ from partibus.amqp.frames import AMQP_HEADER, SASL_HEADER, frame
 from partibus.amqp.section_encoding import encode_data
 from partibus.client import OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.robustness.raw import MIB, check_serves, transfer
 from tests.robustness.websocket import WebsocketPeer
 
@@ -27,7 +27,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
     with BrokerProcess(tmp_path_factory.mktemp("broker"), tls=True) as broker:
         broker.create_queue("alive")
         broker.create_queue("backlog")
-        with connect(broker.connection_string, timeout_s=PATIENCE_S) as client:
+        with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
             client.sender("backlog").send([OutgoingMessage(body=bytes(60_000)) for _ in range(2_000)])
         yield broker
 
@@ -117,11 +117,11 @@ def test_connections_that_never_say_anything_hold_up_nobody(broker: BrokerProces
         for port in ("amqps_port", "https_port"):
             for _ in range(300):
                 address = ("127.0.0.1", int(broker.ready[port]))
-                stack.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
+                stack.enter_context(socket.create_connection(address, timeout=EVENTUALLY_S))
         for _ in range(100):
             stack.enter_context(WebsocketPeer(broker))
         context = ssl.create_default_context(cafile=broker.ca_file)
-        plain = stack.enter_context(socket.create_connection(("127.0.0.1", broker.amqps_port), timeout=PATIENCE_S))
+        plain = stack.enter_context(socket.create_connection(("127.0.0.1", broker.amqps_port), timeout=EVENTUALLY_S))
         stack.enter_context(context.wrap_socket(plain, server_hostname="localhost"))
         check_serves(broker)
         with WebsocketPeer(broker, tls=True) as peer:

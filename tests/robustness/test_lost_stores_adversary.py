@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from partibus.client.errors import ClientError
-from partibus.testing.patience import eventually
+from partibus.testing.eventually import eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 from tests.robustness.ways import KEYS, drained, message

@@ -24,7 +24,7 @@ from partibus.client.errors import Busy, SendFailed
 from partibus.client.namespaces import Namespaces
 from partibus.client.rules import RuleInfo, Rules
 from partibus.namespace.connection_string import parse_connection_string
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.conformance.test_metrics import Metrics
 from tests.robustness.machines import Machines
@@ -79,7 +79,7 @@ def test_any_of_them_serves_the_whole_namespace(tmp_path: Path, machines: Machin
         assert brokers["c"].describe("queue-0").messages == len(KEYS)
         got: list[str] = []
         while len(got) < len(KEYS):
-            some = receiver.receive_messages(max_message_count=64, max_wait_time=PATIENCE_S)
+            some = receiver.receive_messages(max_message_count=64, max_wait_time=EVENTUALLY_S)
             assert some
             for one in some:
                 receiver.complete_message(one)
@@ -127,7 +127,7 @@ def namespace(machines: Machines, name: str, options: dict[str, object]) -> Iter
 def test_a_limit_of_connections_is_that_of_all_machines(machines: Machines) -> None:
     def is_let_in(string: str) -> bool:
         try:
-            with connect(string, timeout_s=PATIENCE_S) as client:
+            with connect(string, timeout_s=EVENTUALLY_S) as client:
                 client.management()
         except ClientError as error:
             if "quota of 2 connections at a time" not in str(error):
@@ -137,8 +137,8 @@ def test_a_limit_of_connections_is_that_of_all_machines(machines: Machines) -> N
 
     with (
         namespace(machines, "narrow-1", {"limits": {"connections": 2}}) as at,
-        connect(at("a"), timeout_s=PATIENCE_S) as first,
-        connect(at("b"), timeout_s=PATIENCE_S) as second,
+        connect(at("a"), timeout_s=EVENTUALLY_S) as first,
+        connect(at("b"), timeout_s=EVENTUALLY_S) as second,
     ):
         for client in (first, second):
             client.management()  # who has shown no key takes no place
@@ -155,7 +155,7 @@ def test_units_are_a_part_of_all_machines_and_nobody_elses(machines: Machines) -
     over = threading.Event()
 
     def flood(string: str) -> None:
-        with connect(string, timeout_s=PATIENCE_S) as client:
+        with connect(string, timeout_s=EVENTUALLY_S) as client:
             sender = client.sender("orders")
             while not over.is_set():
                 with suppress(SendFailed):
@@ -164,7 +164,7 @@ def test_units_are_a_part_of_all_machines_and_nobody_elses(machines: Machines) -
     with ExitStack() as stack:
         busy = stack.enter_context(namespace(machines, "busy-1", one))
         calm = stack.enter_context(namespace(machines, "calm-1", many))
-        near, other = (stack.enter_context(connect(at("b"), timeout_s=PATIENCE_S)) for at in (busy, calm))
+        near, other = (stack.enter_context(connect(at("b"), timeout_s=EVENTUALLY_S)) for at in (busy, calm))
         for client in (near, other):
             Entities(client).create_queue("orders", {})
         refused, served = near.sender("orders"), other.sender("orders")
@@ -186,7 +186,7 @@ def test_units_are_a_part_of_all_machines_and_nobody_elses(machines: Machines) -
         for broker in "abc":
             assert metrics.sum("namespace_units", namespace="busy-1", broker=broker) == 1
         over.set()
-        flooding.result(PATIENCE_S)
+        flooding.result(EVENTUALLY_S)
 
 
 @pytest.mark.row("P1", "P11", "K2", "K12", "A1")
@@ -234,18 +234,18 @@ def test_a_session_that_is_held_through_one_machine_outlives_the_owner_on_anothe
         other = min({"a", "b", "c"} - {owner})
         client = stack.enter_context(machines.client(other))
         held = client.receiver(queue, session="kept")
-        (first,) = held.receive(1, PATIENCE_S)
+        (first,) = held.receive(1, EVENTUALLY_S)
         dying = machines.client(owner)
         stack.callback(dying.close)
-        assert number_of(dying.receiver(queue, session="freed").receive(1, PATIENCE_S)[0]) == 0
+        assert number_of(dying.receiver(queue, session="freed").receive(1, EVENTUALLY_S)[0]) == 0
         client.sender(queue).send(
             [OutgoingMessage(body=b"3", session_id="kept")]
         )  # session locks go with the next commit
         machines.brokers[owner].kill()
         held.settle([first])  # there is nobody to have it done for some seconds
-        assert [number_of(held.receive(1, PATIENCE_S)[0]) for _ in range(3)] == [1, 2, 3]
+        assert [number_of(held.receive(1, EVENTUALLY_S)[0]) for _ in range(3)] == [1, 2, 3]
         freed = client.receiver(queue, session="freed")
-        assert [number_of(freed.receive(1, PATIENCE_S)[0]) for _ in range(3)] == [0, 1, 2]
+        assert [number_of(freed.receive(1, EVENTUALLY_S)[0]) for _ in range(3)] == [0, 1, 2]
     machines.brokers[owner].start()
     machines.settle("a", "b", "c")
 
@@ -282,7 +282,7 @@ def test_who_stood_still_for_longer_than_its_lease_has_nothing_to_say(machines: 
         held: dict[str, list[IncomingMessage]] = {}
         for name in names:
             senders[name].send([message(1)])
-            held[name] = receivers[name].receive(1, timeout_s=PATIENCE_S)
+            held[name] = receivers[name].receive(1, timeout_s=EVENTUALLY_S)
             senders[name].send([message(2)])  # the lock is on the disk with it
         with ThreadPoolExecutor(1) as pool, stopped(machines.brokers["b"].ready["pid"]) as wake:
             # It finds these in its sockets when it wakes.
@@ -291,11 +291,11 @@ def test_who_stood_still_for_longer_than_its_lease_has_nothing_to_say(machines: 
             # The locks are kept; what it had not handed out is handed out by its successor.
             for name in names:
                 receiver = other.receiver(name)
-                (second,) = receiver.receive(1, timeout_s=PATIENCE_S)
+                (second,) = receiver.receive(1, timeout_s=EVENTUALLY_S)
                 assert number_of(second) == 2
                 receiver.settle([second])
             wake()
-            sent = late_send.result(PATIENCE_S)
+            sent = late_send.result(EVENTUALLY_S)
             settled = [tried(receivers[name].settle, held[name]) for name in names]
     assert len(sent) == len(settled) == 16
     machines.settle("a", "b", "c")  # while a store is handed over nobody tells its epoch

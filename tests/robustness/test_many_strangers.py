@@ -11,14 +11,14 @@ import pytest
 
 from partibus.client import OutgoingMessage, connect
 from partibus.testing.broker_process import COMMAND, BrokerProcess
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 
 FILES = 300
 STRANGERS = 320
 
 
 def connected(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+    return socket.create_connection(("127.0.0.1", port), timeout=EVENTUALLY_S)
 
 
 @pytest.mark.parametrize("over", ["amqp", "http"])
@@ -26,21 +26,21 @@ def test_idle_connections_beyond_the_limit_of_files_keep_nobody_out(tmp_path: Pa
     limited = ("/bin/sh", "-c", f'ulimit -n {FILES}; exec "$0" "$@"', *COMMAND)
     with BrokerProcess(tmp_path, command=limited) as broker, ExitStack() as stack:
         broker.create_queue("q")
-        before = stack.enter_context(connect(broker.connection_string, timeout_s=PATIENCE_S))
+        before = stack.enter_context(connect(broker.connection_string, timeout_s=EVENTUALLY_S))
         sender = before.sender("q")
         port = broker.port if over == "amqp" else int(broker.ready["http_port"])
         for _ in range(STRANGERS):
             stack.callback(connected(port).close)
         for _ in range(5):
-            with urlopen(f"{broker.http_url}/health", timeout=PATIENCE_S) as answer:
+            with urlopen(f"{broker.http_url}/health", timeout=EVENTUALLY_S) as answer:
                 assert answer.status == 200
         sender.send([OutgoingMessage(body=b"before")])
-        with connect(broker.connection_string, timeout_s=PATIENCE_S) as late:
+        with connect(broker.connection_string, timeout_s=EVENTUALLY_S) as late:
             late.sender("q").send([OutgoingMessage(body=b"late")])
             assert late.management("q").peek(1, 2)
 
         def dropped() -> bool:
-            with urlopen(f"{broker.http_url}/metrics", timeout=PATIENCE_S) as answer:
+            with urlopen(f"{broker.http_url}/metrics", timeout=EVENTUALLY_S) as answer:
                 lines = answer.read().decode().splitlines()
             (line,) = [one for one in lines if one.startswith("partibus_broker_dropped_connections_total{")]
             return float(line.split()[-1]) > 0

@@ -11,8 +11,8 @@ import pytest
 
 from partibus.store.postgresql.settings import DEFAULTS
 from partibus.testing.chaos import QUEUES, Stage, Verdict, run
+from partibus.testing.eventually import EVENTUALLY_S, eventually, pause
 from partibus.testing.nemesis import Nemesis
-from partibus.testing.patience import PATIENCE_S, eventually, pause
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness import altered_broker
 
@@ -38,12 +38,12 @@ def run_with(
     folder: Path,
     plan: Sequence[Callable[[Nemesis], str]],
     *arguments: str,
-    patience_s: float = PATIENCE_S,
+    within_s: float = EVENTUALLY_S,
     seed: int = SEED,
 ) -> Verdict:
     """Two brokers with bugs, clients, and these deeds. How available they are on a busy machine is not asked here."""
     environment = {altered_broker.VARIABLE: bugs}
-    stage = Stage(2, arguments, altered_broker.COMMAND, environment, patience_s, unavailable_max_ms=60_000)
+    stage = Stage(2, arguments, altered_broker.COMMAND, environment, within_s, unavailable_max_ms=60_000)
     return run(seed, 0, folder, plan, stage)
 
 
@@ -57,7 +57,7 @@ def runs_until_a_rule_is_broken(
         attempt += 1
         (run_folder := folder / str(attempt)).mkdir()
         arguments = () if server is None else stores_of(server)
-        verdict = run_with(bugs, run_folder, plan, *arguments, patience_s=STUCK_S, seed=SEED + attempt)
+        verdict = run_with(bugs, run_folder, plan, *arguments, within_s=STUCK_S, seed=SEED + attempt)
         if rules_broken(verdict) or attempt == ATTEMPTS:
             return verdict
 

@@ -17,8 +17,8 @@ from partibus.cli.main import main
 from partibus.client import ClientError
 from partibus.store.postgresql.registry import LEASE_S
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.eventually import EVENTUALLY_S, eventually, pause
 from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.patience import PATIENCE_S, eventually, pause
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import (
     KEYS,
@@ -158,7 +158,7 @@ def test_a_dump_that_was_made_while_clients_sent_is_one_moment_of_each_store(
         before = set(send_all(broker))
         with client_of(broker) as client:
             receiver = client.receiver("orders")
-            taken = receiver.receive(10, timeout_s=PATIENCE_S)
+            taken = receiver.receive(10, timeout_s=EVENTUALLY_S)
             receiver.settle(taken)
         before -= {number_of(one) for one in taken}
         sent = threading.Event()
@@ -172,7 +172,7 @@ def test_a_dump_that_was_made_while_clients_sent_is_one_moment_of_each_store(
 
         thread = threading.Thread(target=send_meanwhile)
         thread.start()
-        assert sent.wait(PATIENCE_S)
+        assert sent.wait(EVENTUALLY_S)
         dumps = [server.directory / schema for schema in schemas]
         for schema, dump in zip(schemas, dumps, strict=True):
             server.run("pg_dump", "--dbname", server.conninfo(), f"--schema={schema}", f"--file={dump}")

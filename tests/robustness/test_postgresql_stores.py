@@ -11,7 +11,7 @@ import pytest
 
 from partibus.client import ClientError
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import KEYS, client_of, drained, message, number_of
 
@@ -29,7 +29,7 @@ def test_what_was_acknowledged_is_there_after_broker_and_server_were_killed(
             sender.send([message(number, KEYS[number % 64]) for number in range(0, 400, 2)])
             sender.send([message(number) for number in range(1, 400, 2)])
             receiver = client.receiver("orders")
-            taken = receiver.receive(100, timeout_s=PATIENCE_S)
+            taken = receiver.receive(100, timeout_s=EVENTUALLY_S)
             receiver.settle(taken)
         completed = {number_of(one) for one in taken}
         broker.kill()

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.robustness.raw import check_serves
 
 
@@ -104,7 +104,7 @@ def test_a_spoilt_store_holds_up_nobody_else(
     content = path.read_bytes() if path.is_file() else None
     with BrokerProcess(tmp_path) as broker:
         with pytest.raises(HTTPError) as unhealthy:
-            urlopen(f"{broker.http_url}/health", timeout=PATIENCE_S)
+            urlopen(f"{broker.http_url}/health", timeout=EVENTUALLY_S)
         trouble = json.load(unhealthy.value)["stores"]["store-03"]
         assert unhealthy.value.code == 503
         assert "store-03" in trouble

@@ -18,7 +18,7 @@ from partibus.client.messages import IncomingMessage
 from partibus.client.receiver import Receiver, dead_letter
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from partibus.testing.reached import connections_of
 from tests.robustness import altered_broker
 
@@ -42,7 +42,7 @@ class Consumer:
         before = {pid: connections_of(pid, broker.port) for pid in pids}
         self.client = stack.enter_context(_connected(broker))
         self.receiver: Receiver = self.client.receiver(queue)
-        (self.message,) = self.receiver.receive(1, PATIENCE_S)
+        (self.message,) = self.receiver.receive(1, EVENTUALLY_S)
         (self.pid,) = [pid for pid in pids if connections_of(pid, broker.port) - before[pid]]
         self.error: ClientError | None = None
         self.thread = threading.Thread(target=self.settle)
@@ -115,7 +115,7 @@ def test_who_settles_while_the_owner_is_killed_is_told_what_became_of_it(tmp_pat
         eventually("some were done", lambda: executed(store) > before)
         os.kill(pid, signal.SIGKILL)  # they are not answered yet, and others wait for the next commit
         for consumer in consumers:
-            consumer.thread.join(PATIENCE_S)
+            consumer.thread.join(EVENTUALLY_S)
         assert [str(consumer.error) for consumer in living if consumer.error is not None] == []
         done = Counter(consumer.outcome for consumer in living)
         abandoned = {consumer.message.body for consumer in living if consumer.outcome == "abandon"}
@@ -137,6 +137,6 @@ def test_who_settles_while_the_owner_is_killed_is_told_what_became_of_it(tmp_pat
 def _all(receiver: Receiver, awaited: set[object]) -> list[IncomingMessage]:
     """What there is: until what is awaited has come, and nothing more does for a moment."""
     found: list[IncomingMessage] = []
-    while came := receiver.receive(100, QUIET_S if awaited <= {one.body for one in found} else PATIENCE_S):
+    while came := receiver.receive(100, QUIET_S if awaited <= {one.body for one in found} else EVENTUALLY_S):
         found += came
     return found

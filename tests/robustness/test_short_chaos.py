@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partibus.testing.chaos import QUEUES, Stage, run
+from partibus.testing.eventually import eventually
 from partibus.testing.history import Kind
 from partibus.testing.nemesis import Nemesis
 from partibus.testing.nemesis_database import Pair
-from partibus.testing.patience import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,11 +24,11 @@ from partibus.client.rules import RuleInfo, Rules
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.store.postgresql.registry import LEASE_S
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.eventually import eventually, pause
 from partibus.testing.history import History, Kind, Outcome, outcome_of
 from partibus.testing.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
 from partibus.testing.history_rules import Queues
 from partibus.testing.nemesis import Nemesis, is_well
-from partibus.testing.patience import eventually, pause
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.conformance.clients.interface import Outgoing
 from tests.robustness.machines import Machines

@@ -18,7 +18,7 @@ from partibus.client import OutgoingMessage
 from partibus.client import connect as open_client
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.interface import Outgoing
 
 pytestmark = pytest.mark.skipif(
@@ -74,7 +74,7 @@ def stored(broker: BrokerProcess, queue: str) -> Counter[bytes]:
     """Bodies in the queue, locked or not."""
     found: Counter[bytes] = Counter()
     start = 1
-    with open_client(broker.connection_string, timeout_s=PATIENCE_S) as client:
+    with open_client(broker.connection_string, timeout_s=EVENTUALLY_S) as client:
         node = client.management(queue)
         while messages := node.peek(start, 1_000):
             found.update(message.body for message in messages if isinstance(message.body, bytes))

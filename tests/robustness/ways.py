@@ -11,8 +11,8 @@ from urllib.request import urlopen
 
 from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.patience import PATIENCE_S, eventually
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
 
 KEYS = [f"key-{number}" for number in range(64)]
@@ -28,7 +28,7 @@ LOST_S = 6.0
 
 
 def client_of(broker: BrokerProcess) -> Client:
-    return connect(broker.connection_string, timeout_s=PATIENCE_S)
+    return connect(broker.connection_string, timeout_s=EVENTUALLY_S)
 
 
 def number_of(message: IncomingMessage) -> int:
@@ -44,7 +44,7 @@ def drained(broker: BrokerProcess, queue: str, awaited: Collection[int] | None =
     """The numbers of messages as they come, each taken out: until those awaited are among them (None: as many as there
     are), and no more come for a moment."""
     found: list[int] = []
-    unsure: set[int] = set()
+    in_doubt: set[int] = set()
     """Taken, and perhaps not gone: their settlement has no outcome."""
     wanted = set(awaited or ())
     least = message_count(broker, queue) if awaited is None else 0
@@ -57,10 +57,10 @@ def drained(broker: BrokerProcess, queue: str, awaited: Collection[int] | None =
             receiver = client.receiver(queue)
             while messages := receiver.receive(500, timeout_s=QUIET_S if is_enough() else RECONNECT_S):
                 numbers = [number_of(one) for one in messages]
-                found.extend(number for number in numbers if number not in unsure)
-                unsure.update(numbers)
+                found.extend(number for number in numbers if number not in in_doubt)
+                in_doubt.update(numbers)
                 receiver.settle(messages)
-                unsure.difference_update(numbers)
+                in_doubt.difference_update(numbers)
         return is_enough()
 
     try:
@@ -114,7 +114,7 @@ def send_all(broker: BrokerProcess, bulk: bytes = b"") -> list[int]:
 def health_of(broker: BrokerProcess) -> dict[str, str]:
     """What /health says of each store, whatever its status."""
     try:
-        with urlopen(f"{broker.http_url}/health", timeout=PATIENCE_S) as answer:
+        with urlopen(f"{broker.http_url}/health", timeout=EVENTUALLY_S) as answer:
             return dict(json.load(answer)["stores"])
     except HTTPError as error:
         return dict(json.load(error)["stores"])

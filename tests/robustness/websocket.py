@@ -13,7 +13,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.robustness.raw import RawPeer
 
 
@@ -74,7 +74,7 @@ class WebsocketPeer(RawPeer):
         plain = socket.socket()
         if receive_buffer is not None:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        plain.settimeout(PATIENCE_S)
+        plain.settimeout(EVENTUALLY_S)
         plain.connect(("127.0.0.1", int(broker.ready["https_port" if tls else "http_port"])))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls:

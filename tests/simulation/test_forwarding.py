@@ -17,11 +17,11 @@ from partibus.forwarding import pump as pump_module
 from partibus.forwarding.destination import Destination, Outgoing, Undeliverable, prepare
 from partibus.forwarding.pump import Pump
 from partibus.message import Message
-from partibus.partition.core import enqueue, hand_out, sweeps
+from partibus.partition.core import enqueue, grants, range_scans
 from partibus.partition.core.events import Event
 from partibus.partition.core.forwarding import new_ones
 from partibus.partition.core.journal import record
-from partibus.partition.core.lane import Lane
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
@@ -73,14 +73,14 @@ def knows_the_last_only(
     return new if len(new) == len(command.messages) else []
 
 
-def passes_over(lane: Lane) -> int:
+def passes_over(ready_list: ReadyList) -> int:
     """What others hold does not hold up what comes after it."""
-    return lane.paged_up_to
+    return ready_list.paged_up_to
 
 
 def back_to_its_place(state: PartitionState, subqueue: Subqueue, entries: list[Any], step: Step) -> None:
     """What comes back from a delay lies where it was, which has been forwarded."""
-    sweeps._return(state, subqueue, entries, step)
+    range_scans._return(state, subqueue, entries, step)
 
 
 def settles_early(pump: Pump, way: Any) -> None:
@@ -143,8 +143,8 @@ anywhere: Counter[str] = Counter()
         (commits, "record", forgets_marks),
         (enqueue, "new_ones", knows_nothing),
         (enqueue, "new_ones", knows_the_last_only),
-        (hand_out, "barrier", passes_over),
-        (sweeps, "to_the_end", back_to_its_place),
+        (grants, "barrier", passes_over),
+        (range_scans, "to_the_end", back_to_its_place),
         (Pump, "_send", settles_early),
         (Pump, "_answered", goes_on),
         (pump_module, "prepare", another_partition),

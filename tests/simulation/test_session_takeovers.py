@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from partibus.cluster.in_doubt import InDoubt
 from partibus.cluster.serving import Serving
-from partibus.cluster.unsure import Unsure
 from partibus.message import Message, pack
 from partibus.partition.core import loaded, session_resume
 from partibus.partition.core.sessions import AWAY_MS, Sessions
@@ -110,7 +110,7 @@ class Broker:
         self.numbers = Numbers()
         self.partition = PartitionHandle(0, ROW, self.route, OPTIONS, batched=True)
         self.desk = SessionDesk("q", [self.partition], self.numbers, 0)
-        self.unsure = Unsure(
+        self.in_doubt = InDoubt(
             self.run, lambda s, call: self.host.call_later(1_000 * s, call), lambda: world.timeline.time_ms / 1_000
         )
         self.runtime: StoreRuntime | None = None
@@ -148,7 +148,7 @@ class Broker:
             owner.serving,
             asker=self.run,
             run=owner.run,
-            unsure=self.unsure,
+            in_doubt=self.in_doubt,
         )
         self.route.lead_to(line.remote.store(STORE, self.route))
 

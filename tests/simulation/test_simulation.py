@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from partibus.partition.core import hand_out, settlement, sweeps, transactions
-from partibus.partition.core import put_back as put_back_module
+from partibus.partition.core import grants, range_scans, settlement, transactions
+from partibus.partition.core import requeue as requeue_module
 from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.events import Event
 from partibus.partition.core.journal import record
-from partibus.partition.core.lane import Lane
-from partibus.partition.core.put_back import put_back
+from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.requeue import requeue
 from partibus.partition.core.sessions import Session, Sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
@@ -113,15 +113,15 @@ def forgets(*attributes: str) -> Callable[[int, Iterable[Event], Writes], bool]:
     return planted
 
 
-def reads_again(lane: Lane, entries: list[Entry], up_to: int) -> None:
+def reads_again(ready_list: ReadyList, entries: list[Entry], up_to: int) -> None:
     """A mark that lags behind: the next page brings back what this one did, whatever became of it."""
-    lane.ready.extend(entries, sum(entry.size_bytes for entry in entries))
-    lane.paged_up_to = min(up_to, lane.tail_from)
+    ready_list.ready.extend(entries, sum(entry.size_bytes for entry in entries))
+    ready_list.paged_up_to = min(up_to, ready_list.tail_from)
     if len(entries) > 1:
-        lane.paged_up_to = entries[-1].pos
+        ready_list.paged_up_to = entries[-1].pos
 
 
-def used_up_is_unknown(state: PartitionState, kind: int, entry: Entry) -> bool:
+def exceeded_is_unknown(state: PartitionState, kind: int, entry: Entry) -> bool:
     """Delivered without end; counted wrongly below."""
     entry.delivery_count = 0
     return False
@@ -134,8 +134,8 @@ def never_expired(kind: int, entry: Entry, now_ms: int) -> bool:
 
 def reads_early(store: Store, row: int, load: w.Load) -> Any:
     """What is due within the next second is taken for due."""
-    if isinstance(load, w.SweepLoad) and isinstance(load.sweep, w.DueSweep):
-        load.sweep.until_ms += 1_000
+    if isinstance(load, w.RangeScanLoad) and isinstance(load.range_scan, w.DueScan):
+        load.range_scan.until_ms += 1_000
     return read(store, row, load)
 
 
@@ -159,12 +159,14 @@ def never_refused(state: PartitionState, command: c.Transact, now_ms: int) -> No
 
 def returned_instead(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
     """Who defers gets the message again like everybody else."""
-    put_back(state, kind, entries, 0, step, counted=False)
+    requeue(state, kind, entries, 0, step, counted=False)
 
 
-def only_said(state: PartitionState, subqueue: Subqueue, sweep: c.CancelScheduled, entries: Any, step: Step) -> None:
+def only_said(
+    state: PartitionState, subqueue: Subqueue, range_scan: c.CancelScheduled, entries: Any, step: Step
+) -> None:
     """Nothing is cancelled."""
-    step.replies.append(r.Done(sweep.request))
+    step.replies.append(r.Done(range_scan.request))
 
 
 ACCEPT = DuplicateIds.accept
@@ -195,27 +197,27 @@ def goes_on_with_the_scan(duplicates: DuplicateIds, window_ms: int) -> None:
 CHANGE_WINDOW = DuplicateIds.change_window
 
 
-DROP_WINDOW = Lane.drop_window
+DROP_WINDOW = ReadyList.drop_window
 GO_COLD = StoreRuntime._go_cold
 
 
-def brings_back_what_is_held(lane: Lane) -> None:
+def brings_back_what_is_held(ready_list: ReadyList) -> None:
     """The next page passes over nothing."""
-    DROP_WINDOW(lane)
-    lane.above.clear()
+    DROP_WINDOW(ready_list)
+    ready_list.above.clear()
 
 
-def reads_what_is_not_written(lane: Lane) -> None:
+def reads_what_is_not_written(ready_list: ReadyList) -> None:
     """The next page is read before what was decided is durable."""
-    DROP_WINDOW(lane)
-    lane.edited = False
+    DROP_WINDOW(ready_list)
+    ready_list.edited = False
 
 
-def loses_the_tail(lane: Lane) -> None:
+def loses_the_tail(ready_list: ReadyList) -> None:
     """The next page ends where the tail began."""
-    tail_from = lane.tail_from
-    DROP_WINDOW(lane)
-    lane.tail_from = tail_from
+    tail_from = ready_list.tail_from
+    DROP_WINDOW(ready_list)
+    ready_list.tail_from = tail_from
 
 
 def goes_cold_at_once(runtime: StoreRuntime, slot: Slot) -> None:
@@ -237,14 +239,14 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     "delivers before the commit": (CommitQueue, "wait", waits_for_nothing(Granted), "durable"),
     "drops lock rows": (commits, "record", forgets("lock_batches"), "lock"),
     "drops delivery counts": (commits, "record", forgets("entry_updates"), "delivery count|deferred"),
-    "forgets delivery counts": (put_back_module, "is_used_up", used_up_is_unknown, "delivery count"),
+    "forgets delivery counts": (requeue_module, "is_used_up", exceeded_is_unknown, "delivery count"),
     "a page resurrects an entry": (
-        Lane,
+        ReadyList,
         "page_in",
         reads_again,
         "handed out while under lock|after it was finished|two places|expected|was overtaken",
     ),
-    "hands out what has expired": (hand_out, "is_expired", never_expired, "time to live"),
+    "hands out what has expired": (grants, "is_expired", never_expired, "time to live"),
     "activates too early": (loading, "read", reads_early, "came early|acknowledged and are gone"),
     "ends sessions too early": (Sessions, "expired", ends_early, "lost before its end"),
     "renews sessions in words only": (Sessions, "hold", holds_no_longer, "lost before its end|it is held until"),
@@ -259,19 +261,19 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         "was kept at",
     ),
     "a dropped window brings back what is held": (
-        Lane,
+        ReadyList,
         "drop_window",
         brings_back_what_is_held,
         "handed out while under lock|after it was finished|two places|expected|was overtaken",
     ),
     "a page behind a dropped window is read too early": (
-        Lane,
+        ReadyList,
         "drop_window",
         reads_what_is_not_written,
         "handed out while under lock|after it was finished|two places|expected|was overtaken|delivery count",
     ),
     "a dropped window loses its tail": (
-        Lane,
+        ReadyList,
         "drop_window",
         loses_the_tail,
         "was overtaken|acknowledged and are gone|never comes to rest",
@@ -289,7 +291,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         "seen in part|its client was told|confirmed as completed|came after it was finished",
     ),
     "does not defer": (settlement, "_defer", returned_instead, "without being asked for"),
-    "does not cancel": (sweeps, "_cancel", only_said, "cancelled|came after it was finished"),
+    "does not cancel": (range_scans, "_cancel", only_said, "cancelled|came after it was finished"),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from partibus.partition.core import journal, machine, publish, sweeps
+from partibus.partition.core import journal, machine, publish, range_scans
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol import commands as c
@@ -134,7 +134,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     "forgets a subscription": (publish, "_share", forgets_one, "acknowledged (before subscription|and are gone)"),
     "shares out what was known": (topic, "plan", planned_together, "was kept at"),
     "leaves what was due": (
-        sweeps,
+        range_scans,
         "publish_due",
         stays_scheduled,
         "more than once|after it was finished|while under lock",

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from partibus.cluster.guest_holdings import GuestReceiver
-from partibus.cluster.guest_store import GuestStore
+from partibus.cluster.remote_holdings import RemoteReceiver
 from partibus.cluster.remote_store import RemoteBroker, RemoteStore
+from partibus.cluster.served_store import ServedStore
 from partibus.cluster.serving import Serving
 from partibus.message import Message, pack
 from partibus.partition.core.machine import Partition
@@ -54,15 +54,15 @@ class World:
         self.runtime.open()
         self.serving = Serving()
         self.serving.open(STORE, self.runtime)
-        self.guests = [Guest(self, number) for number in range(2)]
+        self.remote_brokers = [Guest(self, number) for number in range(2)]
 
     def open_store(self) -> Store:
         return MemoryStore(self.disk)
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
-            for guest in self.guests:
-                guest.act()
+            for remote_broker in self.remote_brokers:
+                remote_broker.act()
             if self.timeline:
                 self.timeline.run_next()
 
@@ -141,7 +141,7 @@ class Guest:
             self.cut()
         if random.random() < 0.3:
             action = random.choice(
-                (self.send, self.send, self.receive, self.reserve, self.hand_out, self.accept, self.leave)
+                (self.send, self.send, self.receive, self.reserve, self.grants, self.accept, self.leave)
             )
             action()
 
@@ -200,7 +200,7 @@ class Guest:
             PLAIN, OPTIONS[PLAIN], c.Receive(0, receiver, self.world.random.randint(1, 4), ROOM, reserve=True)
         )
 
-    def hand_out(self) -> None:
+    def grants(self) -> None:
         """Some of what is kept; the rest goes back. What another line brought is void."""
         if not self.kept:
             return
@@ -288,24 +288,28 @@ def play(seed: int) -> World:
     """One history, and what must be true of every one."""
     world = World(seed)
     world.run(STEPS)
-    for guest in world.guests:
-        guest.connect_again = lambda: None  # type: ignore[method-assign]
+    for remote_broker in world.remote_brokers:
+        remote_broker.connect_again = lambda: None  # type: ignore[method-assign]
     for _ in range(20):  # whoever waits for a session may get one, and gives it back
         world.rest()
     assert world.held_sessions() == {}, "sessions that nobody uses are free"
-    for guest in world.guests:
-        if guest.line is not None:
-            guest.line.cut()
+    for remote_broker in world.remote_brokers:
+        if remote_broker.line is not None:
+            remote_broker.line.cut()
     world.rest()
     stored = world.stored()
-    delivered = {name for guest in world.guests for name in guest.delivered}
-    for guest in world.guests:
-        unanswered = {request: kind for request, kind in guest.asked.items() if guest.answers[request] != 1}
+    delivered = {name for remote_broker in world.remote_brokers for name in remote_broker.delivered}
+    for remote_broker in world.remote_brokers:
+        unanswered = {
+            request: kind for request, kind in remote_broker.asked.items() if remote_broker.answers[request] != 1
+        }
         assert unanswered == {}, "every request is answered once"
-        assert {*guest.told.values()} <= {1}, "a receiver is told once"
-        assert guest.receivers - guest.left <= {*guest.told}, "everyone is told who has not left"
-        assert guest.accepted <= stored | delivered, "what was accepted is there"
-        assert not guest.refused & (stored | delivered), "what was not executed is not there"
+        assert {*remote_broker.told.values()} <= {1}, "a receiver is told once"
+        assert remote_broker.receivers - remote_broker.left <= {*remote_broker.told}, (
+            "everyone is told who has not left"
+        )
+        assert remote_broker.accepted <= stored | delivered, "what was accepted is there"
+        assert not remote_broker.refused & (stored | delivered), "what was not executed is not there"
     for row in OPTIONS:
         machine = world.machine(row)
         assert machine is not None
@@ -326,11 +330,11 @@ SEEDS = range(25)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lines_that_are_cut(seed: int) -> None:
     world = play(seed)
-    for guest in world.guests:
-        assert guest.cuts, "a history without a cut shows nothing"
-        assert guest.accepted
-        assert guest.delivered
-        assert guest.refused | guest.unknown
+    for remote_broker in world.remote_brokers:
+        assert remote_broker.cuts, "a history without a cut shows nothing"
+        assert remote_broker.accepted
+        assert remote_broker.delivered
+        assert remote_broker.refused | remote_broker.unknown
 
 
 def play_all() -> None:
@@ -359,9 +363,9 @@ LOST = RemoteBroker.lost
         (RemoteBroker, "lost", _lost_says_not_executed, "what was not executed|a lock outlives"),
         (RemoteBroker, "lost", _answers_twice, "every request is answered once"),
         (RemoteStore, "retire", lambda self, why: [], "everyone is told who has not left"),
-        (GuestStore, "give_back", lambda self: None, "free|nobody waits"),
-        (GuestReceiver, "_take_back", lambda self, granted: None, "what was reserved"),
-        (GuestStore, "forget", lambda self, request: None, "sessions that nobody uses"),
+        (ServedStore, "give_back", lambda self: None, "free|nobody waits"),
+        (RemoteReceiver, "_take_back", lambda self, granted: None, "what was reserved"),
+        (ServedStore, "forget", lambda self, request: None, "sessions that nobody uses"),
     ],
 )
 def test_planted_bug_is_caught(owner: type, name: str, bug: Any, caught: str, monkeypatch: pytest.MonkeyPatch) -> None:

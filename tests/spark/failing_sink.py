@@ -44,12 +44,12 @@ class Failing:
         self._client.close()
 
 
-def open_failing(connection: str, entity: str, patience_s: float, request_bytes: int) -> Failing:
-    return Failing(open_sink(connection, entity, patience_s, request_bytes), kill=False)
+def open_failing(connection: str, entity: str, within_s: float, request_bytes: int) -> Failing:
+    return Failing(open_sink(connection, entity, within_s, request_bytes), kill=False)
 
 
-def open_killed(connection: str, entity: str, patience_s: float, request_bytes: int) -> Failing:
-    return Failing(open_sink(connection, entity, patience_s, request_bytes), kill=True)
+def open_killed(connection: str, entity: str, within_s: float, request_bytes: int) -> Failing:
+    return Failing(open_sink(connection, entity, within_s, request_bytes), kill=True)
 
 
 class FailingSource(PartibusSource):

@@ -29,14 +29,14 @@ from partibus.client.ranges import (
 from partibus.message import pack
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.spark.source import PartibusSource
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 
 ENDPOINT = "sb://simulated:5672"
 KEY = "c2VjcmV0IGtleSBvZiBhIHRlc3Q="
 FRAME_MESSAGES = 3
 ENQUEUED_MS = 1_356_998_400_123
 COMPLETED = 16
-HELD_S = 2 * PATIENCE_S
+HELD_S = 2 * EVENTUALLY_S
 """How long a reader that is held waits at most."""
 
 

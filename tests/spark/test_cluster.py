@@ -22,7 +22,7 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.python import worker_python
 from partibus.spark.tail import complete_tail
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import eventually
+from partibus.testing.eventually import eventually
 from partibus.testing.spark_cluster import SparkCluster
 from tests.spark.conftest import CONFIG
 
@@ -35,7 +35,7 @@ KEYS = [key for key in (f"key-{number}" for number in range(100)) if partition_f
 LIMIT = 200
 PART = 2 * LIMIT
 """Messages that are sent at a time, before each kill: what is killed then has some micro-batches to do."""
-PATIENCE_S = 90
+EVENTUALLY_S = 90
 
 
 class Pipeline:
@@ -89,7 +89,7 @@ class Pipeline:
 
     def stop_driver(self) -> None:
         driver = self._running()
-        driver.communicate(timeout=PATIENCE_S)
+        driver.communicate(timeout=EVENTUALLY_S)
         assert driver.returncode == 0, self._failed("driver")
         self._driver = None
 

@@ -22,7 +22,7 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.errors import OptionError
 from partibus.spark.options import Options
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ class Bench:
     def follow(self, messages: int, fates: int) -> dict[str, Any]:
         """As `partibus pipeline capture --follow`, until so much is captured."""
 
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + EVENTUALLY_S
 
         def is_over() -> bool:
             rows = captured(self.spark, self.out)
@@ -177,7 +177,7 @@ def test_each_message_is_captured_once_with_its_fate(
         (cursor,) = client.cursors()
         assert (cursor.lag, cursor.retained_bytes) == (0, 0)
         for one in cursor.partitions:
-            assert client.read_fates(one.partition_id, cursor.name, one.fate_position) == []
+            assert client.read_dispositions(one.partition_id, cursor.name, one.disposition_position) == []
     finally:
         client.close()
     result = json.loads((tmp_path / "result.json").read_text())

@@ -389,7 +389,7 @@ class FakeStore:
     def close(self) -> None:
         self.closed += 1
 
-    def open(self, connection: str, entity: str, patience_s: float, request_bytes: int) -> FakeStore:
+    def open(self, connection: str, entity: str, within_s: float, request_bytes: int) -> FakeStore:
         return self
 
 
@@ -409,8 +409,8 @@ def test_task_stores_its_rows_and_says_so(store: FakeStore) -> None:
 def test_client_is_kept_from_task_to_task_and_closed_after_a_failure(store: FakeStore) -> None:
     opened = []
 
-    def open_one(connection: str, entity: str, patience_s: float, request_bytes: int) -> FakeStore:
-        opened.append((entity, patience_s, request_bytes))
+    def open_one(connection: str, entity: str, within_s: float, request_bytes: int) -> FakeStore:
+        opened.append((entity, within_s, request_bytes))
         return store
 
     for _ in range(3):

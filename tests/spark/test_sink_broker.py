@@ -22,14 +22,14 @@ from pyspark.sql import DataFrame, SparkSession
 from partibus.client.ranges import open_ranges
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S, eventually
+from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.spark.failing_sink import FailingSource, KilledSource
 
 pytestmark = pytest.mark.row("D5")
 BATCHES = "spark.sql.execution.arrow.maxRecordsPerBatch"
 WAITING = 30
 """Batches of 50 rows that a task has which waits in the middle: more than what Spark holds on the way."""
-MIDDLE_S = 2 * PATIENCE_S
+MIDDLE_S = 2 * EVENTUALLY_S
 """How long that task waits at most for who waits for its first rows, and then kills and starts the broker."""
 
 

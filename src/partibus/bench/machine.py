@@ -13,7 +13,7 @@ _BLOCK = bytes(16384)
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ClusterBroker:
     """What decides the results, most of it."""
 
     cpu: str
@@ -28,8 +28,8 @@ class Machine:
         return asdict(self)
 
 
-def this_machine(directory: Path) -> Machine:
-    return Machine(
+def this_machine(directory: Path) -> ClusterBroker:
+    return ClusterBroker(
         cpu=parse_cpu_model(_text(Path("/proc/cpuinfo"))) or platform.machine(),
         cores=os.cpu_count() or 1,
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),

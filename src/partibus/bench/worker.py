@@ -14,7 +14,7 @@ from partibus.errors import PartibusError
 
 _RUN: Final = 500
 _PREFETCH: Final = 1_000
-_PATIENCE_S: Final = 30.0
+_EVENTUALLY_S: Final = 30.0
 _TIME_BYTES: Final = 8
 
 
@@ -45,7 +45,7 @@ def _send(client: Client, order: dict[str, Any]) -> dict[str, object]:
         run = min(left, _RUN)
         sender.send_nowait([payload] * run)
         left -= run
-    sender.flush(_PATIENCE_S)
+    sender.flush(_EVENTUALLY_S)
     return {"messages": sender.accepted, "first_s": first_s, "last_s": time.time()}
 
 
@@ -54,13 +54,13 @@ def _receive(client: Client, order: dict[str, Any]) -> dict[str, object]:
     receiver = client.receiver(order["address"], prefetch=min(_PREFETCH, order["count"]))
     left, first_s = order["count"], 0.0
     while left > 0:
-        deliveries = receiver.take(min(_RUN, left), _PATIENCE_S)
+        deliveries = receiver.take(min(_RUN, left), _EVENTUALLY_S)
         if not deliveries:
-            raise PartibusError(f"{left} of {order['count']} messages did not come within {_PATIENCE_S:g} s")
+            raise PartibusError(f"{left} of {order['count']} messages did not come within {_EVENTUALLY_S:g} s")
         first_s = first_s or time.time()
         receiver.settle_nowait(deliveries)
         left -= len(deliveries)
-    receiver.flush(_PATIENCE_S)
+    receiver.flush(_EVENTUALLY_S)
     last_s = time.time()
     receiver.close()
     return {"messages": order["count"], "first_s": first_s, "last_s": last_s}
@@ -75,10 +75,10 @@ def _latency(client: Client, order: dict[str, Any]) -> dict[str, object]:
     latencies_us: list[int] = []
     _wait_for_go()
     first_s, start_ns, sent = time.time(), time.perf_counter_ns(), 0
-    patience_ns = start_ns + int((count / rate + _PATIENCE_S) * 1e9)
+    within_ns = start_ns + int((count / rate + _EVENTUALLY_S) * 1e9)
     while len(latencies_us) < count:
         now_ns = time.perf_counter_ns()
-        if now_ns > patience_ns:
+        if now_ns > within_ns:
             raise PartibusError(f"{count - len(latencies_us)} of {count} messages did not come in time")
         due = min(count, (now_ns - start_ns) * rate // 1_000_000_000 + 1)
         if due > sent:
@@ -93,7 +93,7 @@ def _latency(client: Client, order: dict[str, Any]) -> dict[str, object]:
                 assert isinstance(message.body, bytes)
                 latencies_us.append((now_ns - int.from_bytes(message.body[:_TIME_BYTES])) // 1000)
             receiver.settle_nowait(messages)
-    receiver.flush(_PATIENCE_S)
+    receiver.flush(_EVENTUALLY_S)
     last_s = time.time()
     receiver.close()
     return {"messages": count, "first_s": first_s, "last_s": last_s, "latencies_us": latencies_us}

@@ -1,4 +1,4 @@
-"""`partibus partition`: rehearse the loss of partitions and stores of a running broker."""
+"""`partibus partition`: inject faults into partitions and stores of a running broker."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,16 +8,16 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json, print_table
 from partibus.cli.types import duration
-from partibus.client.rehearsals import RehearsalInfo, Rehearsals
+from partibus.client.fault_injections import FaultInjectionInfo, FaultInjections
 
 Command = Callable[..., Any]
 
 
 @click.group()
 def partition() -> None:
-    """Rehearse the loss of partitions and stores.
+    """Inject faults into partitions and stores.
 
-    What is rehearsed lasts until it is healed or the broker starts anew. Stored messages are not touched. Needs the
+    A fault lasts until it is healed or the broker restarts. Stored messages are not touched. Needs the
     Manage right.
     """
 
@@ -51,7 +51,7 @@ def fail(entity: str | None, partitions: tuple[int, ...], store: str | None, con
     """
     target = _checked(entity, partitions, store)
     with open_client(connection) as client:
-        Rehearsals(client).fail(**target)
+        FaultInjections(client).fail(**target)
     click.echo(f"{_name(target)} {_verb(target, 'fails', 'fail')} until healed.")
 
 
@@ -62,41 +62,41 @@ def slow(entity: str | None, partitions: tuple[int, ...], store: str | None, con
     """Delay everything that is asked of partitions of ENTITY, or of a store."""
     target = _checked(entity, partitions, store)
     with open_client(connection) as client:
-        Rehearsals(client).slow(delay, **target)
+        FaultInjections(client).slow(delay, **target)
     click.echo(f"{_name(target)} {_verb(target, 'is', 'are')} {delay / 1000:g} s late until healed.")
 
 
 @partition.command()
 @_target
-@click.option("--all", "everything", is_flag=True, help="Whatever is rehearsed.")
+@click.option("--all", "everything", is_flag=True, help="All injected faults.")
 def heal(entity: str | None, partitions: tuple[int, ...], store: str | None, connection: str, everything: bool) -> None:
-    """End what is rehearsed for partitions of ENTITY, or for a store."""
+    """End the faults of partitions of ENTITY, or of a store."""
     if everything and (entity or store or partitions):
         raise click.UsageError("--all says it all: leave the rest out")
     target = {} if everything else _checked(entity, partitions, store)
     with open_client(connection) as client:
-        ended = Rehearsals(client).heal(**target)
-    click.echo(f"{ended} {'rehearsal' if ended == 1 else 'rehearsals'} ended.")
+        ended = FaultInjections(client).heal(**target)
+    click.echo(f"{ended} {'fault' if ended == 1 else 'faults'} ended.")
 
 
 @partition.command("list")
 @CONNECTION
 @JSON
 def list_all(connection: str, as_json: bool) -> None:
-    """Show what is rehearsed."""
+    """Show the injected faults."""
     with open_client(connection) as client:
-        found = Rehearsals(client).all()
+        found = FaultInjections(client).all()
     if as_json:
         for one in found:
             print_json(_facts(one))
     elif not found:
-        note("Nothing is rehearsed.")
+        note("No faults are injected.")
     else:
         columns = ("store", "entity", "partition", "effect")
         print_table(columns, [list(_facts(one).values()) for one in found], numeric=columns[2:3])
 
 
-def _facts(one: RehearsalInfo) -> dict[str, object]:
+def _facts(one: FaultInjectionInfo) -> dict[str, object]:
     return {
         "store": one.store or None,
         "entity": one.entity or None,
@@ -110,7 +110,7 @@ def _checked(entity: str | None, partitions: tuple[int, ...], store: str | None)
         raise click.UsageError("say which: an ENTITY, or --store NAME")
     if store:
         if partitions:
-            raise click.UsageError("--partition is for an ENTITY: a store is rehearsed whole")
+            raise click.UsageError("--partition is for an ENTITY: a fault of a store is for all of it")
         return {"store": store}
     return {"entity": entity, "partitions": partitions}
 

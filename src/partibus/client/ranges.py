@@ -85,7 +85,7 @@ class Frame:
     delivery_counts: memoryview[int]
     sizes: memoryview[int]
     states: memoryview[int]
-    """The states: 0 active, 1 deferred, 3 delayed; 16 and above for the disposition of a finished message (`Fate`)."""
+    """The states: 0 active, 1 deferred, 3 delayed; 16 and above for the `Disposition` of a finished message."""
     data: memoryview
     next_pos: int
     """The next position to read: behind the last message, or the end of the range."""
@@ -93,13 +93,13 @@ class Frame:
     """The position of the named cursor below which messages may be missing; 0 without a cursor."""
 
 
-class FateLine(NamedTuple):
+class DispositionLine(NamedTuple):
     """One line of the disposition log: a message that has left the sub-queue."""
 
     number: int
     pos: int
     sequence: int
-    fate: int
+    disposition: int
     """The disposition: 0 completed, 1 received and deleted, 2 dead-lettered, 3 expired, 4 purged, 5 forwarded, 6
     consumed by an exclusive reader, 7 lost.
     """
@@ -117,7 +117,7 @@ class CursorState(NamedTuple):
     """The end of the lease, by the broker's clock."""
     position: int
     """The position below which the reader has everything."""
-    fate_position: int
+    disposition_position: int
     """The same in the disposition log; -1 if the cursor does not read it."""
     complete_from: int
     """A position above `position` if the bound was reached: messages in between may be missing."""
@@ -131,7 +131,7 @@ class CursorPartition(NamedTuple):
     epoch: int
     until_ms: int
     position: int
-    fate_position: int
+    disposition_position: int
     complete_from: int
     moved_ms: int
     """The time when the cursor last moved."""
@@ -254,7 +254,9 @@ class RangeClient:
             integer(answer, "complete-from"),
         )
 
-    def read_fates(self, partition_id: int, cursor: str, from_number: int, most: int = 10_000) -> list[FateLine]:
+    def read_dispositions(
+        self, partition_id: int, cursor: str, from_number: int, most: int = 10_000
+    ) -> list[DispositionLine]:
         """Return lines of the disposition log from a number on; [] at its end.
 
         Only a cursor that was opened with ``fates`` has this log.
@@ -263,7 +265,7 @@ class RangeClient:
         answer = self._request("partibus:read-fates", body)
         names = ("numbers", "positions", "sequences", "fates", "times", "delivery-counts")
         columns = [integers(answer, name) for name in names]
-        return [FateLine(*line) for line in zip(*columns, strict=True)]
+        return [DispositionLine(*line) for line in zip(*columns, strict=True)]
 
     # -- cursors -----------------------------------------------------------------------------------------------------
 
@@ -272,7 +274,7 @@ class RangeClient:
         name: str,
         *,
         start: Start = "earliest",
-        fates: bool = False,
+        dispositions: bool = False,
         bound_bytes: int = BOUND_BYTES,
         lease_ms: int = 0,
         epochs: Mapping[int, int] | None = None,
@@ -292,7 +294,7 @@ class RangeClient:
         body: dict[str, object] = {
             "name": name,
             "start": start if isinstance(start, str) else _by_partition(start),
-            "fates": fates,
+            "fates": dispositions,
             "bound-bytes": bound_bytes,
             "lease-ms": Int(lease_ms),
             "revoke": revoke,
@@ -306,7 +308,7 @@ class RangeClient:
         name: str,
         positions: Mapping[int, int],
         *,
-        fate_positions: Mapping[int, int] | None = None,
+        disposition_positions: Mapping[int, int] | None = None,
         epochs: Mapping[int, int] | None = None,
     ) -> dict[int, CursorState]:
         """Advance a cursor: the reader has everything below these positions.
@@ -315,8 +317,8 @@ class RangeClient:
         or lower positions, have no effect. Raises `CursorLost`.
         """
         body: dict[str, object] = {"name": name, "positions": _by_partition(positions)}
-        if fate_positions is not None:
-            body["fate-positions"] = _by_partition(fate_positions)
+        if disposition_positions is not None:
+            body["fate-positions"] = _by_partition(disposition_positions)
         if epochs is not None:
             body["epochs"] = _by_partition(epochs)
         return _states(self._request("partibus:advance-cursor", body))

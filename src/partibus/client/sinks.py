@@ -15,7 +15,7 @@ from partibus.client.errors import THROTTLED_TIMES, Busy, ClientError, MessageTo
 from partibus.client.management import Management
 from partibus.client.values import integer
 
-PATIENCE_S = 60.0
+EVENTUALLY_S = 60.0
 """How long to retry a transient failure; `THROTTLED_TIMES` as long while the broker throttles."""
 PAUSE_S = 0.05
 PAUSE_MAX_S = 4.0
@@ -44,19 +44,19 @@ class Stored(NamedTuple):
 class SinkClient:
     """A connection that stores rows, made by `open_sink` and used by one thread at a time.
 
-    Every call raises `ClientError` or `OSError`: a permanent failure at once, a transient one after `patience_s`.
+    Every call raises `ClientError` or `OSError`: a permanent failure at once, a transient one after `within_s`.
     """
 
     def __init__(
         self,
         open_client: Callable[[], Client],
         entity: str,
-        patience_s: float = PATIENCE_S,
+        within_s: float = EVENTUALLY_S,
         request_bytes: int = REQUEST_BYTES,
     ) -> None:
         self.entity = entity
         self._request_bytes = request_bytes
-        self.patience_s = patience_s
+        self.within_s = within_s
         self.retries = 0
         """The number of repeated requests since this object was created."""
         self._open_client = open_client
@@ -142,7 +142,7 @@ class SinkClient:
                 if not isinstance(error, Busy):
                     self.close()  # the connection may be what failed
                 passes = error.retriable if isinstance(error, ClientError) else True
-                most_s = self.patience_s * (THROTTLED_TIMES if isinstance(error, Throttled) else 1)
+                most_s = self.within_s * (THROTTLED_TIMES if isinstance(error, Throttled) else 1)
                 if not passes or time.monotonic() + pause_s - since_s > most_s:
                     raise
             self.retries += 1
@@ -151,7 +151,7 @@ class SinkClient:
 
 
 def open_sink(
-    connection: str, entity: str, patience_s: float = PATIENCE_S, request_bytes: int = REQUEST_BYTES
+    connection: str, entity: str, within_s: float = EVENTUALLY_S, request_bytes: int = REQUEST_BYTES
 ) -> SinkClient:
     """Return a sink for one entity, which connects with the first call."""
-    return SinkClient(lambda: connect(connection), entity, patience_s, request_bytes)
+    return SinkClient(lambda: connect(connection), entity, within_s, request_bytes)

@@ -23,7 +23,7 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.ports import EntryRow, FateRow
+from partibus.partition.protocol.ports import DispositionRow, EntryRow
 
 Form = Any
 """An instance of one of the generated classes."""
@@ -53,7 +53,7 @@ COMMANDS: dict[int, type[msgspec.Struct]] = {
     23: c.Tick,
     24: c.Forwarded,
     25: c.ReadRange,
-    26: c.ReadFates,
+    26: c.ReadDispositions,
     27: c.OpenCursor,
     28: c.AdvanceCursor,
     29: c.CloseCursor,
@@ -84,7 +84,7 @@ REPLIES: dict[int, type[msgspec.Struct]] = {
     85: r.Inspected,
     86: r.Failed,
     87: r.RangeRead,
-    88: r.FatesRead,
+    88: r.DispositionsRead,
     89: r.CursorOpened,
     90: r.CursorHeld,
     91: r.CursorBusy,
@@ -261,7 +261,7 @@ REPLY_FORMS: Any = Union[tuple(_form_of(value) for value in REPLIES.values())]  
 
 def _fingerprint() -> str:
     """Of everything that a difference between two program versions could lie in."""
-    parts = [get_type_hints(part) for part in (EntryRow, FateRow, r.SubqueueInfo, r.CursorInfo)]
+    parts = [get_type_hints(part) for part in (EntryRow, DispositionRow, r.SubqueueInfo, r.CursorInfo)]
     lines = [f"{_MessageFields} {_EntryFields} {parts}"]
     told: list[tuple[int, type[msgspec.Struct]]] = [(0, PartitionLimits), (0, PartitionOptions)]
     for tag, value in [*told, *COMMANDS.items(), *REPLIES.items()]:

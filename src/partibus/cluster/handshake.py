@@ -117,14 +117,14 @@ class Handshake:
             message = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise HandshakeError(f"the peer does not begin as a broker does: {error}") from error
-        guest = self._expected is not None
+        remote_broker = self._expected is not None
         match message:
             case _Refusal():
                 raise HandshakeError(f"the peer refuses: {message.why[:500]}")
-            case _Hello() if not guest and not self._theirs:
+            case _Hello() if not remote_broker and not self._theirs:
                 self._meet(message.greeting)
                 return _encode(_Challenge(self._ours, self._proof("owner"))), False
-            case _Challenge() if guest and not self._theirs:
+            case _Challenge() if remote_broker and not self._theirs:
                 peer = self._meet(message.greeting)
                 self._check("owner", message.proof)
                 if peer != self._expected:
@@ -133,11 +133,11 @@ class Handshake:
                         "started again, or two brokers share an address"
                     )
                 return _encode(_Proof(self._proof("guest"))), False
-            case _Proof() if not guest and self._theirs:
+            case _Proof() if not remote_broker and self._theirs:
                 self._check("guest", message.proof)
                 self.peer = self._met()
                 return _encode(_Welcome()), True
-            case _Welcome() if guest and self._theirs:
+            case _Welcome() if remote_broker and self._theirs:
                 self.peer = self._met()
                 return None, True
         raise HandshakeError(f"the peer says {type(message).__name__[1:]} out of turn")
@@ -175,8 +175,8 @@ class Handshake:
         return Identity(parts.broker, parts.incarnation)
 
     def _proof(self, side: str) -> bytes:
-        guest, owner = (self._ours, self._theirs) if self._expected is not None else (self._theirs, self._ours)
-        said = b"".join(len(part).to_bytes(4, "big") + part for part in (guest, owner, self._binding()))
+        remote_broker, owner = (self._ours, self._theirs) if self._expected is not None else (self._theirs, self._ours)
+        said = b"".join(len(part).to_bytes(4, "big") + part for part in (remote_broker, owner, self._binding()))
         return hmac.digest(self._secret, _CONTEXT + side.encode() + b"\0" + said, "sha256")
 
     def _check(self, side: str, proof: bytes) -> None:

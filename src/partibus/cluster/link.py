@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from partibus.cluster.channel import Channel, Receive
 from partibus.cluster.handshake import Handshake, Identity
+from partibus.cluster.in_doubt import InDoubt
 from partibus.cluster.remote_store import RemoteBroker
 from partibus.cluster.sockets import Address, TcpAddress, binding_of, connect
-from partibus.cluster.unsure import Unsure
 from partibus.cluster.wire import read_answers
 from partibus.limits import PeerLimits
 from partibus.routing.store_access import StoreRoute
@@ -38,7 +38,7 @@ class Link:
         on_over: "Callable[[Link], None]",
         loop: asyncio.AbstractEventLoop,
         limits: PeerLimits,
-        unsure: Unsure | None = None,
+        in_doubt: InDoubt | None = None,
     ) -> None:
         self.owner = owner
         self.leaving = False
@@ -47,7 +47,7 @@ class Link:
         self._on_over = on_over
         self._loop = loop
         self._limits = limits
-        self._unsure = unsure
+        self._in_doubt = in_doubt
         self._routes: dict[int, StoreRoute] = {}
         self._channel: Channel | None = None
         self._remote: RemoteBroker | None = None
@@ -145,7 +145,7 @@ class Link:
             self._loop.call_soon,
             self._limits,
             self.owner.run,
-            self._unsure,
+            self._in_doubt,
         )
         self._opened_s = self._loop.time()
         for store_no, route in self._routes.items():

@@ -8,10 +8,10 @@ from functools import partial
 
 from partibus.cluster.channel import Channel, Receive
 from partibus.cluster.handshake import NONCE_BYTES, Handshake, Identity
+from partibus.cluster.in_doubt import InDoubt
 from partibus.cluster.link import Link
-from partibus.cluster.serving import Guest, Serving
+from partibus.cluster.serving import RemoteBroker, Serving
 from partibus.cluster.sockets import Address, binding_of
-from partibus.cluster.unsure import Unsure
 from partibus.cluster.wire import read_questions
 from partibus.limits import PeerLimits
 from partibus.routing.store_access import StoreRoute
@@ -46,7 +46,7 @@ class PeerChannels:
         self._serving = serving
         self._loop = loop
         self._limits = limits or PeerLimits()
-        self._unsure = Unsure(self._us.run, loop.call_later, loop.time)
+        self._in_doubt = InDoubt(self._us.run, loop.call_later, loop.time)
         self._links: dict[Identity, Link] = {}
         self._answering: set[Channel] = set()
 
@@ -66,7 +66,7 @@ class PeerChannels:
                 self._over,
                 self._loop,
                 self._limits,
-                self._unsure,
+                self._in_doubt,
             )
             self._links[identity] = existing
         existing.lead(store_no, route)
@@ -119,18 +119,18 @@ class PeerChannels:
         """The protocol of a connection that a guest has made: for `partibus.cluster.sockets.listen`, or, with this
         broker's certificate (DER), for `listen_tls`."""
         binding: Callable[[], bytes] = bytes if certificate is None else partial(binding_of, certificate)
-        guests: list[Guest] = []
+        remote_brokers: list[RemoteBroker] = []
 
         def opened(channel: Channel) -> Receive:
             peer = channel.handshake.peer
-            guest = self._serving.guest(channel.outbox, None if peer is None else peer.run)
-            guests.append(guest)
-            return lambda batch: guest.receive(read_questions(batch))
+            remote_broker = self._serving.remote_broker(channel.outbox, None if peer is None else peer.run)
+            remote_brokers.append(remote_broker)
+            return lambda batch: remote_broker.receive(read_questions(batch))
 
         def lost(why: str) -> None:
             self._answering.discard(channel)
-            for guest in guests:
-                guest.lost()
+            for remote_broker in remote_brokers:
+                remote_broker.lost()
 
         handshake = Handshake(self._us, self._secret, os.urandom(NONCE_BYTES), binding=binding)
         channel = Channel(self._loop, handshake, opened, lost, asks=False, limits=self._limits)
@@ -139,7 +139,7 @@ class PeerChannels:
 
     def close(self) -> None:
         """This broker stops: all channels end."""
-        self._unsure.close()
+        self._in_doubt.close()
         for link in list(self._links.values()):
             link.close("this broker is stopping")
         for channel in list(self._answering):

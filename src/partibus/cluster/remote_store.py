@@ -8,9 +8,8 @@
 
 A channel is used once. When it is lost, its requests are answered: surely not executed where the question never left
 this process or leaves nothing behind. Sends, settlements and transactions that were sent wait for the next owner, which
-knows (`partibus.cluster.unsure`); of the rest nobody can tell. What the holders of locks say and was surely not done is
-asked again of that owner. Its receivers are told, and the routes lead nowhere, until somebody who knows the next owner
-has them lead there.
+knows (`partibus.cluster.in_doubt`); the outcome of the others is unknown. Settlements and renewals that were surely not
+carried out are sent again to that owner. Receivers are told, and the routes lead nowhere, until that owner is known.
 """
 
 from collections import deque
@@ -18,8 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from partibus.cluster.forms import to_form
+from partibus.cluster.in_doubt import Asked, InDoubt
 from partibus.cluster.outbox import Outbox
-from partibus.cluster.unsure import Asked, Unsure
 from partibus.cluster.wire import (
     Ask,
     AskCredits,
@@ -59,7 +58,7 @@ _LEAVES_NOTHING = frozenset(
         c.Inspect,
         c.ListSessions,
         c.Peek,
-        c.ReadFates,
+        c.ReadDispositions,
         c.ReadRange,
         c.TakeNumbers,
     )
@@ -103,11 +102,11 @@ class RemoteBroker:
         call_soon: Callable[[Callable[[], None]], Any],
         limits: PeerLimits,
         run: str = "",
-        unsure: Unsure | None = None,
+        in_doubt: InDoubt | None = None,
     ) -> None:
         """``run``: which one of the broker. ``unsure`` finds out what the peer has done before it was lost."""
         self.run = run
-        self._unsure = unsure
+        self._in_doubt = in_doubt
         self.recalls: dict[int, OnFound] = {}
         self.questions = 0
         self.name = name
@@ -249,16 +248,16 @@ class RemoteBroker:
         open_questions: dict[StoreRoute, dict[int, Asked]] = {}
         for number, asked in requests.items():
             executed = None if asked.batch <= left else False
-            if executed is None and asked.recorded is not None and self._unsure is not None:
+            if executed is None and asked.recorded is not None and self._in_doubt is not None:
                 question = Asked(asked.recorded, asked.on_reply, asked.again)
                 open_questions.setdefault(asked.store.route, {})[number] = question
             elif asked.again is not None and (executed is False or asked.recorded is None):
                 asked.store.route.hold(*asked.again, asked.on_reply)  # of the latter twice is as good as once
             else:
                 asked.on_reply(r.Failed(number, executed, False, why))
-        if self._unsure is not None:
+        if self._in_doubt is not None:
             for route, waiting in open_questions.items():
-                self._unsure.hold(route, self.run, waiting, why)
+                self._in_doubt.hold(route, self.run, waiting, why)
 
 
 class RemoteStore:

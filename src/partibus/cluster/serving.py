@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from partibus.cluster.forms import renumber, to_form
-from partibus.cluster.guest_store import GuestStore
 from partibus.cluster.outbox import Outbox
+from partibus.cluster.served_store import ServedStore
 from partibus.cluster.wire import (
     Ask,
     AskCredits,
@@ -50,7 +50,7 @@ class Serving:
         self.stores: dict[int, StoreAccess] = {}
         self.asked = Asked()
         """By guests."""
-        self._guests: set[Guest] = set()
+        self._remote_brokers: set[RemoteBroker] = set()
         self._bases = 0
         self._askers: dict[int, str] = {}
         """By base: the run of the broker behind a guest. They stay: what it asked for may be under way."""
@@ -58,14 +58,14 @@ class Serving:
     def open(self, number: int, store: StoreAccess) -> None:
         """This broker owns a store now. Guests that asked for it before are told."""
         self.stores[number] = store
-        for guest in self._guests:
-            guest.look(number, "the store has just been opened")
+        for remote_broker in self._remote_brokers:
+            remote_broker.look(number, "the store has just been opened")
 
     def close(self, number: int, why: str) -> None:
         """This broker is about to give a store up: nothing more is asked of it. What was is still answered."""
         self.stores.pop(number, None)
-        for guest in self._guests:
-            guest.look(number, why)
+        for remote_broker in self._remote_brokers:
+            remote_broker.look(number, why)
 
     def asker_of(self, request: int) -> tuple[str, int] | None:
         """See `partition.runtime.executed.AskerOf`."""
@@ -73,21 +73,21 @@ class Serving:
         asker = self._askers.get(base) if base else None
         return None if asker is None else (asker, request - (base << BASE_BITS))
 
-    def guest(self, outbox: Outbox, asker: str | None = None) -> "Guest":
+    def remote_broker(self, outbox: Outbox, asker: str | None = None) -> "RemoteBroker":
         """A broker that asks over a new channel, by its run; None: nothing of its requests is noted."""
         self._bases += 1
         if asker is not None:
             self._askers[self._bases] = asker
-        guest = Guest(self, outbox, self._bases << BASE_BITS, asker)
-        self._guests.add(guest)
-        return guest
+        remote_broker = RemoteBroker(self, outbox, self._bases << BASE_BITS, asker)
+        self._remote_brokers.add(remote_broker)
+        return remote_broker
 
-    def leave(self, guest: "Guest") -> None:
+    def leave(self, remote_broker: "RemoteBroker") -> None:
         """Its channel has ended."""
-        self._guests.discard(guest)
+        self._remote_brokers.discard(remote_broker)
 
 
-class Guest:
+class RemoteBroker:
     """One broker that asks, over one channel."""
 
     def __init__(self, serving: Serving, outbox: Outbox, base: int, asker: str | None = None) -> None:
@@ -97,11 +97,11 @@ class Guest:
         self.asked = serving.asked
         self.gone = False
         self._serving = serving
-        self._stores: dict[int, GuestStore] = {}
+        self._stores: dict[int, ServedStore] = {}
 
     def receive(self, frames: list[Any]) -> None:
         """What the guest has sent. Raises `WireError`."""
-        touched: dict[GuestStore, None] = {}
+        touched: dict[ServedStore, None] = {}
         for frame in frames:
             if self.gone:
                 return
@@ -156,10 +156,10 @@ class Guest:
         else:
             memory.find_executed(self.asker, frame.requests, found)
 
-    def _store(self, number: int) -> GuestStore:
+    def _store(self, number: int) -> ServedStore:
         store = self._stores.get(number)
         if store is None:
-            store = self._stores[number] = GuestStore(self, number, self._serving.stores.get(number))
+            store = self._stores[number] = ServedStore(self, number, self._serving.stores.get(number))
         return store
 
     def look(self, number: int, why: str) -> None:
@@ -167,7 +167,7 @@ class Guest:
         old = self._stores.get(number)
         if old is not None:
             old.end(why)
-            new = self._stores[number] = GuestStore(self, number, self._serving.stores.get(number), why, told=old.told)
+            new = self._stores[number] = ServedStore(self, number, self._serving.stores.get(number), why, told=old.told)
             new.tell_condition()
 
     def lost(self) -> None:

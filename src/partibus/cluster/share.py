@@ -21,7 +21,7 @@ from partibus.cluster.assignment import assign
 from partibus.cluster.ownership import Owner
 
 
-class Member(NamedTuple):
+class SupervisedBroker(NamedTuple):
     """A broker as it has said itself."""
 
     owner: Owner
@@ -42,7 +42,7 @@ class Steps(NamedTuple):
     """Another broker should have it, or has it."""
 
 
-def owners_of(store_count: int, members: Sequence[Member]) -> list[Owner | None]:
+def owners_of(store_count: int, members: Sequence[SupervisedBroker]) -> list[Owner | None]:
     """By store number: who has it, whether it is there or not; None when nobody says so."""
     owners: list[Owner | None] = [None] * store_count
     epochs = [-1] * store_count
@@ -53,7 +53,7 @@ def owners_of(store_count: int, members: Sequence[Member]) -> list[Owner | None]
     return owners
 
 
-def steps_of(us: Owner, store_count: int, members: Sequence[Member], ours: Collection[int]) -> Steps:
+def steps_of(us: Owner, store_count: int, members: Sequence[SupervisedBroker], ours: Collection[int]) -> Steps:
     """What ``us`` has to do; ``ours`` are the stores that it has open. Its own row in ``members`` says the same."""
     owners = owners_of(store_count, members)
     present = {member.owner for member in members if member.is_there}

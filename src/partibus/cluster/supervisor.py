@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from partibus.cluster.admin import ClusterAdmin
 from partibus.cluster.children import Child, Children
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
 from partibus.cluster.ownership_plan import GiveUp, OwnershipPlan, Take
-from partibus.cluster.whole import Whole
 from partibus.errors import StartError
 from partibus.units.shares import brokers_wanted
 
@@ -75,7 +75,7 @@ class Supervisor:
         self._units_per_broker = units_per_broker
         self._close_s = close_s
         self.children = Children(brokers)
-        self.whole = Whole(self.children, store_names, now_ms)
+        self.admin = ClusterAdmin(self.children, store_names, now_ms)
         self._plan = OwnershipPlan(len(store_names))
         self._version = 0
         self._started = False
@@ -170,7 +170,7 @@ class Supervisor:
         child = Child(broker, process)
 
         async def handle(op: str, body: Body) -> Body | None:
-            return await self.whole.asked(child, op, body)
+            return await self.admin.asked(child, op, body)
 
         def lost() -> None:
             asyncio.get_running_loop().call_later(ENDED_S, child.kill)
@@ -185,7 +185,7 @@ class Supervisor:
         if self._is_stopping():
             child.kill()
             return
-        start = dict(self._make_start(child.broker)) | {"now_ms": self.whole.now_ms, "changes": self.whole.changes}
+        start = dict(self._make_start(child.broker)) | {"now_ms": self.admin.now_ms, "changes": self.admin.changes}
         start |= {"broker": child.broker, "incarnation": child.incarnation, "store_names": list(self._names)}
         with suppress(ControlLost):
             try:

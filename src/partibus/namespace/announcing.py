@@ -8,7 +8,7 @@ Change = Mapping[str, Any]
 
 ``entity`` is the path of an entity that was made, changed or deleted (empty: the namespace, whose policies changed) in
 the
-``namespace`` of that number; ``rehearsals`` are all injected losses; ``namespaces``: one was made, changed or deleted.
+``namespace`` of that number; ``rehearsals`` are all injected faults; ``namespaces``: one was made, changed or deleted.
 """
 
 Announce = Callable[[Change, Callable[[], None]], None]

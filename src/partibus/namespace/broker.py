@@ -28,9 +28,9 @@ from partibus.namespace.properties import (
 from partibus.namespace.requests import RequestCounters
 from partibus.namespace.sas import parse_resource
 from partibus.routing.arrivals import Arrivals
-from partibus.routing.detour import CallLater
+from partibus.routing.fault_injections import FaultInjections, Place, from_plain, to_plain
+from partibus.routing.faulty_route import CallLater
 from partibus.routing.partitions import Numbers
-from partibus.routing.rehearsals import Place, Rehearsals, from_plain, to_plain
 from partibus.routing.store_access import StoreAccess
 from partibus.throttling.account import Bank
 from partibus.throttling.throttle import Throttle
@@ -64,16 +64,14 @@ class Broker:
         announcer: Announcer | None = None,
         stores: Mapping[str, StoreAccess] | None = None,
         call_later: CallLater | None = None,
-        rehearsals: Rehearsals | None = None,
+        fault_injections: FaultInjections | None = None,
         bank: Bank | None = None,
     ) -> None:
         """Serve a namespace.
 
         ``stores`` are the ways to all stores by name, in the order of their numbers. ``call_later`` is needed for fault
-        injection,
-        for readers that wait for messages, and beside other brokers. ``rehearsals`` are those of the server, where
-        there are other
-        namespaces. ``bank`` has the namespace's credits, where there are other brokers.
+        injection, for readers that wait for messages, and beside other brokers. ``fault_injections`` are those of the
+        server, where there are other namespaces. ``bank`` has the namespace's credits, where there are other brokers.
         """
         self._announcer = announcer or Announcer()
         self.namespace = namespace
@@ -89,16 +87,16 @@ class Broker:
         """Replaced by the process that runs the broker."""
         self._stores = dict(stores or {})
         self._store_names = list(self._stores)
-        self.rehearsals = rehearsals or Rehearsals(self._store_names, call_later)
+        self.fault_injections = fault_injections or FaultInjections(self._store_names, call_later)
         """Injected losses."""
-        self.rehearsals.places.append(self._places)
-        if rehearsals is None:
-            self.rehearsals.on_changed = lambda rules: self._announcer.spread({"rehearsals": to_plain(rules)})
+        self.fault_injections.places.append(self._places)
+        if fault_injections is None:
+            self.fault_injections.on_changed = lambda rules: self._announcer.spread({"rehearsals": to_plain(rules)})
         self.deleted = False
         """Whether the namespace was deleted."""
         self.requests = RequestCounters()
         beside_others = None if self._announcer.is_alone else call_later
-        self._entities = EntitiesInUse(make_handle, numbers, limits, self.requests, beside_others, self._rehearse)
+        self._entities = EntitiesInUse(make_handle, numbers, limits, self.requests, beside_others, self._inject_fault)
         self.account = Account()
         """The namespace's use of this process."""
         self.clients = Clients(namespace.name, namespace.bounds)
@@ -286,7 +284,7 @@ class Broker:
         if "entity" in change:
             self._follow_entity(change["entity"])
         if "rehearsals" in change:
-            self.rehearsals.follow(from_plain(change["rehearsals"]))
+            self.fault_injections.follow(from_plain(change["rehearsals"]))
 
     def end(self) -> list[Queue]:
         """The namespace is deleted from the catalog: whoever uses it is told, and nobody gets in any more. What was in
@@ -296,7 +294,7 @@ class Broker:
         for queue in gone:
             self._let_go(queue)
         self.access.close()
-        self.rehearsals.places.remove(self._places)
+        self.fault_injections.places.remove(self._places)
         return gone
 
     def drop(self, queues: Sequence[Queue]) -> None:
@@ -344,9 +342,9 @@ class Broker:
             for placement, partition in zip(entity.queue.partitions, entity.route.partitions, strict=True)
         ]
 
-    def _rehearse(self, entity: Entity) -> None:
+    def _inject_fault(self, entity: Entity) -> None:
         """It takes part in the losses on purpose that are going on."""
-        self.rehearsals.join(self.places_of(entity))
+        self.fault_injections.join(self.places_of(entity))
 
     def _places(self) -> Iterator[Place]:
         return (place for entity in self._entities for place in self.places_of(entity))
@@ -365,5 +363,5 @@ class Broker:
         return frozenset(
             store_no
             for store_no, (name, store) in enumerate(self._stores.items())
-            if store.failure is not None or self.rehearsals.fails(name)
+            if store.failure is not None or self.fault_injections.fails(name)
         )

@@ -7,8 +7,8 @@ from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue
 from partibus.namespace.placement import Placement
 from partibus.namespace.requests import RequestCounters
-from partibus.routing.detour import CallLater
 from partibus.routing.entity import EntityRoute
+from partibus.routing.faulty_route import CallLater
 from partibus.routing.front_end_cache import CallIdle
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.tracing.tracer import Tracer

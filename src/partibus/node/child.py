@@ -4,10 +4,10 @@ import gc
 
 
 def main() -> None:
-    """See `partibus.node.member.main`."""
+    """See `partibus.node.supervised_broker.main`."""
     # As in `partibus serve`: what is imported and made at the start stays.
     gc.disable()
-    from partibus.node.member import main as be_member
+    from partibus.node.supervised_broker import main as be_member
 
     be_member()
 

@@ -41,11 +41,11 @@ from partibus.partition.core.meters import Meters
 from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.ports import Store
 from partibus.partition.runtime.store_runtime import StoreRuntime
+from partibus.routing.fault_injections import FaultInjections, to_plain
 from partibus.routing.partitions import Numbers, PartitionHandle
-from partibus.routing.rehearsals import Rehearsals, to_plain
 from partibus.routing.store_access import StoreAccess
 from partibus.throttling.settings import ThrottlingSettings
-from partibus.units.turns import Turns
+from partibus.units.fair_scheduler import FairScheduler
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -59,7 +59,7 @@ DRAIN_S = 0.2
 """The pause between telling clients to go and closing their connections."""
 
 
-class Whole(Protocol):
+class ClusterAdmin(Protocol):
     """All brokers of the server: a client gets the same answer from each."""
 
     def announce(self, change: Change, followed: Callable[[], None]) -> None:
@@ -101,7 +101,7 @@ class Front:
         access: AccessPolicies,
         stores: Mapping[str, StoreAccess],
         runtimes: Callable[[], Collection[StoreRuntime]],
-        whole: Whole,
+        admin: ClusterAdmin,
         meters: Meters,
         credits: Credits | None = None,
         broker_name: str = "broker-0",
@@ -117,15 +117,15 @@ class Front:
         self._settings = settings
         self._loop = loop
         self._stores = list(stores.values())
-        self._whole = whole
+        self._whole = admin
         self._tracing = Tracing(settings.otlp_endpoint, broker_name)
         self.catalog = catalog
         topics_by_row: TopicsByRow = {}
         queues_by_row: QueuesByRow = {}
         self.subscribers = TopicSubscribers(topics_by_row, lambda queue: partition_options(queue, settings.limits))
-        numbers, announcer = Numbers(), Announcer(whole.announce)
-        rehearsals = Rehearsals(list(stores), self._call_later)
-        rehearsals.on_changed = lambda rules: announcer.spread({"rehearsals": to_plain(rules)})
+        numbers, announcer = Numbers(), Announcer(admin.announce)
+        fault_injections = FaultInjections(list(stores), self._call_later)
+        fault_injections.on_changed = lambda rules: announcer.spread({"rehearsals": to_plain(rules)})
 
         def serve(record: NamespaceRecord, access: AccessPolicies) -> Broker:
             if self._identity is not None:
@@ -140,7 +140,7 @@ class Front:
                 announcer,
                 stores,
                 self._call_later,
-                rehearsals,
+                fault_injections,
                 None if credits is None else credits.bank(record.namespace_id),
             )
             broker.tracer = self._tracing.tracer(record.name)
@@ -164,12 +164,12 @@ class Front:
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._runtimes = runtimes
-        self._turns = Turns(loop.call_soon, perf_counter_ns)
+        self._scheduler = FairScheduler(loop.call_soon, perf_counter_ns)
         self.admission = Admission(settings.limits.admission, loop.time)
-        self._amqp = AmqpServer(self.namespaces, loop, self._turns, self.admission)
+        self._amqp = AmqpServer(self.namespaces, loop, self._scheduler, self.admission)
         self.units = UnitWatch(
             self.namespaces,
-            self._turns,
+            self._scheduler,
             self._amqp.protocols,
             runtimes,
             clock,
@@ -185,13 +185,13 @@ class Front:
         self._advance: Callable[[int], Awaitable[int]] | None = None
         if isinstance(clock, ManualClock):
             self.hand = ClockHand(clock, self.namespaces.clock_moved, runtimes, self.idle)
-            self._advance = whole.advance
+            self._advance = admin.advance
         self._clock = clock
         self._http = HttpServer(
             self._make_app,
             settings.limits.http,
             self._amqp.make_websocket_protocol,
-            ("partibus.frontends.rest.app", "partibus.node.http_turns"),
+            ("partibus.frontends.rest.app", "partibus.node.http_scheduler"),
             self.admission,
         )
 
@@ -358,9 +358,9 @@ class Front:
 
         An injected loss shows here, too: whoever watches health takes part in the exercise.
         """
-        rehearsed = self.broker.rehearsals.trouble
+        injected = self.broker.fault_injections.trouble
         stores = {
-            name: (rehearsed(name) or said) if said == "ok" else said
+            name: (injected(name) or said) if said == "ok" else said
             for name, said in (await self._whole.health()).items()
         }
         healthy = all(said == "ok" for said in stores.values())
@@ -371,7 +371,7 @@ class Front:
 
     def _make_app(self) -> "ASGIApp":
         from partibus.frontends.rest.app import make_app
-        from partibus.node.http_turns import HttpTurns, SlowRefusals
+        from partibus.node.http_scheduler import HttpScheduler, SlowRefusals
 
         new_message_id = self._amqp.ingress.new_message_id
         app = make_app(self.health, self._metrics, self._clock, self._advance, self.namespaces, new_message_id)
@@ -379,13 +379,13 @@ class Front:
 
         origins = Origins(self._settings.origins, public_key=self._settings.emulator)
         self._amqp.origins = origins
-        slow = SlowRefusals(HttpTurns(app, self.namespaces, self._turns), self._amqp.sign_ins)
-        turns = RefuseForeignPages(slow, origins)
+        slow = SlowRefusals(HttpScheduler(app, self.namespaces, self._scheduler), self._amqp.sign_ins)
+        scheduler = RefuseForeignPages(slow, origins)
         if self._identity is None:
-            return turns
+            return scheduler
         from partibus.node.identity import WithKeys
 
-        return WithKeys(turns, self._identity)
+        return WithKeys(scheduler, self._identity)
 
     async def _metrics(self, only: str | None) -> "Snapshot":
         status, measured = await self._whole.status(), await self._whole.measurements()

@@ -61,9 +61,9 @@ def serve(settings: Settings) -> int:
 def _service_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> _Service:
     check(settings.telemetry)
     if settings.catalog is not None:
-        from partibus.node.machine import Machine
+        from partibus.node.cluster_broker import ClusterBroker
 
-        return Machine(settings, loop)
+        return ClusterBroker(settings, loop)
     refuse_if_joined(settings.data)
     if settings.brokers_most == 1:
         from partibus.node.node import Node

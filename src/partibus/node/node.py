@@ -153,18 +153,18 @@ class Node:
         """Find the fan-out of a topic's partition (`partition.protocol.fan_out.Subscribers`)."""
         return self._front.subscribers.fan_out(row)
 
-    # -- what `partibus.node.front.Whole` asks for -------------------------------------------------------------------
+    # -- what `partibus.node.front.ClusterAdmin` asks for -------------------------------------------------------------
 
     announce = staticmethod(nobody_else)
 
     async def health(self) -> Mapping[str, str]:
-        """Return the health of each store (`Whole`)."""
+        """Return the health of each store (`ClusterAdmin`)."""
         return {
             place.store_id: runtime.trouble or "ok" for place, runtime in zip(self._places, self.runtimes, strict=True)
         }
 
     async def status(self) -> dict[str, Any]:
-        """Return what is known of brokers and stores (`Whole`)."""
+        """Return what is known of brokers and stores (`ClusterAdmin`)."""
         broker = {
             "id": BROKER,
             "pid": os.getpid(),
@@ -183,15 +183,15 @@ class Node:
         return {"brokers": [broker], "stores": stores}
 
     async def measurements(self) -> Mapping[str, Measurements]:
-        """Return the measurements of this broker (`Whole`)."""
+        """Return the measurements of this broker (`ClusterAdmin`)."""
         return {BROKER: await self._front.measuring.measure()}
 
     async def advance(self, milliseconds: int) -> int:
-        """Move the manual clock (`Whole`)."""
+        """Move the manual clock (`ClusterAdmin`)."""
         hand = self._front.hand
         assert hand is not None, "the clock is manual"
         return await hand.advance(milliseconds)
 
     async def used(self) -> Iterable[int] | None:
-        """Return the queues used since the last call (`Whole`)."""
+        """Return the queues used since the last call (`ClusterAdmin`)."""
         return ()

@@ -1,7 +1,7 @@
 """What the namespaces of a broker process use of it, ten times a second, and what follows from it (rows R11-R13).
 
-What `partibus.units.turns` has timed is charged already. The rest of the process's time (commits and their answers,
-deliveries, what other brokers ask for, the system's part) is dealt out by the bytes that were moved for each namespace.
+`partibus.units.fair_scheduler` charges the time that it measures. The rest of the process's time (commits and replies,
+deliveries, requests of other brokers, the system's part) is divided by the bytes that were moved for each namespace.
 Where threads wait for one another, or the machine has less time than we think, more was timed than there was: then all
 is scaled down.
 
@@ -27,10 +27,10 @@ from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.tiers import Tier
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.units.asked import Asked
+from partibus.units.fair_scheduler import FairScheduler
 from partibus.units.load import LOOKS, Load
 from partibus.units.scaling import Scaling
 from partibus.units.shares import UNITS, check_units, left_of
-from partibus.units.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class UnitWatch:
     def __init__(
         self,
         namespaces: Namespaces,
-        turns: Turns,
+        scheduler: FairScheduler,
         protocols: Collection[PeerProtocol],
         runtimes: Callable[[], Iterable[StoreRuntime]],
         clock: Clock,
@@ -65,7 +65,7 @@ class UnitWatch:
         self.asked = Asked()
         """By other brokers, where there are some."""
         self._namespaces = namespaces
-        self._turns = turns
+        self._scheduler = scheduler
         self._protocols = protocols
         self._runtimes = runtimes
         self._clock = clock
@@ -140,13 +140,13 @@ class UnitWatch:
         self._scalings = {number: self._scalings.get(number) or Scaling() for number in premium}
         for broker in self._namespaces:
             own = _units(broker)
-            self._turns.follow(broker.account, own / self._brokers if own else None)
+            self._scheduler.follow(broker.account, own / self._brokers if own else None)
             if not own:
                 account = broker.account
                 account.closed, account.cpu_load, account.memory_load, account.held_bytes = False, 0.0, 0.0, 0
                 broker.throttle.overload(None)
-        self._turns.left = left_of(self.units, self._brokers, self._limits.per_broker)
-        self._turns.all = self._turns.left + self.units / self._brokers
+        self._scheduler.left = left_of(self.units, self._brokers, self._limits.per_broker)
+        self._scheduler.all = self._scheduler.left + self.units / self._brokers
         interval_s = LOOK_S if premium or 1 < len(self._namespaces) <= MANY else SELDOM_S
         if interval_s != self._interval_s:
             self._interval_s = interval_s

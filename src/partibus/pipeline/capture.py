@@ -40,9 +40,9 @@ from partibus.pipeline.report.page import (
 )
 from partibus.pipeline.report.plots import lines
 from partibus.pipeline.sending import Sending, check_target, forget, sent
-from partibus.spark.fates import complete_fates
+from partibus.spark.dispositions import complete_dispositions
 from partibus.spark.listener import CommitListener
-from partibus.spark.schema import DDL, FATE_DDL
+from partibus.spark.schema import DDL, DISPOSITION_DDL
 from partibus.spark.sink_options import SinkOptions
 from partibus.spark.sink_rows import sink_key
 from partibus.spark.tail import complete_tail
@@ -105,7 +105,7 @@ def captured(spark: SparkSession, out: str) -> DataFrame:
     acceptance to the fate.
     """
     found = messages(spark, out)
-    fates = _table(spark, out, FATES, FATE_DDL).select(
+    fates = _table(spark, out, FATES, DISPOSITION_DDL).select(
         *_KEY, "fate", "fate_time", sf.col("delivery_count").alias("_deliveries")
     )
     joined = found.join(fates, _KEY, "left")
@@ -334,7 +334,7 @@ def _begin(spark: SparkSession, want: Want) -> dict[str, str]:
                 )
             place.write(CAPTURE, {"entity": want.entity, "cursor": name})
             if not place.exists(CHECKPOINTS, MESSAGES, "offsets", "0"):
-                client.open_cursor(name, start=want.start, fates=True, bound_bytes=want.cursor_bytes)
+                client.open_cursor(name, start=want.start, dispositions=True, bound_bytes=want.cursor_bytes)
         finally:
             client.close()
     return options
@@ -350,7 +350,7 @@ def _complete(spark: SparkSession, out: str, options: dict[str, str]) -> None:
         if name == MESSAGES:
             complete_tail(checkpoint, options, spark=spark)
         else:
-            complete_fates(checkpoint, options, spark=spark, open_client=open_ranges)
+            complete_dispositions(checkpoint, options, spark=spark, open_client=open_ranges)
 
 
 def _await(queries: list[StreamingQuery]) -> None:

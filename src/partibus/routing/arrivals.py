@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from partibus.partition.protocol.generations import passed_over
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed, Inspected
-from partibus.routing.detour import CallLater, Timer
 from partibus.routing.entity import EntityRoute
+from partibus.routing.faulty_route import CallLater, Timer
 from partibus.routing.inspect import inspect_all
 
 FIRST_MS = 10.0

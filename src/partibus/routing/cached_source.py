@@ -18,8 +18,8 @@ class CachedSource:
     __slots__ = (
         "_closed",
         "_cut_off",
-        "_handing_out",
         "_leave",
+        "_link_context",
         "_on_failed",
         "_on_granted",
         "_on_stopped",
@@ -43,7 +43,7 @@ class CachedSource:
         self._on_failed = on_failed
         self._on_granted = on_granted
         self._on_stopped: Callable[[], None] | None = None
-        self._handing_out = 0
+        self._link_context = 0
         """The number of messages whose owners have not answered yet."""
         self._room_bytes = 0
         self._cut_off = 0
@@ -82,7 +82,7 @@ class CachedSource:
 
         Once the bytes are used up, it gets none before it asks again.
         """
-        self._handing_out += 1
+        self._link_context += 1
         self._room_bytes -= size_bytes
         self.wanted -= 1
         if self._room_bytes <= 0:
@@ -106,7 +106,7 @@ class CachedSource:
         receiver would never ask again.
         """
         self._end(count, missing=count - len(entries))
-        ended = self._cut_off > 0 and not self._handing_out
+        ended = self._cut_off > 0 and not self._link_context
         if ended:
             self._cut_off = 0
         if entries or ended:
@@ -120,7 +120,7 @@ class CachedSource:
             self._on_failed(error)
 
     def _end(self, count: int, missing: int) -> None:
-        self._handing_out -= count
+        self._link_context -= count
         if self._on_stopped is not None:
             return
         if self._room_bytes > 0:
@@ -129,6 +129,6 @@ class CachedSource:
             self._cut_off += missing
 
     def _tell_stopped(self) -> None:
-        if self._on_stopped is not None and not self._handing_out:
+        if self._on_stopped is not None and not self._link_context:
             on_stopped, self._on_stopped = self._on_stopped, None
             on_stopped()

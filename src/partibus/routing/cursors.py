@@ -47,7 +47,7 @@ class OpenAll:
         epochs: Mapping[int, int],
         on_done: OnStates,
         *,
-        fates: bool,
+        dispositions: bool,
         bound_bytes: int,
         lease_ms: int,
         revoke: bool,
@@ -63,7 +63,7 @@ class OpenAll:
         self._start = start
         self._epochs = epochs
         self._on_done = on_done
-        self._fates = fates
+        self._dispositions = dispositions
         self._bound_bytes = bound_bytes
         self._lease_ms = lease_ms
         self._revoke = revoke
@@ -82,7 +82,7 @@ class OpenAll:
             self._kind,
             self._name,
             self._start(partition.partition_id),
-            fates=self._fates,
+            dispositions=self._dispositions,
             bound_bytes=self._bound_bytes,
             lease_ms=lease_ms,
             epoch=epoch,
@@ -126,7 +126,7 @@ def advance_all(
     kind: int,
     name: str,
     positions: Mapping[int, int],
-    fate_positions: Mapping[int, int],
+    disposition_positions: Mapping[int, int],
     epochs: Mapping[int, int],
     on_done: OnStates,
     only: Mapping[int, list[int]] | None = None,
@@ -136,14 +136,14 @@ def advance_all(
     After an error some partitions may have done it and others not. Repeating the request is harmless.
     """
     only = only or {}
-    named = sorted({*positions, *fate_positions, *only})
+    named = sorted({*positions, *disposition_positions, *only})
     commands = {
         route.partitions[index]: c.AdvanceCursor(
             route.numbers.next(),
             kind,
             name,
             positions.get(index, 0),
-            fate_positions.get(index, -1),
+            disposition_positions.get(index, -1),
             epochs.get(index, 0),
             only.get(index, []),
         )

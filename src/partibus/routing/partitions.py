@@ -44,7 +44,7 @@ class PartitionHandle:
         self.options = other.options
         self.batched = other.batched
 
-    def detour(self, store: StoreAccess) -> StoreAccess:
+    def reroute(self, store: StoreAccess) -> StoreAccess:
         """Replace the route to the store; return the old one."""
         before, self._store = self._store, store
         return before

@@ -14,8 +14,8 @@ from partibus.client.errors import Busy, ClientError, CursorHeld, CursorLost
 from partibus.client.ranges import CursorState
 from partibus.spark.errors import PlanError, SparkSourceError
 from partibus.spark.options import Options
-from partibus.spark.patience import may_pass
 from partibus.spark.ports import OpenClient, RangeReader
+from partibus.spark.retry_policy import may_pass
 
 _log = logging.getLogger(__name__)
 _RENEWALS = 3

@@ -25,10 +25,10 @@ from partibus.client.ranges import CursorState, Frame, PartitionMap
 from partibus.spark.connections import borrowed_client
 from partibus.spark.errors import DataLossError, PlanError, ReadError
 from partibus.spark.options import Options
-from partibus.spark.patience import Patience, may_pass
 from partibus.spark.planning import Split, passed_over_in, plan_splits
 from partibus.spark.ports import OpenClient, RangeReader
 from partibus.spark.positions import resolve
+from partibus.spark.retry_policy import RetryPolicy, may_pass
 from partibus.spark.schema import ACTIVE
 from partibus.spark.stored import Rows, rows_of
 
@@ -145,7 +145,7 @@ def _parts(rows: Rows, rows_max: int) -> Iterator[Rows]:
 def _frames(split: Split, options: Options, open_client: OpenClient) -> Iterator[Frame]:
     """The frames of a split; goes on behind the last one when a connection is lost."""
     next_pos = split.first_pos
-    patience = Patience(options.outage_timeout_ms)
+    retry_policy = RetryPolicy(options.outage_timeout_ms)
     cursor = None if options.consumes else options.cursor
     fresh = False
     while True:
@@ -162,11 +162,11 @@ def _frames(split: Split, options: Options, open_client: OpenClient) -> Iterator
                     if options.keeps_all and frame.complete_from > next_pos and cursor is not None:
                         raise data_loss(options, split.partition_id, next_pos, frame.complete_from)
                     next_pos = frame.next_pos
-                    patience.forget()
+                    retry_policy.forget()
                     yield frame
             return
         except (ClientError, OSError) as error:
-            if patience.has_ended(error):
+            if retry_policy.has_ended(error):
                 raise ReadError(
                     f"reading {split} of {options.where} stopped at position {next_pos}: {error}; {_way_out(error)}"
                 ) from error

@@ -89,7 +89,7 @@ COLUMNS = (
     Column("application_property_types", "map<string,string>", "The AMQP type of each application property.", True),
 )
 
-FATE_COLUMNS = (
+DISPOSITION_COLUMNS = (
     Column("entity_id", "string", "As of messages."),
     Column("partition_id", "int", "As of messages."),
     Column("number", "bigint", "Of the line in the partition's log: rises, has gaps."),
@@ -104,8 +104,8 @@ FATE_COLUMNS = (
     Column("delivery_count", "int", "As it was then."),
 )
 """Of `table` fates."""
-FATE_DDL = ", ".join(f"`{column.name}` {column.type}" for column in FATE_COLUMNS)
-FATE_TYPE_OF = {column.name: column.type for column in FATE_COLUMNS}
+DISPOSITION_DDL = ", ".join(f"`{column.name}` {column.type}" for column in DISPOSITION_COLUMNS)
+FATE_TYPE_OF = {column.name: column.type for column in DISPOSITION_COLUMNS}
 
 TYPE_OF = {column.name: column.type for column in COLUMNS}
 

@@ -35,9 +35,9 @@ QUERY_ID = "sql.streaming.queryId"
 """The local property."""
 
 
-def open_sink_client(connection: str, entity: str, patience_s: float, request_bytes: int) -> "RowStore":
+def open_sink_client(connection: str, entity: str, within_s: float, request_bytes: int) -> "RowStore":
     """The real client."""
-    return open_sink(connection, entity, patience_s, request_bytes)
+    return open_sink(connection, entity, within_s, request_bytes)
 
 
 class Written(WriterCommitMessage):

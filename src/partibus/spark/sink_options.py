@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from partibus.client.sinks import PATIENCE_S, REQUEST_BYTES
+from partibus.client.sinks import EVENTUALLY_S, REQUEST_BYTES
 from partibus.spark.errors import OptionError
 from partibus.spark.option_table import OPTIONS, Option, hint_at, refuse_misplaced_key
 from partibus.spark.options import connection_of, endpoint, entity_of
@@ -77,7 +77,7 @@ SINK_OPTIONS = (
         "retryTimeoutMs",
         "How long a task goes on trying when the broker is busy or away, before Spark has to try the task again; ten "
         "times as long while credits are used up.",
-        default=int(PATIENCE_S * 1000),
+        default=int(EVENTUALLY_S * 1000),
         low=0,
         high=3_600_000,
     ),
@@ -98,7 +98,7 @@ class SinkOptions(NamedTuple):
     key_order: KeyOrder = KeyOrder.WARN
     property_columns: tuple[str, ...] = ()
     batch_bytes: int = REQUEST_BYTES
-    patience_s: float = PATIENCE_S
+    within_s: float = EVENTUALLY_S
 
     def __repr__(self) -> str:
         return f"SinkOptions(connection=<{endpoint(self.connection)}, key hidden>, entity={self.entity!r})"

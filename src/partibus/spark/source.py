@@ -29,13 +29,13 @@ from partibus.spark.errors import OptionError
 from partibus.spark.option_table import FATES
 from partibus.spark.options import Options
 from partibus.spark.ports import OpenClient, RangeReader
-from partibus.spark.schema import FATE_DDL, FATE_TYPE_OF, TYPE_OF, check_subset, table_ddl
+from partibus.spark.schema import DISPOSITION_DDL, FATE_TYPE_OF, TYPE_OF, check_subset, table_ddl
 from partibus.spark.sink import Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from partibus.spark.fates import FatesPlanner
+    from partibus.spark.dispositions import DispositionsPlanner
     from partibus.spark.stream import StreamPlanner
 
 
@@ -58,7 +58,7 @@ class PartibusSource(Sink):
     def schema(self) -> str:
         options = Options.parse(self._given)
         if options.table == FATES:
-            return FATE_DDL
+            return DISPOSITION_DDL
         return table_ddl(
             include_body=options.include_body,
             include_properties=options.include_properties,
@@ -71,11 +71,11 @@ class PartibusSource(Sink):
         kind = PushingReader if options.pushdown else SplitReader
         return kind(options, _arrow(schema, options), type(self).open_client)
 
-    def streamReader(self, schema: StructType) -> "StreamReader | FatesReader":  # noqa: N802 (PySpark's name)
+    def streamReader(self, schema: StructType) -> "StreamReader | DispositionsReader":  # noqa: N802 (PySpark's name)
         options = Options.parse(self._given)
         options.check_stream(self._given)
         if options.table == FATES:
-            return FatesReader(options, _arrow(schema, options))
+            return DispositionsReader(options, _arrow(schema, options))
         return StreamReader(options, _arrow(schema, options), type(self).open_client)
 
     @property
@@ -189,23 +189,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._made.stop()
 
 
-class FatesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class DispositionsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """As `StreamReader`, of the log of fates."""
 
     def __init__(self, options: Options, schema: "pa.Schema") -> None:
         self._options = options
         self._schema = schema
-        self._made: FatesPlanner | None = None
+        self._made: DispositionsPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_made": None}
 
     @property
-    def _planner(self) -> "FatesPlanner":
+    def _planner(self) -> "DispositionsPlanner":
         if self._made is None:
-            from partibus.spark.fates import FatesPlanner
+            from partibus.spark.dispositions import DispositionsPlanner
 
-            self._made = FatesPlanner(self._options, open_ranges)
+            self._made = DispositionsPlanner(self._options, open_ranges)
         return self._made
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -227,9 +227,9 @@ class FatesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(task) for task in self._planner.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        from partibus.spark.fates import read_fates
+        from partibus.spark.dispositions import read_dispositions
 
-        return read_fates(partition.value, self._options, self._schema, open_ranges)
+        return read_dispositions(partition.value, self._options, self._schema, open_ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._planner.commit(end)

@@ -15,8 +15,6 @@ from partibus.spark.errors import DataLossError
 from partibus.spark.lease import Lease
 from partibus.spark.offsets import Offset
 from partibus.spark.options import Options
-from partibus.spark.patience import Patience
-from partibus.spark.patient_client import PatientClient
 from partibus.spark.planning import (
     PassedOver,
     Positions,
@@ -29,11 +27,13 @@ from partibus.spark.planning import (
 )
 from partibus.spark.ports import OpenClient, RangeReader
 from partibus.spark.reader import Task, begin_at, open_or_find, starting_positions
+from partibus.spark.retry_policy import RetryPolicy
+from partibus.spark.retrying_client import RetryingClient
 
 _log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 64 << 10
 """Of each partition's next messages, to learn their size."""
-_COMMIT_PATIENCE_MS = 5_000
+_COMMIT_RETRY_MS = 5_000
 """A commit that fails is made up for by the next one."""
 
 Json = dict[str, Any]
@@ -45,7 +45,7 @@ class StreamPlanner:
     def __init__(self, options: Options, open_client: OpenClient) -> None:
         self._options = options
         self._open_client = open_client
-        self._client = PatientClient[RangeReader](options, open_client)
+        self._client = RetryingClient[RangeReader](options, open_client)
         self._lease: Lease | None = None
         self._cursor_version: int | None = None
         """Of the partition map for which the cursor was opened in this run."""
@@ -114,7 +114,7 @@ class StreamPlanner:
             epochs = self._lease.epochs if self._lease is not None else None
             self._client.ask(
                 lambda client: client.advance_cursor(name, positions, epochs=epochs),
-                Patience(_COMMIT_PATIENCE_MS),
+                RetryPolicy(_COMMIT_RETRY_MS),
             )
         except Exception as error:  # noqa: BLE001 (whatever it is: the query goes on)
             _log.warning("cursor %s of %s stays behind the query for now: %s", name, self._options.where, error)

@@ -57,7 +57,7 @@ class RowStore(Protocol):
 class OpenSink(Protocol):
     """Opens a client; a plain function will do. Must be picklable by reference: tasks get it from the driver."""
 
-    def __call__(self, connection: str, entity: str, patience_s: float, request_bytes: int) -> RowStore: ...
+    def __call__(self, connection: str, entity: str, within_s: float, request_bytes: int) -> RowStore: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Report:
 def check_target(options: SinkOptions, open_sink: OpenSink) -> None:
     """Whether anybody with this key could write there now. Raises `WriteError`: on the driver, before any task."""
     try:
-        client = open_sink(options.connection, options.entity, options.patience_s, options.batch_bytes)
+        client = open_sink(options.connection, options.entity, options.within_s, options.batch_bytes)
         try:
             client.check()
         finally:
@@ -127,7 +127,7 @@ def committed(reports: Sequence[Report], options: SinkOptions, naming: Naming, b
 def tell_committed(sink: int, batch: int, options: SinkOptions, open_sink: OpenSink) -> None:
     """Tell the broker which batch is complete. Raises nothing."""
     try:
-        client = open_sink(options.connection, options.entity, options.patience_s, options.batch_bytes)
+        client = open_sink(options.connection, options.entity, options.within_s, options.batch_bytes)
         try:
             client.commit(sink, batch)
         finally:
@@ -195,7 +195,7 @@ _idle: dict[tuple[OpenSink, str, str, float, int], tuple[int, RowStore]] = {}
 
 @contextmanager
 def _borrowed(options: SinkOptions, open_sink: OpenSink) -> Iterator[RowStore]:
-    key = (open_sink, options.connection, options.entity, options.patience_s, options.batch_bytes)
+    key = (open_sink, options.connection, options.entity, options.within_s, options.batch_bytes)
     kept = _idle.pop(key, None)
     client = kept[1] if kept is not None and kept[0] == os.getpid() else open_sink(*key[1:])
     try:

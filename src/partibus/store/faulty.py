@@ -20,9 +20,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import (
     ENTRY_COLUMNS,
+    DispositionRow,
     DueRows,
     EntryRow,
-    FateRow,
     RangeFrame,
     Snapshot,
     Store,
@@ -285,9 +285,9 @@ class FaultyStore:
         """Load entries in any state, finished ones too, without their data but with its length."""
         return self._loading().scan(subqueue, from_pos, to_pos, max_entries)
 
-    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+    def load_dispositions(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
         """Load lines of the disposition log with ``number >= from_number``, in order."""
-        return self._loading().load_fates(subqueue, from_number, max_rows)
+        return self._loading().load_dispositions(subqueue, from_number, max_rows)
 
     def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
         """Return those of ``ids`` that the sink has stored and still remembers."""

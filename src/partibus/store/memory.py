@@ -15,9 +15,9 @@ from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
     ENTRY_COLUMNS,
     LOCK_MS_MAX,
+    DispositionRow,
     DueRows,
     EntryRow,
-    FateRow,
     RangeFrame,
     Snapshot,
     StoreError,
@@ -294,10 +294,10 @@ class MemoryStore:
         with self._lock:
             return self._tables().scan(subqueue, from_pos, to_pos, max_entries)
 
-    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+    def load_dispositions(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
         """Load lines of the disposition log with ``number >= from_number``, in order."""
         with self._lock:
-            return self._tables().fates_from(subqueue, from_number, max_rows)
+            return self._tables().dispositions_from(subqueue, from_number, max_rows)
 
     def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
         """Return those of ``ids`` that the sink has stored and still remembers."""

@@ -19,17 +19,17 @@ from partibus.partition.protocol.keys import (
 )
 from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
+    DISPOSITION_COLUMNS,
     DUPLICATE_COLUMNS,
     ENTRY_COLUMNS,
-    FATE_COLUMNS,
     FINISHED,
     SINK_ID_COLUMNS,
     UPDATE_COLUMNS,
     CursorRow,
+    DispositionRow,
     DueRows,
     EntryRow,
     EntryState,
-    FateRow,
     LockBatchRow,
     RangeFrame,
     SessionLockRow,
@@ -74,7 +74,7 @@ class Tables:
         self.executed: list[tuple[str, int, bytes]] = []
         self.cursors: dict[tuple[int, str], CursorRow] = {}
         self.retained: dict[int, tuple[int, int]] = {}
-        self.fates: dict[int, tuple[int, int, int, int, int]] = {}
+        self.dispositions: dict[int, tuple[int, int, int, int, int]] = {}
         """The disposition log, by key of the line."""
         self.sink_ids = SinkIds()
         self.sink_batches: dict[tuple[int, int], int] = {}
@@ -98,7 +98,7 @@ class Tables:
         twin.executed = list(self.executed)
         twin.cursors = dict(self.cursors)
         twin.retained = dict(self.retained)
-        twin.fates = dict(self.fates)
+        twin.dispositions = dict(self.dispositions)
         twin.sink_ids = self.sink_ids.copy()
         twin.sink_batches = dict(self.sink_batches)
         twin.session_locks = dict(self.session_locks)
@@ -113,8 +113,10 @@ class Tables:
         entries = {key: StoredEntry(*columns) for key, *columns in _rows(writes.entries, ENTRY_COLUMNS)}
         _refuse_duplicates("body", len(writes.bodies) // BODY_COLUMNS, bodies.keys(), self.bodies.keys())
         _refuse_duplicates("entry", len(writes.entries) // ENTRY_COLUMNS, entries.keys(), self.entries.keys())
-        fates = {key: (pos, *columns) for key, pos, *columns in _rows(writes.fates, FATE_COLUMNS)}
-        _refuse_duplicates("fate", len(writes.fates) // FATE_COLUMNS, fates.keys(), self.fates.keys())
+        dispositions = {key: (pos, *columns) for key, pos, *columns in _rows(writes.dispositions, DISPOSITION_COLUMNS)}
+        _refuse_duplicates(
+            "fate", len(writes.dispositions) // DISPOSITION_COLUMNS, dispositions.keys(), self.dispositions.keys()
+        )
         self.partitions.update(writes.counters)
         self.counts.update(writes.counts)
         self.bodies.update(bodies)
@@ -136,7 +138,7 @@ class Tables:
         if writes.forgotten_executed_ms is not None:
             self.executed = [row for row in self.executed if row[1] >= writes.forgotten_executed_ms]
         self.executed += executed_rows(writes)
-        self._apply_readers_and_sinks(writes, fates)
+        self._apply_readers_and_sinks(writes, dispositions)
         for lock_key in writes.deleted_locks:
             self.lock_batches.pop(lock_key, None)
         for lock_key, rows in writes.lock_batches.items():
@@ -152,12 +154,12 @@ class Tables:
         for partition_row in writes.dropped_partitions:
             self._drop_partition(partition_row)
 
-    def _apply_readers_and_sinks(self, writes: Writes, fates: dict[int, Any]) -> None:
+    def _apply_readers_and_sinks(self, writes: Writes, dispositions: dict[int, Any]) -> None:
         _set_or_remove(self.cursors, writes.cursors)
         self.retained.update(writes.retained)
-        self.fates.update(fates)
-        for first, last in writes.forgotten_fates:
-            _delete_range(self.fates, first, last)
+        self.dispositions.update(dispositions)
+        for first, last in writes.forgotten_dispositions:
+            _delete_range(self.dispositions, first, last)
         for row, sink, batch, ids in writes.new_sink_ids:
             for row_id in ids:
                 self.sink_ids.remember(row, sink, row_id, batch)
@@ -304,12 +306,12 @@ class Tables:
             for key, entry in ((key, self.entries[key]) for key in keys)
         ]
 
-    def fates_from(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+    def dispositions_from(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
         """Load lines of the disposition log with ``number >= from_number``, in order."""
         keys = sorted(
-            key for key in self.fates if key >> POSITION_BITS == subqueue and key & POSITION_MAX >= from_number
+            key for key in self.dispositions if key >> POSITION_BITS == subqueue and key & POSITION_MAX >= from_number
         )
-        return [FateRow(key & POSITION_MAX, *self.fates[key]) for key in keys[: max(0, max_rows)]]
+        return [DispositionRow(key & POSITION_MAX, *self.dispositions[key]) for key in keys[: max(0, max_rows)]]
 
     def from_sequence(self, subqueue: int, from_sequence: int, session: str | None = None) -> Iterator[EntryRow]:
         """Yield entries with ``sequence >= from_sequence`` by sequence.
@@ -424,7 +426,7 @@ class Tables:
         first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
         self.cursors = {place: row for place, row in self.cursors.items() if not first <= place[0] < following}
         _delete_range(self.retained, first, following - 1)
-        _delete_range(self.fates, entry_key(first, 0), entry_key(following, 0) - 1)
+        _delete_range(self.dispositions, entry_key(first, 0), entry_key(following, 0) - 1)
         self.sink_ids.drop(partition_row)
         self.sink_batches = {place: batch for place, batch in self.sink_batches.items() if place[0] != partition_row}
         self.session_locks = {place: lock for place, lock in self.session_locks.items() if place[0] != partition_row}

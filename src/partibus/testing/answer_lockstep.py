@@ -12,7 +12,7 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.testing.cursor_lockstep import KINDS
 from partibus.testing.cursor_model import CursorState
 from partibus.testing.invariants import i08_no_lock_ends_early, i16_state_is_the_last_written
-from partibus.testing.model import DOOMED, LOCKED, READY, RESERVED, SCHEDULED, Item
+from partibus.testing.model import LOCKED, PENDING_DEAD_LETTER, READY, RESERVED, SCHEDULED, Item
 
 if TYPE_CHECKING:
     from partibus.testing.lockstep import Lockstep
@@ -160,9 +160,9 @@ class AnswerLockstep:
                 asking = any(isinstance(other, r.CursorOpened) for other in both.replies)
                 assert asking or both.is_closed(asked_of), f"refused, and nobody reads alone: {command}"
             case c.OpenCursor(), r.CursorBusy():
-                assert model.is_held_back(command.kind), f"nothing is locked: {reply}"
-                doomed = model.held(command.kind, DOOMED)
-                assert doomed or not command.revoke, f"nothing is to be waited for: {reply}"
+                assert model.is_congested(command.kind), f"nothing is locked: {reply}"
+                pending_dead_letters = model.held(command.kind, PENDING_DEAD_LETTER)
+                assert pending_dead_letters or not command.revoke, f"nothing is to be waited for: {reply}"
                 assert reply.locked > 0
                 both.paused_ms[command.kind] = now_ms + PAUSE_MS
                 for item in model.held(command.kind, RESERVED):
@@ -170,13 +170,16 @@ class AnswerLockstep:
             case c.CloseCursor(), r.Done():
                 both.readers.closed(command)
             case (
-                (c.OpenCursor() | c.AdvanceCursor() | c.CloseCursor() | c.ReadRange() | c.ReadFates()),
+                (c.OpenCursor() | c.AdvanceCursor() | c.CloseCursor() | c.ReadRange() | c.ReadDispositions()),
                 r.CursorLost(),
             ):
                 both.readers.check_lost(command)
-            case c.ReadFates(), r.FatesRead():
+            case c.ReadDispositions(), r.DispositionsRead():
                 log = [row for row in model.cursors[command.kind].log if row.number >= command.from_number]
-                assert reply.rows == log[: len(reply.rows)] or log[0].number < model.cursors[command.kind].fates_from
+                assert (
+                    reply.rows == log[: len(reply.rows)]
+                    or log[0].number < model.cursors[command.kind].dispositions_from
+                )
             case c.ReadRange(), r.RangeRead():
                 both.readers.range_read(command, asked.reader, reply)
             case _:

@@ -25,6 +25,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.durations import format_duration
 from partibus.testing.broker_process import COMMAND, BrokerProcess
+from partibus.testing.eventually import EVENTUALLY_S
 from partibus.testing.fault_proxy import FaultProxy
 from partibus.testing.history import History, Kind, Operation, read_history
 from partibus.testing.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
@@ -34,7 +35,6 @@ from partibus.testing.nemesis import Nemesis, Watch
 from partibus.testing.nemesis_database import Pair
 from partibus.testing.nemesis_ways import BadWays
 from partibus.testing.network_namespace import NetworkNamespace
-from partibus.testing.patience import PATIENCE_S
 from partibus.testing.postgresql_server import programs_of_system
 
 BROKERS = 3
@@ -79,7 +79,7 @@ class Stage:
     """More flags of `partibus serve`."""
     command: tuple[str, ...] = COMMAND
     environment: Mapping[str, str] = field(default_factory=dict)
-    patience_s: float = PATIENCE_S
+    within_s: float = EVENTUALLY_S
     """So long nothing may be received at the end, while something is left."""
     unavailable_max_ms: int = UNAVAILABLE_MAX_MS
     database: Pair | None = None
@@ -138,7 +138,7 @@ def run(
                 _load(history, nemesis, random, seconds, plan)
                 cast.stop_sending()
                 nemesis.undo()
-                never_came = _receive_the_rest(broker, cast, stage.patience_s)
+                never_came = _receive_the_rest(broker, cast, stage.within_s)
             finally:
                 cast.stop()
                 watch.stop()
@@ -271,30 +271,30 @@ def _load(
     history.add(Operation(kind=Kind.LOAD, began_ms=began_ms, ended_ms=history.now_ms()))
 
 
-def _receive_the_rest(broker: BrokerProcess, cast: Cast, patience_s: float) -> list[Violation]:
+def _receive_the_rest(broker: BrokerProcess, cast: Cast, within_s: float) -> list[Violation]:
     """Until every queue is empty; names those in which messages stay that nobody gets."""
     cast.calm()
     with ThreadPoolExecutor(len(QUEUES)) as pool:
-        left = list(pool.map(partial(_left_in, broker, patience_s=patience_s), QUEUES))
+        left = list(pool.map(partial(_left_in, broker, within_s=within_s), QUEUES))
     return [
-        Violation("never delivered", f"'{queue}' keeps {messages} messages; none was received for {patience_s:g} s")
+        Violation("never delivered", f"'{queue}' keeps {messages} messages; none was received for {within_s:g} s")
         for queue, messages in zip(QUEUES, left, strict=True)
         if messages != 0
     ]
 
 
-def _left_in(broker: BrokerProcess, queue: str, patience_s: float) -> int | None:
+def _left_in(broker: BrokerProcess, queue: str, within_s: float) -> int | None:
     """How many messages a queue keeps when for so long it did not get less; None when nobody can tell. Where locks or
     completions are done twice it may be less than none."""
     clock, pause = SystemClock(), threading.Event()
     fewest: int | None = None
-    give_up_ms = clock.now_ms() + patience_s * 1_000
+    give_up_ms = clock.now_ms() + within_s * 1_000
     while (fewest is None or fewest > 0) and clock.now_ms() < give_up_ms:
         pause.wait(_LOOK_S)
         with suppress(OSError, ClientError):
             info = broker.describe(queue)
             if not info.partitions_away and (fewest is None or info.messages < fewest):
-                fewest, give_up_ms = info.messages, clock.now_ms() + patience_s * 1_000
+                fewest, give_up_ms = info.messages, clock.now_ms() + within_s * 1_000
     return fewest
 
 

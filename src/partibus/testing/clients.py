@@ -358,7 +358,7 @@ class Consumer(Client):
                 self._take(reply, by_number=True)
             elif isinstance(reply, r.Failed) and reply.executed is None:
                 unknown()
-            elif isinstance(reply, r.NotFound) and name not in world.oracle.fates:
+            elif isinstance(reply, r.NotFound) and name not in world.oracle.dispositions:
                 self._later(1_000, lambda: self._receive_deferred(name, sequence))
 
         self._ask(c.ReceiveDeferred(0, self._kind, [sequence], self._delete, session), answered, unknown)

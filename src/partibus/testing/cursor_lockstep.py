@@ -2,13 +2,13 @@
 
 from typing import Any, Protocol
 
-from partibus.partition.core.events import CursorSet, Event, FatesLogged, Kept, Moved, Removed
+from partibus.partition.core.events import CursorSet, DispositionsLogged, Event, Kept, Moved, Removed
 from partibus.partition.core.machine import Partition
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.ports import FATE_COLUMNS, EntryState
+from partibus.partition.protocol.ports import DISPOSITION_COLUMNS, EntryState
 from partibus.testing.cursor_model import NOWHERE, CursorState, unpack
 from partibus.testing.model import READY, Model
 
@@ -43,14 +43,14 @@ class CursorLockstep:
             assert cursor is not None
             assert command.epoch == (cursor.epoch if cursor.until_ms else 0)
             cursor.position = max(cursor.position, min(command.position, end_pos))
-            if cursor.fate_position >= 0:
-                cursor.fate_position = max(
-                    cursor.fate_position, min(command.fate_position, self._both.machine.state.next_number)
+            if cursor.disposition_position >= 0:
+                cursor.disposition_position = max(
+                    cursor.disposition_position, min(command.disposition_position, self._both.machine.state.next_number)
                 )
         else:
             cursor = self._made(command, reply, end_pos)
         assert (reply.epoch, reply.until_ms) == ((cursor.epoch, cursor.until_ms) if cursor.until_ms else (0, 0))
-        assert (reply.position, reply.fate_position) == (cursor.position, cursor.fate_position)
+        assert (reply.position, reply.disposition_position) == (cursor.position, cursor.disposition_position)
         assert (reply.complete_from, reply.end_pos) == (cursor.complete_from, end_pos)
 
     def _made(self, command: c.OpenCursor, reply: r.CursorOpened, end_pos: int) -> CursorState:
@@ -60,16 +60,16 @@ class CursorLockstep:
             start = end_pos if command.start == c.LATEST else min(command.start, end_pos)
             cursor = cursors.by_name[command.name] = CursorState(start)
         cursor.bound_bytes = command.bound_bytes
-        if command.fates and cursor.fate_position < 0:
-            assert all(row.number < reply.fate_position for row in cursors.log)
-            cursor.fate_position = reply.fate_position
+        if command.dispositions and cursor.disposition_position < 0:
+            assert all(row.number < reply.disposition_position for row in cursors.log)
+            cursor.disposition_position = reply.disposition_position
         if command.epoch:
             assert cursors.alone is cursor, f"renewed, and it has no lease: {reply}"
             assert cursor.epoch == command.epoch
             cursor.until_ms = self._both.now_ms + command.lease_ms
         elif command.lease_ms:
             assert cursors.alone in (None, cursor), f"two read alone: {cursors}"
-            assert command.revoke or not self._both.model.is_held_back(command.kind), f"there are locks: {command}"
+            assert command.revoke or not self._both.model.is_congested(command.kind), f"there are locks: {command}"
             self._both.model.take(command.kind)
             self._both.paused_ms.pop(command.kind, None)
             cursor.epoch += 1
@@ -91,29 +91,33 @@ class CursorLockstep:
 
     def check_lost(self, command: Any) -> None:
         """Whoever was told that the cursor is not his may be told so."""
-        name: Any = command.cursor if isinstance(command, c.ReadRange | c.ReadFates) else command.name
+        name: Any = command.cursor if isinstance(command, c.ReadRange | c.ReadDispositions) else command.name
         cursor = self._both.model.cursors[command.kind].by_name.get(name)
         if cursor is None:
             return
-        if isinstance(command, c.ReadFates):
-            assert cursor.fate_position < 0
+        if isinstance(command, c.ReadDispositions):
+            assert cursor.disposition_position < 0
         else:
             chooses = isinstance(command, c.AdvanceCursor) and command.only and not cursor.until_ms
             assert chooses or command.epoch != (cursor.epoch if cursor.until_ms else 0), f"it is his: {command}"
 
     def moved(self, event: CursorSet, command: w.Input) -> None:
         """Who reads alone moves slice by slice."""
-        sweep = command.load.sweep if isinstance(command, w.Loaded) and isinstance(command.load, w.SweepLoad) else None
-        if isinstance(sweep, w.Consume) and sweep.command.name == event.cursor.name:
+        range_scan = (
+            command.load.range_scan
+            if isinstance(command, w.Loaded) and isinstance(command.load, w.RangeScanLoad)
+            else None
+        )
+        if isinstance(range_scan, w.Consume) and range_scan.command.name == event.cursor.name:
             cursor = self._both.model.cursors[event.kind].by_name[event.cursor.name]
-            assert cursor.position <= event.cursor.position <= min(sweep.to_pos, sweep.command.position)
+            assert cursor.position <= event.cursor.position <= min(range_scan.to_pos, range_scan.command.position)
             cursor.position = event.cursor.position
 
     def check_consumed(self, command: w.Loaded) -> None:
         """All that was readable and was passed is completed."""
-        if isinstance(command.load, w.SweepLoad) and isinstance(command.load.sweep, w.Consume):
+        if isinstance(command.load, w.RangeScanLoad) and isinstance(command.load.range_scan, w.Consume):
             kind = command.load.kind
-            reader = self._both.model.cursors[kind].by_name[command.load.sweep.command.name]
+            reader = self._both.model.cursors[kind].by_name[command.load.range_scan.command.name]
             passed = range(reader.readable_from, reader.position)
             left = [item for item in self._both.model.queues[kind] if item.state == READY and item.pos in passed]
             assert not left, f"passed and not completed: {left}"
@@ -128,23 +132,25 @@ class CursorLockstep:
             cursor.read_to = max(cursor.read_to, reply.next_pos)
 
 
-def check_fates(model: Model, events: list[Event]) -> None:
+def check_dispositions(model: Model, events: list[Event]) -> None:
     """While somebody reads the log, whatever leaves is in it, once."""
     for kind in KINDS:
         left: list[int] = []
         logged: list[int] = []
         for event in events:
-            if isinstance(event, FatesLogged) and event.kind == kind:
-                logged += event.rows[1::FATE_COLUMNS]
-            elif isinstance(event, Removed | Kept) and event.kind == kind and event.fate is not None:
+            if isinstance(event, DispositionsLogged) and event.kind == kind:
+                logged += event.rows[1::DISPOSITION_COLUMNS]
+            elif isinstance(event, Removed | Kept) and event.kind == kind and event.disposition is not None:
                 left += [entry.pos for entry in event.entries]
             elif isinstance(event, Moved) and event.kind == kind and event.to_kind != SubqueueKind.ACTIVE:
                 left += [old.pos for old, _ in event.pairs if old.state != DELAYED_ROW]
-        expected = left if model.cursors[kind].fates_from != NOWHERE else []
+        expected = left if model.cursors[kind].dispositions_from != NOWHERE else []
         assert sorted(logged) == sorted(expected)
 
 
 def chosen(command: w.Input) -> list[int]:
     """The positions that who reads alone has asked to be completed, if it asked for some only."""
-    sweep = command.load.sweep if isinstance(command, w.Loaded) and isinstance(command.load, w.SweepLoad) else None
-    return sweep.command.only if isinstance(sweep, w.Consume) else []
+    range_scan = (
+        command.load.range_scan if isinstance(command, w.Loaded) and isinstance(command.load, w.RangeScanLoad) else None
+    )
+    return range_scan.command.only if isinstance(range_scan, w.Consume) else []

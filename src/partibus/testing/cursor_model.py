@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from partibus.partition.core.cursors import Cursors
-from partibus.partition.protocol.ports import FINISHED, EntryState, FateRow
+from partibus.partition.protocol.ports import FINISHED, DispositionRow, EntryState
 
 NOWHERE = 1 << 62
 
@@ -19,7 +19,7 @@ class CursorState:
     """One cursor."""
 
     position: int
-    fate_position: int = -1
+    disposition_position: int = -1
     complete_from: int = 0
     bound_bytes: int = 0
     epoch: int = 0
@@ -39,7 +39,7 @@ class CursorModel:
     by_name: dict[str, CursorState] = field(default_factory=dict)
     kept: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Position -> (sequence counter, stored form) of what has left and stays readable."""
-    log: list[FateRow] = field(default_factory=list)
+    log: list[DispositionRow] = field(default_factory=list)
     """Every line that was ever written."""
 
     @property
@@ -48,9 +48,11 @@ class CursorModel:
         return min((cursor.position for cursor in self.by_name.values() if cursor.bound_bytes), default=NOWHERE)
 
     @property
-    def fates_from(self) -> int:
+    def dispositions_from(self) -> int:
         """The log is kept from here on."""
-        positions = [cursor.fate_position for cursor in self.by_name.values() if cursor.fate_position >= 0]
+        positions = [
+            cursor.disposition_position for cursor in self.by_name.values() if cursor.disposition_position >= 0
+        ]
         return min(positions, default=NOWHERE)
 
     @property
@@ -105,21 +107,21 @@ class CursorModel:
             return
         assert (cursors.retained, cursors.retained_bytes) == (len(self.kept), self.kept_bytes)
         mine = {
-            name: (c.position, c.fate_position, c.complete_from, c.bound_bytes, c.epoch, c.until_ms)
+            name: (c.position, c.disposition_position, c.complete_from, c.bound_bytes, c.epoch, c.until_ms)
             for name, c in self.by_name.items()
         }
         theirs = {
-            name: (c.position, c.fate_position, c.complete_from, c.bound_bytes, c.epoch, c.until_ms)
+            name: (c.position, c.disposition_position, c.complete_from, c.bound_bytes, c.epoch, c.until_ms)
             for name, c in cursors.by_name.items()
         }
         assert theirs == mine
 
-    def check_at_rest(self, finished: dict[int, tuple[int, bytes]], log: list[FateRow]) -> None:
+    def check_at_rest(self, finished: dict[int, tuple[int, bytes]], log: list[DispositionRow]) -> None:
         """Rows, when the janitor has nothing left to do."""
         assert finished == self.kept, "what cursors have not passed is not what is readable"
         assert not [pos for pos in self.kept if pos < self.keep_from], "kept for nobody"
         assert self.kept_bytes <= self.bound_bytes or not self.kept, "more is kept than may be"
-        assert log == [row for row in self.log if row.number >= self.fates_from]
+        assert log == [row for row in self.log if row.number >= self.dispositions_from]
 
 
 class Shown(NamedTuple):

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from partibus.partition.core.events import Cleared, CursorSet, Event, FatesLogged, Kept, Moved, Removed, Updated
+from partibus.partition.core.events import Cleared, CursorSet, DispositionsLogged, Event, Kept, Moved, Removed, Updated
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.ports import FATE_COLUMNS, EntryState, Fate, FateRow
+from partibus.partition.protocol.ports import DISPOSITION_COLUMNS, Disposition, DispositionRow, EntryState
 from partibus.testing.cursor_lockstep import chosen
 from partibus.testing.model import DELAYED, Item
 
@@ -39,7 +39,7 @@ class EventLockstep:
                 assert new.data == item.data
         elif isinstance(event, Removed | Kept):
             for entry in event.entries:
-                if event.fate is Fate.CONSUMED:
+                if event.disposition is Disposition.CONSUMED:
                     both.model.consume(event.kind, entry.sequence, chosen(command))
                 else:
                     self._removed(event.kind, entry, command)
@@ -47,9 +47,12 @@ class EventLockstep:
             both.model.cursors[event.kind].clear(event.positions)
         elif isinstance(event, CursorSet):
             both.readers.moved(event, command)
-        elif isinstance(event, FatesLogged):
-            lines = [event.rows[start : start + FATE_COLUMNS] for start in range(0, len(event.rows), FATE_COLUMNS)]
-            both.model.cursors[event.kind].log += [FateRow._make(line) for line in lines]
+        elif isinstance(event, DispositionsLogged):
+            lines = [
+                event.rows[start : start + DISPOSITION_COLUMNS]
+                for start in range(0, len(event.rows), DISPOSITION_COLUMNS)
+            ]
+            both.model.cursors[event.kind].log += [DispositionRow._make(line) for line in lines]
         elif isinstance(event, Updated):
             for entry in event.entries:
                 item_now = self._item(event.kind, entry)
@@ -61,7 +64,11 @@ class EventLockstep:
         item = self._item(kind, entry)
         if item is None or self._is_in_a_grant(entry):
             return
-        purge = command.load.sweep if isinstance(command, w.Loaded) and isinstance(command.load, w.SweepLoad) else None
+        purge = (
+            command.load.range_scan
+            if isinstance(command, w.Loaded) and isinstance(command.load, w.RangeScanLoad)
+            else None
+        )
         if isinstance(purge, c.Purge) and purge.request in both.requests:
             both.model.purge(kind, entry.sequence, purge.enqueued_before_ms, purge.session)
             both.requests[purge.request].purged += 1

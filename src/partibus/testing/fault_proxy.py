@@ -34,7 +34,7 @@ Place = tuple[str, int] | Path
 """Host and port, or the path of a Unix socket."""
 
 CHUNK_BYTES = 1 << 16
-PATIENCE_S = 60.0
+EVENTUALLY_S = 60.0
 _SLICES = 20
 """A slow direction passes on so many pieces a second."""
 _LOOK_S = 0.005
@@ -164,7 +164,7 @@ class FaultProxy:
             return
         self._call(self._cut_all)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(EVENTUALLY_S)
         self._loop.close()
         address = self._listener.getsockname() if self._listener.family == socket.AF_UNIX else None
         self._listener.close()
@@ -193,7 +193,7 @@ class FaultProxy:
         async def called() -> T:
             return call()
 
-        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(EVENTUALLY_S)
 
     async def _accept(self) -> None:
         while True:

@@ -30,15 +30,15 @@ def name_in(data: bytes) -> int:
 
 
 def i01_everything_is_accounted_for(
-    accepted: Iterable[int], fates: Mapping[int, str], present: Iterable[int], excused: Collection[int] = ()
+    accepted: Iterable[int], dispositions: Mapping[int, str], present: Iterable[int], excused: Collection[int] = ()
 ) -> None:
     """Accepted = completed + received-and-deleted + dead-lettered and gone + dropped duplicates + cancelled + expired +
     purged + present. ``fates`` says why a message is gone; whose fate nobody was told is ``excused``."""
     stored = Counter(present)
     for name, times in stored.items():
         _require(times == 1, f"message {name} is stored {times} times")
-        _require(name not in fates, f"message {name} is stored after it was {fates.get(name)}")
-    lost = sorted(name for name in accepted if name not in fates and name not in stored and name not in excused)
+        _require(name not in dispositions, f"message {name} is stored after it was {dispositions.get(name)}")
+    lost = sorted(name for name in accepted if name not in dispositions and name not in stored and name not in excused)
     _require(not lost, f"messages {lost} were acknowledged and are gone")
 
 

@@ -27,7 +27,7 @@ from partibus.partition.protocol.ports import EntryRow, Store, Writes
 from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
 from partibus.testing.answer_lockstep import NEVER, AnswerLockstep, Demand, Pending
-from partibus.testing.cursor_lockstep import KINDS, CursorLockstep, check_fates
+from partibus.testing.cursor_lockstep import KINDS, CursorLockstep, check_dispositions
 from partibus.testing.event_lockstep import EventLockstep
 from partibus.testing.invariants import body_of
 from partibus.testing.machine_memory import check_memory, check_rows, check_unwritten, check_windows
@@ -354,7 +354,7 @@ class Lockstep:
                 self._answers.answered(reply, bodies)
         for event in events:
             self._events.happened(event, command)
-        check_fates(self.model, events)
+        check_dispositions(self.model, events)
         for reply in self.replies:
             if isinstance(reply, r.Granted):
                 self._answers.granted(reply)

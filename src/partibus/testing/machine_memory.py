@@ -1,8 +1,8 @@
 """What must hold of a partition's memory and rows beside the reference model."""
 
 from partibus.message import is_durable
-from partibus.partition.core.lane import Lane
 from partibus.partition.core.machine import Partition
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Store
@@ -12,7 +12,17 @@ from partibus.testing.invariants import (
     i03_sections_are_untouched,
     i22_express_is_lost_only_young,
 )
-from partibus.testing.model import DEFERRED, DELAYED, DOOMED, LOCKED, READY, RESERVED, SCHEDULED, Item, Model
+from partibus.testing.model import (
+    DEFERRED,
+    DELAYED,
+    LOCKED,
+    PENDING_DEAD_LETTER,
+    READY,
+    RESERVED,
+    SCHEDULED,
+    Item,
+    Model,
+)
 
 KINDS = (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)
 
@@ -24,14 +34,14 @@ def check_memory(machine: Partition, model: Model) -> None:
         queue = model.queues[kind]
         assert subqueue.messages == len(queue), f"{subqueue.messages} messages, the model has {len(queue)}"
         assert subqueue.size_bytes == sum(len(item.data) for item in queue)
-        lanes = _lanes(machine, kind)
-        doomed = list(subqueue.doomed.values())
-        known: set[int] = {entry.pos for entry in doomed}
-        assert known <= {item.pos for item in queue if item.state == DOOMED}
-        for lane in lanes:
-            known |= _check_lane(lane, machine, queue, doomed)
+        ready_lists = _ready_lists(machine, kind)
+        pending_dead_letters = list(subqueue.pending_dead_letters.values())
+        known: set[int] = {entry.pos for entry in pending_dead_letters}
+        assert known <= {item.pos for item in queue if item.state == PENDING_DEAD_LETTER}
+        for ready_list in ready_lists:
+            known |= _check_ready_list(ready_list, machine, queue, pending_dead_letters)
         for state in (LOCKED, RESERVED):
-            mine = sorted(entry.sequence for lane in lanes for entry in _held(lane, state))
+            mine = sorted(entry.sequence for ready_list in ready_lists for entry in _held(ready_list, state))
             assert mine == sorted(item.sequence for item in model.held(kind, state)), state
     sessions = machine.state.sessions
     if sessions is not None:
@@ -43,7 +53,7 @@ def check_memory(machine: Partition, model: Model) -> None:
 def check_windows(machine: Partition) -> None:
     """What windows hold is counted right after each lane was looked at."""
     counted = machine.memory_bytes  # which takes off what has ended
-    windows = sum(lane.window_bytes for lane in machine.state.lanes)
+    windows = sum(ready_list.window_bytes for ready_list in machine.state.ready_lists)
     assert machine.state.window_bytes == windows, f"{machine.state.window_bytes} of {counted} counted, not {windows}"
 
 
@@ -71,40 +81,44 @@ def check_unwritten(machine: Partition, now_ms: int, partition_row: int) -> None
     assert express.locks <= locks, "locks that are over are remembered"
 
 
-def _check_lane(lane: Lane, machine: Partition, queue: list[Item], doomed: list[Entry]) -> set[int]:
+def _check_ready_list(
+    ready_list: ReadyList, machine: Partition, queue: list[Item], pending_dead_letters: list[Entry]
+) -> set[int]:
     """A lane knows everything that waits in it, or has it before itself; the positions that it knows."""
     limits = machine.state.options.limits
-    ready: list[Entry] = [*lane.ready._in_order, *(entry for _, entry in lane.ready._returned)]
-    entries = [*ready, *lane.tail, *_held(lane, LOCKED), *_held(lane, RESERVED)]
+    ready: list[Entry] = [*ready_list.ready._in_order, *(entry for _, entry in ready_list.ready._returned)]
+    entries = [*ready, *ready_list.tail, *_held(ready_list, LOCKED), *_held(ready_list, RESERVED)]
     known = [entry.pos for entry in entries]
     assert len(known) == len(set(known)), "a message is in two places"
-    unheld_sessions = machine.state.sessions is not None and lane.kind == SubqueueKind.ACTIVE and lane.session is None
-    mine = [item for item in queue if lane.session is None or item.session == lane.session]
+    unheld_sessions = (
+        machine.state.sessions is not None and ready_list.kind == SubqueueKind.ACTIVE and ready_list.session is None
+    )
+    mine = [item for item in queue if ready_list.session is None or item.session == ready_list.session]
     assert set(known) <= {item.pos for item in mine}, "memory holds what does not exist"
     if not unheld_sessions:
-        waiting = {item.pos for item in mine if item.state in (READY, DOOMED)}
-        unknown = waiting.difference(known, (entry.pos for entry in doomed))
-        gap = range(lane.paged_up_to, lane.tail_from)
+        waiting = {item.pos for item in mine if item.state in (READY, PENDING_DEAD_LETTER)}
+        unknown = waiting.difference(known, (entry.pos for entry in pending_dead_letters))
+        gap = range(ready_list.paged_up_to, ready_list.tail_from)
         assert all(pos in gap for pos in unknown), f"{unknown} are neither in memory nor to be paged in ({gap})"
-    assert lane.ready.size_bytes == sum(entry.size_bytes for entry in ready if entry.data is not None)
-    assert lane.tail_bytes == sum(entry.size_bytes for entry in lane.tail)
-    most = limits.window_entries if lane.session is None else limits.session_window_entries
-    assert len(lane.tail) <= most
-    for line in (lane.ready._in_order, lane.tail):
+    assert ready_list.ready.size_bytes == sum(entry.size_bytes for entry in ready if entry.data is not None)
+    assert ready_list.tail_bytes == sum(entry.size_bytes for entry in ready_list.tail)
+    most = limits.window_entries if ready_list.session is None else limits.session_window_entries
+    assert len(ready_list.tail) <= most
+    for line in (ready_list.ready._in_order, ready_list.tail):
         assert all(a.pos < b.pos for a, b in zip(line, list(line)[1:], strict=False))
     return set(known)
 
 
-def _lanes(machine: Partition, kind: int) -> list[Lane]:
+def _ready_lists(machine: Partition, kind: int) -> list[ReadyList]:
     sessions = machine.state.sessions
-    lanes: list[Lane] = [machine.state.subqueues[kind]]
+    ready_lists: list[ReadyList] = [machine.state.subqueues[kind]]
     if sessions is not None and kind == SubqueueKind.ACTIVE:
-        lanes += [held.lane for held in sessions.held.values()]
-    return lanes
+        ready_lists += [held.ready_list for held in sessions.held.values()]
+    return ready_lists
 
 
-def _held(lane: Lane, state: str) -> list[Entry]:
-    table = lane.locks if state == LOCKED else lane.reservations
+def _held(ready_list: ReadyList, state: str) -> list[Entry]:
+    table = ready_list.locks if state == LOCKED else ready_list.reservations
     return [entry for batch in table for entry in batch.entries.values()]
 
 
@@ -129,7 +143,7 @@ def check_rows(store: Store, partition_row: int, machine: Partition, model: Mode
             )  # fmt: skip
         present += [item.name for item in items.values()]
         _check_cursor_rows(store, subqueue_key(partition_row, kind), model.cursors[kind], items)
-    i01_everything_is_accounted_for(model.accepted, model.fates, present)
+    i01_everything_is_accounted_for(model.accepted, model.dispositions, present)
     for session in {item.session for item in model.queues[SubqueueKind.ACTIVE] if item.session} | model.states.keys():
         assert store.load_session_state(partition_row, session) == model.state_of(session)
     again = Partition(partition_row, model.options, snapshot)
@@ -150,7 +164,7 @@ def _check_cursor_rows(store: Store, subqueue: int, cursors: CursorModel, items:
         shown += unpack(frame.count, frame.data)
         at = frame.next_pos
     finished = {one.pos: (one.sequence, one.data) for one in shown if one.is_finished}
-    cursors.check_at_rest(finished, store.load_fates(subqueue, 0, 1 << 40))
+    cursors.check_at_rest(finished, store.load_dispositions(subqueue, 0, 1 << 40))
     present = {one.pos: (one.sequence, one.data) for one in shown if not one.is_finished}
     assert present == {pos: (i.sequence, i.data) for pos, i in items.items() if i.state != SCHEDULED}
 
@@ -161,10 +175,10 @@ def _row_state(item: Item) -> EntryState:
     return EntryState.DEFERRED if item.state == DEFERRED or item.deferred else EntryState.ACTIVE
 
 
-def _locks(lane: Lane) -> dict[tuple[int, int], int]:
+def _locks(ready_list: ReadyList) -> dict[tuple[int, int], int]:
     return {
         (batch.lock_id, pos): until_ms
-        for batch in lane.locks
+        for batch in ready_list.locks
         for until_ms, positions in batch.parts()
         for pos in positions
     }

@@ -22,7 +22,7 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.testing import invariants as i
 from partibus.testing.cursor_model import CursorModel
 
-READY, RESERVED, LOCKED, DOOMED = "ready", "reserved", "locked", "doomed"
+READY, RESERVED, LOCKED, PENDING_DEAD_LETTER = "ready", "reserved", "locked", "doomed"
 DEFERRED, SCHEDULED, DELAYED = "deferred", "scheduled", "delayed"
 ACTIVE, DEAD_LETTER = SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER
 
@@ -86,7 +86,7 @@ class Model:
     """(session id or partition key, message id) -> when it was last accepted."""
     accepted: list[int] = field(default_factory=list)
     """Names of all that was ever accepted."""
-    fates: dict[int, str] = field(default_factory=dict)
+    dispositions: dict[int, str] = field(default_factory=dict)
     """Name -> why the message is not here any more."""
     overtaking: bool = False
     """Messages were reserved: who gives them back lets others pass."""
@@ -116,7 +116,7 @@ class Model:
             dropped = kept.get(number) != message.data
             self._remember_id(name, message, now_ms, dropped=dropped)
             if dropped:
-                self.fates[name] = "dropped as a duplicate"
+                self.dispositions[name] = "dropped as a duplicate"
                 continue
             self.next_sequence = max(self.next_sequence, number + 1)
             item = Item(
@@ -176,7 +176,9 @@ class Model:
             item = self.find(kind, sequence)
             i.i04_one_live_lock(item.name, item.until_ms if item.state == LOCKED else None, now_ms)
             i.i10_deferred_only_by_number(item.name, [item.name] if item.deferred else [])
-            i.i11_scheduled_never_early(item.name, item.due_ms if item.state == SCHEDULED else None, now_ms, self.fates)
+            i.i11_scheduled_never_early(
+                item.name, item.due_ms if item.state == SCHEDULED else None, now_ms, self.dispositions
+            )
         items = self.ready(kind, holder.session if holder is not None else None)[: len(sequences)]
         assert [item.sequence for item in items] == sequences, f"handed out {sequences}, first in line are {items}"
         self._hand_out(kind, items, hold, until_ms, now_ms, state)
@@ -221,7 +223,7 @@ class Model:
             if limit is not None and item.deferred:
                 limit += 1  # the deferral counts, and the message can be received once more
             assert not self.is_expired(kind, item, now_ms), f"handed out after its time to live: {item}"
-            i.i05_never_after_complete(item.name, self.fates)
+            i.i05_never_after_complete(item.name, self.dispositions)
             i.i07_delivery_count_never_falls(item.name, item.delivery_count, item.delivery_count, limit)
             if state == RESERVED:
                 self.overtaking = True
@@ -255,7 +257,7 @@ class Model:
         if command.properties:
             self._change(item, command.properties)
         if command.outcome is Outcome.DEAD_LETTER:
-            item.state, item.reason = DOOMED, (command.reason, command.description)
+            item.state, item.reason = PENDING_DEAD_LETTER, (command.reason, command.description)
         elif command.outcome is Outcome.DEFER:
             item.state, item.deferred = DEFERRED, True
             item.delivery_count += kind == ACTIVE
@@ -338,7 +340,7 @@ class Model:
         """A scheduled message has become a new one at the end."""
         item = self.find(ACTIVE, sequence)
         assert item.state == SCHEDULED, f"activated and not scheduled: {item}"
-        i.i11_scheduled_never_early(item.name, item.due_ms, now_ms, self.fates)
+        i.i11_scheduled_never_early(item.name, item.due_ms, now_ms, self.dispositions)
         i.i13_numbers_rise(f"message {item.name}", new_sequence, self.next_sequence - 1)
         self.next_sequence = new_sequence + 1
         self.queues[ACTIVE].remove(item)
@@ -387,8 +389,10 @@ class Model:
         """A message went to the end of the dead-letter sub-queue; with ``data``, which says why."""
         item = self.find(kind, sequence)
         reasons: list[Reason] = [] if item.reason is None else [item.reason]
-        if item.state == DOOMED or (item.state in (READY, DEFERRED) and self.is_used_up(kind, item)):
-            reasons.append(self._used_up_reason())  # as the entity is now: it may have been updated
+        if item.state == PENDING_DEAD_LETTER or (
+            item.state in (READY, DEFERRED) and self.exceeds_max_deliveries(kind, item)
+        ):
+            reasons.append(self._max_deliveries_reason())  # as the entity is now: it may have been updated
         if item.state in (READY, RESERVED, DEFERRED, DELAYED) and self.is_expired(kind, item, now_ms):
             assert self.options.dead_letter_on_expiration or reasons, f"dead-lettered, not dropped: {item}"
             reasons.append(("TTLExpiredException", "The message expired and was dead lettered."))
@@ -412,15 +416,15 @@ class Model:
 
     # -- cursors -----------------------------------------------------------------------------------------------------
 
-    def is_held_back(self, kind: int) -> bool:
+    def is_congested(self, kind: int) -> bool:
         """Somebody has a message, or a session, that a reader who wants to be alone has to wait for."""
         sessions = kind == ACTIVE and bool(self.sessions)
-        return sessions or any(item.state in (LOCKED, DOOMED) for item in self.queues[kind])
+        return sessions or any(item.state in (LOCKED, PENDING_DEAD_LETTER) for item in self.queues[kind])
 
     def take(self, kind: int) -> None:
         """One reads alone from now on: nobody else has anything. Sessions have ended before."""
         for item in self.queues[kind]:
-            assert item.state != DOOMED, f"is on its way to the dead letters: {item}"
+            assert item.state != PENDING_DEAD_LETTER, f"is on its way to the dead letters: {item}"
             if item.state in (LOCKED, RESERVED):
                 item.state = DEFERRED if item.deferred else READY
 
@@ -513,7 +517,7 @@ class Model:
         """A crash: what is kept in memory only is gone."""
         for queue in self.queues.values():
             for item in queue:
-                if item.state in (RESERVED, DOOMED):  # a used-up message is found again by its count
+                if item.state in (RESERVED, PENDING_DEAD_LETTER):  # a used-up message is found again by its count
                     item.state, item.reason = READY, None
         for lock_id in list(self.sessions):
             self.end_session(lock_id, counted=False)
@@ -529,19 +533,19 @@ class Model:
         self.queues[kind].remove(item)
         if item.state != SCHEDULED:
             self.cursors[kind].leave(item.pos, item.sequence, item.data)
-        self.fates[item.name] = why
+        self.dispositions[item.name] = why
 
     def is_expired(self, kind: int, item: Item, now_ms: int) -> bool:
         """Time to live counts in the active sub-queue only."""
         return kind == ACTIVE and item.expires_ms is not None and item.expires_ms <= now_ms
 
-    def is_used_up(self, kind: int, item: Item) -> bool:
+    def exceeds_max_deliveries(self, kind: int, item: Item) -> bool:
         """Delivered as often as the entity allows, which counts in the active sub-queue only."""
         return kind == ACTIVE and item.delivery_count >= self.options.max_delivery_count
 
     def is_spent(self, kind: int, item: Item, now_ms: int) -> bool:
         """Nobody may get it any more."""
-        return self.is_expired(kind, item, now_ms) or self.is_used_up(kind, item)
+        return self.is_expired(kind, item, now_ms) or self.exceeds_max_deliveries(kind, item)
 
     def _find(self, kind: int, state: str, tokens: list[LockToken], now_ms: int) -> list[Item]:
         by_token = {(item.hold, item.pos): item for item in self.held(kind, state) if item.until_ms > now_ms}
@@ -554,9 +558,9 @@ class Model:
     def _give_back(self, kind: int, item: Item, *, counted: bool) -> None:
         item.state = DEFERRED if item.deferred else READY
         item.delivery_count += counted and kind == ACTIVE
-        if self.is_used_up(kind, item):
-            item.state, item.reason = DOOMED, self._used_up_reason()
+        if self.exceeds_max_deliveries(kind, item):
+            item.state, item.reason = PENDING_DEAD_LETTER, self._max_deliveries_reason()
 
-    def _used_up_reason(self) -> Reason:
+    def _max_deliveries_reason(self) -> Reason:
         text = f"Message could not be consumed after {self.options.max_delivery_count} delivery attempts."
         return "MaxDeliveryCountExceeded", text

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from partibus.client import connect
 from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.client.errors import ClientError
-from partibus.client.rehearsals import Rehearsals
+from partibus.client.fault_injections import FaultInjections
+from partibus.testing.eventually import eventually
 from partibus.testing.history import History, Kind, Operation
-from partibus.testing.patience import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,7 +91,7 @@ class Nemesis:
         self.deeds: list[str] = []
         """What it did, in words."""
         self.chances: list[Callable[[], str]] = [
-            *[self.kill_one] * 4, *[self.stop_shortly] * 3, *[self.stop_for_good] * 2, *[self.rehearse] * 3,
+            *[self.kill_one] * 4, *[self.stop_shortly] * 3, *[self.stop_for_good] * 2, *[self.inject_fault] * 3,
             self.kill_all,
         ]  # fmt: skip
         """What `act` may do, as often as it should. The loss of all is rare, since it hides what only the loss of one
@@ -135,15 +135,15 @@ class Nemesis:
         eventually(f"the stopped process {pid} is replaced", lambda: not _runs(pid))
         return f"stopped {pid}"
 
-    def rehearse(self) -> str:
+    def inject_fault(self) -> str:
         """Some partitions of a queue are away for a while."""
         queue = self.random.choice(self._queues)
         partitions = self.random.sample(range(PARTITIONS), self.random.randint(1, 4))
         with self._client() as client:
-            Rehearsals(client).fail(entity=queue, partitions=partitions)
+            FaultInjections(client).fail(entity=queue, partitions=partitions)
         self._waiting.wait(self.random.uniform(0.2, 2))
         with self._client() as client:
-            Rehearsals(client).heal(entity=queue)
+            FaultInjections(client).heal(entity=queue)
         return f"took partitions {sorted(partitions)} of '{queue}' away"
 
     def forgotten(self, began_ms: int, note: str, more_ms: int = 0) -> None:
@@ -166,16 +166,17 @@ class Nemesis:
         return self.broker.log
 
     def undo(self) -> None:
-        """Wait until every broker serves and every store has an owner, and end all rehearsals. AssertionError when that
-        does not come."""
+        """Wait until every broker serves and every store has an owner, and end all injected faults.
+
+        Raises `AssertionError` when that does not come."""
         eventually("every broker is back", lambda: is_well(self.broker))
 
         def heal() -> bool:
             with self._client() as client:
-                Rehearsals(client).heal()
-                return not Rehearsals(client).all()
+                FaultInjections(client).heal()
+                return not FaultInjections(client).all()
 
-        eventually("no rehearsal goes on", heal)
+        eventually("no injected fault is left", heal)
 
     def any_broker(self) -> int:
         """The process of one that runs, by chance. Raises ProcessLookupError."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from partibus.testing.eventually import eventually, pause
 from partibus.testing.fault_proxy import FaultProxy
 from partibus.testing.nemesis import Nemesis
-from partibus.testing.patience import eventually, pause
 from partibus.testing.postgresql_server import PASSWORD, USER, PostgreSQLServer
 
 if TYPE_CHECKING:

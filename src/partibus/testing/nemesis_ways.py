@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from partibus.testing.eventually import pause
 from partibus.testing.nemesis import Nemesis
-from partibus.testing.patience import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

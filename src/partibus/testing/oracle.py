@@ -66,7 +66,7 @@ class Oracle:
     """By partition row."""
     sent: dict[int, Sent] = field(default_factory=dict)
     delivered: Counter[int] = field(default_factory=Counter)
-    fates: dict[int, str] = field(default_factory=dict)
+    dispositions: dict[int, str] = field(default_factory=dict)
     """Completed and told so, received and deleted, cancelled: never seen again."""
     maybe_gone: set[int] = field(default_factory=set)
     """The outcome of what would have removed them is not known."""
@@ -128,7 +128,7 @@ class Oracle:
         """A sender was told that its scheduled message is cancelled."""
         if self.delivered[name]:
             raise BrokenPromise(f"message {name} was cancelled after it had been delivered")
-        self.fates[name] = "cancelled"
+        self.dispositions[name] = "cancelled"
 
     def not_cancelled(self, name: int, now_ms: int) -> None:
         """A sender was told that there is no such scheduled message."""
@@ -161,7 +161,7 @@ class Oracle:
             if delete:
                 if self._on_disk(row, kind, entry.pos):
                     raise BrokenPromise(f"message {name} was handed out before its removal was durable")
-                self.fates[name] = "received and deleted"
+                self.dispositions[name] = "received and deleted"
             else:
                 if not session:
                     self._check_time_to_live(name, row, kind, entry, until_ms)
@@ -182,8 +182,8 @@ class Oracle:
             raise BrokenPromise(f"message {name} was delivered before it was durable")
         self._number(name, row, entry.sequence)
         i.i14_number_names_its_partition(name, DeliveryEncoder(row).sequence_number(entry.sequence), known.row)
-        i.i05_never_after_complete(name, self.fates)
-        i.i06_deleted_at_most_once(name, 1 + (self.fates.get(name) == "received and deleted"))
+        i.i05_never_after_complete(name, self.dispositions)
+        i.i06_deleted_at_most_once(name, 1 + (self.dispositions.get(name) == "received and deleted"))
         # A grant that left after its lock had ended shows what has become of the message since.
         limited = kind == SubqueueKind.ACTIVE and not 0 < until_ms <= now_ms
         # The deferral counts, and the message can be received once more.
@@ -243,7 +243,7 @@ class Oracle:
         """A consumer was told that its message is finished."""
         if self._on_disk(row, kind, pos):
             raise BrokenPromise(f"message {name} was confirmed as completed before its removal was durable")
-        self.fates[name] = "completed"
+        self.dispositions[name] = "completed"
 
     def memory_lost(self, now_ms: int) -> None:
         """The process or the store failed: the latest locks may be gone, older ones must not be."""
@@ -284,12 +284,12 @@ class Oracle:
         accepted = {name for name, known in self.sent.items() if known.stored}
         seen = {*found, *(name for name, times in self.delivered.items() if times)}
         excused = self.maybe_gone | self.lost_young | self._expired(now_ms) | self._possible_duplicates(seen)
-        missing = accepted.difference(found, self.fates, excused)
-        self.dropped = (accepted & excused).difference(found, self.fates, self.maybe_gone, self.lost_young)
-        self.lost = (accepted & self.lost_young).difference(seen, self.fates)
+        missing = accepted.difference(found, self.dispositions, excused)
+        self.dropped = (accepted & excused).difference(found, self.dispositions, self.maybe_gone, self.lost_young)
+        self.lost = (accepted & self.lost_young).difference(seen, self.dispositions)
         budgets = {row for row in self.options if self.lost_budget[row]}
         i.i01_everything_is_accounted_for(
-            accepted, self.fates, found, excused | {name for name in missing if self.sent[name].row in budgets}
+            accepted, self.dispositions, found, excused | {name for name in missing if self.sent[name].row in budgets}
         )
         for row, missed in Counter(self.sent[name].row for name in missing).items():
             if missed > self.lost_budget[row]:
@@ -300,7 +300,7 @@ class Oracle:
 
     def tally(self) -> Counter[str]:
         """How much of what has happened, once the end was checked."""
-        happened = Counter(self.fates.values())
+        happened = Counter(self.dispositions.values())
         happened["deliveries"] = sum(self.delivered.values())
         happened["deferred"] = len(self.deferred)
         happened["by number"] = self.by_number

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from random import Random
 
+from partibus.cluster.in_doubt import InDoubt
 from partibus.cluster.outbox import HEAD_BYTES, Outbox
 from partibus.cluster.remote_store import RemoteBroker
 from partibus.cluster.serving import Serving
-from partibus.cluster.unsure import Unsure
 from partibus.cluster.wire import read_answers, read_questions
 from partibus.limits import PeerLimits
 from partibus.testing.simulated_host import SimulatedHost, Timeline
@@ -50,20 +50,20 @@ class SimulatedLine:
         *,
         asker: str | None = None,
         run: str = "",
-        unsure: Unsure | None = None,
+        in_doubt: InDoubt | None = None,
     ) -> None:
         """``asker`` and ``run``: the guest's and the owner's, where the store is to remember what it was asked."""
         self._timeline = timeline
         self._random = random
-        self._questions = _Way(timeline, random, lambda batch: self.guest.receive(read_questions(batch)))
+        self._questions = _Way(timeline, random, lambda batch: self.remote_broker.receive(read_questions(batch)))
         self._answers = _Way(timeline, random, lambda batch: self.remote.receive(read_answers(batch)))
         outbox = Outbox(self._questions.write, host.call_soon)
-        self.remote = RemoteBroker("far", outbox, host.call_soon, limits or PeerLimits(), run, unsure)
-        self.guest = serving.guest(Outbox(self._answers.write, owner.call_soon), asker)
+        self.remote = RemoteBroker("far", outbox, host.call_soon, limits or PeerLimits(), run, in_doubt)
+        self.remote_broker = serving.remote_broker(Outbox(self._answers.write, owner.call_soon), asker)
 
     def cut(self) -> None:
         """The connection breaks. Each end notices some time later, and until then still gets what was on its way."""
-        self._end_later(self._questions, self.guest.lost)
+        self._end_later(self._questions, self.remote_broker.lost)
         self._end_later(self._answers, lambda: self.remote.lost("the line was cut"))
 
     def _end_later(self, way: _Way, notice: Callable[[], None]) -> None:

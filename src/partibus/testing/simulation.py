@@ -283,7 +283,7 @@ class Simulation:
         for (name, kind), sequence in self.oracle.maybe_deferred.items():
             sent = self.oracle.sent[name]
             of = sent.message.session_id if kind == 0 else None
-            if of == session and name not in self.oracle.fates:
+            if of == session and name not in self.oracle.dispositions:
                 self.submit(sent.row, c.ReceiveDeferred(self.number(), kind, [sequence], True, lock_id), told)
 
     def _refuses_to_open(self) -> bool:

@@ -261,7 +261,7 @@ class TopicSimulation(Simulation):
 
         for (name, kind), sequence in oracle.maybe_deferred.items():
             of = oracle.sent[name].message.session_id if kind == 0 and row == EVEN else None
-            if of == session and name not in oracle.fates:
+            if of == session and name not in oracle.dispositions:
                 self.submit(row, c.ReceiveDeferred(self.number(), kind, [sequence], True, lock_id), told)
 
     def _check_rest(self, found: dict[int, list[int]]) -> None:

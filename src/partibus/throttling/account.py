@@ -8,7 +8,7 @@
 
 The account serves requests in the order of arrival. A small one does not overtake one that waits, so the messages of
 one
-sender keep their order. A request without an answer is refused after `PATIENCE_MS`; nothing was done for it.
+sender keep their order. A request without an answer is refused after `EVENTUALLY_MS`; nothing was done for it.
 
 Credits at hand beyond those asked for are *spare*: at most as many as were used in this period, and a hundredth of the
 period's. So a broker with little work holds almost nothing back from busy ones: one broker can use all of a period's
@@ -23,7 +23,7 @@ from partibus.clock import Clock
 from partibus.throttling.allocator import Ask, Grant
 from partibus.throttling.settings import ThrottlingSettings
 
-PATIENCE_MS = 300
+EVENTUALLY_MS = 300
 """The longest wait of requests after the allocator was asked. An answer takes about a millisecond."""
 RETRY_MS = 50
 """The pause before the account asks again when no allocator could be asked."""
@@ -93,9 +93,9 @@ class Account:
         "_on_exhausted",
         "_owed",
         "_past_periods",
-        "_patience",
         "_period",
         "_retry",
+        "_retry_policy",
         "_serving",
         "_settings",
         "_spent",
@@ -138,7 +138,7 @@ class Account:
         self._serving = False
         self._asked: Ask | None = None
         """The pending question."""
-        self._patience: Timer | None = None
+        self._retry_policy: Timer | None = None
         """Time-out of the pending question."""
         self._retry: Timer | None = None
         self.credits = 0
@@ -281,7 +281,7 @@ class Account:
 
     def _give_up(self) -> None:
         """Refuse the waiting requests after a time-out. Credits that still arrive serve others."""
-        self._patience = None
+        self._retry_policy = None
         self._asked = None
         waiting, self._waiting = self._waiting, deque()
         for one in waiting:
@@ -303,15 +303,15 @@ class Account:
         self.credits = 0
         self._bank.ask(ask, lambda grant: self._answered(ask, grant))
         is_open = self._asked is ask or self._retry is not None
-        if is_open and self._patience is None and self._call_later is not None:
-            self._patience = self._call_later(PATIENCE_MS, self._give_up)
+        if is_open and self._retry_policy is None and self._call_later is not None:
+            self._retry_policy = self._call_later(EVENTUALLY_MS, self._give_up)
 
     def _answered(self, ask: Ask, grant: Grant | None) -> None:
         if self._asked is ask:
             self._asked = None
-            if self._patience is not None and grant is not None:
-                self._patience.cancel()
-                self._patience = None
+            if self._retry_policy is not None and grant is not None:
+                self._retry_policy.cancel()
+                self._retry_policy = None
             if grant is not None:
                 self._owed -= ask.owed  # else it may have been lost, and is told again
         self._look()

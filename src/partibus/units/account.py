@@ -83,7 +83,7 @@ class Account:
         self.is_listed = False
         """Whether some of its input waits."""
         self.left_ns = 0
-        """When it was last listed, by the clock of `partibus.units.turns.Turns`."""
+        """When it was last listed, by the clock of `partibus.units.fair_scheduler.FairScheduler`."""
         self.lately_ns = 0.0
         """Processor time used lately; time before ``added_ns`` has decayed."""
         self.added_ns = 0

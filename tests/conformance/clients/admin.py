@@ -18,7 +18,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.interface import Trouble
 from tests.conformance.clients.javascript import JavaScriptAgent
 
@@ -126,7 +126,7 @@ class Http:
             sent["Authorization"] = token or self.token()
         request = Request(f"{self._broker.http_url}/{path}", content, sent, method=method)
         try:
-            with urlopen(request, timeout=PATIENCE_S) as response:
+            with urlopen(request, timeout=EVENTUALLY_S) as response:
                 return Answer(response.status, response.read(), {k.lower(): v for k, v in response.headers.items()})
         except HTTPError as error:
             with error:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from partibus.testing.patience import PATIENCE_S
+from partibus.testing.eventually import EVENTUALLY_S
 
 DEAD_LETTER = "/$DeadLetterQueue"
 SUBSCRIPTIONS = "/Subscriptions/"
-WAIT_S = PATIENCE_S
+WAIT_S = EVENTUALLY_S
 """For what must come."""
 QUIET_S = 0.5
 """For what must not come."""

@@ -44,7 +44,7 @@ _FIELDS = {
     "epoch": "epoch",
     "until": "until_ms",
     "position": "position",
-    "fate-position": "fate_position",
+    "fate-position": "disposition_position",
     "complete-from": "complete_from",
     "moved": "moved_ms",
     "end-position": "end_pos",

@@ -41,8 +41,8 @@ def answers(broker: TinyBroker) -> None:
             {"store": "store-03", "delay-ms": 500},
             "Store store-03 is 0.5 s late until healed.",
         ),
-        (("heal", "orders"), "end-rehearsals", {"entity": "orders"}, "2 rehearsals ended."),
-        (("heal", "--all"), "end-rehearsals", {"all": True}, "2 rehearsals ended."),
+        (("heal", "orders"), "end-rehearsals", {"entity": "orders"}, "2 faults ended."),
+        (("heal", "--all"), "end-rehearsals", {"all": True}, "2 faults ended."),
     ],
 )
 def test_what_is_asked_of_the_broker(
@@ -78,4 +78,4 @@ def test_list(broker: TinyBroker, run: Run) -> None:
     assert ["-", "orders", "7", "fails"] in [line.split() for line in run("partition", "list").output.splitlines()]
     broker.answers["partibus:list-rehearsals"] = lambda _: (200, None, "OK", {"rehearsals": []})
     result = run("partition", "list")
-    assert (result.stdout, result.stderr) == ("", "Nothing is rehearsed.\n")
+    assert (result.stdout, result.stderr) == ("", "No faults are injected.\n")

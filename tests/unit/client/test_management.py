@@ -7,7 +7,7 @@ import pytest
 from partibus.client import Client, ClientError, OutgoingMessage
 from partibus.client.entities import Entities
 from partibus.client.errors import AlreadyExists, InvalidRequest, NotFound
-from partibus.client.rehearsals import RehearsalInfo, Rehearsals
+from partibus.client.fault_injections import FaultInjectionInfo, FaultInjections
 from tests.unit.client.broker import Answer, TinyBroker
 
 QUEUE = {
@@ -109,11 +109,11 @@ def test_rehearsals_name_a_store_or_partitions(broker: TinyBroker, client: Clien
         broker.answers[f"partibus:{name}"] = lambda body: (200, None, "OK", {})
     broker.answers["partibus:end-rehearsals"] = lambda body: (200, None, "OK", {"ended": 1})
     broker.answers["partibus:list-rehearsals"] = lambda body: (200, None, "OK", {"rehearsals": [rule]})
-    rehearsals = Rehearsals(client)
-    rehearsals.fail(entity="orders", partitions=[3])
-    rehearsals.slow(500, store="store-03")
-    assert rehearsals.heal(store="store-03") == rehearsals.heal() == 1
-    assert rehearsals.all() == [RehearsalInfo("", "orders", 3, fails=True, delay_ms=0)]
+    fault_injections = FaultInjections(client)
+    fault_injections.fail(entity="orders", partitions=[3])
+    fault_injections.slow(500, store="store-03")
+    assert fault_injections.heal(store="store-03") == fault_injections.heal() == 1
+    assert fault_injections.all() == [FaultInjectionInfo("", "orders", 3, fails=True, delay_ms=0)]
     assert [request[1:] for request in broker.requests[:4]] == [
         ("partibus:rehearse-failure", {"entity": "orders", "partitions": [3]}),
         ("partibus:rehearse-delay", {"store": "store-03", "delay-ms": 500}),

@@ -11,7 +11,14 @@ import pytest
 from partibus.amqp.codec.types import Array, Int
 from partibus.client import Client
 from partibus.client.errors import ClientError, CursorHeld, CursorLost
-from partibus.client.ranges import ROW_BYTES, CursorPartition, FateLine, PartitionRange, RangeClient, unpack_frame
+from partibus.client.ranges import (
+    ROW_BYTES,
+    CursorPartition,
+    DispositionLine,
+    PartitionRange,
+    RangeClient,
+    unpack_frame,
+)
 from tests.unit.client.broker import TinyBroker
 
 STATE = {
@@ -137,7 +144,7 @@ def test_cursors_are_opened_renewed_and_advanced(broker: TinyBroker, ranges: Ran
         "revoke": False,
         "epochs": {3: 7},
     }
-    ranges.advance_cursor("c", {3: 6}, fate_positions={3: 1}, epochs={3: 7})
+    ranges.advance_cursor("c", {3: 6}, disposition_positions={3: 1}, epochs={3: 7})
     assert broker.requests[-1][2] == {
         "name": "c",
         "positions": {3: 6},
@@ -150,7 +157,10 @@ def test_fates_come_as_lines(broker: TinyBroker, ranges: RangeClient) -> None:
     names = ("numbers", "positions", "sequences", "fates", "times", "delivery-counts")
     answer = {name: Array(0x81, [10 * index, 10 * index + 1]) for index, name in enumerate(names)}
     broker.answers["partibus:read-fates"] = lambda _: (200, None, "OK", answer)
-    assert ranges.read_fates(0, "c", 0) == [FateLine(0, 10, 20, 30, 40, 50), FateLine(1, 11, 21, 31, 41, 51)]
+    assert ranges.read_dispositions(0, "c", 0) == [
+        DispositionLine(0, 10, 20, 30, 40, 50),
+        DispositionLine(1, 11, 21, 31, 41, 51),
+    ]
 
 
 @pytest.mark.parametrize(

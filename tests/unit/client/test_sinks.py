@@ -54,8 +54,8 @@ def stored(accepted: int, duplicates: int = 0) -> Answer:
     return (200, None, "OK", {"accepted": accepted, "duplicates": duplicates})
 
 
-def client_of(broker: TinyBroker, patience_s: float = 10.0) -> SinkClient:
-    return open_sink(broker.connection_string, "q", patience_s)
+def client_of(broker: TinyBroker, within_s: float = 10.0) -> SinkClient:
+    return open_sink(broker.connection_string, "q", within_s)
 
 
 @pytest.mark.row("D5")
@@ -71,7 +71,7 @@ def test_busy_broker_is_asked_again_after_pauses_that_grow(broker: TinyBroker, t
 
 def test_patience_ends_with_the_error_of_the_broker(broker: TinyBroker, time: Stopped) -> None:
     answering(broker, SERVER_BUSY)
-    client = client_of(broker, patience_s=5.0)
+    client = client_of(broker, within_s=5.0)
     with pytest.raises(Busy, match="Please retry"):
         client.put([b"one"], sink=7)
     client.close()
@@ -83,7 +83,7 @@ def test_who_shares_credits_with_others_waits_longer_than_for_a_broker_that_is_a
     broker: TinyBroker, time: Stopped
 ) -> None:
     answering(broker, *[THROTTLED] * 15, stored(1))
-    client = client_of(broker, patience_s=5.0)
+    client = client_of(broker, within_s=5.0)
     assert client.put([b"one"], sink=7).accepted == 1
     assert 5 < time.now_s < 50
     answering(broker, THROTTLED)

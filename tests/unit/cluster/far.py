@@ -46,10 +46,10 @@ class FarBroker(test_runtime.Broker):
         self.near = self.runtime
         self.random = Random(seed)
         self.owner_host = SimulatedHost(self.timeline, self.random)
-        self.guest_host = SimulatedHost(self.timeline, self.random)
+        self.remote_host = SimulatedHost(self.timeline, self.random)
         self.serving = Serving()
         self.serving.open(STORE, self.near)
-        self.route = StoreRoute("store-05", self.guest_host.call_soon)
+        self.route = StoreRoute("store-05", self.remote_host.call_soon)
         self.numbers = Numbers()
         self.lines: list[SimulatedLine] = []
         self.connect()
@@ -57,7 +57,7 @@ class FarBroker(test_runtime.Broker):
 
     def connect(self) -> None:
         """Over a new line."""
-        line = SimulatedLine(self.timeline, self.random, self.guest_host, self.owner_host, self.serving, self.limits)
+        line = SimulatedLine(self.timeline, self.random, self.remote_host, self.owner_host, self.serving, self.limits)
         self.lines.append(line)
         self.route.lead_to(line.remote.store(STORE, self.route))
 

@@ -23,14 +23,14 @@ from tests.unit.cluster.loops import on_loop
 
 SECRET = b"s" * 32
 LIMITS = PeerLimits()
-GUEST, OWNER = Identity("broker-0", "a1"), Identity("broker-1", "b2")
+REMOTE_BROKER, OWNER = Identity("broker-0", "a1"), Identity("broker-1", "b2")
 
 
 class End:
     """One end, and what came to it."""
 
     def __init__(self, *, asks: bool, secret: bytes = SECRET, limits: PeerLimits = LIMITS) -> None:
-        us, expected = (GUEST, OWNER) if asks else (OWNER, None)
+        us, expected = (REMOTE_BROKER, OWNER) if asks else (OWNER, None)
         shaking = Handshake(us, secret, us.incarnation.encode() * 16, expected=expected)
         loop = asyncio.get_running_loop()
         self.frames: list[Any] = []
@@ -66,14 +66,14 @@ class End:
 @asynccontextmanager
 async def pair(path: Path, secret: bytes = SECRET, limits: PeerLimits = LIMITS) -> AsyncIterator[tuple[End, End]]:
     """A guest's end and an owner's, connected."""
-    guest, owner = End(asks=True, limits=limits), End(asks=False, secret=secret, limits=limits)
+    remote_broker, owner = End(asks=True, limits=limits), End(asks=False, secret=secret, limits=limits)
     loop = asyncio.get_running_loop()
     server = await listen(path, lambda: owner.channel, loop)
     try:
-        await connect(path, lambda: guest.channel, loop)
-        yield guest, owner
+        await connect(path, lambda: remote_broker.channel, loop)
+        yield remote_broker, owner
     finally:
-        guest.channel.close("the test is over")
+        remote_broker.channel.close("the test is over")
         owner.channel.close("the test is over")
         server.close()
 
@@ -101,15 +101,15 @@ def path(tmp_path: Path) -> Path:
 
 @on_loop
 async def test_frames_go_both_ways_in_order(path: Path) -> None:
-    async with pair(path) as (guest, owner):
-        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+    async with pair(path) as (remote_broker, owner):
+        await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
         for row in range(1_000):
-            guest.channel.outbox.put(Drop(1, row))
+            remote_broker.channel.outbox.put(Drop(1, row))
             owner.channel.outbox.put(Dropped(1, row))
         assert await owner.got(1_000) == [Drop(1, row) for row in range(1_000)]
-        assert await guest.got(1_000) == [Dropped(1, row) for row in range(1_000)]
-        assert guest.channel.outbox.left == 1, "one write for all that a turn of the loop brings"
-        assert guest.channel.handshake.peer == OWNER
+        assert await remote_broker.got(1_000) == [Dropped(1, row) for row in range(1_000)]
+        assert remote_broker.channel.outbox.left == 1, "one write for all that a turn of the loop brings"
+        assert remote_broker.channel.handshake.peer == OWNER
 
 
 @on_loop
@@ -121,18 +121,18 @@ async def test_socket_is_for_its_owner_only(path: Path) -> None:
 
 @on_loop
 async def test_directory_may_lie_deep(tmp_path: Path) -> None:
-    async with pair(tmp_path / ("d" * 100) / ("e" * 100) / "broker-1.sock") as (guest, owner):
-        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+    async with pair(tmp_path / ("d" * 100) / ("e" * 100) / "broker-1.sock") as (remote_broker, owner):
+        await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
 
 
 @on_loop
 async def test_large_frames_come_in_pieces(path: Path) -> None:
-    async with pair(path) as (guest, owner):
-        await guest.opened.wait()
+    async with pair(path) as (remote_broker, owner):
+        await remote_broker.opened.wait()
         batches: list[int] = []
         owner._read = lambda batch: batches.append(len(batch)) or [len(batch)]  # type: ignore[func-returns-value]
         for size in (5_000_000, 1, 300_000):
-            guest.channel._write(bytearray(HEAD_BYTES + size))
+            remote_broker.channel._write(bytearray(HEAD_BYTES + size))
         await owner.got(3)
         assert batches == [5_000_000, 1, 300_000]
 
@@ -140,11 +140,11 @@ async def test_large_frames_come_in_pieces(path: Path) -> None:
 @on_loop
 async def test_wrong_secret_ends_both_ends_with_a_reason(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        async with pair(path, secret=b"x" * 32) as (guest, owner):
-            await asyncio.gather(guest.over.wait(), owner.over.wait())
-            assert "does not know this namespace's secret" in guest.whys[0]
-            assert owner.whys == [f"the peer refuses: {guest.whys[0]}"]
-            assert not guest.opened.is_set()
+        async with pair(path, secret=b"x" * 32) as (remote_broker, owner):
+            await asyncio.gather(remote_broker.over.wait(), owner.over.wait())
+            assert "does not know this namespace's secret" in remote_broker.whys[0]
+            assert owner.whys == [f"the peer refuses: {remote_broker.whys[0]}"]
+            assert not remote_broker.opened.is_set()
             assert not owner.opened.is_set()
     assert "secret" in caplog.text
     assert "None" not in caplog.text, "who it was to be, or that nobody knows"
@@ -152,14 +152,14 @@ async def test_wrong_secret_ends_both_ends_with_a_reason(path: Path, caplog: pyt
 
 @on_loop
 async def test_close_sends_what_is_to_be_sent_and_is_told_once(path: Path) -> None:
-    async with pair(path) as (guest, owner):
-        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
-        guest.channel.outbox.put(Drop(1, 2))
-        guest.channel.close("enough")
-        guest.channel.close("more than enough")
+    async with pair(path) as (remote_broker, owner):
+        await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
+        remote_broker.channel.outbox.put(Drop(1, 2))
+        remote_broker.channel.close("enough")
+        remote_broker.channel.close("more than enough")
         await owner.over.wait()
         assert owner.frames == [Drop(1, 2)]
-        assert (guest.whys, owner.whys) == (["enough"], ["the peer has closed the connection"])
+        assert (remote_broker.whys, owner.whys) == (["enough"], ["the peer has closed the connection"])
 
 
 @pytest.mark.parametrize(
@@ -187,10 +187,10 @@ async def test_stranger_who_says_nothing_is_sent_away(path: Path) -> None:
 
 @on_loop
 async def test_garbage_ends_the_channel_with_a_reason(path: Path) -> None:
-    async with pair(path) as (guest, owner):
-        await guest.opened.wait()
-        guest.channel._write(bytearray(HEAD_BYTES) + b"\x91\x92\x2a\x00")
-        await asyncio.gather(guest.over.wait(), owner.over.wait())
+    async with pair(path) as (remote_broker, owner):
+        await remote_broker.opened.wait()
+        remote_broker.channel._write(bytearray(HEAD_BYTES) + b"\x91\x92\x2a\x00")
+        await asyncio.gather(remote_broker.over.wait(), owner.over.wait())
         assert owner.whys == [
             "a batch of 4 bytes is not what a broker that asks sends: Invalid value 42 - at `$[0][0]`"
         ]
@@ -198,23 +198,23 @@ async def test_garbage_ends_the_channel_with_a_reason(path: Path) -> None:
 
 @on_loop
 async def test_length_is_bounded_both_ways(path: Path) -> None:
-    async with pair(path) as (guest, owner):
-        await guest.opened.wait()
-        guest.channel._transport.write((BATCH_BYTES_MAX + 1).to_bytes(4, "big"))
+    async with pair(path) as (remote_broker, owner):
+        await remote_broker.opened.wait()
+        remote_broker.channel._transport.write((BATCH_BYTES_MAX + 1).to_bytes(4, "big"))
         await owner.over.wait()
         assert f"sends {BATCH_BYTES_MAX + 1} bytes at once, at most {BATCH_BYTES_MAX}" in owner.whys[0]
-        guest.whys.clear()
-        if not guest.over.is_set():
-            guest.channel._write(bytearray(HEAD_BYTES + BATCH_BYTES_MAX + 1))
-            await guest.over.wait()
+        remote_broker.whys.clear()
+        if not remote_broker.over.is_set():
+            remote_broker.channel._write(bytearray(HEAD_BYTES + BATCH_BYTES_MAX + 1))
+            await remote_broker.over.wait()
 
 
 @on_loop
 async def test_error_inside_ends_the_channel_and_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with pair(path) as (guest, owner):
-        await guest.opened.wait()
+    async with pair(path) as (remote_broker, owner):
+        await remote_broker.opened.wait()
         owner.fails = KeyError("a mistake of ours")
-        guest.channel.outbox.put(Drop(1, 2))
+        remote_broker.channel.outbox.put(Drop(1, 2))
         await owner.over.wait()
         assert owner.whys == ["an error inside of the broker"]
         assert "a mistake of ours" in caplog.text
@@ -222,10 +222,10 @@ async def test_error_inside_ends_the_channel_and_is_logged(path: Path, caplog: p
 
 @on_loop
 async def test_error_of_the_peer_is_not_logged_as_ours(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with pair(path) as (guest, owner):
-        await guest.opened.wait()
+    async with pair(path) as (remote_broker, owner):
+        await remote_broker.opened.wait()
         owner.fails = WireError("nonsense")
-        guest.channel.outbox.put(Drop(1, 2))
+        remote_broker.channel.outbox.put(Drop(1, 2))
         await owner.over.wait()
         assert owner.whys == ["nonsense"]
         assert "Traceback" not in caplog.text
@@ -237,13 +237,13 @@ async def test_error_of_the_peer_is_not_logged_as_ours(path: Path, caplog: pytes
 @on_loop
 async def test_who_does_not_take_answers_is_asked_no_more_and_then_lost(path: Path) -> None:
     limits = PeerLimits(unsent_reading_bytes=100_000, unsent_bytes_max=3_000_000)
-    async with pair(path, limits=limits) as (guest, owner):
-        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
-        guest.channel._transport.pause_reading()
+    async with pair(path, limits=limits) as (remote_broker, owner):
+        await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
+        remote_broker.channel._transport.pause_reading()
         while owner.channel._transport.is_reading():
             owner.channel._write(bytearray(100_000))
-        guest.channel.outbox.put(Drop(1, 2))
-        guest.channel.outbox.flush()
+        remote_broker.channel.outbox.put(Drop(1, 2))
+        remote_broker.channel.outbox.flush()
         while not owner.over.is_set():
             owner.channel._write(bytearray(100_000))
         assert "the peer does not take what it is sent" in owner.whys[0]
@@ -252,22 +252,22 @@ async def test_who_does_not_take_answers_is_asked_no_more_and_then_lost(path: Pa
 
 @on_loop
 async def test_answers_that_are_taken_again_let_questions_in_again(path: Path) -> None:
-    async with pair(path, limits=PeerLimits(unsent_reading_bytes=100_000)) as (guest, owner):
-        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
-        guest._read = lambda batch: []
-        guest.channel._transport.pause_reading()
+    async with pair(path, limits=PeerLimits(unsent_reading_bytes=100_000)) as (remote_broker, owner):
+        await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
+        remote_broker._read = lambda batch: []
+        remote_broker.channel._transport.pause_reading()
         while owner.channel._transport.is_reading():
             owner.channel._write(bytearray(100_000))
-        guest.channel.outbox.put(Drop(1, 2))
-        guest.channel._transport.resume_reading()
+        remote_broker.channel.outbox.put(Drop(1, 2))
+        remote_broker.channel._transport.resume_reading()
         assert await owner.got(1) == [Drop(1, 2)]
 
 
 @on_loop
 async def test_quiet_peer_says_that_it_is_there(path: Path) -> None:
-    async with pair(path, limits=PeerLimits(heartbeat_s=0.01)) as (guest, owner):
-        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
-        for channel in (guest.channel, owner.channel):
+    async with pair(path, limits=PeerLimits(heartbeat_s=0.01)) as (remote_broker, owner):
+        await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
+        for channel in (remote_broker.channel, owner.channel):
             heard_s = channel._heard_s
             while channel._heard_s == heard_s:  # noqa: ASYNC110 (a heartbeat is nobody's event)
                 await asyncio.sleep(0.001)
@@ -275,18 +275,18 @@ async def test_quiet_peer_says_that_it_is_there(path: Path) -> None:
 
 @on_loop
 async def test_silent_peer_is_lost(path: Path) -> None:
-    async with pair(path) as (guest, owner):
-        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+    async with pair(path) as (remote_broker, owner):
+        await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
         owner.channel._heard_s -= LIMITS.silence_s + 1
         owner.channel._beat()
         assert owner.whys == ["the peer has said nothing for 5 seconds"]
-        await guest.over.wait()
+        await remote_broker.over.wait()
 
 
 @on_loop
 async def test_who_stood_still_does_not_blame_the_peer(path: Path) -> None:
-    async with pair(path) as (guest, owner):
-        await asyncio.gather(guest.opened.wait(), owner.opened.wait())
+    async with pair(path) as (remote_broker, owner):
+        await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
         owner.channel._heard_s -= 60
         owner.channel._beat_s -= 60
         owner.channel._beat()

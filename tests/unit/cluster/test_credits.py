@@ -180,15 +180,15 @@ async def test_credits_are_asked_for_over_a_channel(tmp_path: Path) -> None:
             channel._receive = lambda batch: None
         a.peers.ask_credits(b.identity, NAMESPACE, ask, answers.append)
         await asyncio.sleep(0)
-        b.drop_guests()
+        b.drop_remote_brokers()
         await eventually(lambda: len(answers) == 4)
         assert answers[3] is None, "it is gone"
 
 
 def test_a_question_with_other_numbers_ends_the_channel() -> None:
-    guest = Serving().guest(None)  # type: ignore[arg-type]
+    remote_broker = Serving().remote_broker(None)  # type: ignore[arg-type]
     with pytest.raises(WireError, match="7 numbers, not 8"):
-        guest.receive([AskCredits(0, [1] * 7)])
+        remote_broker.receive([AskCredits(0, [1] * 7)])
 
 
 class _Never:

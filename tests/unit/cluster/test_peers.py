@@ -90,7 +90,7 @@ class Broker:
             route.when_usable(back.set)
             await back.wait()
 
-    def drop_guests(self) -> None:
+    def drop_remote_brokers(self) -> None:
         """The channels on which this broker answers break."""
         for channel in list(self.peers._answering):
             channel._transport.abort()
@@ -140,8 +140,8 @@ def has_asked(a: Broker, b: Broker) -> bool:
 async def lost_unanswered(a: Broker, b: Broker, *, stored: bool) -> asyncio.Future[Any]:
     """``a`` has sent to a store of ``b``, which is gone before it has answered."""
     runtime = b.runtimes.pop(1)
-    for guest in list(b.serving._guests):
-        guest.outbox.close()
+    for remote_broker in list(b.serving._remote_brokers):
+        remote_broker.outbox.close()
     if not stored:
         for channel in b.peers._answering:
             channel._receive = lambda batch: None
@@ -157,7 +157,7 @@ async def lost_unanswered(a: Broker, b: Broker, *, stored: bool) -> asyncio.Futu
     closed = asyncio.Event()
     runtime.close(closed.set)
     await closed.wait()
-    b.drop_guests()
+    b.drop_remote_brokers()
     await eventually(lambda: a.routes[1].failure is not None)
     assert not answer.done()
     return answer
@@ -198,7 +198,7 @@ async def test_the_same_run_of_an_owner_may_still_be_at_it(tmp_path: Path) -> No
             channel._receive = lambda batch: None
         answer = asyncio.ensure_future(a.send(1))
         await eventually(lambda: has_asked(a, b))
-        b.drop_guests()
+        b.drop_remote_brokers()
         reply = await answer
         assert (type(reply), reply.executed) == (r.Failed, None)
 
@@ -215,7 +215,7 @@ async def test_what_another_broker_measures(tmp_path: Path) -> None:
         c_.serving.measure = lambda brokers, answer: asked.append(answer)
         measuring = asyncio.ensure_future(a.peers.measure(3))
         await eventually(lambda: bool(asked))
-        c_.drop_guests()
+        c_.drop_remote_brokers()
         assert await measuring == {"b": b"b of 3"}, "who is lost before it answers is left out"
         asked[0](b"too late")
 
@@ -269,7 +269,7 @@ async def test_channel_that_breaks_is_made_anew_and_receivers_go_on(tmp_path: Pa
 
         queue.source(0, delete=True, on_granted=granted, on_failed=lambda error: None).ask(100, 1 << 20)
         for number in range(3):
-            b.drop_guests()
+            b.drop_remote_brokers()
             await eventually(lambda: a.routes[1].failure is not None)
             await a.reached(1)
             came.clear()
@@ -315,7 +315,7 @@ async def test_store_that_this_broker_takes_itself_is_not_led_away_again(tmp_pat
         a.peers.lead(a.routes[1], b.identity, 1)
         await a.reached(1)
         a.own(1)
-        b.drop_guests()
+        b.drop_remote_brokers()
         await eventually(lambda: a.routes[0].failure is not None)
         await a.reached(0)
         assert a.routes[1].access is a.runtimes[1]

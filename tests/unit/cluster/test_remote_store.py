@@ -66,7 +66,7 @@ def test_number_of_one_guest_is_not_that_of_another() -> None:
     other = FarBroker.__new__(FarBroker)
     other.__dict__ |= broker.__dict__
     other.answers = []
-    other.route = type(broker.route)("store-05", broker.guest_host.call_soon)
+    other.route = type(broker.route)("store-05", broker.remote_host.call_soon)
     other.lines = []
     other.connect()
     for one in (broker, other):

@@ -6,7 +6,7 @@ import pytest
 
 from partibus.cluster import wire
 from partibus.cluster.forms import to_form
-from partibus.cluster.guest_store import options_of
+from partibus.cluster.served_store import options_of
 from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
@@ -79,9 +79,9 @@ def test_what_was_locked_for_a_guest_that_is_gone_is_free_at_once() -> None:
     broker.send(1)  # the answer waits for its commit
     broker.submit(c.LockReserved(7_002, 0, tokens_of(reserved)))
     line = broker.lines[-1]
-    (table,) = line.guest._stores.values()
+    (table,) = line.remote_broker._stores.values()
     broker.run_until(lambda: not table.reservations)
-    line.guest.lost()
+    line.remote_broker.lost()
     line.cut()
     broker.run(20)
     began_ms = broker.timeline.now_ms()
@@ -99,7 +99,7 @@ def test_memory_of_a_guest_does_not_grow_with_what_it_has_taken() -> None:
         broker.submit(c.LockReserved(7_002, 0, tokens_of(reserved)))
         (locked,) = broker.until(r.Locked)
         broker.answered(broker.settle(Outcome.COMPLETE, locked))
-    (table,) = broker.lines[-1].guest._stores.values()
+    (table,) = broker.lines[-1].remote_broker._stores.values()
     assert table.reservations == {}
     assert broker.lines[-1].remote.requests == {}
 
@@ -163,7 +163,7 @@ def test_session_that_was_released_or_has_ended_is_not_released_again() -> None:
     broker.until(r.Granted)
     (ended,) = broker.until(r.SessionEnded)
     assert (ended.receiver, ended.lock_id) == (second, two.lock_id)
-    (table,) = broker.lines[-1].guest._stores.values()
+    (table,) = broker.lines[-1].remote_broker._stores.values()
     assert table.sessions == {}
     assert table.accepting == {}
 
@@ -174,7 +174,7 @@ def test_grant_that_waits_for_a_commit_when_its_guest_goes_is_free_again(reserve
     broker.submit(c.Receive(0, broker.register(), 1, ROOM, reserve=reserve))
     broker.run()
     broker.near.submit(ROW, OPTIONS, c.Enqueue(7_001, [Message(pack())]))
-    broker.lines[-1].guest.lost()
+    broker.lines[-1].remote_broker.lost()
     broker.run(60)
     (entry,) = near_receive(broker).entries
     assert entry.delivery_count == 0
@@ -186,7 +186,7 @@ def test_session_that_waits_for_a_commit_when_its_guest_goes_is_free_again() -> 
     broker.submit(c.AcceptSession(700, broker.register(), None), SESSIONS)
     broker.run()
     broker.near.submit(ROW, SESSIONS, c.Enqueue(7_001, [Message(pack(), session_id="late")]))
-    broker.lines[-1].guest.lost()
+    broker.lines[-1].remote_broker.lost()
     broker.run(60)
     broker.near.submit(ROW, SESSIONS, c.AcceptSession(7_002, 7_000, "late"), broker.answers.append)
     assert broker.until(r.SessionAccepted)
@@ -199,8 +199,8 @@ def test_grant_to_a_receiver_that_left_while_it_waited_for_a_commit_is_free_agai
     broker.submit(c.Receive(0, receiver, 1, ROOM))
     broker.run()
     broker.near.submit(ROW, OPTIONS, c.Enqueue(7_001, [Message(pack())]))
-    guest = broker.lines[-1].guest
-    guest.receive([wire.Unregister(STORE, receiver)])
+    remote_broker = broker.lines[-1].remote_broker
+    remote_broker.receive([wire.Unregister(STORE, receiver)])
     broker.run(60)
     assert broker.taken(r.Granted) == []
     assert [entry.delivery_count for entry in near_receive(broker).entries] == [0]
@@ -212,8 +212,8 @@ def test_grant_that_crosses_the_leaving_of_its_receiver_reaches_it() -> None:
     broker.submit(c.Receive(0, receiver, 1, ROOM))
     broker.run()
     broker.near.submit(ROW, OPTIONS, c.Enqueue(7_001, [Message(pack())]))
-    guest, remote = broker.lines[-1].guest, broker.lines[-1].remote
-    broker.run_until(lambda: guest.outbox.left)
+    remote_broker, remote = broker.lines[-1].remote_broker, broker.lines[-1].remote
+    broker.run_until(lambda: remote_broker.outbox.left)
     broker.route.unregister(receiver)
     broker.submit(c.CancelReceive(0, 0, receiver))
     (grant,) = broker.until(r.Granted)
@@ -283,7 +283,7 @@ def test_failure_of_the_store_voids_what_a_guest_keeps() -> None:
     broker.break_store(StoreError("disk on fire", executed=False))
     broker.send()
     broker.run_until(lambda: any(isinstance(a, r.Failed) and a.request == receiver for a in broker.answers))
-    (table,) = broker.lines[-1].guest._stores.values()
+    (table,) = broker.lines[-1].remote_broker._stores.values()
     assert table.reservations == {}
     broker.rest()
     broker.lines[-1].cut()
@@ -297,9 +297,9 @@ def test_failure_of_the_store_voids_what_a_guest_keeps() -> None:
 def test_question_of_a_receiver_that_has_failed_is_passed_over() -> None:
     broker = FarBroker()
     broker.answered(broker.send())
-    guest = broker.lines[-1].guest
+    remote_broker = broker.lines[-1].remote_broker
     options = wire.encode_options(OPTIONS)
-    guest.receive([wire.Ask(STORE, ROW, options, False, False, to_form(c.Receive(0, 55, 1, ROOM)))])
+    remote_broker.receive([wire.Ask(STORE, ROW, options, False, False, to_form(c.Receive(0, 55, 1, ROOM)))])
     broker.run()
     assert broker.taken(r.Granted) == []
     assert [entry.sequence for entry in near_receive(broker).entries] == [1]
@@ -308,7 +308,7 @@ def test_question_of_a_receiver_that_has_failed_is_passed_over() -> None:
 def test_options_that_are_none_end_the_channel() -> None:
     broker = FarBroker()
     with pytest.raises(wire.WireError, match="7 bytes are not the options of a partition"):
-        broker.lines[-1].guest.receive([wire.Ask(STORE, ROW, b"nothing", False, False, to_form(c.Tick()))])
+        broker.lines[-1].remote_broker.receive([wire.Ask(STORE, ROW, b"nothing", False, False, to_form(c.Tick()))])
 
 
 def test_equal_options_are_one_object() -> None:

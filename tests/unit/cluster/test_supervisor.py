@@ -76,7 +76,7 @@ def play(tmp_path: Path, mode: str, scene: Scene, brokers: int = 3) -> None:
 async def at_rest(supervisor: Supervisor) -> None:
     """Every broker serves and has its share."""
     while True:
-        status = await supervisor.whole.status()
+        status = await supervisor.admin.status()
         brokers = status["brokers"]
         if all(one["state"] == "serving" and one["stores"] == len(NAMES) // len(brokers) for one in brokers):
             return
@@ -97,9 +97,9 @@ def test_stores_are_dealt_out_and_all_are_asked(tmp_path: Path) -> None:
     async def scene(supervisor: Supervisor) -> None:
         started = await supervisor.start()
         assert [(one["id"], one["stores"]) for one in started] == [("broker-0", 2), ("broker-1", 2), ("broker-2", 2)]
-        assert await supervisor.whole.health() == dict.fromkeys(NAMES, "ok")
-        assert await supervisor.whole.used() == [3, 77]
-        assert await supervisor.whole.advance(500) == 1_500
+        assert await supervisor.admin.health() == dict.fromkeys(NAMES, "ok")
+        assert await supervisor.admin.used() == [3, 77]
+        assert await supervisor.admin.advance(500) == 1_500
 
     play(tmp_path, "well", scene)
 
@@ -108,12 +108,12 @@ def test_a_child_that_dies_of_a_question_is_not_waited_for_and_comes_back(tmp_pa
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
         first = supervisor.children["broker-0"]
-        await supervisor.whole.asked(first, "announce", {"change": {"entity": "deadly", "rehearsals": []}})
+        await supervisor.admin.asked(first, "announce", {"change": {"entity": "deadly", "rehearsals": []}})
         await at_rest(supervisor)
-        status = await supervisor.whole.status()
+        status = await supervisor.admin.status()
         assert [one["restarts"] for one in status["brokers"]] == [0, 1, 1]
         assert sorted(one["stores"] for one in status["brokers"]) == [2, 2, 2]
-        assert await supervisor.whole.health() == dict.fromkeys(NAMES, "ok")
+        assert await supervisor.admin.health() == dict.fromkeys(NAMES, "ok")
 
     play(tmp_path, "well", scene)
 
@@ -123,7 +123,7 @@ def test_a_child_is_asked_nothing_before_it_knows_who_it_is(tmp_path: Path, monk
     introduce = Supervisor._introduce
 
     async def late(supervisor: Supervisor, child: Child) -> None:
-        await supervisor.whole.status()
+        await supervisor.admin.status()
         await introduce(supervisor, child)
 
     monkeypatch.setattr(Supervisor, "_introduce", late)
@@ -158,7 +158,7 @@ def test_a_child_that_stands_still_while_it_starts_is_replaced(
         (tmp_path / "said").touch()
         supervisor.children["broker-1"].kill()
         await at_rest(supervisor)
-        status = await supervisor.whole.status()
+        status = await supervisor.admin.status()
         assert [one["restarts"] for one in status["brokers"]] == [0, 2, 0]
 
     play(tmp_path, "stops", scene)

@@ -36,7 +36,7 @@ class World:
     def __init__(self) -> None:
         self.store = FakeStore()
         self.calls: list[Callable[[], None]] = []
-        self.wakes = 0
+        self.dependents = 0
         self.queue = SimpleNamespace(
             name="q",
             entity_id=1,
@@ -51,7 +51,7 @@ class World:
         self.loaded = False
 
     def wake(self) -> None:
-        self.wakes += 1
+        self.dependents += 1
 
     def see(self) -> None:
         """The partition is loaded: its pump begins."""
@@ -74,16 +74,16 @@ def world() -> World:
 
 def test_what_waits_in_a_store_is_loaded_once(world: World) -> None:
     world.open()
-    assert world.wakes == 1
+    assert world.dependents == 1
     world.see()
     world.run()
-    assert (world.wakes, world.calls) == (1, [])
+    assert (world.dependents, world.calls) == (1, [])
 
 
 def test_a_wake_that_is_lost_is_repeated(world: World) -> None:
     world.open()
     world.run()
-    assert world.wakes == 2
+    assert world.dependents == 2
     world.see()
     world.run()
     assert world.calls == []
@@ -93,16 +93,16 @@ def test_a_store_that_fails_meanwhile_is_looked_at_again_when_it_is_back(world: 
     world.open()
     world.store.failure = "sick"
     world.run()
-    assert (world.wakes, world.calls) == (1, [])
+    assert (world.dependents, world.calls) == (1, [])
     world.store.failure = None
     (back,) = world.store.waiting
     back()
     world.run()
-    assert world.wakes == 2
+    assert world.dependents == 2
 
 
 def test_what_is_not_to_be_forwarded_any_more_is_left_alone(world: World) -> None:
     world.open()
     world.queue.description.options.forward_to = ""
     world.run()
-    assert (world.wakes, world.calls) == (1, [])
+    assert (world.dependents, world.calls) == (1, [])

@@ -200,7 +200,7 @@ class Client:
         self.engine = Connection(server=False, login=login, limits=limits)
         self.congested = False
         """What the server's transport says."""
-        self._held_back = False
+        self._congested_links = False
         self.peer = Peer(world.namespaces, world.ingress, lambda: None, self._is_congested, world.timeline.call_later)
         self.events: list[Event] = []
         self._tag = 0
@@ -215,8 +215,8 @@ class Client:
         up, down = self.engine.data_to_send(), self.peer.connection.data_to_send()
         if up:
             self.peer.receive_data(up)
-        if self._held_back and not self.congested:
-            self._held_back = False
+        if self._congested_links and not self.congested:
+            self._congested_links = False
             self.peer.resume()
         if down:
             self.events += self.engine.receive_data(down)
@@ -225,8 +225,8 @@ class Client:
     def _is_congested(self) -> bool:
         """As the server has it."""
         unsent_bytes = self.peer.connection.bytes_buffered
-        self._held_back = self.congested or unsent_bytes > self.world.limits.connection.outgoing_bytes
-        return self._held_back
+        self._congested_links = self.congested or unsent_bytes > self.world.limits.connection.outgoing_bytes
+        return self._congested_links
 
     # -- links -------------------------------------------------------------------------------------------------------
 

@@ -187,15 +187,15 @@ def test_others_have_their_turn_while_a_connection_does_what_one_read_brought(co
     connected.open()
     begin = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)
     channels = 3 * PERFORMATIVES_AT_ONCE
-    turns: list[int] = []
+    scheduler: list[int] = []
     connected.protocol.data_received(b"".join(frame(1 + channel, begin) for channel in range(channels)))
     while connected.loop.soon:
-        turns.append(len(connected.sessions) - 1)
-        assert turns[-1] == channels or not connected.transport.reading
+        scheduler.append(len(connected.sessions) - 1)
+        assert scheduler[-1] == channels or not connected.transport.reading
         call = connected.loop.soon.pop(0)
         call()
         connected.transport.unsent.clear()
-    assert sorted({*turns}) == [PERFORMATIVES_AT_ONCE, 2 * PERFORMATIVES_AT_ONCE, channels]
+    assert sorted({*scheduler}) == [PERFORMATIVES_AT_ONCE, 2 * PERFORMATIVES_AT_ONCE, channels]
     connected.receive(b"")
     assert connected.transport.reading
 

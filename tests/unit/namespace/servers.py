@@ -19,7 +19,7 @@ from partibus.namespace.placement import Placement
 from partibus.node.options import partition_options
 from partibus.partition.protocol.commands import Tick
 from partibus.routing.partitions import Numbers, PartitionHandle
-from tests.unit.routing.test_detour import FakeStore
+from tests.unit.routing.test_faulty_route import FakeStore
 
 STORES = 16
 NOW_MS = 1_700_000_000_000
@@ -43,20 +43,20 @@ class Store(FakeStore):
             self.woken.append(row)
 
 
-class Whole:
+class ClusterAdmin:
     """All brokers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = ManualClock(NOW_MS)
-        self.members: list[Member] = []
+        self.members: list[SupervisedBroker] = []
 
-    def join(self) -> Member:
+    def join(self) -> SupervisedBroker:
         """One more, which reads the catalog now."""
-        self.members.append(Member(self))
+        self.members.append(SupervisedBroker(self))
         return self.members[-1]
 
-    def announce(self, source: Member, change: Change, followed: Callable[[], None]) -> None:
+    def announce(self, source: SupervisedBroker, change: Change, followed: Callable[[], None]) -> None:
         for member in self.members:
             if member is not source:
                 member.heard.append(change)
@@ -80,10 +80,10 @@ class Whole:
             member.waiting.clear()
 
 
-class Member:
+class SupervisedBroker:
     """One broker."""
 
-    def __init__(self, whole: Whole) -> None:
+    def __init__(self, whole: ClusterAdmin) -> None:
         self.clock = whole.clock
         self.heard: list[Change] = []
         self.waiting: list[Callable[[], None]] = []

@@ -11,7 +11,7 @@ from partibus.namespace.dropping import DroppedPartition
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import Numbers, PartitionHandle
-from tests.unit.routing.test_detour import FakeStore
+from tests.unit.routing.test_faulty_route import FakeStore
 
 ROW = 7
 

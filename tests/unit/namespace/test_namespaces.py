@@ -14,27 +14,27 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.sas import make_token
 from partibus.namespace.tiers import Tier
-from tests.unit.namespace.servers import NOW_MS, Member, Whole
+from tests.unit.namespace.servers import NOW_MS, ClusterAdmin, SupervisedBroker
 
 STANDARD = NamespaceOptions()
 LATER_S = NOW_MS // 1000 + 60
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Iterator[Whole]:
-    whole = Whole(tmp_path)
+def whole(tmp_path: Path) -> Iterator[ClusterAdmin]:
+    whole = ClusterAdmin(tmp_path)
     yield whole
     for member in whole.members:
         member.catalog.close()
 
 
 @pytest.fixture
-def member(whole: Whole) -> Member:
+def member(whole: ClusterAdmin) -> SupervisedBroker:
     return whole.join()
 
 
 @pytest.fixture
-def namespaces(member: Member) -> Namespaces:
+def namespaces(member: SupervisedBroker) -> Namespaces:
     return member.namespaces
 
 
@@ -121,7 +121,7 @@ class TestApart:
             with pytest.raises(ArgumentError, match="a queue or topic of this namespace"):
                 create("other", {name: "sb://bravo-1.localhost/target"})
 
-    def test_a_partition_that_is_woken_wakes_no_other_namespace(self, member: Member) -> None:
+    def test_a_partition_that_is_woken_wakes_no_other_namespace(self, member: SupervisedBroker) -> None:
         acme = member.namespaces.create("acme-1", STANDARD)
         member.namespaces.default.create_queue("q", {})
         queue = acme.create_queue("q", {}).queue
@@ -182,7 +182,7 @@ class TestOptions:
             namespaces.create("acme-1", NamespaceOptions(tier=Tier.PREMIUM, partition_count=3))
         assert len(namespaces) == 1
 
-    def test_an_update_is_of_what_the_catalog_has(self, whole: Whole) -> None:
+    def test_an_update_is_of_what_the_catalog_has(self, whole: ClusterAdmin) -> None:
         first, second = whole.join(), whole.join()
         first.namespaces.create("acme-1", STANDARD)
         whole.carry()
@@ -194,7 +194,7 @@ class TestOptions:
             assert record.options.limits == {"entities": 5, "policies": 3}
             assert record.updated_ms > record.created_ms
 
-    def test_the_default_one_is_updated_too_and_stays(self, whole: Whole) -> None:
+    def test_the_default_one_is_updated_too_and_stays(self, whole: ClusterAdmin) -> None:
         member = whole.join()
         member.namespaces.update("default", lambda old: replace(old, limits={"entities": 5}))
         again = whole.join()
@@ -222,7 +222,7 @@ class TestOptions:
 
 
 class TestDeleting:
-    def test_everything_in_it_goes_when_nobody_uses_it_any_more(self, whole: Whole) -> None:
+    def test_everything_in_it_goes_when_nobody_uses_it_any_more(self, whole: ClusterAdmin) -> None:
         first, second = whole.join(), whole.join()
         acme = first.namespaces.create("acme-1", STANDARD)
         acme.create_topic("t", {})
@@ -241,7 +241,7 @@ class TestDeleting:
         assert second.store.dropped == [], "one sees to it"
         assert first.catalog.dropped_partitions() == []
 
-    def test_rows_of_subscriptions_go_before_their_topics(self, member: Member, whole: Whole) -> None:
+    def test_rows_of_subscriptions_go_before_their_topics(self, member: SupervisedBroker, whole: ClusterAdmin) -> None:
         acme = member.namespaces.create("acme-1", STANDARD)
         topic = acme.create_topic("t", {}).queue
         subscription = acme.create_subscription("t", "s", {}).queue
@@ -249,7 +249,7 @@ class TestDeleting:
         whole.carry()
         assert member.store.dropped == [subscription.partitions[0].partition_row, topic.partitions[0].partition_row]
 
-    def test_one_of_the_same_name_sees_nothing_of_it(self, whole: Whole) -> None:
+    def test_one_of_the_same_name_sees_nothing_of_it(self, whole: ClusterAdmin) -> None:
         member = whole.join()
         acme = member.namespaces.create("acme-1", replace(STANDARD, limits={"entities": 1}))
         key = acme.access.keys(ROOT_POLICY)[0]
@@ -275,7 +275,7 @@ class TestDeleting:
         assert acme.access.renewed(grant) is None
         assert namespaces.of_host("acme-1.localhost") is namespaces.default
 
-    def test_many_entities_are_few_statements(self, member: Member) -> None:
+    def test_many_entities_are_few_statements(self, member: SupervisedBroker) -> None:
         acme = member.namespaces.create("acme-1", replace(STANDARD, limits={"entities": 10_000}))
         with member.catalog.together():
             for number in range(300):
@@ -288,7 +288,7 @@ class TestDeleting:
 
 
 class TestSeveralBrokers:
-    def test_what_one_does_the_others_follow(self, whole: Whole) -> None:
+    def test_what_one_does_the_others_follow(self, whole: ClusterAdmin) -> None:
         first, second = whole.join(), whole.join()
         changed: list[str] = []
         deleted: list[str] = []
@@ -305,7 +305,7 @@ class TestSeveralBrokers:
         assert (changed, deleted) == (["acme-1", "acme-1"], ["acme-1"])
         assert second.names() == ["default"]
 
-    def test_a_change_is_answered_when_all_have_followed(self, whole: Whole) -> None:
+    def test_a_change_is_answered_when_all_have_followed(self, whole: ClusterAdmin) -> None:
         first, second = whole.join(), whole.join()
         done: list[list[str]] = []
         first.namespaces.create("acme-1", STANDARD)
@@ -314,7 +314,7 @@ class TestSeveralBrokers:
         whole.carry()
         assert done == [["default", "acme-1"]]
 
-    def test_an_entity_of_a_namespace_that_is_news_itself(self, whole: Whole) -> None:
+    def test_an_entity_of_a_namespace_that_is_news_itself(self, whole: ClusterAdmin) -> None:
         first, second = whole.join(), whole.join()
         acme = first.namespaces.create("acme-1", STANDARD)
         whole.lose()
@@ -322,7 +322,7 @@ class TestSeveralBrokers:
         whole.carry()
         assert second.namespaces.named("acme-1").namespace.queue("q").name == "q"
 
-    def test_an_entity_of_a_namespace_that_is_gone_is_no_news(self, whole: Whole) -> None:
+    def test_an_entity_of_a_namespace_that_is_gone_is_no_news(self, whole: ClusterAdmin) -> None:
         first, second = whole.join(), whole.join()
         acme = first.namespaces.create("acme-1", STANDARD)
         number = acme.namespace.record.namespace_id
@@ -332,7 +332,7 @@ class TestSeveralBrokers:
         second.namespaces.follow({"entity": "q", "namespace": number})
         assert second.names() == ["default"]
 
-    def test_whoever_has_missed_changes_goes_by_the_whole_catalog(self, whole: Whole) -> None:
+    def test_whoever_has_missed_changes_goes_by_the_whole_catalog(self, whole: ClusterAdmin) -> None:
         first, second = whole.join(), whole.join()
         for name in ("stays-1", "goes-1"):
             first.namespaces.create(name, STANDARD).create_queue("old", {})
@@ -359,7 +359,7 @@ class TestSeveralBrokers:
         second.namespaces.follow_all()  # once more changes nothing
         assert second.names() == ["default", "stays-1", "comes-1"]
 
-    def test_of_what_is_as_it_was_nothing_is_read_again(self, whole: Whole) -> None:
+    def test_of_what_is_as_it_was_nothing_is_read_again(self, whole: ClusterAdmin) -> None:
         first, second = whole.join(), whole.join()
         acme = first.namespaces.create("acme-1", STANDARD)
         for number in range(20):

@@ -144,7 +144,7 @@ def test_half_of_the_files_are_locked_and_the_others_go_on(tmp_path: Path) -> No
 
 
 def runtime_of(path: Path, host: AsyncioHost) -> StoreRuntime:
-    settings = StoreSettings(busy_timeout_ms=NEVER_MS, ballast_bytes=65_536, min_free_bytes=0)
+    settings = StoreSettings(busy_timeout_ms=NEVER_MS, reserved_bytes=65_536, min_free_bytes=0)
 
     def open_store() -> SQLiteStore:
         return SQLiteStore.open(path, store_id=path.stem, owner=Owner("broker", "run"), settings=settings)

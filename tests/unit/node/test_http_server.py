@@ -25,7 +25,7 @@ from partibus.limits import HttpLimits
 from partibus.node.http_connection import AT_ONCE_BYTES
 from partibus.node.http_server import HttpServer
 
-PATIENCE_S = 90.0
+EVENTUALLY_S = 90.0
 LIMITS = HttpLimits(head_bytes_max=4096, body_bytes_max=10_000, connections_max=20, keep_alive_s=60)
 CHUNK = b"1000\r\n" + 4096 * b"x" + b"\r\n"
 GET = b"GET /size HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -57,7 +57,7 @@ class Served:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run(limits)), daemon=True)
         self._thread.start()
-        assert self._ready.wait(PATIENCE_S)
+        assert self._ready.wait(EVENTUALLY_S)
 
     async def _run(self, limits: HttpLimits) -> None:
         self._loop = asyncio.get_running_loop()
@@ -71,11 +71,11 @@ class Served:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(EVENTUALLY_S)
         assert not self._thread.is_alive()
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=EVENTUALLY_S)
 
 
 Serve = Callable[..., Served]
@@ -173,7 +173,7 @@ def test_answer_that_nobody_takes_ends_the_connection(serve: Serve) -> None:
     served = serve(answer_s=0.2)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(PATIENCE_S)
+        sock.settimeout(EVENTUALLY_S)
         sock.connect(("127.0.0.1", served.port))
         sock.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         # Nothing is read until the server has hung up: then writing fails.
@@ -271,16 +271,16 @@ def test_what_answers_comes_with_the_first_connection_or_after_a_while() -> None
             assert b"date:" in await reader.readuntil(b"\r\n\r\n")
             writer.close()
         if load_s == 0:
-            await asyncio.wait_for(is_made.wait(), PATIENCE_S)
+            await asyncio.wait_for(is_made.wait(), EVENTUALLY_S)
         assert server.is_loaded == bool(made)
         await server.stop()
         return len(made)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(run(load_s=PATIENCE_S, requests=2)) == 1
+        assert runner.run(run(load_s=EVENTUALLY_S, requests=2)) == 1
         assert runner.run(run(load_s=0, requests=0)) == 1
         assert runner.run(run(load_s=0, requests=2)) == 1
-        assert runner.run(run(load_s=PATIENCE_S, requests=0)) == 0
+        assert runner.run(run(load_s=EVENTUALLY_S, requests=0)) == 0
 
 
 def test_who_comes_when_nothing_can_answer_is_sent_away_and_the_next_one_is_answered(
@@ -295,13 +295,13 @@ def test_who_comes_when_nothing_can_answer_is_sent_away_and_the_next_one_is_answ
             return Starlette(routes=[Route("/size", _size)])
 
         server = HttpServer(make_app, LIMITS, Echo)
-        port = await server.start("127.0.0.1", 0, load_s=PATIENCE_S)
+        port = await server.start("127.0.0.1", 0, load_s=EVENTUALLY_S)
         found = []
         for _ in range(2):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(GET)
             try:
-                found.append(await asyncio.wait_for(reader.readline(), PATIENCE_S))
+                found.append(await asyncio.wait_for(reader.readline(), EVENTUALLY_S))
             except ConnectionError:
                 found.append(b"")
             writer.close()
@@ -315,7 +315,8 @@ def test_who_comes_when_nothing_can_answer_is_sent_away_and_the_next_one_is_answ
 
 
 def test_a_start_imports_nothing_of_what_answers_http() -> None:
-    what = "import sys; import partibus.node.node, partibus.node.member, partibus.node.machine; print(*sys.modules)"
+    brokers = "partibus.node.node, partibus.node.supervised_broker, partibus.node.cluster_broker"
+    what = f"import sys; import {brokers}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", what], capture_output=True, text=True, check=True)
     imported = {module.partition(".")[0] for module in done.stdout.split()}
     assert "partibus" in imported

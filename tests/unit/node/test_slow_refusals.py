@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from partibus.frontends.admission import FAILURES_BURST, SLOW_MAX, SLOW_S, SignIns
-from partibus.node import http_turns
+from partibus.node import http_scheduler
 from partibus.units.account import CLAIMED
 
 
@@ -39,7 +39,9 @@ def test_refusals_over_http_are_counted_and_come_late(monkeypatch: pytest.Monkey
 
     async def ask(token: bytes) -> None:
         scope = {"type": "http", "method": "GET", "path": "/q", "client": ("10.0.0.1", 1)}
-        await http_turns.SlowRefusals(app, sign_ins)({**scope, "headers": [(b"authorization", token)]}, receive, send)
+        await http_scheduler.SlowRefusals(app, sign_ins)(
+            {**scope, "headers": [(b"authorization", token)]}, receive, send
+        )
 
     async def run() -> None:
         for _ in range(FAILURES_BURST + SLOW_MAX):

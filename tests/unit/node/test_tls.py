@@ -21,7 +21,7 @@ from partibus.node.certificates import default_names, ensure_development, read_f
 from partibus.node.tls import ServerTls, TlsListener, make_context
 
 NOW = datetime.now(UTC)
-PATIENCE_S = 90.0
+EVENTUALLY_S = 90.0
 
 
 class Echo(asyncio.Protocol):
@@ -55,7 +55,7 @@ def serve(tmp_path: Path, work: Callable[[int], None], limits: TlsLimits) -> lis
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+    return socket.create_connection(("127.0.0.1", port), timeout=EVENTUALLY_S)
 
 
 def said_back(port: int, ca_file: Path) -> bytes:

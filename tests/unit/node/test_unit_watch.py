@@ -15,10 +15,10 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.tiers import Tier
 from partibus.node.unit_watch import LOOK_S, UnitWatch
 from partibus.units.asked import ASK_BYTES
+from partibus.units.fair_scheduler import FairScheduler
 from partibus.units.load import LOOKS
 from partibus.units.scaling import UP_MS
-from partibus.units.turns import Turns
-from tests.unit.namespace.servers import Member, Whole
+from tests.unit.namespace.servers import ClusterAdmin, SupervisedBroker
 
 MS = 1_000_000
 NAME = "acme-plant"
@@ -52,13 +52,13 @@ class Loop:
 class Process:
     """A broker with its watch."""
 
-    def __init__(self, member: Member, brokers_max: int) -> None:
+    def __init__(self, member: SupervisedBroker, brokers_max: int) -> None:
         self.member = member
         self.loop = Loop()
         self.cpu_s = 0.0
         self.watch = UnitWatch(
             member.namespaces,
-            Turns(lambda call: None, lambda: 0),
+            FairScheduler(lambda call: None, lambda: 0),
             [],
             list,
             member.clock,
@@ -84,12 +84,12 @@ class Process:
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Whole:
-    return Whole(tmp_path)
+def whole(tmp_path: Path) -> ClusterAdmin:
+    return ClusterAdmin(tmp_path)
 
 
 @pytest.fixture
-def process(whole: Whole) -> Process:
+def process(whole: ClusterAdmin) -> Process:
     return Process(whole.join(), brokers_max=2)
 
 
@@ -171,7 +171,7 @@ def test_units_are_of_all_brokers_together(process: Process) -> None:
     assert not process.broker().throttle.exhausted
 
 
-def test_two_brokers_do_not_give_the_same_units_away(whole: Whole) -> None:
+def test_two_brokers_do_not_give_the_same_units_away(whole: ClusterAdmin) -> None:
     first, second = (Process(whole.join(), 2).member.namespaces for _ in range(2))
     first.create(NAME, premium(8))
     with pytest.raises(ArgumentError, match=r"at most 0: 2 broker processes have 8 units, 8 of which"):
@@ -203,7 +203,7 @@ def test_what_has_units_keeps_them_where_there_are_fewer_brokers(process: Proces
 
 
 @pytest.mark.row("R12")
-def test_who_leads_changes_the_number_of_units_and_others_follow(whole: Whole) -> None:
+def test_who_leads_changes_the_number_of_units_and_others_follow(whole: ClusterAdmin) -> None:
     leading, other = Process(whole.join(), 2), Process(whole.join(), 2)
     leading.watch.leads = True
     leading.member.namespaces.create(NAME, premium(1, most=4))

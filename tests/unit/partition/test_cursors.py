@@ -15,7 +15,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.keys import SHARED_BODY, SubqueueKind, body_key, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.ports import FINISHED, Fate, Store, Writes
+from partibus.partition.protocol.ports import FINISHED, Disposition, Store, Writes
 from partibus.testing.cursor_model import Shown, unpack
 from partibus.testing.lockstep import ROW, Lockstep
 from tests.contract.stores import PLACES
@@ -99,7 +99,7 @@ def test_what_was_completed_stays_readable_until_the_cursor_has_passed_it() -> N
     open_cursor(both)
     send(both, 6)
     take_out(both, 4)
-    assert [one.state - FINISHED for one in readable(both) if one.is_finished] == [Fate.COMPLETED] * 4
+    assert [one.state - FINISHED for one in readable(both) if one.is_finished] == [Disposition.COMPLETED] * 4
     both.crash(commit_survives=True)
     advance(both, 3)
     assert sequences(readable(both)) == [3, 4, 5, 6]
@@ -178,7 +178,7 @@ def test_a_message_that_comes_and_goes_within_one_commit_stays_readable() -> Non
     both.receive(ACTIVE, 1, 1, 1000, delete=True)
     both.enqueue([both.message(10)])
     both.settle_down()
-    assert [one.state - FINISHED for one in readable(both)] == [Fate.RECEIVED_AND_DELETED]
+    assert [one.state - FINISHED for one in readable(both)] == [Disposition.RECEIVED_AND_DELETED]
     both.check_at_rest()
 
 
@@ -280,7 +280,7 @@ def test_a_sub_queue_has_so_many_cursors_and_no_more() -> None:
 def test_every_fate_is_logged_once_and_forgotten_when_it_was_read() -> None:
     both = lockstep(max_delivery_count=1)
     send(both, 1)
-    opened = open_cursor(both, fates=True)
+    opened = open_cursor(both, dispositions=True)
     send(both, 6)
     send(both, 1, ttl_ms=20)
     take_out(both, 2)
@@ -290,16 +290,21 @@ def test_every_fate_is_logged_once_and_forgotten_when_it_was_read() -> None:
     ask(both, c.Purge(0, ACTIVE, 1, both.now_ms + 1))
     both.advance(30)
     both.settle_down()
-    reply = ask(both, c.ReadFates(0, ACTIVE, "spark", opened.fate_position, 100))[-1]
-    assert isinstance(reply, r.FatesRead)
-    assert [(row.sequence, row.fate) for row in reply.rows] == [
-        (1, Fate.COMPLETED), (2, Fate.COMPLETED), (3, Fate.DEAD_LETTERED), (4, Fate.DEAD_LETTERED),
-        (5, Fate.RECEIVED_AND_DELETED), (6, Fate.PURGED), (8, Fate.EXPIRED),
-    ]  # fmt: skip
-    advance(both, 0, fate_position=reply.rows[3].number)
+    reply = ask(both, c.ReadDispositions(0, ACTIVE, "spark", opened.disposition_position, 100))[-1]
+    assert isinstance(reply, r.DispositionsRead)
+    assert [(row.sequence, row.disposition) for row in reply.rows] == [
+        (1, Disposition.COMPLETED),
+        (2, Disposition.COMPLETED),
+        (3, Disposition.DEAD_LETTERED),
+        (4, Disposition.DEAD_LETTERED),
+        (5, Disposition.RECEIVED_AND_DELETED),
+        (6, Disposition.PURGED),
+        (8, Disposition.EXPIRED),
+    ]
+    advance(both, 0, disposition_position=reply.rows[3].number)
     both.crash(commit_survives=True)
-    again = ask(both, c.ReadFates(0, ACTIVE, "spark", 0, 100))[-1]
-    assert isinstance(again, r.FatesRead)
+    again = ask(both, c.ReadDispositions(0, ACTIVE, "spark", 0, 100))[-1]
+    assert isinstance(again, r.DispositionsRead)
     assert again.rows == reply.rows[3:]
     both.check_at_rest()
 
@@ -308,7 +313,7 @@ def test_who_did_not_ask_for_fates_is_told() -> None:
     both = lockstep()
     open_cursor(both)
     for name in ("spark", "unknown"):
-        (reply,) = ask(both, c.ReadFates(0, ACTIVE, name, 0, 10))
+        (reply,) = ask(both, c.ReadDispositions(0, ACTIVE, name, 0, 10))
         assert isinstance(reply, r.CursorLost)
         assert name in reply.reason
 
@@ -536,6 +541,6 @@ def test_without_a_cursor_nothing_is_written_for_one() -> None:
     both.check_at_rest()
     assert len(written) > 5
     for writes in written:
-        for name in ("cursors", "retained", "fates", "forgotten_fates"):
+        for name in ("cursors", "retained", "dispositions", "forgotten_dispositions"):
             assert not getattr(writes, name), name
         assert all(state < FINISHED for state in writes.entry_updates[2::5] if state is not None)

@@ -135,7 +135,7 @@ def test_a_sweep_that_has_read_a_used_up_message_of_a_session_passes_it_over() -
     both.end_commit()
     while both.runnable():
         both.run_load(0)
-    by_age = sorted(range(len(both.answers)), key=lambda index: isinstance(both.answers[index].load, w.SweepLoad))
+    by_age = sorted(range(len(both.answers)), key=lambda index: isinstance(both.answers[index].load, w.RangeScanLoad))
     for answer in [both.answers[index] for index in by_age]:
         both.answer(both.answers.index(answer))
     both.check_at_rest()
@@ -152,19 +152,19 @@ def test_a_sweep_does_not_bring_back_the_properties_that_it_has_read() -> None:
         both.begin_commit()
         both.advance(40)
         both.end_commit()
-        (index,) = [index for index in both.runnable() if isinstance(both.loads[index][1], w.SweepLoad)]
+        (index,) = [index for index in both.runnable() if isinstance(both.loads[index][1], w.RangeScanLoad)]
         both.run_load(index)
-        sweep = both.answers[0]
+        range_scan = both.answers[0]
         both.settle(0, c.Outcome.ABANDON, [both.delivered[-1][1]], properties={"p": 1})
         while both.runnable():
             both.run_load(0)
-        for answer in [answer for answer in both.answers if answer is not sweep]:
+        for answer in [answer for answer in both.answers if answer is not range_scan]:
             both.answer(both.answers.index(answer))
         if again:
             (entry,) = both.machine.state.subqueues[0].ready._returned
             entry[1].data = None  # as after another delivery
             both.machine.state.subqueues[0].ready.size_bytes = 0
-        both.answer(both.answers.index(sweep))
+        both.answer(both.answers.index(range_scan))
         both.check_at_rest()
         (item,) = both.model.queues[1]
         assert item.changes["p"] == 1

@@ -116,7 +116,7 @@ def test_what_waits_to_be_forwarded_does_not_expire_and_does_when_it_no_longer_w
     partition.follow(PLAIN)
     assert partition.next_deadline_ms() == 0
     (load,) = partition.handle(c.Tick(), 60).loads
-    assert isinstance(load, w.SweepLoad)
+    assert isinstance(load, w.RangeScanLoad)
 
 
 def test_what_can_not_go_on_is_a_transfer_dead_letter() -> None:

@@ -22,14 +22,14 @@ def filled(*positions: int) -> ReadyQueue:
 def test_returned_entry_goes_before_later_arrivals() -> None:
     queue = filled(1, 2, 5)
     first = queue.pop()
-    queue.put_back(entry(4))
-    queue.put_back(first)
+    queue.requeue(entry(4))
+    queue.requeue(first)
     assert [queue.pop().pos for _ in range(len(queue))] == [1, 2, 4, 5]
 
 
 def test_head_is_what_pop_takes_and_empty_has_none() -> None:
     queue = filled(3)
-    queue.put_back(entry(2))
+    queue.requeue(entry(2))
     for pos in (2, 3):
         head = queue.head()
         assert head is not None
@@ -42,7 +42,7 @@ def test_head_is_what_pop_takes_and_empty_has_none() -> None:
 def test_entries_without_body_weigh_nothing_until_it_is_back() -> None:
     queue = filled(1)
     bodyless = entry(2, None)
-    queue.put_back(bodyless)
+    queue.requeue(bodyless)
     assert queue.size_bytes == 4
     assert queue.bodyless(5) == [bodyless]
     queue.attach_body(bodyless, b"data")
@@ -53,14 +53,14 @@ def test_entries_without_body_weigh_nothing_until_it_is_back() -> None:
 def test_bodyless_answers_the_lowest_first() -> None:
     queue = ReadyQueue()
     for pos in (9, 3, 6):
-        queue.put_back(entry(pos, None))
+        queue.requeue(entry(pos, None))
     assert [e.pos for e in queue.bodyless(2)] == [3, 6]
 
 
 def test_removed_entries_take_their_bytes_along() -> None:
     queue = ReadyQueue()
     for pos in (9, 3, 6):
-        queue.put_back(entry(pos))
+        queue.requeue(entry(pos))
     assert sorted(e.pos for e in queue.remove({3, 9, 77})) == [3, 9]
     assert queue.size_bytes == 4
     assert queue.pop().pos == 6
@@ -75,6 +75,6 @@ def test_any_mixture_comes_out_in_order(moves: list[bool], random: object) -> No
         if take and queue:
             out.append(queue.pop())
         elif out:
-            queue.put_back(out.pop(random.randrange(len(out))))  # type: ignore[attr-defined]
+            queue.requeue(out.pop(random.randrange(len(out))))  # type: ignore[attr-defined]
     rest = [queue.pop().pos for _ in range(len(queue))]
     assert rest == sorted(set(range(15)) - {e.pos for e in out})

@@ -32,7 +32,7 @@ from partibus.amqp.codec.types import (
 )
 from partibus.amqp.errors import DecodeError
 from partibus.message import pack, with_hop
-from partibus.partition.protocol.ports import FINISHED, EntryState, Fate
+from partibus.partition.protocol.ports import FINISHED, Disposition, EntryState
 from partibus.spark import sections
 from partibus.spark.decoding import Origin, decode_columns
 from partibus.spark.schema import STATES
@@ -184,7 +184,7 @@ def test_states_have_names(state: int, name: str) -> None:
 
 
 def test_states_are_those_of_the_broker() -> None:
-    finished = {FINISHED + fate: fate.name.lower() for fate in Fate}
+    finished = {FINISHED + disposition: disposition.name.lower() for disposition in Disposition}
     assert {state.value: state.name.lower() for state in EntryState} | finished == STATES
     assert COMPLETED == FINISHED
 

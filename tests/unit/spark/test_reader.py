@@ -11,7 +11,7 @@ import pytest
 
 from partibus.client.errors import AccessDenied, Busy, ClientError, ConnectFailed, ConnectionLost, NotFound, Throttled
 from partibus.client.ranges import Frame, PartitionMap
-from partibus.spark import patience
+from partibus.spark import retry_policy
 from partibus.spark.connections import close_idle
 from partibus.spark.errors import DataLossError, OptionError, PlanError, ReadError
 from partibus.spark.options import Options
@@ -282,11 +282,11 @@ def test_exclusive_reader_takes_what_a_commit_would_complete(namespace: Simulate
 
 def test_throttling_is_borne_longer_than_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
+    monkeypatch.setattr(retry_policy, "time", SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append))
     waited_s = {}
     for error in (Busy("no store"), Throttled("50009")):
         slept.clear()
-        one = patience.Patience(10_000)
+        one = retry_policy.RetryPolicy(10_000)
         while not one.has_ended(error):
             pass
         waited_s[type(error)] = sum(slept)

@@ -8,8 +8,8 @@ from typing import Never, cast
 
 import pytest
 
+from partibus.spark.dispositions import Open, complete_dispositions
 from partibus.spark.errors import OffsetError, OptionError, PlanError
-from partibus.spark.fates import Open, complete_fates
 from partibus.spark.listener import CommitListener
 from partibus.spark.offsets import Offset
 from partibus.spark.tail import committed_offsets, complete_tail
@@ -106,7 +106,7 @@ def test_tail_of_fates_that_can_not_be_completed_is_an_error(tmp_path: Path, nam
 
     folder = checkpoint(tmp_path / "c", [text(5, "fates of entity-1")], 1)
     with pytest.raises(PlanError, match="nobody listens"):
-        complete_fates(folder, options(namespace, outageTimeoutMs="0"), open_client=nobody)
+        complete_dispositions(folder, options(namespace, outageTimeoutMs="0"), open_client=nobody)
     found = checkpoint(tmp_path / "messages", [text(5)], 1)
     with pytest.raises(OffsetError, match="of the messages of 'q'"):
-        complete_fates(found, options(namespace), open_client=cast("Open", SimulatedClient))
+        complete_dispositions(found, options(namespace), open_client=cast("Open", SimulatedClient))

@@ -25,7 +25,7 @@ LOOK_S = 0.01
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def retry_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop waits for a writer that has only begun to start, as long as that takes on a busy machine."""
     monkeypatch.setattr(feed_module, "CLOSE_S", WAIT_S)
 

@@ -22,14 +22,14 @@ from partibus.testing.simulated_host import SimulatedHost, Timeline
 ROW = 3
 
 
-class Heard:
+class HeartbeatReply:
     """A recorder of one store that keeps what it is told."""
 
     def __init__(self) -> None:
         self.rows = self.dropped = 0
         self.told: list[tuple[Any, ...]] = []
 
-    def of_store(self) -> Heard:
+    def of_store(self) -> HeartbeatReply:
         return self
 
     def noted(self, row: int, notes: list[Note], now_ms: int, commit: int) -> None:
@@ -67,7 +67,7 @@ class Broker:
     def __init__(self) -> None:
         FailingStore.fails = False
         self.timeline = Timeline()
-        self.heard = Heard()
+        self.heard = HeartbeatReply()
         self.options = PartitionOptions(size_bytes_max=200, lock_duration_ms=1_000)
         disk = MemoryDisk()
 

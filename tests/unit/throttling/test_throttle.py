@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from partibus.testing.simulated_host import Timeline
-from partibus.throttling.account import PATIENCE_MS, RETRY_MS
+from partibus.throttling.account import EVENTUALLY_MS, RETRY_MS
 from partibus.throttling.allocator import Allocator, Ask, Grant
 from partibus.throttling.counters import Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
@@ -149,7 +149,7 @@ class TestElsewhere:
         answers: list[int] = []
         bank.delay_ms = None
         assert throttle.admit_sends([1], 0, answers.append) is None
-        run(timeline, PATIENCE_MS - 1)
+        run(timeline, EVENTUALLY_MS - 1)
         assert answers == []
         run(timeline, 2)
         assert answers == [0]
@@ -174,15 +174,15 @@ class TestElsewhere:
         answers: list[int] = []
         bank.away = True
         assert throttle.admit_sends([1], 0, answers.append) is None
-        run(timeline, PATIENCE_MS + 1)
+        run(timeline, EVENTUALLY_MS + 1)
         assert answers == [0]
 
     def test_a_late_answer_is_good_for_who_asks_then(self, timeline: Timeline, bank: Bank) -> None:
         throttle = Throttle(SETTINGS, timeline, timeline.call_later, bank)
         answers: list[int] = []
-        bank.delay_ms = PATIENCE_MS + 50
+        bank.delay_ms = EVENTUALLY_MS + 50
         throttle.admit_sends([4], 0, answers.append)
-        run(timeline, PATIENCE_MS + 60)
+        run(timeline, EVENTUALLY_MS + 60)
         assert answers == [0]
         assert throttle.admit_sends([3], 0, unheard) == 1
 

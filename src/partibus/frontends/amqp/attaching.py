@@ -7,9 +7,9 @@ from partibus.amqp.codec.types import Symbol, ULong
 from partibus.errors import InvalidOperation, PartibusError, QuotaExceeded, Unsupported
 from partibus.frontends.amqp.claims import CbsNode
 from partibus.frontends.amqp.errors import amqp_error
-from partibus.frontends.amqp.handing_out import HandingOut
 from partibus.frontends.amqp.incoming import TRANSFER_DESTINATION, IncomingLink
 from partibus.frontends.amqp.ingress import BATCH_LEEWAY_BYTES
+from partibus.frontends.amqp.link_context import LinkContext
 from partibus.frontends.amqp.links import Links
 from partibus.frontends.amqp.management import EntityManagement, NamespaceManagement
 from partibus.frontends.amqp.node import Node, ReplyLinks, RequestLink
@@ -40,7 +40,7 @@ class Attaching:
         state: ConnectionState,
         links: Links,
         replies: ReplyLinks,
-        handing_out: HandingOut,
+        link_context: LinkContext,
         sessions: Holds,
     ) -> None:
         self._namespaces = namespaces
@@ -48,9 +48,9 @@ class Attaching:
         self._broker = state.broker
         self._links = links
         self._replies = replies
-        self._handing_out = handing_out
+        self._link_context = link_context
         self._sessions = sessions
-        self._flush = handing_out.flush
+        self._flush = link_context.flush
 
     def attach(self, link: Link) -> None:
         """Accept the link or refuse it by name, before any state exists."""
@@ -144,7 +144,7 @@ class Attaching:
                 link,
                 entity,
                 address.subqueue,
-                self._handing_out,
+                self._link_context,
                 delete=link.snd_settle_mode == SETTLED,
             )
         else:
@@ -152,7 +152,7 @@ class Attaching:
                 link,
                 entity,
                 session_filter,
-                self._handing_out,
+                self._link_context,
                 self._sessions,
                 self._state.call_later,
                 wait_ms=wait_ms,

@@ -17,12 +17,12 @@ from partibus.frontends.amqp.operations import (
     cluster,
     cursors,
     entities,
+    fault_injection,
     namespaces,
     peek,
     policies,
     ranges,
     receive_deferred,
-    rehearsal,
     renew_lock,
     rules,
     schedule_message,
@@ -81,7 +81,7 @@ ENTITY_OPERATIONS: dict[str, _Entry] = {
     ranges.PARTITIONS: _Entry(Right.LISTEN, ranges.partitions),
     ranges.WAIT: _Entry(Right.LISTEN, ranges.wait),
     ranges.READ_RANGE: _Entry(Right.LISTEN, ranges.read_range),
-    ranges.READ_FATES: _Entry(Right.LISTEN, ranges.read_fates),
+    ranges.READ_DISPOSITIONS: _Entry(Right.LISTEN, ranges.read_dispositions),
     cursors.OPEN: _Entry(Right.LISTEN, cursors.open_cursor),
     cursors.ADVANCE: _Entry(Right.LISTEN, cursors.advance_cursor),
     cursors.CLOSE: _Entry(Right.LISTEN, cursors.close_cursor),
@@ -104,17 +104,17 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     policies.SET: policies.set_one,
     policies.REGENERATE: policies.regenerate,
     policies.DELETE: policies.delete,
-    rehearsal.FAIL: rehearsal.fail,
-    rehearsal.SLOW: rehearsal.slow,
-    rehearsal.HEAL: rehearsal.heal,
-    rehearsal.LIST: rehearsal.list_all,
+    fault_injection.FAIL: fault_injection.fail,
+    fault_injection.SLOW: fault_injection.slow,
+    fault_injection.HEAL: fault_injection.heal,
+    fault_injection.LIST: fault_injection.list_all,
 }
 """The operations on a namespace; each needs Manage."""
 
-REHEARSALS = frozenset((rehearsal.FAIL, rehearsal.SLOW, rehearsal.HEAL, rehearsal.LIST))
+FAULT_INJECTIONS = frozenset((fault_injection.FAIL, fault_injection.SLOW, fault_injection.HEAL, fault_injection.LIST))
 """The fault injection operations. They cost nothing: an operator must always be able to end a fault."""
 
-OPERATORS = REHEARSALS | {policies.LIST, policies.SET, policies.REGENERATE, policies.DELETE}
+OPERATORS = FAULT_INJECTIONS | {policies.LIST, policies.SET, policies.REGENERATE, policies.DELETE}
 """Operations that show or make keys, or concern all stores: not for grants that do not operate (`Grant.operates`)."""
 
 SERVER_OPERATIONS: dict[str, OnServer] = {
@@ -219,10 +219,10 @@ class NamespaceManagement:
             operation(self._broker, request.body, respond)
 
         uses = self._broker.throttle.uses
-        if uses is not None and request.operation not in REHEARSALS:
+        if uses is not None and request.operation not in FAULT_INJECTIONS:
             uses.add("", client_name(self._client), Operation.MANAGEMENT, 1, 1)
 
-        if request.operation in REHEARSALS:
+        if request.operation in FAULT_INJECTIONS:
             go_on()
         else:
             if_paid(self._broker.throttle, Operation.MANAGEMENT, 1, respond, go_on)

@@ -17,7 +17,7 @@ from partibus.errors import (
 )
 from partibus.frontends.amqp.egress import encoder_for
 from partibus.frontends.amqp.errors import amqp_error
-from partibus.frontends.amqp.handing_out import HandingOut
+from partibus.frontends.amqp.link_context import LinkContext
 from partibus.frontends.amqp.outcomes import Settlement, check_delay, check_target, settlement_of
 from partibus.message import DeliveryEncoder
 from partibus.namespace.addresses import subqueue_path
@@ -55,7 +55,7 @@ class OutgoingLink:
         link: Sender,
         entity: Entity,
         kind: int,
-        common: HandingOut,
+        common: LinkContext,
         *,
         delete: bool,
         make_source: MakeSource | None = None,
@@ -70,7 +70,7 @@ class OutgoingLink:
         self._throttle = common.throttle
         self._ordered = entity.queue.requires_session and kind == SubqueueKind.ACTIVE
         self._limits = common.limits
-        self._held_back = common.held_back
+        self._congested_links = common.congested_links
         self._completions = common.completions
         self._delete = delete
         self._asked = 0
@@ -134,7 +134,7 @@ class OutgoingLink:
                 # This credit came with the drain: available messages must come before the answer (section 4.5).
                 self._ask(wanted)
             self._source.stop(self._stopped)
-        elif wanted > 2 * self._asked and not self._held_back.holds_back(self):
+        elif wanted > 2 * self._asked and not self._congested_links.holds_back(self):
             # Do not ask for each message: ask again when half of the wanted messages are still to come.
             self._ask(wanted)
 
@@ -271,7 +271,7 @@ class OutgoingLink:
             taken = self._send(items)
             if taken < len(items):
                 self._held.extend(items[taken:])
-                self._held_back.wait(self)
+                self._congested_links.wait(self)
         self._flush()
         if not self._stopping:
             self.on_credit()
@@ -296,7 +296,7 @@ class OutgoingLink:
             for _ in range(taken):
                 held.popleft()
             if held:
-                self._held_back.wait(self)
+                self._congested_links.wait(self)
 
     def _on_failed(self, error: PartibusError) -> None:
         is_told = isinstance(error, SessionLockLost | ReadExclusively)
@@ -430,7 +430,7 @@ class OutgoingLink:
         if self._closed:
             return
         self._closed = True
-        self._held_back.forget(self)
+        self._congested_links.forget(self)
         self._throttle.leave(self)
         self._entity.leave(self)
         self._source.close()

@@ -33,10 +33,10 @@ from partibus.frontends.admission import SignIns, policy_of
 from partibus.frontends.amqp.attaching import Attaching
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.completions import Completions
+from partibus.frontends.amqp.congested_links import CongestedLinks
 from partibus.frontends.amqp.errors import amqp_error
-from partibus.frontends.amqp.handing_out import HandingOut
-from partibus.frontends.amqp.held_back import HeldBack
 from partibus.frontends.amqp.ingress import Ingress
+from partibus.frontends.amqp.link_context import LinkContext
 from partibus.frontends.amqp.links import Links
 from partibus.frontends.amqp.node import REPLY_BYTES_MAX, ReplyLinks
 from partibus.frontends.amqp.operations.request import CallLater, ConnectionState
@@ -108,7 +108,7 @@ class Peer:
         self._claims_end_s: int | None = None
         self._ingress = ingress
         self._flush = flush
-        self._held_back = HeldBack(congested)
+        self._congested_links = CongestedLinks(congested)
         self._call_later = call_later
         self._sessions = Holds()
         broker = namespaces.default
@@ -135,11 +135,11 @@ class Peer:
         self._state = ConnectionState(
             broker, self._claims, self._ingress, self._sessions, self._transactions, self._call_later
         )
-        handing_out = HandingOut(
+        link_context = LinkContext(
             self._transactions,
             broker.throttle,
             broker.limits.connection,
-            self._held_back,
+            self._congested_links,
             self._completions,
             self._flush,
         )
@@ -148,7 +148,7 @@ class Peer:
             self._state,
             self._links,
             self._replies,
-            handing_out,
+            link_context,
             self._sessions,
         )
 
@@ -196,7 +196,7 @@ class Peer:
     def resume(self) -> None:
         """Send replies and ask for more messages: there is room again on the connection."""
         self._replies.resume()
-        self._held_back.resume()
+        self._congested_links.resume()
 
     def close(self, error: AmqpError | None) -> None:
         """End the connection from the server's side."""

@@ -17,7 +17,7 @@ from partibus.frontends.amqp.peer import Peer
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
 from partibus.units.account import Account
-from partibus.units.turns import PIECE_BYTES, Turns
+from partibus.units.fair_scheduler import PIECE_BYTES, FairScheduler
 
 if TYPE_CHECKING:
     from partibus.frontends.origins import Origins
@@ -64,7 +64,7 @@ class PeerProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._flushing = False
         self._congested = False
-        self._held_back = False
+        self._congested_links = False
         self._reading = True
         self._awaiting_relief = False
         self._later = bytearray()
@@ -73,7 +73,7 @@ class PeerProtocol(asyncio.Protocol):
         """Whether the connection is queued in the fair scheduler."""
         self._lost = False
         """Whether the peer has been told that the connection is lost."""
-        self._turns = server.turns
+        self._scheduler = server.scheduler
         self._ticker: asyncio.TimerHandle | None = None
 
     # -- the transport's calls ---------------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ class PeerProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle bytes from the client."""
         account = self.peer.account
-        turns = self._turns
-        if self._waits or not turns.begin(account):
+        scheduler = self._scheduler
+        if self._waits or not scheduler.begin(account):
             self._later += data
             self._wait_for_turn()
         else:
@@ -117,7 +117,7 @@ class PeerProtocol(asyncio.Protocol):
                 # Immediate answers leave before output for other connections, which waits for the end of the turn: a
                 # sender to an express queue gets its answer before its receiver is woken.
                 self._flush()
-            turns.end(account, len(data) + WRITE_BYTES)
+            scheduler.end(account, len(data) + WRITE_BYTES)
             if self.peer.connection.more_to_read:
                 self._wait_for_turn()
         self._balance_reading()
@@ -158,7 +158,7 @@ class PeerProtocol(asyncio.Protocol):
     def _wait_for_turn(self) -> None:
         if not self._waits:
             self._waits = True
-            self._turns.add(self)
+            self._scheduler.add(self)
 
     def _take(self, data: bytes) -> None:
         try:
@@ -216,7 +216,7 @@ class PeerProtocol(asyncio.Protocol):
     def _is_congested(self) -> bool:
         """Tell whether too much is unsent, in the transport or in this turn of the loop."""
         if self._congested or self.peer.connection.bytes_buffered > self._limits.outgoing_bytes:
-            self._held_back = True
+            self._congested_links = True
             return True
         return False
 
@@ -224,7 +224,7 @@ class PeerProtocol(asyncio.Protocol):
         """Schedule one write for all output of this turn of the loop."""
         if not self._flushing:
             self._flushing = True
-            self._turns.soon(self._flush)
+            self._scheduler.soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -234,8 +234,8 @@ class PeerProtocol(asyncio.Protocol):
         if data:
             self._transport.write(data)
             self.peer.account.moved += len(data) + WRITE_BYTES
-        if self._held_back and not self._congested:
-            self._held_back = False
+        if self._congested_links and not self._congested:
+            self._congested_links = False
             self.peer.resume()
             self._flush_soon()
         if not self.peer.connection.is_closed:
@@ -317,7 +317,7 @@ class AmqpServer:
         self,
         namespaces: Namespaces,
         loop: asyncio.AbstractEventLoop,
-        turns: Turns | None = None,
+        scheduler: FairScheduler | None = None,
         admission: Admission | None = None,
     ) -> None:
         """Prepare to listen.
@@ -341,7 +341,7 @@ class AmqpServer:
         self.loop = loop
         self.ingress = Ingress(_message_ids())
         self.protocols: set[PeerProtocol] = set()
-        self.turns = turns or Turns(loop.call_soon, perf_counter_ns)
+        self.scheduler = scheduler or FairScheduler(loop.call_soon, perf_counter_ns)
         self._listener: asyncio.Server | None = None
         self._watched: set[Broker] = set()
         for broker in namespaces:

@@ -17,7 +17,7 @@ from partibus.amqp import Disposed, Sender, Source
 from partibus.amqp.codec.types import Symbol
 from partibus.errors import ArgumentError, EntityDisabled, EntityNotFound, PartibusError, SessionLockLost
 from partibus.frontends.amqp.errors import amqp_error
-from partibus.frontends.amqp.handing_out import HandingOut
+from partibus.frontends.amqp.link_context import LinkContext
 from partibus.frontends.amqp.operations.request import CallLater, HeldSession
 from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.frontends.amqp.session_filter import SessionFilter
@@ -82,7 +82,7 @@ class SessionLink:
         link: Sender,
         entity: Entity,
         wanted: SessionFilter,
-        common: HandingOut,
+        common: LinkContext,
         holds: Holds,
         call_later: CallLater,
         *,

@@ -13,7 +13,7 @@ from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.protocol.load_requests import Consume
 from partibus.partition.protocol.notes import COMPLETE
-from partibus.partition.protocol.ports import EntryRow, EntryState, Fate
+from partibus.partition.protocol.ports import Disposition, EntryRow, EntryState
 from partibus.partition.protocol.replies import CursorLost
 
 SLICE_ENTRIES = 4_096
@@ -23,23 +23,23 @@ SLICE_ENTRIES = 4_096
 def consumed(
     state: PartitionState,
     subqueue: Subqueue,
-    sweep: Consume,
+    range_scan: Consume,
     rows: list[tuple[EntryRow, int]],
     now_ms: int,
     step: Step,
 ) -> bool:
     """The rows came; True when the sweep has come to its end."""
-    command = sweep.command
+    command = range_scan.command
     cursor = find(subqueue, command.name)
     if cursor is None or not cursor.until_ms or cursor.epoch != command.epoch:
         step.replies.append(CursorLost(command.request, why_lost(cursor, command.name, command.epoch)))
         return True
     # First the cursor, or what it completes would be kept for it.
-    reached = rows[-1][0].pos + 1 if rows else sweep.to_pos
+    reached = rows[-1][0].pos + 1 if rows else range_scan.to_pos
     if command.only:
         chosen = set(command.only)
         rows = [row for row in rows if row[0].pos in chosen]
-        sweep.from_pos = reached
+        range_scan.from_pos = reached
     elif reached > cursor.position:
         cursor.position = reached
         moved(subqueue, cursor, now_ms, step)
@@ -50,16 +50,16 @@ def consumed(
     state.tally.completed += len(entries)
     if entries:
         step.notes.append((COMPLETE, subqueue.kind, entries, None))
-    state.remove(subqueue.kind, entries, Fate.CONSUMED, step)
-    if reached < sweep.to_pos:
+    state.remove(subqueue.kind, entries, Disposition.CONSUMED, step)
+    if reached < range_scan.to_pos:
         return False
     step.replies.append(opened(state, command.request, subqueue, cursor))
     begin_clearing(subqueue, step)
     return True
 
 
-def from_here(subqueue: Subqueue, sweep: Consume) -> None:
+def from_here(subqueue: Subqueue, range_scan: Consume) -> None:
     """Begin where the cursor is now: those before may have moved it."""
-    cursor = find(subqueue, sweep.command.name)
-    if cursor is not None and not sweep.command.only:
-        sweep.from_pos = cursor.position
+    cursor = find(subqueue, range_scan.command.name)
+    if cursor is not None and not range_scan.command.only:
+        range_scan.from_pos = cursor.position

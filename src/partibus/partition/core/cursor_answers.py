@@ -36,7 +36,7 @@ def opened(
         cursor.epoch if cursor.until_ms else 0,
         cursor.until_ms,
         cursor.position,
-        cursor.fate_position,
+        cursor.disposition_position,
         cursor.complete_from,
         end_of(state, subqueue),
         made,
@@ -47,7 +47,7 @@ def cursor_infos(state: PartitionState) -> list[CursorInfo]:
     """All cursors of the partition."""
     return [
         CursorInfo(
-            kind, cursor.name, cursor.position, cursor.fate_position, cursor.complete_from,
+            kind, cursor.name, cursor.position, cursor.disposition_position, cursor.complete_from,
             cursor.epoch if cursor.until_ms else 0, cursor.until_ms, cursor.moved_ms, cursor.bound_bytes,
         )
         for kind, subqueue in state.subqueues.items()

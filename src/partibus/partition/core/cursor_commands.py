@@ -5,23 +5,23 @@ from partibus.partition.core.cursors import CURSORS_MAX, Cursor, Cursors
 from partibus.partition.core.events import CursorDropped, CursorSet
 from partibus.partition.core.exclusive import is_going_on, let_go, locked, pause, take
 from partibus.partition.core.forwarding import forwards
+from partibus.partition.core.range_scans import add_range_scan
 from partibus.partition.core.retention import begin_clearing, cursors_of
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
-from partibus.partition.core.sweeps import add_sweep
 from partibus.partition.protocol.commands import (
     EARLIEST,
     LATEST,
     AdvanceCursor,
     CloseCursor,
     OpenCursor,
-    ReadFates,
+    ReadDispositions,
     ReadRange,
 )
-from partibus.partition.protocol.load_requests import Consume, FatesLoad, RangeLoad
-from partibus.partition.protocol.ports import FateRow, RangeFrame
-from partibus.partition.protocol.replies import CursorLost, CursorRefused, Done, FatesRead, RangeRead
+from partibus.partition.protocol.load_requests import Consume, DispositionsLoad, RangeLoad
+from partibus.partition.protocol.ports import DispositionRow, RangeFrame
+from partibus.partition.protocol.replies import CursorLost, CursorRefused, DispositionsRead, Done, RangeRead
 
 
 def open_cursor(state: PartitionState, command: OpenCursor, now_ms: int, step: Step) -> None:
@@ -65,19 +65,19 @@ def advance_cursor(state: PartitionState, command: AdvanceCursor, now_ms: int, s
     if cursor is None or not _may(cursor, command.epoch):
         step.replies.append(CursorLost(command.request, why_lost(cursor, command.name, command.epoch)))
         return
-    fate_position = min(command.fate_position, state.next_number)
-    if 0 <= cursor.fate_position < fate_position:
-        cursor.fate_position = fate_position
+    disposition_position = min(command.disposition_position, state.next_number)
+    if 0 <= cursor.disposition_position < disposition_position:
+        cursor.disposition_position = disposition_position
         moved(subqueue, cursor, now_ms, step)
     if command.only:
         if cursor.until_ms:
-            add_sweep(state, subqueue, Consume(command, command.only[0], command.only[-1] + 1), step)
+            add_range_scan(state, subqueue, Consume(command, command.only[0], command.only[-1] + 1), step)
         else:
             step.replies.append(CursorLost(command.request, f"cursor {command.name!r} does not read exclusively"))
         return
     to_pos = min(command.position, end_of(state, subqueue))
     if to_pos > cursor.position and cursor.until_ms:
-        add_sweep(state, subqueue, Consume(command, cursor.position, to_pos), step)
+        add_range_scan(state, subqueue, Consume(command, cursor.position, to_pos), step)
         return
     if to_pos > cursor.position:
         cursor.position = to_pos
@@ -130,26 +130,26 @@ def range_loaded(state: PartitionState, load: RangeLoad, frame: RangeFrame, step
     step.replies.append(RangeRead(command.request, frame.count, frame.next_pos, frame.data, complete_from))
 
 
-def read_fates(state: PartitionState, command: ReadFates, now_ms: int, step: Step) -> None:
+def read_dispositions(state: PartitionState, command: ReadDispositions, now_ms: int, step: Step) -> None:
     """Only for a cursor: else the log may be cut anywhere."""
     cursor = find(state.subqueues[command.kind], command.cursor)
-    if cursor is None or cursor.fate_position < 0:
+    if cursor is None or cursor.disposition_position < 0:
         why = why_lost(None, command.cursor, 0)
         if cursor is not None:
             why = f"cursor {command.cursor!r} does not read fates: open it with them, and they are logged from then on"
         step.replies.append(CursorLost(command.request, why))
         return
-    step.loads.append(FatesLoad(command))
+    step.loads.append(DispositionsLoad(command))
 
 
-def fates_loaded(command: ReadFates, rows: list[FateRow], step: Step) -> None:
+def dispositions_loaded(command: ReadDispositions, rows: list[DispositionRow], step: Step) -> None:
     """As they are."""
-    step.replies.append(FatesRead(command.request, rows))
+    step.replies.append(DispositionsRead(command.request, rows))
 
 
 def _must_wait(state: PartitionState, subqueue: Subqueue, command: OpenCursor) -> bool:
     """Something is in hands that it can't be, or is not to be, taken out of."""
-    if subqueue.doomed or is_going_on(subqueue):
+    if subqueue.pending_dead_letters or is_going_on(subqueue):
         return True
     return not command.revoke and locked(state, subqueue)[0] > 0
 
@@ -167,8 +167,8 @@ def _make(state: PartitionState, subqueue: Subqueue, command: OpenCursor, now_ms
 def _follow(state: PartitionState, cursor: Cursor, command: OpenCursor) -> None:
     """What its reader may ask for anew each time."""
     cursor.bound_bytes = command.bound_bytes
-    if command.fates and cursor.fate_position < 0:
-        cursor.fate_position = state.next_number
+    if command.dispositions and cursor.disposition_position < 0:
+        cursor.disposition_position = state.next_number
 
 
 def _may(cursor: Cursor, epoch: int) -> bool:

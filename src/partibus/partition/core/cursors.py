@@ -30,8 +30,8 @@ class Cursor:
         "bound_bytes",
         "complete_from",
         "created_ms",
+        "disposition_position",
         "epoch",
-        "fate_position",
         "moved_ms",
         "name",
         "position",
@@ -41,7 +41,7 @@ class Cursor:
     def __init__(self, name: str, position: int, now_ms: int) -> None:
         self.name = name
         self.position = position
-        self.fate_position = -1
+        self.disposition_position = -1
         self.complete_from = 0
         self.bound_bytes = 0
         self.created_ms = now_ms
@@ -60,7 +60,7 @@ class Cursor:
     def row(self, subqueue: int) -> CursorRow:
         """Its row as it is now; ``subqueue``: the key."""
         return CursorRow(
-            subqueue, self.name, self.position, self.fate_position, self.complete_from, self.bound_bytes,
+            subqueue, self.name, self.position, self.disposition_position, self.complete_from, self.bound_bytes,
             self.created_ms, self.moved_ms, self.epoch, self.until_ms,
         )  # fmt: skip
 
@@ -73,9 +73,9 @@ class Cursors:
         "by_name",
         "cleared_to",
         "clearing",
+        "dispositions_forgotten_to",
+        "dispositions_from",
         "exclusive",
-        "fates_forgotten_to",
-        "fates_from",
         "keep_from",
         "passed_to",
         "paused_by",
@@ -98,7 +98,7 @@ class Cursors:
         self.retained_bytes = retained.size_bytes if retained else 0
         self.keep_from = NOWHERE
         """What leaves its place from here on stays readable."""
-        self.fates_from = NOWHERE
+        self.dispositions_from = NOWHERE
         """Lines of the log of fates are kept from this number on; nobody reads it: none is written."""
         self.bound_bytes = 0
         """What finished entries may take up."""
@@ -106,7 +106,7 @@ class Cursors:
         """Below, an entry that becomes active again would be unread for ever by a cursor that completes what it passes:
         it gets a new place at the end."""
         self.cleared_to = 0
-        self.fates_forgotten_to = 0
+        self.dispositions_forgotten_to = 0
         """No line of the log below this number is left, as far as is known."""
         self.clearing = False
         """Rows are being read for the janitor."""
@@ -115,19 +115,19 @@ class Cursors:
 
     def refresh(self) -> None:
         """A cursor came, moved or went."""
-        keep_from = fates_from = NOWHERE
+        keep_from = dispositions_from = NOWHERE
         bound_bytes = passed_to = 0
         for cursor in self.by_name.values():
             if cursor.bound_bytes:  # else nothing is kept for it
                 keep_from = min(keep_from, cursor.position)
                 bound_bytes = max(bound_bytes, cursor.bound_bytes)
-            if cursor.fate_position >= 0:
-                fates_from = min(fates_from, cursor.fate_position)
+            if cursor.disposition_position >= 0:
+                dispositions_from = min(dispositions_from, cursor.disposition_position)
             if cursor.epoch:
                 passed_to = max(passed_to, cursor.position)
-        self.keep_from, self.fates_from = keep_from, fates_from
+        self.keep_from, self.dispositions_from = keep_from, dispositions_from
         self.bound_bytes, self.passed_to = bound_bytes, passed_to
-        self.fates_forgotten_to = min(self.fates_forgotten_to, fates_from)
+        self.dispositions_forgotten_to = min(self.dispositions_forgotten_to, dispositions_from)
 
     @property
     def excess_bytes(self) -> int:

@@ -12,7 +12,7 @@ from partibus.partition.core.step import Step
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import REWRITTEN_BODY, SubqueueKind, body_key
 from partibus.partition.protocol.notes import DEAD_LETTER, EXPIRE
-from partibus.partition.protocol.ports import Fate
+from partibus.partition.protocol.ports import Disposition
 
 MAX_DELIVERIES_REASON = "MaxDeliveryCountExceeded"
 EXPIRED_REASON = "TTLExpiredException"
@@ -63,7 +63,7 @@ def dead_letter(
         step.events.append(Moved(kind, to_kind, kept, kept=True))
         count_kept(subqueue, [old for old, _ in kept], step)
     if subqueue.cursors is not None:
-        log(subqueue, entries, Fate.DEAD_LETTERED, step, state.take_number)
+        log(subqueue, entries, Disposition.DEAD_LETTERED, step, state.take_number)
     moved = [new for _, new in (pairs + kept if kept else pairs)]
     if pairs and kept:
         moved.sort(key=attrgetter("pos"))
@@ -75,7 +75,7 @@ def counts_deliveries(kind: int) -> bool:
     return kind == SubqueueKind.ACTIVE
 
 
-def is_used_up(state: PartitionState, kind: int, entry: Entry) -> bool:
+def exceeds_max_deliveries(state: PartitionState, kind: int, entry: Entry) -> bool:
     """Delivered as often as the entity allows. Nothing is ever used up in a dead-letter sub-queue."""
     return kind == SubqueueKind.ACTIVE and entry.delivery_count >= state.options.max_delivery_count
 
@@ -86,26 +86,26 @@ def is_deferred_too_often(state: PartitionState, kind: int, entry: Entry) -> boo
     return kind == SubqueueKind.ACTIVE and entry.delivery_count > state.options.max_delivery_count
 
 
-def dead_letter_used_up(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
+def dead_letter_exceeded(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
     """Move entries that were delivered too often."""
     description = f"Message could not be consumed after {state.options.max_delivery_count} delivery attempts."
     step.notes.append((DEAD_LETTER, kind, entries, None))
     dead_letter(state, kind, entries, with_reason(MAX_DELIVERIES_REASON, description), step)
 
 
-def dead_letter_doomed(state: PartitionState, kind: int, step: Step) -> None:
+def dead_letter_pending(state: PartitionState, kind: int, step: Step) -> None:
     """Move what is to go and has its body; the machine has the other bodies read."""
     subqueue = state.subqueues[kind]
-    doomed = subqueue.doomed
-    whole = [entry for entry in doomed.values() if entry.data is not None]
+    pending_dead_letters = subqueue.pending_dead_letters
+    whole = [entry for entry in pending_dead_letters.values() if entry.data is not None]
     for entry in whole:
-        del doomed[entry.pos]
+        del pending_dead_letters[entry.pos]
         if entry.session is not None and state.sessions is not None:
             state.sessions.note_changed(entry.session)
-            if subqueue.sweep is not None:
+            if subqueue.range_scan is not None:
                 subqueue.released.add(entry.session)
-    dead_letter_used_up(state, kind, whole, step)
-    if doomed:
+    dead_letter_exceeded(state, kind, whole, step)
+    if pending_dead_letters:
         step.change(subqueue)
 
 
@@ -123,7 +123,7 @@ def expire(state: PartitionState, kind: int, entries: list[Entry], step: Step) -
         step.notes.append((DEAD_LETTER, kind, entries, None))
         dead_letter(state, kind, entries, reason, step)
     else:
-        state.remove(kind, entries, Fate.EXPIRED, step)
+        state.remove(kind, entries, Disposition.EXPIRED, step)
 
 
 def with_reason(reason: str, description: str) -> dict[str, object]:

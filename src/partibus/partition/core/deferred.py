@@ -5,22 +5,22 @@ number is *claimed*, so that nobody else gets it and no row that was read meanwh
 """
 
 from partibus.partition.core.cursor_answers import held_by
-from partibus.partition.core.dead_letter import dead_letter_used_up, expire, is_deferred_too_often, is_expired
-from partibus.partition.core.lane import Lane
+from partibus.partition.core.dead_letter import dead_letter_exceeded, expire, is_deferred_too_often, is_expired
 from partibus.partition.core.locks import lock
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.retention import cursors_of
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import ReceiveDeferred
 from partibus.partition.protocol.load_requests import DeferredLoad
 from partibus.partition.protocol.notes import COMPLETE, DELIVER
-from partibus.partition.protocol.ports import EntryRow, EntryState, Fate
+from partibus.partition.protocol.ports import Disposition, EntryRow, EntryState
 from partibus.partition.protocol.replies import DeferredGranted, NotFound, SessionLost
 
 
 def receive_deferred(state: PartitionState, command: ReceiveDeferred, now_ms: int, step: Step) -> None:
     """Claim the numbers and have the rows read."""
-    if _lane(state, command, now_ms) is None:
+    if _ready_list(state, command, now_ms) is None:
         step.replies.append(SessionLost(command.request))
         return
     claimed = state.subqueues[command.kind].claimed
@@ -41,39 +41,39 @@ def deferred_loaded(
         subqueue.claimed.difference_update(command.sequences)
         step.replies.append(held_by(cursors_of(subqueue), command.request))
         return
-    lane = _lane(state, command, now_ms)
+    ready_list = _ready_list(state, command, now_ms)
     found = {
         row.sequence: row
         for row in rows
-        if row.state == EntryState.DEFERRED and (lane is None or lane.session in (None, row.session))
+        if row.state == EntryState.DEFERRED and (ready_list is None or ready_list.session in (None, row.session))
     }
     missing = [sequence for sequence in command.sequences if sequence not in found]
-    if lane is None or missing:
+    if ready_list is None or missing:
         subqueue.claimed.difference_update(command.sequences)
-        step.replies.append(SessionLost(command.request) if lane is None else NotFound(command.request, missing))
+        step.replies.append(SessionLost(command.request) if ready_list is None else NotFound(command.request, missing))
         return
     in_order = [found[sequence] for sequence in dict.fromkeys(command.sequences)]
     entries = [entry_of(row, row.data, len(row.data)) for row in in_order]
     # The partition does not watch the time of deferred entries (row C20), and a deferral moves no message.
-    used_up = [entry for entry in entries if is_deferred_too_often(state, command.kind, entry)]
-    expired = [entry for entry in entries if is_expired(command.kind, entry, now_ms) and entry not in used_up]
-    if used_up or expired:
+    exceeded = [entry for entry in entries if is_deferred_too_often(state, command.kind, entry)]
+    expired = [entry for entry in entries if is_expired(command.kind, entry, now_ms) and entry not in exceeded]
+    if exceeded or expired:
         subqueue.claimed.difference_update(command.sequences)
-        dead_letter_used_up(state, command.kind, used_up, step)
+        dead_letter_exceeded(state, command.kind, exceeded, step)
         expire(state, command.kind, expired, step)
-        step.replies.append(NotFound(command.request, [entry.sequence for entry in used_up + expired]))
+        step.replies.append(NotFound(command.request, [entry.sequence for entry in exceeded + expired]))
         return
     lock_id = until_ms = 0
     if command.delete:
         state.tally.delivered += len(entries)
         state.tally.completed += len(entries)
         step.notes += ((DELIVER, command.kind, entries, None), (COMPLETE, command.kind, entries, None))
-        state.remove(command.kind, entries, Fate.RECEIVED_AND_DELETED, step)
+        state.remove(command.kind, entries, Disposition.RECEIVED_AND_DELETED, step)
     else:
-        lock_id, until_ms = lock(state, lane, sorted(entries, key=lambda entry: entry.pos), now_ms, step)
+        lock_id, until_ms = lock(state, ready_list, sorted(entries, key=lambda entry: entry.pos), now_ms, step)
     step.replies.append(DeferredGranted(command.request, lock_id, until_ms, entries))
 
 
-def _lane(state: PartitionState, command: ReceiveDeferred, now_ms: int) -> Lane | None:
+def _ready_list(state: PartitionState, command: ReceiveDeferred, now_ms: int) -> ReadyList | None:
     """Where the lock is kept; None when the session is not held under that lock."""
-    return state.lane_under(command.kind, command.session, now_ms)
+    return state.ready_list_under(command.kind, command.session, now_ms)

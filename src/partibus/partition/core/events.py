@@ -9,7 +9,7 @@ from msgspec import Struct
 from partibus.partition.core.cursors import Cursor
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.ports import Fate
+from partibus.partition.protocol.ports import Disposition
 
 
 class Enqueued(Struct):
@@ -53,7 +53,7 @@ class Removed(Struct):
 
     kind: int
     entries: list[Entry]
-    fate: Fate | None = None
+    disposition: Disposition | None = None
     """None: they had not become active yet."""
 
 
@@ -62,7 +62,7 @@ class Kept(Struct):
 
     kind: int
     entries: list[Entry]
-    fate: Fate
+    disposition: Disposition
 
 
 class Cleared(Struct):
@@ -95,14 +95,14 @@ class CursorDropped(Struct):
     name: str
 
 
-class FatesLogged(Struct):
-    """Messages have left. Flat: number of the line, and the other columns of `partition.protocol.ports.FateRow`."""
+class DispositionsLogged(Struct):
+    """Messages have left. Flat: a line's number, and the other columns of `partition.protocol.ports.DispositionRow`."""
 
     kind: int
     rows: list[int]
 
 
-class FatesForgotten(Struct):
+class DispositionsForgotten(Struct):
     """The lines of the log from one number to another, both included, go."""
 
     kind: int
@@ -235,8 +235,8 @@ Event = (
     | RetainedCounted
     | CursorSet
     | CursorDropped
-    | FatesLogged
-    | FatesForgotten
+    | DispositionsLogged
+    | DispositionsForgotten
     | Updated
     | Rewritten
     | LockChanged

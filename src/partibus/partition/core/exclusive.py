@@ -44,11 +44,11 @@ def locked(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
     """How much is in somebody's hands, and until when: messages under lock or on their way to another entity, sessions,
     and messages that are to be dead-lettered once their bodies are there (until 0: soon)."""
     batches = [*subqueue.locks, *(batch for batch in subqueue.reservations if batch.until_ms == NEVER)]
-    count = sum(len(batch.entries) for batch in batches) + len(subqueue.doomed)
+    count = sum(len(batch.entries) for batch in batches) + len(subqueue.pending_dead_letters)
     untils = [until for batch in batches for until, _ in batch.parts() if until != NEVER]
     if subqueue.of_sessions and state.sessions is not None:
         held = [session for session in state.sessions.held.values() if session.asked is None]
-        count += len(held) + sum(len(session.lane.locks) for session in held)
+        count += len(held) + sum(len(session.ready_list.locks) for session in held)
         untils += [session.until_ms for session in held]
     return count, max(untils, default=0)
 
@@ -62,7 +62,7 @@ def pause(state: PartitionState, subqueue: Subqueue, command: c.OpenCursor, now_
     state.closed |= 1 << subqueue.kind
     for batch in [batch for batch in subqueue.reservations if batch.until_ms != NEVER]:
         for entry in batch.entries.values():
-            subqueue.ready.put_back(entry)
+            subqueue.ready.requeue(entry)
         subqueue.reservations.unlock(batch.lock_id, list(batch.entries))
     if subqueue.of_sessions:
         stop_probing(state)
@@ -160,7 +160,7 @@ def _refuse_waiting(subqueue: Subqueue, cursor: Cursor, step: Step) -> None:
 
 
 def _forget(subqueue: Subqueue) -> None:
-    subqueue.stale = subqueue.sweep is not None
+    subqueue.stale = subqueue.range_scan is not None
     subqueue.forget(is_empty=subqueue.messages == 0)
 
 
@@ -169,4 +169,4 @@ def _reopen(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
     step.change(subqueue)
     if subqueue.of_sessions and state.sessions is not None:
         for session in state.sessions.held.values():
-            step.change(session.lane)
+            step.change(session.ready_list)

@@ -7,8 +7,8 @@ from itertools import islice
 from partibus.message import Message
 from partibus.partition.core.dead_letter import dead_letter, with_reason
 from partibus.partition.core.events import Enqueued, MarkRaised, Moved
-from partibus.partition.core.lane import Lane
 from partibus.partition.core.lock_table import by_lock
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER, Subqueue
@@ -16,7 +16,7 @@ from partibus.partition.protocol.commands import Enqueue, Forwarded
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import REWRITTEN_BODY, SubqueueKind, body_key
 from partibus.partition.protocol.notes import DEAD_LETTER, FORWARD, SEND
-from partibus.partition.protocol.ports import EntryState, Fate
+from partibus.partition.protocol.ports import Disposition, EntryState
 from partibus.partition.protocol.replies import Accepted, Done
 
 
@@ -56,17 +56,17 @@ def take_over(state: PartitionState, subqueue: Subqueue, receiver: int) -> None:
     subqueue.forwarder = receiver
     for batch in [batch for batch in subqueue.reservations if batch.until_ms == NEVER]:
         for entry in batch.entries.values():
-            subqueue.ready.put_back(entry)
+            subqueue.ready.requeue(entry)
         subqueue.reservations.unlock(batch.lock_id, list(batch.entries))
 
 
-def barrier(lane: Lane) -> int:
+def barrier(ready_list: ReadyList) -> int:
     """The position up to which a forwarder may be granted entries: the first that somebody else holds."""
-    end_pos = lane.paged_up_to
-    if lane.locks:
-        held = [e.pos for batch in lane.locks for e in batch.entries.values() if e.state != EntryState.DEFERRED]
+    end_pos = ready_list.paged_up_to
+    if ready_list.locks:
+        held = [e.pos for batch in ready_list.locks for e in batch.entries.values() if e.state != EntryState.DEFERRED]
         end_pos = min([end_pos, *held])
-    for batch in lane.reservations:
+    for batch in ready_list.reservations:
         if batch.until_ms != NEVER:
             end_pos = min([end_pos, *batch.entries])
     return end_pos
@@ -85,7 +85,7 @@ def forwarded(state: PartitionState, command: Forwarded, now_ms: int, step: Step
     if command.reason is None:
         state.tally.forwarded += len(entries)
         step.notes.append((FORWARD, command.kind, entries, None))
-        state.remove(command.kind, entries, Fate.FORWARDED, step)
+        state.remove(command.kind, entries, Disposition.FORWARDED, step)
     else:
         properties = with_reason(command.reason, command.description or "")
         step.notes.append((DEAD_LETTER, command.kind, entries, None))

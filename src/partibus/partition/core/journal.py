@@ -7,10 +7,10 @@ from partibus.partition.core.events import (
     Cleared,
     CursorDropped,
     CursorSet,
+    DispositionsForgotten,
+    DispositionsLogged,
     Enqueued,
     Event,
-    FatesForgotten,
-    FatesLogged,
     IdsForgotten,
     IdsRemembered,
     Kept,
@@ -35,7 +35,14 @@ from partibus.partition.core.events import (
 )
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SHARED_BODY, SubqueueKind, entry_key, subqueue_key
-from partibus.partition.protocol.ports import BODY_COLUMNS, FATE_COLUMNS, FINISHED, Fate, SessionLockRow, Writes
+from partibus.partition.protocol.ports import (
+    BODY_COLUMNS,
+    DISPOSITION_COLUMNS,
+    FINISHED,
+    Disposition,
+    SessionLockRow,
+    Writes,
+)
 
 LOCK_SPAN_MAX = 4096
 """Positions that one lock row covers at most: 512 bytes of bitmap. Entries that came back lie anywhere below the rest,
@@ -69,7 +76,7 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
             case SessionUnlocked():
                 writes.session_locks[partition_row, event.session] = None
             case Kept():
-                _finish(subqueue_key(partition_row, event.kind), event.entries, event.fate, writes)
+                _finish(subqueue_key(partition_row, event.kind), event.entries, event.disposition, writes)
                 waited = True
             case _:
                 _record_rare(partition_row, event, writes)
@@ -112,7 +119,7 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
             before = [old for old, _ in event.pairs]
             after = [new for _, new in event.pairs]
             if event.kept:
-                _finish(subqueue_key(partition_row, event.kind), before, Fate.DEAD_LETTERED, writes)
+                _finish(subqueue_key(partition_row, event.kind), before, Disposition.DEAD_LETTERED, writes)
             else:
                 _delete(subqueue_key(partition_row, event.kind), before, writes)
             _insert(subqueue_key(partition_row, event.to_kind), after, writes, with_bodies=False)
@@ -139,7 +146,14 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
             writes.sink_batches[partition_row, event.sink] = event.batch
         case SinkIdsForgotten():
             writes.forgotten_sink_ids.append((partition_row, event.sink, event.batch, event.most))
-        case Cleared() | RetainedCounted() | CursorSet() | CursorDropped() | FatesLogged() | FatesForgotten():
+        case (
+            Cleared()
+            | RetainedCounted()
+            | CursorSet()
+            | CursorDropped()
+            | DispositionsLogged()
+            | DispositionsForgotten()
+        ):
             _record_for_cursors(partition_row, event, writes)
         case NumbersTaken():
             pass  # the counters are in every commit
@@ -147,7 +161,7 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
 
 def _record_for_cursors(
     partition_row: int,
-    event: Cleared | RetainedCounted | CursorSet | CursorDropped | FatesLogged | FatesForgotten,
+    event: Cleared | RetainedCounted | CursorSet | CursorDropped | DispositionsLogged | DispositionsForgotten,
     writes: Writes,
 ) -> None:
     subqueue = subqueue_key(partition_row, event.kind)
@@ -164,12 +178,15 @@ def _record_for_cursors(
             writes.cursors[subqueue, event.cursor.name] = event.cursor.row(subqueue)
         case CursorDropped():
             writes.cursors[subqueue, event.name] = None
-        case FatesLogged():
+        case DispositionsLogged():
             rows = event.rows
-            for start in range(0, len(rows), FATE_COLUMNS):
-                writes.fates += (entry_key(subqueue, rows[start]), *rows[start + 1 : start + FATE_COLUMNS])
-        case FatesForgotten():
-            writes.forgotten_fates.append((entry_key(subqueue, event.first), entry_key(subqueue, event.last)))
+            for start in range(0, len(rows), DISPOSITION_COLUMNS):
+                writes.dispositions += (
+                    entry_key(subqueue, rows[start]),
+                    *rows[start + 1 : start + DISPOSITION_COLUMNS],
+                )
+        case DispositionsForgotten():
+            writes.forgotten_dispositions.append((entry_key(subqueue, event.first), entry_key(subqueue, event.last)))
 
 
 def lock_rows(until_ms: int, positions: list[int]) -> list[tuple[int, int, bytes]]:
@@ -237,9 +254,9 @@ def _write_behind(subqueue: int, event: Written, writes: Writes) -> None:
         writes.lock_batches[entry_key(subqueue, lock_id)] = [row for part in parts for row in lock_rows(*part)]
 
 
-def _finish(subqueue: int, entries: list[Entry], fate: Fate, writes: Writes) -> None:
+def _finish(subqueue: int, entries: list[Entry], disposition: Disposition, writes: Writes) -> None:
     base = entry_key(subqueue, 0)
-    state = FINISHED + fate
+    state = FINISHED + disposition
     rows = writes.entry_updates
     for entry in entries:
         rows += (base | entry.pos, entry.body, state, entry.delivery_count, None)

@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from partibus.partition.core.cursor_commands import fates_loaded, range_loaded
-from partibus.partition.core.dead_letter import dead_letter_doomed
+from partibus.partition.core.cursor_commands import dispositions_loaded, range_loaded
+from partibus.partition.core.dead_letter import dead_letter_pending
 from partibus.partition.core.deferred import deferred_loaded
 from partibus.partition.core.enqueue import duplicates_found, duplicates_scanned, screen, sink_ids_found, sinks_of
-from partibus.partition.core.lane import Lane
 from partibus.partition.core.loads import inspected
+from partibus.partition.core.range_scans import swept
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.retention import clear
 from partibus.partition.core.session_locks import scanned, state_loaded
 from partibus.partition.core.session_resume import resumed
 from partibus.partition.core.settlement import settle, take_bodies
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
-from partibus.partition.core.sweeps import swept
 from partibus.partition.core.transactions import transact
 from partibus.partition.protocol.commands import Settle, Transact
 from partibus.partition.protocol.keys import SubqueueKind
@@ -22,12 +22,13 @@ from partibus.partition.protocol.load_requests import (
     BodyLoad,
     ClearLoad,
     DeferredLoad,
+    DispositionsLoad,
     DuplicateLoad,
     DuplicateScan,
-    FatesLoad,
     Loaded,
     PageLoad,
     RangeLoad,
+    RangeScanLoad,
     ScheduledCount,
     SessionListLoad,
     SessionResume,
@@ -35,9 +36,8 @@ from partibus.partition.protocol.load_requests import (
     SessionStateLoad,
     SinkCount,
     SinkLoad,
-    SweepLoad,
 )
-from partibus.partition.protocol.ports import EntryRow, Fate
+from partibus.partition.protocol.ports import Disposition, EntryRow
 from partibus.partition.protocol.replies import Rows, Sessions
 
 
@@ -50,7 +50,7 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
             _page_loaded(state, load, found, step)
         case BodyLoad():
             _bodies_loaded(state, load, found, now_ms, step)
-        case SweepLoad():
+        case RangeScanLoad():
             swept(state, load, found, now_ms, step, command.planned)
         case DeferredLoad():
             deferred_loaded(state, load.command, found, now_ms, step)
@@ -75,32 +75,32 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
             sinks_of(state).counted(load, found, now_ms)
         case RangeLoad():
             range_loaded(state, load, found, step)
-        case FatesLoad():
-            fates_loaded(load.command, found, step)
+        case DispositionsLoad():
+            dispositions_loaded(load.command, found, step)
         case ClearLoad():
             clear(state.subqueues[load.kind], load, found, step)
         case _:
             step.replies.append(Rows(load.request, found))
 
 
-def _lane(state: PartitionState, load: PageLoad | BodyLoad) -> Lane | None:
+def _ready_list(state: PartitionState, load: PageLoad | BodyLoad) -> ReadyList | None:
     """The lane that asked; None when its session has been released since."""
     if not load.holder or load.kind != SubqueueKind.ACTIVE:
         return state.subqueues[load.kind]
     session = state.sessions.by_lock.get(load.holder) if state.sessions is not None else None
-    return None if session is None else session.lane
+    return None if session is None else session.ready_list
 
 
 def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], step: Step) -> None:
     if load.edited and state.sessions is not None:
         state.sessions.end_drain(load.holder)
-    lane = _lane(state, load)
-    if lane is None:
+    ready_list = _ready_list(state, load)
+    if ready_list is None:
         return
-    lane.loading_page = False
-    if lane.page_stale:
-        lane.page_stale = False
-        step.change(lane)
+    ready_list.loading_page = False
+    if ready_list.page_stale:
+        ready_list.page_stale = False
+        step.change(ready_list)
         return
     up_to = rows[-1].pos + 1 if rows else load.end_pos
     if state.express is not None and up_to > load.end_pos:
@@ -108,8 +108,8 @@ def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], st
         rows = [row for row in rows if row.pos < load.end_pos]
         up_to = load.end_pos
     entries = [entry_of(row, row.data, len(row.data)) for row in rows]
-    lane.page_in(entries, up_to)
-    step.change(lane)
+    ready_list.page_in(entries, up_to)
+    step.change(ready_list)
 
 
 def _bodies_loaded(state: PartitionState, load: BodyLoad, bodies: list[bytes | None], now_ms: int, step: Step) -> None:
@@ -121,29 +121,29 @@ def _bodies_loaded(state: PartitionState, load: BodyLoad, bodies: list[bytes | N
         else:
             _transact(state, load.then, now_ms, step)
         return
-    lane = _lane(state, load)
-    if lane is None:
+    ready_list = _ready_list(state, load)
+    if ready_list is None:
         return
-    lane.loading_bodies = False
-    if lane.bodies_stale:
-        lane.bodies_stale = False
-        step.change(lane)
+    ready_list.loading_bodies = False
+    if ready_list.bodies_stale:
+        ready_list.bodies_stale = False
+        step.change(ready_list)
         return
-    for entry in lane.ready.bodyless(len(lane.ready)):
+    for entry in ready_list.ready.bodyless(len(ready_list.ready)):
         if entry.pos in found:
-            lane.ready.attach_body(entry, found[entry.pos])
+            ready_list.ready.attach_body(entry, found[entry.pos])
     gone = set(load.positions).difference(found)
-    lost = lane.ready.remove(gone) if gone else []  # the store has lost these bodies: see `take_bodies`
+    lost = ready_list.ready.remove(gone) if gone else []  # the store has lost these bodies: see `take_bodies`
     if load.holder == 0:
-        doomed = state.subqueues[load.kind].doomed
-        for pos, entry in list(doomed.items()):
+        pending_dead_letters = state.subqueues[load.kind].pending_dead_letters
+        for pos, entry in list(pending_dead_letters.items()):
             if entry.data is None:
                 entry.data = found.get(pos)
             if pos in gone:
-                lost.append(doomed.pop(pos))
-        dead_letter_doomed(state, load.kind, step)
-    state.remove(load.kind, lost, Fate.LOST, step)
-    step.change(lane)
+                lost.append(pending_dead_letters.pop(pos))
+        dead_letter_pending(state, load.kind, step)
+    state.remove(load.kind, lost, Disposition.LOST, step)
+    step.change(ready_list)
 
 
 def _transact(state: PartitionState, command: Transact, now_ms: int, step: Step) -> None:

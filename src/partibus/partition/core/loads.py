@@ -3,7 +3,7 @@
 from itertools import accumulate
 
 from partibus.partition.core.cursor_answers import cursor_infos
-from partibus.partition.core.lane import Lane
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import Inspect, Peek, Settle, Transact
@@ -14,77 +14,84 @@ from partibus.partition.protocol.ports import EntryState
 from partibus.partition.protocol.replies import Inspected, SubqueueInfo
 
 
-def read_ahead(state: PartitionState, lane: Lane, step: Step) -> None:
+def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None:
     """Ask for the next page when what is ready runs low, and for bodies that stand in the way."""
-    if state.closed >> lane.kind & 1:
-        if lane.doomed_waiting:
-            _load_bodies(state, lane, step)
+    if state.closed >> ready_list.kind & 1:
+        if ready_list.waiting_dead_letters:
+            _load_bodies(state, ready_list, step)
         return
     limits = state.options.limits
-    ready = lane.ready
+    ready = ready_list.ready
     head = ready.head()
     # An entry that came back from above the mark can't be handed out before the pages below it are in.
-    blocked = head is not None and head.pos >= lane.paged_up_to
+    blocked = head is not None and head.pos >= ready_list.paged_up_to
     low = 2 * len(ready) < limits.window_entries and 2 * ready.size_bytes < limits.window_bytes
-    if lane.session is not None:
+    if ready_list.session is not None:
         low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
         # Somebody who takes one message and leaves is not read ahead for.
-        low = low and (bool(lane.demands) or not lane.paged_up_to or _is_probed(state, lane))
-    if not lane.loading_page and (low or blocked):
-        if lane.in_memory:
-            if lane.tail:
-                lane.absorb_tail()
-        elif lane.has_more:
-            _load_page(state, lane, step)
-    if lane.demands or lane.doomed_waiting:
-        _load_bodies(state, lane, step)
+        low = low and (bool(ready_list.demands) or not ready_list.paged_up_to or _is_probed(state, ready_list))
+    if not ready_list.loading_page and (low or blocked):
+        if ready_list.in_memory:
+            if ready_list.tail:
+                ready_list.absorb_tail()
+        elif ready_list.has_more:
+            _load_page(state, ready_list, step)
+    if ready_list.demands or ready_list.waiting_dead_letters:
+        _load_bodies(state, ready_list, step)
 
 
-def _is_probed(state: PartitionState, lane: Lane) -> bool:
+def _is_probed(state: PartitionState, ready_list: ReadyList) -> bool:
     """A session that is nobody's before a message of it was found."""
-    session = state.sessions.by_lock.get(lane.holder) if state.sessions is not None else None
+    session = state.sessions.by_lock.get(ready_list.holder) if state.sessions is not None else None
     return session is not None and session.asked is not None
 
 
-def _load_page(state: PartitionState, lane: Lane, step: Step) -> None:
+def _load_page(state: PartitionState, ready_list: ReadyList, step: Step) -> None:
     limits = state.options.limits
-    if state.express is not None and lane.session is None and lane.kind == SubqueueKind.ACTIVE:
-        from_pos, end_pos = lane.paged_up_to, lane.tail_from
+    if state.express is not None and ready_list.session is None and ready_list.kind == SubqueueKind.ACTIVE:
+        from_pos, end_pos = ready_list.paged_up_to, ready_list.tail_from
         page = state.express.page(from_pos, end_pos, limits.page_entries, limits.page_bytes)
         if page is not None:
-            lane.page_in(page, page[-1].pos + 1 if page else end_pos)
-            step.change(lane)
+            ready_list.page_in(page, page[-1].pos + 1 if page else end_pos)
+            step.change(ready_list)
             return
-    lane.loading_page = True
-    if lane.session is None:
-        most = min(limits.page_entries, lane.tail_from - lane.paged_up_to)
+    ready_list.loading_page = True
+    if ready_list.session is None:
+        most = min(limits.page_entries, ready_list.tail_from - ready_list.paged_up_to)
         size_bytes = limits.page_bytes
     else:
         most = limits.session_window_entries
         size_bytes = limits.session_window_bytes
     load = PageLoad(
-        lane.kind, lane.paged_up_to, lane.tail_from, most, size_bytes, lane.session, lane.holder, edited=lane.edited
+        ready_list.kind,
+        ready_list.paged_up_to,
+        ready_list.tail_from,
+        most,
+        size_bytes,
+        ready_list.session,
+        ready_list.holder,
+        edited=ready_list.edited,
     )
-    if lane.edited and state.sessions is not None:
-        state.sessions.begin_drain(lane.holder)
-    lane.edited = False
+    if ready_list.edited and state.sessions is not None:
+        state.sessions.begin_drain(ready_list.holder)
+    ready_list.edited = False
     step.loads.append(load)
 
 
-def _load_bodies(state: PartitionState, lane: Lane, step: Step) -> None:
-    if lane.loading_bodies:
+def _load_bodies(state: PartitionState, ready_list: ReadyList, step: Step) -> None:
+    if ready_list.loading_bodies:
         return
     limits = state.options.limits
-    head = lane.ready.head()
-    missing = lane.doomed_waiting
+    head = ready_list.ready.head()
+    missing = ready_list.waiting_dead_letters
     if head is not None and head.data is None:
-        missing = missing + lane.ready.bodyless(limits.page_entries)
+        missing = missing + ready_list.ready.bodyless(limits.page_entries)
     if missing:
-        lane.loading_bodies = True
+        ready_list.loading_bodies = True
         sizes = accumulate(entry.size_bytes for entry in missing)
         most = max(1, sum(1 for total in sizes if total <= limits.page_bytes))
-        load = body_load(lane.kind, missing[: min(most, limits.page_entries)])
-        load.holder = lane.holder
+        load = body_load(ready_list.kind, missing[: min(most, limits.page_entries)])
+        load.holder = ready_list.holder
         step.loads.append(load)
 
 
@@ -116,7 +123,9 @@ def inspected(state: PartitionState, command: Inspect, scheduled: int) -> Inspec
         for kind, subqueue in state.subqueues.items()
     }
     if state.sessions is not None:
-        infos[SubqueueKind.ACTIVE].locked += sum(len(session.lane.locks) for session in state.sessions.held.values())
+        infos[SubqueueKind.ACTIVE].locked += sum(
+            len(session.ready_list.locks) for session in state.sessions.held.values()
+        )
     has_scheduled = state.subqueues[SubqueueKind.ACTIVE].waits_for(EntryState.SCHEDULED)
     subscriptions_bytes = 0 if state.subscriptions is None else state.subscriptions.total
     return Inspected(

@@ -1,14 +1,14 @@
 """Locks are made, renewed, and run out (D12)."""
 
 from partibus.partition.core.events import LockChanged, Locked
-from partibus.partition.core.lane import Lane
 from partibus.partition.core.lock_table import LockBatch
-from partibus.partition.core.put_back import put_back
+from partibus.partition.core.range_scans import begin_due_scans
+from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.requeue import requeue
 from partibus.partition.core.retention import begin_clearing
 from partibus.partition.core.session_locks import expire_sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
-from partibus.partition.core.sweeps import begin_due_sweeps
 from partibus.partition.protocol.commands import RenewLocks, Tick
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
@@ -16,39 +16,43 @@ from partibus.partition.protocol.notes import DELIVER, LOCK_EXPIRED, RENEW
 from partibus.partition.protocol.replies import LocksRenewed, Settled
 
 
-def lock(state: PartitionState, lane: Lane, entries: list[Entry], now_ms: int, step: Step) -> tuple[int, int]:
+def lock(
+    state: PartitionState, ready_list: ReadyList, entries: list[Entry], now_ms: int, step: Step
+) -> tuple[int, int]:
     """Lock entries as one delivery batch, or under the session's lock where they belong to one: (lock id, until ms)."""
     state.tally.delivered += len(entries)
-    step.notes.append((DELIVER, lane.kind, entries, None))
+    step.notes.append((DELIVER, ready_list.kind, entries, None))
     most = state.options.limits.locked_body_max
     remembered = entries
     if max([entry.size_bytes for entry in entries]) > most:
         # Large bodies leave memory while their message is locked. The entries given stay whole: the grant needs them.
         # What only memory has stays whole, too.
-        unwritten = state.express.unwritten if state.express is not None and lane.kind == SubqueueKind.ACTIVE else ()
+        unwritten = (
+            state.express.unwritten if state.express is not None and ready_list.kind == SubqueueKind.ACTIVE else ()
+        )
         remembered = [
             entry.without_body() if entry.size_bytes > most and entry.pos not in unwritten else entry
             for entry in entries
         ]
-    if lane.session is not None:
+    if ready_list.session is not None:
         assert state.sessions is not None, "a session's lane"
-        session = state.sessions.by_lock[lane.holder]
+        session = state.sessions.by_lock[ready_list.holder]
         session.hand_out(remembered)
         return session.lock_id, session.until_ms
     lock_id = state.take_number()
     until_ms = now_ms + state.options.lock_duration_ms
-    lane.locks.add(LockBatch(lock_id, until_ms, remembered))
-    step.events.append(Locked(lane.kind, lock_id, until_ms, entries))
+    ready_list.locks.add(LockBatch(lock_id, until_ms, remembered))
+    step.events.append(Locked(ready_list.kind, lock_id, until_ms, entries))
     return lock_id, until_ms
 
 
 def renew_locks(state: PartitionState, command: RenewLocks, now_ms: int, step: Step) -> None:
     """All or none. The lock of a session's message is renewed with its session, so such tokens are not found."""
-    lane = state.subqueues[command.kind]
+    ready_list = state.subqueues[command.kind]
     found: list[LockBatch] = []
     lost: list[int] = []
     for index, (lock_id, pos) in enumerate(command.tokens):
-        batch = lane.locks.find(lock_id)
+        batch = ready_list.locks.find(lock_id)
         if batch is None or not batch.held([pos], now_ms):
             lost.append(index)
         else:
@@ -60,7 +64,7 @@ def renew_locks(state: PartitionState, command: RenewLocks, now_ms: int, step: S
     step.notes.append((RENEW, command.kind, renewed, None))
     until_ms = now_ms + state.options.lock_duration_ms
     for batch, (_, pos) in zip(found, command.tokens, strict=True):
-        lane.locks.renew(batch, [pos], until_ms)
+        ready_list.locks.renew(batch, [pos], until_ms)
     for batch in dict.fromkeys(found):
         step.events.append(LockChanged(command.kind, batch.lock_id, batch.parts()))
     step.replies.append(LocksRenewed(command.request, [until_ms] * len(command.tokens)))
@@ -73,7 +77,7 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
     for kind, subqueue in reversed(state.subqueues.items()):
         for batch in subqueue.reservations.expired(now_ms):
             for entry in batch.entries.values():
-                subqueue.ready.put_back(entry)
+                subqueue.ready.requeue(entry)
             subqueue.reservations.unlock(batch.lock_id, list(batch.entries))
             step.change(subqueue)
         for batch in subqueue.locks.expired(now_ms):
@@ -82,7 +86,7 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
                 state.tally.locks_expired += len(entries)
                 step.notes.append((LOCK_EXPIRED, kind, entries, None))
                 state.unlock(subqueue, batch, [entry.pos for entry in entries], step, still_covered=True)
-                put_back(state, kind, entries, now_ms, step, counted=True)
+                requeue(state, kind, entries, now_ms, step, counted=True)
     if state.sessions is not None:
         expire_sessions(state, now_ms, step)
     if state.duplicates is not None:
@@ -92,4 +96,4 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
     for subqueue in state.subqueues.values():
         if subqueue.cursors is not None and subqueue.cursors.unbegun:
             begin_clearing(subqueue, step)
-    begin_due_sweeps(state, now_ms, step)
+    begin_due_scans(state, now_ms, step)

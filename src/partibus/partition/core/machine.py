@@ -9,16 +9,23 @@ knows what a command does; lanes that it changed are then served and read ahead.
 
 from collections.abc import Callable, Iterable
 
-from partibus.partition.core.cursor_commands import advance_cursor, close_cursor, open_cursor, read_fates, read_range
+from partibus.partition.core.cursor_commands import (
+    advance_cursor,
+    close_cursor,
+    open_cursor,
+    read_dispositions,
+    read_range,
+)
 from partibus.partition.core.deferred import receive_deferred
 from partibus.partition.core.enqueue import commit_sink, enqueue, next_screened, screen, take_numbers
 from partibus.partition.core.exclusive import end_leases, refuses
 from partibus.partition.core.forwarding import forwarded, forwards_no_longer
-from partibus.partition.core.hand_out import cancel_receive, lock_reserved, receive, return_reserved, serve
+from partibus.partition.core.grants import cancel_receive, lock_reserved, receive, return_reserved, serve
 from partibus.partition.core.loaded import loaded
 from partibus.partition.core.loads import inspect, peek, read_ahead
 from partibus.partition.core.locks import renew_locks, tick
 from partibus.partition.core.publish import arrive
+from partibus.partition.core.range_scans import cancel_scheduled, purge
 from partibus.partition.core.residency import Cold
 from partibus.partition.core.session_locks import (
     accept_session,
@@ -35,7 +42,6 @@ from partibus.partition.core.settlement import settle
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER
-from partibus.partition.core.sweeps import cancel_scheduled, purge
 from partibus.partition.core.transactions import transact
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
@@ -67,7 +73,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     c.Transact: transact,
     c.Peek: peek,
     c.ReadRange: read_range,
-    c.ReadFates: read_fates,
+    c.ReadDispositions: read_dispositions,
     c.OpenCursor: open_cursor,
     c.AdvanceCursor: advance_cursor,
     c.CloseCursor: close_cursor,
@@ -113,13 +119,13 @@ class Partition:
             self._screen(command, now_ms, step)
         while True:
             while step.changed:
-                lanes, step.changed = step.changed, {}
-                for lane in lanes:
-                    if lane.session is not None:
-                        look_after_probe(state, lane, now_ms, step)
-                    serve(state, lane, now_ms, step)
-                    read_ahead(state, lane, step)
-                    state.weigh(lane)
+                ready_lists, step.changed = step.changed, {}
+                for ready_list in ready_lists:
+                    if ready_list.session is not None:
+                        look_after_probe(state, ready_list, now_ms, step)
+                    serve(state, ready_list, now_ms, step)
+                    read_ahead(state, ready_list, step)
+                    state.weigh(ready_list)
             if state.sessions is None or not state.sessions.waiting or state.closed & 1 or not offer(state, step):
                 return step
 
@@ -179,11 +185,11 @@ class Partition:
     def drop_windows(self) -> None:
         """Let go of all windows, while the store is asked for nothing. What only memory has stays."""
         state = self.state
-        stays = _has_unwritten(state) or any(subqueue.doomed for subqueue in state.subqueues.values())
-        for lane in state.lanes:
-            if not stays and not state.closed >> lane.kind & 1:
-                lane.drop_window()
-            state.weigh(lane)
+        stays = _has_unwritten(state) or any(subqueue.pending_dead_letters for subqueue in state.subqueues.values())
+        for ready_list in state.ready_lists:
+            if not stays and not state.closed >> ready_list.kind & 1:
+                ready_list.drop_window()
+            state.weigh(ready_list)
 
     def next_deadline_ms(self) -> int | None:
         """When a `Tick` has something to do: the earliest end of a lock, reservation or session, or the earliest time

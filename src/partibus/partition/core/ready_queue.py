@@ -30,7 +30,7 @@ class ReadyQueue:
         self._in_order.extend(entries)
         self.size_bytes += size_bytes
 
-    def put_back(self, entry: Entry) -> None:
+    def requeue(self, entry: Entry) -> None:
         """Return an entry to its place."""
         heappush(self._returned, (entry.pos, entry))
         if entry.data is not None:

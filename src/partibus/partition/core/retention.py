@@ -9,12 +9,19 @@ memory does not know finished entries.
 from collections.abc import Callable, Sequence
 
 from partibus.partition.core.cursors import NOWHERE, Cursors
-from partibus.partition.core.events import Cleared, CursorSet, FatesForgotten, FatesLogged, Kept, RetainedCounted
+from partibus.partition.core.events import (
+    Cleared,
+    CursorSet,
+    DispositionsForgotten,
+    DispositionsLogged,
+    Kept,
+    RetainedCounted,
+)
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.load_requests import ClearLoad
-from partibus.partition.protocol.ports import FINISHED, EntryRow, Fate, FateRow
+from partibus.partition.protocol.ports import FINISHED, Disposition, DispositionRow, EntryRow
 
 SLICE_ENTRIES = 4_096
 """Rows without bodies: some milliseconds of reading, beside commits of about as many operations."""
@@ -24,18 +31,18 @@ read as have to go, or a cursor that has come to its bound would cost receivers 
 
 
 def keep(
-    subqueue: Subqueue, entries: list[Entry], fate: Fate, step: Step, take_number: Callable[[], int]
+    subqueue: Subqueue, entries: list[Entry], disposition: Disposition, step: Step, take_number: Callable[[], int]
 ) -> list[Entry]:
     """Log the fate of entries that have left, and keep those that a cursor has not passed; the others, which go.
     ``take_number`` gives the numbers of the log."""
-    log(subqueue, entries, fate, step, take_number)
+    log(subqueue, entries, disposition, step, take_number)
     cursors = cursors_of(subqueue)
-    if fate is Fate.LOST:
+    if disposition is Disposition.LOST:
         return entries  # there is nothing to read
     kept = [entry for entry in entries if entry.pos >= cursors.keep_from]
     if not kept:
         return entries
-    step.events.append(Kept(subqueue.kind, kept, fate))
+    step.events.append(Kept(subqueue.kind, kept, disposition))
     count_kept(subqueue, kept, step)
     return [entry for entry in entries if entry.pos < cursors.keep_from] if len(kept) < len(entries) else []
 
@@ -52,14 +59,16 @@ def count_kept(subqueue: Subqueue, kept: list[Entry], step: Step) -> None:
         begin_clearing(subqueue, step)
 
 
-def log(subqueue: Subqueue, entries: Sequence[Entry], fate: Fate, step: Step, take_number: Callable[[], int]) -> None:
+def log(
+    subqueue: Subqueue, entries: Sequence[Entry], disposition: Disposition, step: Step, take_number: Callable[[], int]
+) -> None:
     """Write the fate of entries that have left to the log, if somebody reads it."""
-    if cursors_of(subqueue).fates_from == NOWHERE:
+    if cursors_of(subqueue).dispositions_from == NOWHERE:
         return
     rows: list[int] = []
     for entry in entries:
-        rows += (take_number(), entry.pos, entry.sequence, int(fate), step.now_ms, entry.delivery_count)
-    step.events.append(FatesLogged(subqueue.kind, rows))
+        rows += (take_number(), entry.pos, entry.sequence, int(disposition), step.now_ms, entry.delivery_count)
+    step.events.append(DispositionsLogged(subqueue.kind, rows))
 
 
 def begin_clearing(subqueue: Subqueue, step: Step) -> None:
@@ -73,25 +82,27 @@ def begin_clearing(subqueue: Subqueue, step: Step) -> None:
         cursors.cleared_to = NOWHERE
     else:
         to_pos = subqueue.end_pos if cursors.excess_bytes > 0 else min(cursors.keep_from, subqueue.end_pos)
-    fates_from = cursors.fates_forgotten_to if cursors.fates_forgotten_to < cursors.fates_from else None
-    if to_pos > cursors.cleared_to or fates_from is not None:
+    dispositions_from = (
+        cursors.dispositions_forgotten_to if cursors.dispositions_forgotten_to < cursors.dispositions_from else None
+    )
+    if to_pos > cursors.cleared_to or dispositions_from is not None:
         from_pos, cursors.cleared_to = cursors.cleared_to, max(cursors.cleared_to, to_pos)
         cursors.clearing = True
-        step.loads.append(ClearLoad(subqueue.kind, from_pos, to_pos, fates_from, _slice_entries(cursors)))
+        step.loads.append(ClearLoad(subqueue.kind, from_pos, to_pos, dispositions_from, _slice_entries(cursors)))
     elif cursors.is_idle:
         subqueue.cursors = None
 
 
 def clear(
-    subqueue: Subqueue, load: ClearLoad, found: tuple[list[tuple[EntryRow, int]], list[FateRow]], step: Step
+    subqueue: Subqueue, load: ClearLoad, found: tuple[list[tuple[EntryRow, int]], list[DispositionRow]], step: Step
 ) -> None:
     """The rows came that the janitor asked for."""
     cursors = cursors_of(subqueue)
     cursors.clearing = False
-    rows, fates = found
+    rows, dispositions = found
     _clear_entries(subqueue, load, rows, step)
-    if load.fates_from is not None:
-        _forget_fates(subqueue, fates, step)
+    if load.dispositions_from is not None:
+        _forget_dispositions(subqueue, dispositions, step)
     begin_clearing(subqueue, step)
 
 
@@ -102,7 +113,7 @@ def cursors_of(subqueue: Subqueue) -> Cursors:
 
 
 def _slice_entries(cursors: Cursors) -> int:
-    if cursors.excess_bytes <= 0 or cursors.fates_forgotten_to < cursors.fates_from < NOWHERE:
+    if cursors.excess_bytes <= 0 or cursors.dispositions_forgotten_to < cursors.dispositions_from < NOWHERE:
         return SLICE_ENTRIES
     over = cursors.excess_bytes * cursors.retained // cursors.retained_bytes
     return max(SLICE_ENTRIES_MIN, min(2 * over, SLICE_ENTRIES))
@@ -136,9 +147,11 @@ def _clear_entries(subqueue: Subqueue, load: ClearLoad, rows: list[tuple[EntryRo
             step.events.append(CursorSet(subqueue.kind, cursor))
 
 
-def _forget_fates(subqueue: Subqueue, fates: list[FateRow], step: Step) -> None:
+def _forget_dispositions(subqueue: Subqueue, dispositions: list[DispositionRow], step: Step) -> None:
     cursors = cursors_of(subqueue)
-    over = [row.number for row in fates if row.number < cursors.fates_from]
+    over = [row.number for row in dispositions if row.number < cursors.dispositions_from]
     if over:
-        step.events.append(FatesForgotten(subqueue.kind, over[0], over[-1]))
-    cursors.fates_forgotten_to = over[-1] + 1 if len(over) == len(fates) and over else cursors.fates_from
+        step.events.append(DispositionsForgotten(subqueue.kind, over[0], over[-1]))
+    cursors.dispositions_forgotten_to = (
+        over[-1] + 1 if len(over) == len(dispositions) and over else cursors.dispositions_from
+    )

@@ -10,8 +10,8 @@
 """
 
 from partibus.partition.core.events import SessionLocked, SessionStateSet, SessionUnlocked
-from partibus.partition.core.lane import Lane
-from partibus.partition.core.put_back import put_back
+from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.requeue import requeue
 from partibus.partition.core.session_resume import holder_of, look_again, resume_session, take_up
 from partibus.partition.core.sessions import Session, Sessions
 from partibus.partition.core.state import PartitionState
@@ -91,7 +91,7 @@ def renew_session(state: PartitionState, command: RenewSession, now_ms: int, ste
         return
     until_ms = now_ms + state.options.lock_duration_ms
     _sessions(state).hold(session, until_ms)
-    step.notes.append((RENEW, SubqueueKind.ACTIVE, session.lane.held, None))
+    step.notes.append((RENEW, SubqueueKind.ACTIVE, session.ready_list.held, None))
     _note(session, step, is_renewed=True)
     step.replies.append(SessionRenewed(command.request, until_ms))
 
@@ -100,7 +100,7 @@ def release_session(state: PartitionState, command: ReleaseSession, now_ms: int,
     """The holder is gone."""
     session = _sessions(state).by_lock.get(command.session)
     if session is not None:
-        step.notes.append((RELEASE, SubqueueKind.ACTIVE, session.lane.held, None))
+        step.notes.append((RELEASE, SubqueueKind.ACTIVE, session.ready_list.held, None))
         _close(state, session, now_ms, step)
 
 
@@ -164,7 +164,7 @@ def offer(state: PartitionState, step: Step) -> bool:
     opened = False
     while sessions.waiting and (name := sessions.next_candidate()) is not None:
         session = _open(state, name, sessions.waiting.popleft())
-        step.change(session.lane)
+        step.change(session.ready_list)
         opened = True
     if sessions.waiting and not sessions.scanning:
         if sessions.may_have_more:
@@ -193,15 +193,15 @@ def scanned(state: PartitionState, names: list[str]) -> None:
     sessions.may_have_more, sessions.overflowed = sessions.overflowed, False
 
 
-def look_after_probe(state: PartitionState, lane: Lane, now_ms: int, step: Step) -> None:
+def look_after_probe(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step) -> None:
     """A session that is probed is its asker's as soon as it has a message, and nobody's when it has none."""
     sessions = _sessions(state)
-    session = sessions.by_lock.get(lane.holder)
+    session = sessions.by_lock.get(ready_list.holder)
     if session is None or session.asked is None:
         return
-    if lane.ready or lane.tail:
+    if ready_list.ready or ready_list.tail:
         _grant(state, session, session.asked, now_ms, step)
-    elif lane.in_memory:
+    elif ready_list.in_memory:
         sessions.waiting.appendleft(session.asked)
         sessions.close(session)
 
@@ -239,7 +239,9 @@ def _open(state: PartitionState, name: str, asked: AcceptSession | None) -> Sess
     edited = _sessions(state).is_changed(name)
     session = Session(name, state.take_number(), subqueue.end_pos, asked, edited=edited)
     # What is to be dead-lettered once its body is there is still active in the store.
-    session.lane.above.update(pos for pos, entry in subqueue.doomed.items() if entry.session == name)
+    session.ready_list.above.update(
+        pos for pos, entry in subqueue.pending_dead_letters.items() if entry.session == name
+    )
     _sessions(state).open(session)
     return session
 
@@ -251,16 +253,16 @@ def _grant(state: PartitionState, session: Session, asked: AcceptSession, now_ms
     _note(session, step, is_renewed=False)
     is_stored = bool(session.holder)
     step.replies.append(SessionAccepted(asked.request, session.name, session.lock_id, until_ms, is_stored))
-    step.change(session.lane)
+    step.change(session.ready_list)
 
 
 def _end(state: PartitionState, session: Session, now_ms: int, step: Step) -> None:
     """The lock has run out."""
-    entries = session.lane.held
+    entries = session.ready_list.held
     _close(state, session, now_ms, step)
     state.tally.locks_expired += len(entries)
     step.notes.append((LOCK_EXPIRED, SubqueueKind.ACTIVE, entries, None))
-    put_back(state, SubqueueKind.ACTIVE, entries, now_ms, step, counted=True)
+    requeue(state, SubqueueKind.ACTIVE, entries, now_ms, step, counted=True)
     step.replies.append(SessionEnded(session.receiver, session.lock_id))
 
 
@@ -280,15 +282,15 @@ def _close(state: PartitionState, session: Session, now_ms: int, step: Step) -> 
     sessions.close(session)
     sessions.note_changed(session.name)
     subqueue = state.subqueues[SubqueueKind.ACTIVE]
-    if subqueue.sweep is not None:
+    if subqueue.range_scan is not None:
         subqueue.released.add(session.name)
-    for batch in session.lane.locks:
+    for batch in session.ready_list.locks:
         for entry in batch.entries.values():
             if entry.state == EntryState.DEFERRED:
                 subqueue.claimed.discard(entry.sequence)
             elif entry.due_ms is not None:
                 subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
-    if not session.lane.is_exhausted:
+    if not session.ready_list.is_exhausted:
         sessions.add_candidate(session.name)
     look_again(state, session, now_ms)
     if session.holder:

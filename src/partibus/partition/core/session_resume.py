@@ -12,9 +12,9 @@ any more: then its row is gone, or is no active one. Until the rows are there, s
 """
 
 from partibus.partition.core.enqueue import screen
-from partibus.partition.core.lane import Lane
-from partibus.partition.core.put_back import put_back
-from partibus.partition.core.sessions import LaneAway, Session
+from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.requeue import requeue
+from partibus.partition.core.sessions import ReadyListAway, Session
 from partibus.partition.core.settlement import settle
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
@@ -76,7 +76,7 @@ def resumed(state: PartitionState, load: SessionResume, rows: list[EntryRow], no
 
 def look_again(state: PartitionState, session: Session, now_ms: int) -> None:
     """What has fallen due while a session was away."""
-    if isinstance(session.lane, LaneAway) and session.lane.passed_over:
+    if isinstance(session.ready_list, ReadyListAway) and session.ready_list.passed_over:
         state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, now_ms)
 
 
@@ -102,8 +102,8 @@ def _come_back(state: PartitionState, session: Session, command: AcceptSession, 
     assert sessions is not None, "there is one"
     subqueue = state.subqueues[SubqueueKind.ACTIVE]
     look_again(state, session, now_ms)
-    deferred = session.lane.locks
-    session.lane = Lane(
+    deferred = session.ready_list.locks
+    session.ready_list = ReadyList(
         int(SubqueueKind.ACTIVE),
         end_pos=subqueue.end_pos,
         is_empty=False,
@@ -111,9 +111,11 @@ def _come_back(state: PartitionState, session: Session, command: AcceptSession, 
         holder=session.lock_id,
         edited=sessions.is_changed(session.name),
     )
-    session.lane.locks = deferred  # asked for by number since the partition was loaded
-    session.lane.above.update(command.held)
-    session.lane.above.update(pos for pos, entry in subqueue.doomed.items() if entry.session == session.name)
+    session.ready_list.locks = deferred  # asked for by number since the partition was loaded
+    session.ready_list.above.update(command.held)
+    session.ready_list.above.update(
+        pos for pos, entry in subqueue.pending_dead_letters.items() if entry.session == session.name
+    )
     session.away_until_ms = 0
     sessions.follow(session, command.receiver)
     if command.held:
@@ -126,15 +128,15 @@ def _come_back(state: PartitionState, session: Session, command: AcceptSession, 
 def _come_again(state: PartitionState, session: Session, command: AcceptSession, now_ms: int, step: Step) -> None:
     """The way to this owner was cut for a while: what was sent and did not arrive is sent again."""
     assert state.sessions is not None, "there is one"
-    lane = session.lane
-    lane.demands.clear()
-    batch = lane.locks.find(session.lock_id)
+    ready_list = session.ready_list
+    ready_list.demands.clear()
+    batch = ready_list.locks.find(session.lock_id)
     if batch is not None:
         held = set(command.held)
         missed = [e for e in batch.entries.values() if e.pos not in held and e.state == EntryState.ACTIVE]
         if missed:
-            state.unlock(lane, batch, [entry.pos for entry in missed], step, still_covered=False)
-            put_back(state, SubqueueKind.ACTIVE, missed, now_ms, step, counted=False)
+            state.unlock(ready_list, batch, [entry.pos for entry in missed], step, still_covered=False)
+            requeue(state, SubqueueKind.ACTIVE, missed, now_ms, step, counted=False)
     state.sessions.follow(session, command.receiver)
     _accept(state, session, command, step)
 
@@ -143,4 +145,4 @@ def _accept(state: PartitionState, session: Session, command: AcceptSession, ste
     step.replies.append(
         SessionAccepted(command.request, session.name, session.lock_id, session.until_ms, is_stored=True)
     )
-    step.change(session.lane)
+    step.change(session.ready_list)

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 
 from partibus.limits import PartitionLimits
 from partibus.partition.core.deadlines import DeadlineHeap
-from partibus.partition.core.lane import Lane
 from partibus.partition.core.lock_table import LockBatch
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import AcceptSession, Settle, Transact
 from partibus.partition.protocol.entry import Entry
@@ -35,7 +35,7 @@ AWAY_MS = 20_000
 to him: the owner was lost before it could say so."""
 
 
-class LaneAway(Lane):
+class ReadyListAway(ReadyList):
     """Of a session that is away: no page is read, nothing waits, and what comes stays in the store."""
 
     __slots__ = ("passed_over",)
@@ -63,9 +63,9 @@ class Session:
         "asked",
         "away_until_ms",
         "holder",
-        "lane",
         "lock_id",
         "name",
+        "ready_list",
         "receiver",
         "state",
         "state_known",
@@ -75,7 +75,7 @@ class Session:
     def __init__(self, name: str, lock_id: int, end_pos: int, asked: AcceptSession | None, *, edited: bool) -> None:
         self.name = name
         self.lock_id = lock_id
-        self.lane = Lane(
+        self.ready_list = ReadyList(
             int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=False, session=name, holder=lock_id, edited=edited
         )
         self.asked = asked
@@ -93,7 +93,7 @@ class Session:
     def away(cls, row: SessionLockRow, end_pos: int) -> "Session":
         """As the store knows it."""
         session = cls(row.session, row.lock_id, end_pos, None, edited=False)
-        session.lane = LaneAway(row, end_pos)
+        session.ready_list = ReadyListAway(row, end_pos)
         session.holder = row.holder
         session.until_ms = row.until_ms
         return session
@@ -101,11 +101,11 @@ class Session:
     @property
     def is_away(self) -> bool:
         """Its holder has not come to this owner yet."""
-        return type(self.lane) is LaneAway
+        return type(self.ready_list) is ReadyListAway
 
     def hand_out(self, entries: list[Entry]) -> None:
         """Entries are the holder's, under the session's lock."""
-        locks = self.lane.locks
+        locks = self.ready_list.locks
         batch = locks.find(self.lock_id)
         if batch is None:
             locks.add(LockBatch(self.lock_id, self.until_ms, entries))
@@ -115,7 +115,7 @@ class Session:
     def hold_until(self, until_ms: int) -> None:
         """The lock of the session and of all its messages ends then."""
         self.until_ms = until_ms
-        batch = self.lane.locks.find(self.lock_id)
+        batch = self.ready_list.locks.find(self.lock_id)
         if batch is not None:
             batch.until_ms = until_ms
 
@@ -196,10 +196,10 @@ class Sessions:
         session = self.by_lock.get(lock_id)
         return session if session is not None and session.until_ms > now_ms else None
 
-    def lane_for(self, receiver: int) -> Lane | None:
+    def ready_list_for(self, receiver: int) -> ReadyList | None:
         """The lane that a receiver takes from."""
         session = self._receivers.get(receiver)
-        return None if session is None else session.lane
+        return None if session is None else session.ready_list
 
     def arrive(self, entries: list[Entry], limits: PartitionLimits, step: Step) -> None:
         """New entries: to the lanes of held sessions; of others only the name is kept."""
@@ -215,13 +215,13 @@ class Sessions:
             if session is None:
                 self.add_candidate(name)
                 continue
-            session.lane.arrive(
+            session.ready_list.arrive(
                 group,
                 sum([entry.size_bytes for entry in group]),
                 window_entries=limits.session_window_entries,
                 window_bytes=limits.session_window_bytes,
             )
-            step.change(session.lane)
+            step.change(session.ready_list)
 
     def add_candidate(self, name: str) -> None:
         """A session that nobody holds may have messages."""
@@ -299,8 +299,8 @@ class Sessions:
         del self.held[session.name]
         del self.by_lock[session.lock_id]
         self._deadlines.discard(session.lock_id)
-        self.ended_bytes += max(0, session.lane.weighed)
-        session.lane.weighed = -1
+        self.ended_bytes += max(0, session.ready_list.weighed)
+        session.ready_list.weighed = -1
         if self._receivers.get(session.receiver) is session:
             del self._receivers[session.receiver]
 

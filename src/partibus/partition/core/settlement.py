@@ -4,17 +4,17 @@ from collections.abc import Mapping
 
 from partibus.partition.core.dead_letter import counts_deliveries, dead_letter
 from partibus.partition.core.events import Updated
-from partibus.partition.core.lane import Lane
 from partibus.partition.core.loads import body_load
 from partibus.partition.core.lock_table import LockBatch, by_lock
-from partibus.partition.core.put_back import put_back
+from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.requeue import requeue
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import Outcome, Settle, Transact
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.load_requests import BodyLoad
 from partibus.partition.protocol.notes import ABANDON, COMPLETE, DEAD_LETTER_HELD, DEFER, LOCK_LOST, RELEASE
-from partibus.partition.protocol.ports import EntryState, Fate
+from partibus.partition.protocol.ports import Disposition, EntryState
 from partibus.partition.protocol.replies import Settled
 
 _OPERATIONS = {
@@ -45,13 +45,13 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
     gone = outcome is Outcome.COMPLETE or outcome is Outcome.DEAD_LETTER
     held = _held(state, command, now_ms)
     settled: list[Entry] = []
-    for lane, batch, positions in held:
+    for ready_list, batch, positions in held:
         settled += [batch.entries[pos] for pos in positions]
-        state.unlock(lane, batch, positions, step, still_covered=not gone)
+        state.unlock(ready_list, batch, positions, step, still_covered=not gone)
     step.notes.append((_OPERATIONS[outcome], kind, settled, None))
     if outcome is Outcome.COMPLETE:
         state.tally.completed += len(settled)
-        state.remove(kind, settled, Fate.COMPLETED, step)
+        state.remove(kind, settled, Disposition.COMPLETED, step)
     elif outcome is Outcome.DEAD_LETTER:
         dead_letter(state, kind, settled, _with_reason(command), step)
     elif settled:
@@ -66,7 +66,7 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
                 state.tally.abandoned += len(settled)
             delay_ms = (command.delay_ms or None) if counted else 0
             rewritten = bool(command.properties)
-            put_back(state, kind, settled, now_ms, step, counted=counted, delay_ms=delay_ms, rewritten=rewritten)
+            requeue(state, kind, settled, now_ms, step, counted=counted, delay_ms=delay_ms, rewritten=rewritten)
     lost = _lost(command, held)
     if lost:
         step.refuse((_OPERATIONS[outcome], kind, LOCK_LOST, [command.tokens[index][1] for index in lost]))
@@ -94,28 +94,28 @@ def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], 
     for command in commands:
         if not isinstance(command, Settle) or command.kind != load.kind:
             continue
-        for lane, batch, positions in _held(state, command, now_ms):
+        for ready_list, batch, positions in _held(state, command, now_ms):
             waiting = [batch.entries[pos] for pos in positions if batch.entries[pos].data is None]
             for entry in waiting:
                 entry.data = found.get(entry.pos)
             bodyless = [entry for entry in waiting if entry.data is None and entry.pos in load.positions]
             if bodyless:
-                state.unlock(lane, batch, [entry.pos for entry in bodyless], step, still_covered=False)
-                state.remove(command.kind, bodyless, Fate.LOST, step)
+                state.unlock(ready_list, batch, [entry.pos for entry in bodyless], step, still_covered=False)
+                state.remove(command.kind, bodyless, Disposition.LOST, step)
 
 
-def _held(state: PartitionState, command: Settle, now_ms: int) -> list[tuple[Lane, LockBatch, list[int]]]:
+def _held(state: PartitionState, command: Settle, now_ms: int) -> list[tuple[ReadyList, LockBatch, list[int]]]:
     """What of a settlement's tokens is still under lock: positions by delivery batch."""
     held = []
     for lock_id, positions in by_lock(command.tokens):
-        lane = state.lane_under(command.kind, lock_id, now_ms)
-        batch = None if lane is None else lane.locks.find(lock_id)
-        if lane is not None and batch is not None and (found := batch.held(positions, now_ms)):
-            held.append((lane, batch, found))
+        ready_list = state.ready_list_under(command.kind, lock_id, now_ms)
+        batch = None if ready_list is None else ready_list.locks.find(lock_id)
+        if ready_list is not None and batch is not None and (found := batch.held(positions, now_ms)):
+            held.append((ready_list, batch, found))
     return held
 
 
-def _lost(command: Settle, held: list[tuple[Lane, LockBatch, list[int]]]) -> list[int]:
+def _lost(command: Settle, held: list[tuple[ReadyList, LockBatch, list[int]]]) -> list[int]:
     """The indexes of the other tokens."""
     if sum([len(positions) for _, _, positions in held]) == len(command.tokens):
         return []

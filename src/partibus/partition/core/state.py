@@ -8,9 +8,9 @@ from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.events import LockChanged, Removed, Rewritten, Unlocked
 from partibus.partition.core.express import Express, Pool, Room
 from partibus.partition.core.journal import locked_positions
-from partibus.partition.core.lane import Lane
 from partibus.partition.core.lock_table import LockBatch
 from partibus.partition.core.meters import Tally
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.residency import Cold
 from partibus.partition.core.retention import keep
 from partibus.partition.core.sessions import Sessions
@@ -21,7 +21,7 @@ from partibus.partition.core.subscriptions import Subscriptions
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import REWRITTEN_BODY, SubqueueKind, body_key, kind_of, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.ports import EntryRow, EntryState, Fate, LockBatchRow, Snapshot
+from partibus.partition.protocol.ports import Disposition, EntryRow, EntryState, LockBatchRow, Snapshot
 
 UNWRITTEN_NUMBERS_MAX = 1 << 16
 """Numbers passed over when a partition is loaded. Lock ids are handed out before they are stored (D12); one that was
@@ -157,38 +157,38 @@ class PartitionState:
     @property
     def held_bytes(self) -> int:
         """Of all lanes."""
-        return sum([lane.held_bytes for lane in self.lanes])
+        return sum([ready_list.held_bytes for ready_list in self.ready_lists])
 
     # -- lanes -------------------------------------------------------------------------------------------------------
 
     @property
-    def lanes(self) -> list[Lane]:
+    def ready_lists(self) -> list[ReadyList]:
         """Of sub-queues and of sessions that are held."""
-        lanes: list[Lane] = list(self.subqueues.values())
+        ready_lists: list[ReadyList] = list(self.subqueues.values())
         if self.sessions is not None:
-            lanes += [session.lane for session in self.sessions.held.values()]
-        return lanes
+            ready_lists += [session.ready_list for session in self.sessions.held.values()]
+        return ready_lists
 
-    def weigh(self, lane: Lane) -> None:
+    def weigh(self, ready_list: ReadyList) -> None:
         """Count what a lane's windows hold now."""
-        weighs = lane.window_bytes
-        if weighs != lane.weighed and lane.weighed >= 0:
-            self.window_bytes += weighs - lane.weighed
-            lane.weighed = weighs
+        weighs = ready_list.window_bytes
+        if weighs != ready_list.weighed and ready_list.weighed >= 0:
+            self.window_bytes += weighs - ready_list.weighed
+            ready_list.weighed = weighs
 
-    def lane_under(self, kind: int, lock_id: int, now_ms: int) -> Lane | None:
+    def ready_list_under(self, kind: int, lock_id: int, now_ms: int) -> ReadyList | None:
         """Where what is locked under a lock id came from: the sub-queue, or the session that is held under it."""
         if self.sessions is None or kind != SubqueueKind.ACTIVE:
             return self.subqueues[kind]
         session = self.sessions.find(lock_id, now_ms)
-        return None if session is None else session.lane
+        return None if session is None else session.ready_list
 
-    def lane_of(self, kind: int, session: str | None) -> Lane | None:
+    def ready_list_of(self, kind: int, session: str | None) -> ReadyList | None:
         """The lane of an entry; None while nobody holds its session, when all that waits of it is in the store."""
         if self.sessions is None or kind != SubqueueKind.ACTIVE or session is None:
             return self.subqueues[kind]
         held = self.sessions.held.get(session)
-        return None if held is None else held.lane
+        return None if held is None else held.ready_list
 
     # -- entries -----------------------------------------------------------------------------------------------------
 
@@ -221,17 +221,17 @@ class PartitionState:
         if subqueue.claimed:
             subqueue.claimed.difference_update([entry.sequence for entry in entries])
 
-    def remove(self, kind: int, entries: list[Entry], fate: Fate | None, step: Step) -> None:
+    def remove(self, kind: int, entries: list[Entry], disposition: Disposition | None, step: Step) -> None:
         """Entries are finished. ``fate`` is None for those that had not become active yet: no cursor has to do with
         them."""
         if entries:
             self.leave(kind, entries)
             subqueue = self.subqueues[kind]
-            if subqueue.cursors is not None and fate is not None:
-                entries = keep(subqueue, entries, fate, step, self.take_number)
+            if subqueue.cursors is not None and disposition is not None:
+                entries = keep(subqueue, entries, disposition, step, self.take_number)
                 if not entries:
                     return
-            step.events.append(Removed(kind, entries, fate))
+            step.events.append(Removed(kind, entries, disposition))
 
     def rewrite(self, kind: int, entries: list[Entry], properties: Mapping[str, object], step: Step) -> None:
         """Set application properties of entries, whose bodies are there."""
@@ -249,17 +249,19 @@ class PartitionState:
             pairs.append((old_body, entry))
         step.events.append(Rewritten(pairs))
 
-    def unlock(self, lane: Lane, batch: LockBatch, positions: list[int], step: Step, *, still_covered: bool) -> None:
+    def unlock(
+        self, ready_list: ReadyList, batch: LockBatch, positions: list[int], step: Step, *, still_covered: bool
+    ) -> None:
         """Take positions out of a lock. ``still_covered``: their rows stay, so the lock's row must not cover them."""
-        ended = lane.locks.unlock(batch.lock_id, positions)
-        if lane.session is not None:
+        ended = ready_list.locks.unlock(batch.lock_id, positions)
+        if ready_list.session is not None:
             return  # the lock of a session's message is the session's, which has no row
-        if lane.forwarder:
-            step.change(lane)  # it waits for what others hold
+        if ready_list.forwarder:
+            step.change(ready_list)  # it waits for what others hold
         if ended:
-            step.events.append(Unlocked(lane.kind, batch.lock_id))
+            step.events.append(Unlocked(ready_list.kind, batch.lock_id))
         elif still_covered:
-            step.events.append(LockChanged(lane.kind, batch.lock_id, batch.parts()))
+            step.events.append(LockChanged(ready_list.kind, batch.lock_id, batch.parts()))
 
     # -- times -------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What one command led to."""
 
 from partibus.partition.core.events import Event
-from partibus.partition.core.lane import Lane
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol.commands import Arrive
 from partibus.partition.protocol.load_requests import Load
 from partibus.partition.protocol.notes import Note, Refusal
@@ -34,7 +34,7 @@ class Step:
         self.events: list[Event] = []
         self.replies: list[Reply] = []
         self.loads: list[Load] = []
-        self.changed: dict[Lane, None] = {}
+        self.changed: dict[ReadyList, None] = {}
         self.notes: list[Note] = []
         """What was done to messages, for who records it (`partition.protocol.notes`)."""
         self.refusals: list[Refusal] | None = None
@@ -48,9 +48,9 @@ class Step:
         """Of a topic: what its subscriptions get, by their rows. To be given to them at once, so that all of it is in
         one commit."""
 
-    def change(self, lane: Lane) -> None:
+    def change(self, ready_list: ReadyList) -> None:
         """Have a lane looked after."""
-        self.changed[lane] = None
+        self.changed[ready_list] = None
 
     def refuse(self, refusal: Refusal) -> None:
         """Say what was not done."""

@@ -3,16 +3,16 @@
 from collections import deque
 
 from partibus.partition.core.cursors import Cursors
-from partibus.partition.core.lane import Lane
+from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.load_requests import DueSweep, Sweep
+from partibus.partition.protocol.load_requests import DueScan, RangeScan
 
 NEVER = 1 << 62
 """Later than every deadline."""
 
 
-class Subqueue(Lane):
+class Subqueue(ReadyList):
     """Counts and what concerns a sub-queue as a whole, on top of its lane.
 
     On an entity that requires sessions the lanes of sessions take the place of the active sub-queue's own, which then
@@ -22,15 +22,15 @@ class Subqueue(Lane):
     __slots__ = (
         "claimed",
         "cursors",
-        "doomed",
         "messages",
         "next_due",
         "of_sessions",
+        "pending_dead_letters",
+        "range_scan",
+        "range_scans",
         "released",
         "size_bytes",
         "stale",
-        "sweep",
-        "sweeps",
     )
 
     def __init__(self, kind: int, *, messages: int, size_bytes: int, end_pos: int, next_due: dict[int, int]) -> None:
@@ -40,7 +40,7 @@ class Subqueue(Lane):
         self.messages = messages
         """All entries, whatever their state."""
         self.size_bytes = size_bytes
-        self.doomed: dict[int, Entry] = {}
+        self.pending_dead_letters: dict[int, Entry] = {}
         """Entries to be dead-lettered as soon as their body is read again."""
         self.claimed: set[int] = set()
         """Sequence counters of deferred entries that somebody holds or has asked for."""
@@ -48,9 +48,9 @@ class Subqueue(Lane):
         """Its named readers, if it has some or something is left of them."""
         self.next_due = next_due
         """State -> when the first entry in it is due; nothing is due before."""
-        self.sweep: Sweep | None = None
+        self.range_scan: RangeScan | None = None
         """The sweep whose rows are being read."""
-        self.sweeps: deque[Sweep] = deque()
+        self.range_scans: deque[RangeScan] = deque()
         """Those that wait for their turn."""
         self.stale = False
         """What memory knew beside the rows that `sweep` reads is forgotten: they have to be read again."""
@@ -66,10 +66,10 @@ class Subqueue(Lane):
             or self.reservations
             or self.demands
             or self.forwarder
-            or self.doomed
+            or self.pending_dead_letters
             or self.claimed
-            or self.sweep is not None
-            or self.sweeps
+            or self.range_scan is not None
+            or self.range_scans
             or (self.kind == SubqueueKind.TRANSFER and self.messages)
             or (
                 cursors is not None
@@ -87,18 +87,21 @@ class Subqueue(Lane):
         return self.cursors is not None and self.cursors.exclusive is not None
 
     @property
-    def doomed_waiting(self) -> list[Entry]:
-        return list(self.doomed.values()) if self.doomed else []
+    def waiting_dead_letters(self) -> list[Entry]:
+        return list(self.pending_dead_letters.values()) if self.pending_dead_letters else []
 
     @property
     def catching_up(self) -> bool:
         """Something has fallen due and is not done: its rows or bodies are being read."""
-        return bool(self.doomed) or any(isinstance(sweep, DueSweep) for sweep in (self.sweep, *self.sweeps))
+        return bool(self.pending_dead_letters) or any(
+            isinstance(range_scan, DueScan) for range_scan in (self.range_scan, *self.range_scans)
+        )
 
     def waits_for(self, state: int) -> bool:
         """Entries in that state wait for their time; perhaps none is left while their rows are being read."""
         return state in self.next_due or any(
-            isinstance(sweep, DueSweep) and sweep.state == state for sweep in (self.sweep, *self.sweeps)
+            isinstance(range_scan, DueScan) and range_scan.state == state
+            for range_scan in (self.range_scan, *self.range_scans)
         )
 
     def note_due(self, state: int, due_ms: int) -> None:

@@ -31,10 +31,10 @@ from partibus.partition.protocol.load_requests import (
     PageLoad,
     PeekLoad,
     RangeLoad,
+    RangeScanLoad,
     SessionListLoad,
     SessionResume,
     SessionScan,
-    SweepLoad,
 )
 from partibus.partition.protocol.ports import EntryState
 
@@ -137,7 +137,7 @@ def _needed(express: Express, load: Load) -> list[Entry]:
             return [entry for entry in every if entry.pos < load.end_pos]
         case PeekLoad(kind=SubqueueKind.ACTIVE):
             return list(every)
-        case SweepLoad(kind=SubqueueKind.ACTIVE, sweep=Purge()):
+        case RangeScanLoad(kind=SubqueueKind.ACTIVE, range_scan=Purge()):
             return list(every)
         case SessionScan() | SessionListLoad() | SessionResume():
             return list(every)
@@ -170,7 +170,7 @@ def _filter(state: PartitionState, express: Express, events: list[Event], writte
             gone = express.let_go(event.entries)
             state.tally.never_written += len(gone)
             if len(gone) < len(event.entries):
-                left.append(Removed(event.kind, _others(event.entries, gone), event.fate))
+                left.append(Removed(event.kind, _others(event.entries, gone), event.disposition))
         elif type(event) is Locked:
             if all(entry.pos in unwritten for entry in event.entries):
                 express.locks.add(event.lock_id)

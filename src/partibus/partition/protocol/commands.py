@@ -310,8 +310,8 @@ class ReadRange(Struct):
     """The cursor for whose messages the reply tells from which position on they are complete."""
 
 
-class ReadFates(Struct):
-    """Read the log of dispositions. Reply: `FatesRead` or `CursorLost`."""
+class ReadDispositions(Struct):
+    """Read the log of dispositions. Reply: `DispositionsRead` or `CursorLost`."""
 
     request: int
     kind: int
@@ -344,7 +344,7 @@ class OpenCursor(Struct):
     name: str
     start: int = EARLIEST
     """The start of a new cursor: `EARLIEST`, `LATEST`, or a position. An existing cursor stays where it is."""
-    fates: bool = False
+    dispositions: bool = False
     """Whether it also reads the log of dispositions, which is kept from now on."""
     bound_bytes: int = 1 << 30
     """The most bytes of finished messages kept for it; 0: none, for a reader that only consumes."""
@@ -368,7 +368,7 @@ class AdvanceCursor(Struct):
     kind: int
     name: str
     position: int
-    fate_position: int = -1
+    disposition_position: int = -1
     epoch: int = 0
     """The epoch of an exclusive lease."""
     only: list[int] = field(default_factory=list)
@@ -442,7 +442,7 @@ Command = (
     | Transact
     | Peek
     | ReadRange
-    | ReadFates
+    | ReadDispositions
     | OpenCursor
     | AdvanceCursor
     | CloseCursor

@@ -16,7 +16,7 @@ from partibus.partition.protocol.commands import (
     Inspect,
     ListSessions,
     Purge,
-    ReadFates,
+    ReadDispositions,
     ReadRange,
     ReceiveDeferred,
     SetSessionState,
@@ -57,7 +57,7 @@ class BodyLoad(Struct):
     """The lock id of their session, if any."""
 
 
-class DueSweep(Struct):
+class DueScan(Struct):
     """Entries in a state that are due: to expire, to activate, to return."""
 
     state: int
@@ -77,15 +77,15 @@ class Consume(Struct):
         return self.command.request
 
 
-Sweep = DueSweep | CancelScheduled | Purge | Consume
+RangeScan = DueScan | CancelScheduled | Purge | Consume
 """A scan over a sub-queue in the store, whatever part of it memory holds: one at a time."""
 
 
-class SweepLoad(Struct):
+class RangeScanLoad(Struct):
     """Rows for a scan."""
 
     kind: int
-    sweep: Sweep
+    range_scan: RangeScan
     max_entries: int
     max_bytes: int
 
@@ -178,10 +178,10 @@ class RangeLoad(Struct):
     end_pos: int
 
 
-class FatesLoad(Struct):
-    """Lines of the log for a `ReadFates`."""
+class DispositionsLoad(Struct):
+    """Lines of the log for a `ReadDispositions`."""
 
-    command: ReadFates
+    command: ReadDispositions
 
 
 class ClearLoad(Struct):
@@ -192,14 +192,14 @@ class ClearLoad(Struct):
     kind: int
     from_pos: int
     to_pos: int
-    fates_from: int | None
+    dispositions_from: int | None
     most: int
 
 
 Load = (
     PageLoad
     | BodyLoad
-    | SweepLoad
+    | RangeScanLoad
     | DeferredLoad
     | ScheduledCount
     | SessionScan
@@ -212,7 +212,7 @@ Load = (
     | SinkCount
     | PeekLoad
     | RangeLoad
-    | FatesLoad
+    | DispositionsLoad
     | ClearLoad
 )
 

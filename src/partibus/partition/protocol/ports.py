@@ -28,7 +28,7 @@ class EntryState(IntEnum):
     """Abandoned with a delay: active again, at its old place, when it is due."""
 
 
-class Fate(IntEnum):
+class Disposition(IntEnum):
     """The disposition of a message that has left its sub-queue, in the rows that cursors keep (D14)."""
 
     COMPLETED = 0
@@ -45,7 +45,7 @@ class Fate(IntEnum):
 
 
 FINISHED = 16
-"""Added to a `Fate`, the state of an entry that has left its sub-queue and stays readable for a cursor.
+"""Added to a `Disposition`, the state of an entry that has left its sub-queue and stays readable for a cursor.
 
 Only `Store.read_range` and `Store.scan` see such entries: not a page, a peek, a session or a count.
 """
@@ -113,7 +113,7 @@ class CursorRow(NamedTuple):
     name: str
     position: int
     """The position below which its reader has everything."""
-    fate_position: int
+    disposition_position: int
     """The same position in the log of dispositions; -1: it does not read the log."""
     complete_from: int
     """The position below which finished messages may be missing, because the bound on retained ones was reached."""
@@ -121,21 +121,21 @@ class CursorRow(NamedTuple):
     """The bound on finished messages in this sub-queue, as its reader asked; the largest of several cursors holds."""
     created_ms: int
     moved_ms: int
-    """When `position` or `fate_position` last rose."""
+    """When `position` or `disposition_position` last rose."""
     epoch: int
     """Rises with each grant of exclusive reading."""
     until_ms: int
     """The end of the exclusive lease; 0: the cursor is not exclusive now."""
 
 
-class FateRow(NamedTuple):
+class DispositionRow(NamedTuple):
     """One line of the log of dispositions: a message that has left a sub-queue with a cursor."""
 
     number: int
     """Rises in the order in which messages leave; has gaps."""
     pos: int
     sequence: int
-    fate: int
+    disposition: int
     at_ms: int
     delivery_count: int
 
@@ -225,16 +225,16 @@ class Writes:
         "deleted_entries",
         "deleted_locks",
         "deleted_shared_bodies",
+        "dispositions",
         "dropped_partitions",
         "duplicate_ids",
         "entries",
         "entry_updates",
         "executed",
         "executed_ms",
-        "fates",
+        "forgotten_dispositions",
         "forgotten_duplicates",
         "forgotten_executed_ms",
-        "forgotten_fates",
         "forgotten_sink_ids",
         "inbound_marks",
         "lock_batches",
@@ -290,12 +290,12 @@ class Writes:
         """(sub-queue key, name) -> the current row; None removes it."""
         self.retained: dict[int, tuple[int, int]] = {}
         """Sub-queue key -> (messages, bytes) that are finished and kept for cursors: absolute, as `counts`."""
-        self.fates: list[int] = []
+        self.dispositions: list[int] = []
         """Flat: key of the log line (`partition.protocol.keys.entry_key` of sub-queue and number), pos, sequence,
         disposition, ms,
         delivery count.
         """
-        self.forgotten_fates: list[tuple[int, int]] = []
+        self.forgotten_dispositions: list[tuple[int, int]] = []
         """Ranges of keys of log lines to delete, both ends included."""
         self.sink_ids: list[int | bytes] = []
         """Flat: partition row, sink, id (16 bytes), batch. An id that is there already gets the new batch."""
@@ -333,7 +333,7 @@ ENTRY_COLUMNS = 8
 BODY_COLUMNS = 2
 UPDATE_COLUMNS = 5
 DUPLICATE_COLUMNS = 4
-FATE_COLUMNS = 6
+DISPOSITION_COLUMNS = 6
 SINK_ID_COLUMNS = 4
 
 
@@ -560,7 +560,7 @@ class Store(Protocol):
         """
         ...
 
-    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+    def load_dispositions(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
         """Load lines of the log of dispositions with ``number >= from_number`` in order."""
         ...
 

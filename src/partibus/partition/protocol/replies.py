@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from partibus.partition.protocol.commands import Command
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.generations import LeftOff
-from partibus.partition.protocol.ports import EntryRow, FateRow
+from partibus.partition.protocol.ports import DispositionRow, EntryRow
 
 
 class Accepted(Struct):
@@ -198,11 +198,11 @@ class RangeRead(Struct):
     """The position below which finished messages of the named cursor may be missing."""
 
 
-class FatesRead(Struct):
+class DispositionsRead(Struct):
     """A part of the log of dispositions; an empty one marks its current end."""
 
     request: int
-    rows: list[FateRow]
+    rows: list[DispositionRow]
 
 
 class CursorOpened(Struct):
@@ -213,7 +213,7 @@ class CursorOpened(Struct):
     """The epoch of its exclusive lease; 0: it has none."""
     until_ms: int
     position: int
-    fate_position: int
+    disposition_position: int
     complete_from: int
     end_pos: int
     """A position above every one in the sub-queue."""
@@ -273,7 +273,7 @@ class CursorInfo(Struct):
     kind: int
     name: str
     position: int
-    fate_position: int
+    disposition_position: int
     complete_from: int
     epoch: int
     until_ms: int
@@ -347,7 +347,7 @@ Reply = (
     | TransactionRefused
     | Rows
     | RangeRead
-    | FatesRead
+    | DispositionsRead
     | CursorOpened
     | CursorHeld
     | CursorBusy

@@ -125,11 +125,11 @@ def _request_of(command: w.Input | w.Load) -> int:
         | w.SessionListLoad
         | w.SessionResume
         | w.RangeLoad
-        | w.FatesLoad,
+        | w.DispositionsLoad,
     ):
         asker = command.command
-    elif isinstance(command, w.SweepLoad):
-        asker = command.sweep
+    elif isinstance(command, w.RangeScanLoad):
+        asker = command.range_scan
     elif isinstance(command, w.BodyLoad):
         asker = command.then
     return getattr(asker, "request", 0)

@@ -11,7 +11,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.ports import Writes
 
 KEPT_MS: Final = 60_000
-"""How long a store keeps notes; a broker asks for them within a third of that (`partibus.cluster.unsure`)."""
+"""How long a store keeps notes; a broker asks for them within a third of that (`partibus.cluster.in_doubt`)."""
 FORGET_MS: Final = 5_000
 """The pause between two deletions of older notes."""
 AskerOf = Callable[[int], tuple[str, int] | None]

@@ -207,16 +207,16 @@ class Waiting:
 
     def _prepare(self, topic: Slot, command: w.Input, holdable: bool) -> bool:
         if publishes(command):
-            asleep = self._topics.prepare(topic, command, self._slots, self._clock.now_ms())
-            if asleep is None:
+            pending_loads = self._topics.prepare(topic, command, self._slots, self._clock.now_ms())
+            if pending_loads is None:
                 self._answers.refuse(command, "the topic was deleted")
                 return False
-            if asleep:
-                topic.asleep.update(asleep)
+            if pending_loads:
+                topic.pending_loads.update(pending_loads)
                 self._backlog.park(topic, command, holdable)
-                for row, options in asleep.items():
+                for row, options in pending_loads.items():
                     slot = self._slots.get(row) or self._begin(row, options)
-                    slot.wakes.append(topic)
+                    slot.dependents.append(topic)
                 return False
         return True
 
@@ -236,11 +236,11 @@ class Waiting:
             self._answers.refuse(command, why)
 
     def _woken(self, slot: Slot) -> None:
-        topics, slot.wakes = slot.wakes, []
+        topics, slot.dependents = slot.dependents, []
         for topic in topics:
             if self._slots.get(topic.row) is topic:
-                topic.asleep.discard(slot.row)
-                if not topic.asleep:
+                topic.pending_loads.discard(slot.row)
+                if not topic.pending_loads:
                     self._go_on(topic, prepared=True)
 
     def _go_on(self, slot: Slot, *, prepared: bool = False) -> None:

@@ -14,7 +14,7 @@ from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.ports import EntryRow, EntryState, FateRow, Store
+from partibus.partition.protocol.ports import DispositionRow, EntryRow, EntryState, Store
 from partibus.partition.runtime.executed import ExecutedNotes, OnFound, known_of
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.slot import Slot
@@ -102,8 +102,8 @@ def read(store: Store, row: int, load: w.Load) -> Any:
             )
         case w.BodyLoad():
             return store.load_bodies(load.bodies)
-        case w.SweepLoad():
-            return _read_for_sweep(store, subqueue_key(row, load.kind), load)
+        case w.RangeScanLoad():
+            return _read_for_scan(store, subqueue_key(row, load.kind), load)
         case w.DeferredLoad():
             return store.load_sequences(subqueue_key(row, load.command.kind), load.command.sequences)
         case w.ScheduledCount():
@@ -138,37 +138,39 @@ def read(store: Store, row: int, load: w.Load) -> Any:
                 subqueue_key(row, load.kind), asked.from_pos, load.end_pos, RANGE_ENTRIES_MAX, asked.max_bytes,
                 finished=asked.finished,
             )  # fmt: skip
-        case w.FatesLoad():
+        case w.DispositionsLoad():
             most = min(load.command.most, RANGE_ENTRIES_MAX)
-            return store.load_fates(subqueue_key(row, load.command.kind), load.command.from_number, most)
+            return store.load_dispositions(subqueue_key(row, load.command.kind), load.command.from_number, most)
         case w.ClearLoad():
             return _read_for_janitor(store, subqueue_key(row, load.kind), load)
 
 
-def _read_for_sweep(store: Store, subqueue: int, load: w.SweepLoad) -> Any:
-    sweep = load.sweep
-    if isinstance(sweep, w.DueSweep):
-        return store.load_due(subqueue, sweep.state, sweep.until_ms, load.max_entries, load.max_bytes)
-    if isinstance(sweep, w.Consume):
-        return store.scan(subqueue, sweep.from_pos, sweep.to_pos, load.max_entries)
-    if isinstance(sweep, c.CancelScheduled):
-        return store.load_sequences(subqueue, sweep.sequences)
-    return store.load_page(subqueue, 0, load.max_entries, load.max_bytes, sweep.session)
+def _read_for_scan(store: Store, subqueue: int, load: w.RangeScanLoad) -> Any:
+    range_scan = load.range_scan
+    if isinstance(range_scan, w.DueScan):
+        return store.load_due(subqueue, range_scan.state, range_scan.until_ms, load.max_entries, load.max_bytes)
+    if isinstance(range_scan, w.Consume):
+        return store.scan(subqueue, range_scan.from_pos, range_scan.to_pos, load.max_entries)
+    if isinstance(range_scan, c.CancelScheduled):
+        return store.load_sequences(subqueue, range_scan.sequences)
+    return store.load_page(subqueue, 0, load.max_entries, load.max_bytes, range_scan.session)
 
 
 def _read_for_janitor(
     store: Store, subqueue: int, load: w.ClearLoad
-) -> tuple[list[tuple[EntryRow, int]], list[FateRow]]:
+) -> tuple[list[tuple[EntryRow, int]], list[DispositionRow]]:
     rows = store.scan(subqueue, load.from_pos, load.to_pos, load.most) if load.from_pos < load.to_pos else []
-    fates = [] if load.fates_from is None else store.load_fates(subqueue, load.fates_from, load.most)
-    return rows, fates
+    dispositions = (
+        [] if load.dispositions_from is None else store.load_dispositions(subqueue, load.dispositions_from, load.most)
+    )
+    return rows, dispositions
 
 
 AT_ONCE = 64
 """Partitions in one turn of a reader: some 10 ms, so that who wants messages meanwhile waits for no more."""
 
 
-class Glance(NamedTuple):
+class ColdInspect(NamedTuple):
     """One partition that is asked."""
 
     row: int
@@ -178,24 +180,24 @@ class Glance(NamedTuple):
     """Rows of a topic's subscriptions: its size is theirs, too."""
 
 
-class Glances:
+class ColdInspects:
     """The partitions of one store that are to be looked at, some at a time."""
 
     __slots__ = ("_asked", "_clock", "_lifecycle", "_looking", "_seen")
 
     def __init__(
-        self, lifecycle: StoreLifecycle, clock: Clock, seen: Callable[[Sequence[tuple[Glance, r.Inspected]]], None]
+        self, lifecycle: StoreLifecycle, clock: Clock, seen: Callable[[Sequence[tuple[ColdInspect, r.Inspected]]], None]
     ) -> None:
         """``seen`` gets what some of them hold, in the order in which they were asked."""
         self._lifecycle = lifecycle
         self._clock = clock
         self._seen = seen
-        self._asked: list[Glance] = []
+        self._asked: list[ColdInspect] = []
         self._looking = False
 
-    def add(self, glance: Glance) -> None:
+    def add(self, cold_inspect: ColdInspect) -> None:
         """Look at one more; the store is open."""
-        self._asked.append(glance)
+        self._asked.append(cold_inspect)
         if not self._looking:
             self._look()
 
@@ -219,13 +221,13 @@ class Glances:
         self._lifecycle.read(lambda store: look(store, asked, now_ms), seen)
 
 
-def look(store: Store, asked: Sequence[Glance], now_ms: int) -> list[r.Inspected]:
+def look(store: Store, asked: Sequence[ColdInspect], now_ms: int) -> list[r.Inspected]:
     """What the partitions hold as of the last commit, in the order in which they are asked. Blocks; changes nothing.
     Raises `StoreError`."""
     return [_look(store, one, now_ms) for one in asked]
 
 
-def _look(store: Store, asked: Glance, now_ms: int) -> r.Inspected:
+def _look(store: Store, asked: ColdInspect, now_ms: int) -> r.Inspected:
     partition = Partition(asked.row, asked.options, store.load_partition(asked.row))
     if asked.subscriptions and partition.state.subscriptions is not None:
         partition.state.subscriptions.begin(store.load_sizes(asked.subscriptions))

@@ -16,20 +16,20 @@ class Slot:
     """One partition in use."""
 
     __slots__ = (
-        "asleep",
         "deadline_ms",
+        "dependents",
         "ends",
         "is_used",
         "loads",
         "machine",
         "options",
+        "pending_loads",
         "reserved",
         "row",
         "size_bytes",
         "subscriptions",
         "waited",
         "waiting",
-        "wakes",
         "written",
     )
 
@@ -41,9 +41,9 @@ class Slot:
         """Commands that came before the partition was loaded, or at a topic, before the subscriptions of the first one
         were.
         """
-        self.asleep: set[int] = set()
+        self.pending_loads: set[int] = set()
         """The rows of a topic's subscriptions that are being loaded."""
-        self.wakes: list[Slot] = []
+        self.dependents: list[Slot] = []
         """The topics that wait for this partition."""
         self.subscriptions: Subscriptions | None = None
         """A subscription with its neighbours, as their topic knows them."""
@@ -74,7 +74,7 @@ class Slot:
         for all
         that was written (D18).
         """
-        if isinstance(load, w.FatesLoad):
+        if isinstance(load, w.DispositionsLoad):
             return 0
         if self.machine is not None and self.machine.state.express is not None:
             return self.written
@@ -90,7 +90,7 @@ class Slot:
     @property
     def has_plans(self) -> bool:
         """Whether commands wait for partitions that are being loaded, or for loads of the machine."""
-        return bool(self.waiting or self.loads or self.asleep)
+        return bool(self.waiting or self.loads or self.pending_loads)
 
     @property
     def is_awaited(self) -> bool:
@@ -98,7 +98,7 @@ class Slot:
         return (
             self.machine is None
             or self.has_plans
-            or bool(self.wakes)
+            or bool(self.dependents)
             or (self.subscriptions is not None and (topic := self.subscriptions.topic) is not None and topic.has_plans)
         )
 

@@ -37,7 +37,7 @@ from partibus.partition.runtime.executed import OnFound
 from partibus.partition.runtime.forwards import Forwards
 from partibus.partition.runtime.lifecycle import BEING_OPENED, StoreLifecycle
 from partibus.partition.runtime.loading import Backlog, Loading, Waiting, needs_room
-from partibus.partition.runtime.queries import Glance, Glances, StoreQueries
+from partibus.partition.runtime.queries import ColdInspect, ColdInspects, StoreQueries
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.topic import Topics, publishes
 
@@ -106,7 +106,7 @@ class StoreRuntime:
         self._queue, self._schedule, self._recorder = commits.queue, commits.schedule, commits.recorder
         self.executed, self.express, self.meter = commits.executed, commits.express, commits.meter
         self.questions = StoreQueries(self._lifecycle, self._slots, self.executed, self.express)
-        self._glances = Glances(self._lifecycle, clock, self._seen)
+        self._cold_inspects = ColdInspects(self._lifecycle, clock, self._seen)
         self._topics = Topics(subscribers)
         self._backlog = Backlog(limits, self._queue, host.call_soon)
         self._deadlines = Deadlines(host, self.run_due)
@@ -269,7 +269,9 @@ class StoreRuntime:
                 self._answers.deliver()
                 return
             if type(command) is c.Inspect:
-                self._glances.add(Glance(row, options, command, self._loading.subscriptions_of(row, options)))
+                self._cold_inspects.add(
+                    ColdInspect(row, options, command, self._loading.subscriptions_of(row, options))
+                )
                 return
             slot = self._begin_slot(row, options)
         try:
@@ -287,7 +289,7 @@ class StoreRuntime:
             self._broke(error, slot, command)
         self._answers.deliver()
 
-    def _seen(self, seen: Sequence[tuple[Glance, r.Inspected]]) -> None:
+    def _seen(self, seen: Sequence[tuple[ColdInspect, r.Inspected]]) -> None:
         """Reply to requests for counts of partitions that are not in use."""
         for asked, inspected in seen:
             if asked.row in self._slots:  # since then; it knows better
@@ -510,7 +512,7 @@ class StoreRuntime:
         self._slots.clear()
         self._cold.clear()
         self._loading.topics.clear()
-        self._glances.clear()
+        self._cold_inspects.clear()
         self._topics.clear()
         self._deadlines.clear()
         self._answers.deliver()

@@ -15,8 +15,8 @@ from partibus.partition.runtime.slot import Slot
 def publishes(command: w.Input) -> bool:
     """Whether a command brings messages for subscriptions, or may."""
     if isinstance(command, w.Loaded):
-        sweep = command.load.sweep if isinstance(command.load, w.SweepLoad) else None
-        return isinstance(sweep, w.DueSweep) and sweep.state == EntryState.SCHEDULED
+        range_scan = command.load.range_scan if isinstance(command.load, w.RangeScanLoad) else None
+        return isinstance(range_scan, w.DueScan) and range_scan.state == EntryState.SCHEDULED
     return isinstance(command, c.Enqueue | c.Transact)
 
 
@@ -122,7 +122,7 @@ class Topics:
         if fan_out is None or subscriptions is None:
             return None
         plan(command, fan_out, now_ms, one_by_one=topic.options.duplicate_window_ms is not None)
-        asleep = {}
+        pending_loads = {}
         for row in rows_of(command):
             options = fan_out.options_of(row)
             slot = slots.get(row)
@@ -135,8 +135,8 @@ class Topics:
             else:
                 self._of[row] = subscriptions
             if slot is None or slot.machine is None:
-                asleep[row] = options
-        return asleep
+                pending_loads[row] = options
+        return pending_loads
 
     def _adopt(self, slot: Slot, subscriptions: Subscriptions) -> None:
         slot.subscriptions = subscriptions

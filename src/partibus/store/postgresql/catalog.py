@@ -19,7 +19,7 @@ from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.connection import OLDEST_SERVER, end
 from partibus.store.postgresql.failure import next_step
-from partibus.store.postgresql.patience import PatientConnection
+from partibus.store.postgresql.timed_connection import TimedConnection
 
 SCHEMA_DEFAULT = "partibus_catalog"
 CONNECT_TIMEOUT_S = 2
@@ -51,9 +51,9 @@ SchemaSteps = Callable[[int], Sequence[str]]
 """A function that returns the scripts from a format, 0 for an empty schema, to the current one."""
 
 
-def connect_catalog(address: Address, application: str) -> PatientConnection:
+def connect_catalog(address: Address, application: str) -> TimedConnection:
     """Connect to a catalog's schema, which may not exist yet. Raises `psycopg.Error`, `UnusableFile`."""
-    connection = PatientConnection.connect(
+    connection = TimedConnection.connect(
         address.conninfo,
         autocommit=True,
         application_name=application,
@@ -109,7 +109,7 @@ class CatalogSchema:
         self._application = application
         self._lock = Lock()
         self._closed = Event()
-        self._connection: PatientConnection | None = None
+        self._connection: TimedConnection | None = None
         self._why = ""
         self._connecting = False
         self._latest = 0
@@ -212,7 +212,7 @@ class CatalogSchema:
         except psycopg.Error as error:
             raise self._failed(connection, error) from error
 
-    def _connected(self) -> PatientConnection:
+    def _connected(self) -> TimedConnection:
         connection = self._connection
         if connection is None:
             self._begin_connecting()
@@ -222,7 +222,7 @@ class CatalogSchema:
             )
         return connection
 
-    def _failed(self, connection: PatientConnection, error: psycopg.Error) -> StoreUnavailable:
+    def _failed(self, connection: TimedConnection, error: psycopg.Error) -> StoreUnavailable:
         why = " ".join(str(error).split())
         # A statement without an answer leaves the connection in the middle of it:
         if connection.closed or connection.info.transaction_status is TransactionStatus.ACTIVE:
@@ -230,7 +230,7 @@ class CatalogSchema:
             self._lose(connection, why)
         return StoreUnavailable(f"{self.name}: the catalog can't be used now ({why}); nothing was changed. Try again.")
 
-    def _lose(self, connection: PatientConnection, why: str) -> None:
+    def _lose(self, connection: TimedConnection, why: str) -> None:
         with self._lock:
             if self._connection is connection:
                 self._connection = None
@@ -272,7 +272,7 @@ def _translated(statement: str) -> str:
     return statement.replace("?", "%s")
 
 
-def _prepare(connection: PatientConnection, address: Address, format_version: int, steps: SchemaSteps) -> None:
+def _prepare(connection: TimedConnection, address: Address, format_version: int, steps: SchemaSteps) -> None:
     with connection.transaction():
         connection.execute(_LOCK_FOR_MAKING, (address.schema,))
         row = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (address.schema,)).fetchone()
@@ -289,7 +289,7 @@ def _prepare(connection: PatientConnection, address: Address, format_version: in
             connection.execute(script.encode())
 
 
-def _version(connection: PatientConnection, address: Address) -> int:
+def _version(connection: TimedConnection, address: Address) -> int:
     """Return the version of the catalog's format; 0 if there is no catalog."""
     row = connection.execute(_TABLES).fetchone()
     tables = set(row[0] or ()) if row else set()

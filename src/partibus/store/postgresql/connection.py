@@ -20,7 +20,7 @@ _SESSION = """
     SET search_path = {schema};
     SET client_min_messages = warning;
     SET default_transaction_isolation = 'read committed';
-    SET lock_timeout = {patience_ms};
+    SET lock_timeout = {limit_ms};
     SET idle_in_transaction_session_timeout = {idle_ms};
     SET plan_cache_mode = force_generic_plan;
     SET jit = off;
@@ -66,7 +66,7 @@ def connect(address: Address, application: str, settings: PostgreSQLSettings) ->
         connection.execute(
             sql.SQL(_SESSION).format(
                 schema=sql.Identifier(address.schema),
-                patience_ms=sql.Literal(settings.statement_patience_ms),
+                limit_ms=sql.Literal(settings.statement_limit_ms),
                 idle_ms=sql.Literal(settings.lease_ms // 2),
             )
         )

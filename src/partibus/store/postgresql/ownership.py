@@ -173,7 +173,7 @@ class Ownership:
         connection.execute(
             statement("evict"),
             {
-                "patience_ms": self._settings.statement_patience_ms,
+                "limit_ms": self._settings.statement_limit_ms,
                 "application": application_name(incarnation, self._address),
             },
         )

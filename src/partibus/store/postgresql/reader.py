@@ -16,9 +16,9 @@ from partibus.partition.protocol.keys import (
 from partibus.partition.protocol.ports import (
     FINISHED,
     CursorRow,
+    DispositionRow,
     DueRows,
     EntryRow,
-    FateRow,
     LockBatchRow,
     RangeFrame,
     SessionLockRow,
@@ -277,12 +277,14 @@ def scan(
     return [(entry, row[-1]) for entry, row in zip(entries, rows, strict=True)]
 
 
-def load_fates(connection: Connection, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+def load_dispositions(connection: Connection, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
     """Load lines of the disposition log with ``number >= from_number``, in order."""
     keys = _key_range(subqueue, from_number, POSITION_MAX)
     if keys is None:
         return []
-    return [FateRow._make(row) for row in _rows(connection, statement("fates"), keys | {"most": max(0, max_rows)})]
+    return [
+        DispositionRow._make(row) for row in _rows(connection, statement("fates"), keys | {"most": max(0, max_rows)})
+    ]
 
 
 def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:

@@ -28,7 +28,7 @@ from partibus.errors import InvalidOperation, StartError, StoreUnavailable, Unus
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.catalog import connect_catalog, unusable
 from partibus.store.postgresql.connection import end
-from partibus.store.postgresql.patience import PatientConnection
+from partibus.store.postgresql.timed_connection import TimedConnection
 
 LEASE_S = 4.0
 """How long a silent broker counts as present. An error costs nothing: its stores can't be taken while their own leases
@@ -112,7 +112,7 @@ class BrokerRow(NamedTuple):
     """Facts about the broker, as JSON."""
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """The answer to a broker's beat."""
 
     brokers: list[BrokerRow]
@@ -173,7 +173,7 @@ class Registry:
         os.set_blocking(self._wake_reader, False)
         self._notified = False
         self._closed = False
-        self._connection: PatientConnection | None = None
+        self._connection: TimedConnection | None = None
         try:
             self._connection = self._connect()
         except psycopg.Error as error:
@@ -268,7 +268,7 @@ class Registry:
             seen = there[0] if there else None
             time.sleep(_LOOK_S)
 
-    def rehearsals(self) -> str | None:
+    def fault_injections(self) -> str | None:
         """Return the JSON of the last fault injection change, which no catalog keeps.
 
         Returns None if no broker is present that may have applied it.
@@ -280,7 +280,7 @@ class Registry:
 
     # -- while it runs -----------------------------------------------------------------------------------------------
 
-    def beat(self, followed: int, facts: str, used: Iterable[int], *, tell: bool) -> Beat:
+    def beat(self, followed: int, facts: str, used: Iterable[int], *, tell: bool) -> Heartbeat:
         """Report that this broker is present, and return the news.
 
         ``used``: entities used since the last time. ``tell``: notify the other brokers at once. Raises
@@ -312,7 +312,7 @@ class Registry:
             first_row = first.fetchone()
             found = changes.fetchall()
             kept_from = first_row[0] if first_row else 0
-            return Beat(
+            return Heartbeat(
                 [BrokerRow._make(row) for row in brokers.fetchall()],
                 [(version, body) for version, body in found],
                 kept_from <= followed + 1,
@@ -372,7 +372,7 @@ class Registry:
 
     # -- the connection ----------------------------------------------------------------------------------------------
 
-    def _connect(self) -> PatientConnection:
+    def _connect(self) -> TimedConnection:
         connection = connect_catalog(self._address, f"partibus {self._broker[:40]}")
         try:
             connection.add_notify_handler(self._hear)
@@ -387,7 +387,7 @@ class Registry:
         """Note a notification that arrived while a statement ran."""
         self._notified = True
 
-    def _connected(self) -> PatientConnection:
+    def _connected(self) -> TimedConnection:
         if self._connection is None:
             try:
                 self._connection = self._connect()
@@ -410,7 +410,7 @@ class Registry:
         found: tuple[Any, ...] = row
         return found
 
-    def _failed(self, connection: PatientConnection, error: psycopg.Error) -> StoreUnavailable:
+    def _failed(self, connection: TimedConnection, error: psycopg.Error) -> StoreUnavailable:
         """Drop the connection after an error, so that the next call reconnects; return the error to raise."""
         end(connection)
         self._connection = None

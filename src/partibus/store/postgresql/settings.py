@@ -12,7 +12,7 @@ class PostgreSQLSettings(NamedTuple):
     """
     connect_timeout_s: int = 2
     """The timeout for each host of the URL; libpq's own minimum."""
-    statement_patience_ms: int = 2_000
+    statement_limit_ms: int = 2_000
     """How long a statement waits for a lock that another session holds, and a take-over for the end of a connection."""
     doubt_ms: int = 1_000
     """How long the writer tries to resolve a commit in doubt before it reports the outcome as unknown."""

@@ -22,9 +22,9 @@ import psycopg
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
 from partibus.partition.protocol.ports import (
+    DispositionRow,
     DueRows,
     EntryRow,
-    FateRow,
     RangeFrame,
     Snapshot,
     StoreError,
@@ -33,6 +33,7 @@ from partibus.partition.protocol.ports import (
     Writes,
 )
 from partibus.store.acknowledged import AcknowledgedCommits
+from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
 from partibus.store.frames import pack
 from partibus.store.owner import Owner
 from partibus.store.postgresql import reader
@@ -46,7 +47,6 @@ from partibus.store.postgresql.readers import Readers
 from partibus.store.postgresql.settings import DEFAULTS, PostgreSQLSettings
 from partibus.store.postgresql.sql import statement
 from partibus.store.postgresql.writer import Writer
-from partibus.store.sweep import SLICE_ROWS, Sweeper
 
 T = TypeVar("T")
 
@@ -94,13 +94,13 @@ class PostgreSQLStore:
             self._writer.open(identity, created_ms, evict=evict)
         except psycopg.Error as error:
             raise store_error(error, address.name, "opening the store", executed=False) from error
-        self._sweeper = Sweeper(self._sweep_slice, self._writer.dropped_partitions)
+        self._remover = PartitionRemover(self._remove_slice, self._writer.dropped_partitions)
         try:
             self._keeper = LeaseKeeper(self._keep_lease, settings.renewal_ms, address.name)
         except RuntimeError as error:
             with ExitStack() as closing:
                 closing.callback(self._close_writer)
-                closing.callback(self._sweeper.stop)
+                closing.callback(self._remover.stop)
             raise refused(
                 address.name, f"can't start the thread that renews the lease: {error}; raise the limit of threads"
             ) from error
@@ -233,7 +233,7 @@ class PostgreSQLStore:
             finally:
                 self._follow_writer()
         if writes.dropped_partitions:
-            self._sweeper.dropped(writes.dropped_partitions)
+            self._remover.dropped(writes.dropped_partitions)
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
         """Load the durable state of a partition; None if it was never written."""
@@ -248,18 +248,18 @@ class PostgreSQLStore:
         """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
         self._check_usable()
         counts = self._readers.read(lambda connection: reader.load_filled(connection, most))
-        return {key: found for key, found in counts.items() if not self._sweeper.hides(key >> KIND_BITS)}
+        return {key: found for key, found in counts.items() if not self._remover.hides(key >> KIND_BITS)}
 
     def timed_partitions(self) -> list[int]:
         """Return the rows of partitions with entries that have a due time, in order."""
         self._check_usable()
-        return [row for row in self._readers.read(reader.timed_partitions) if not self._sweeper.hides(row)]
+        return [row for row in self._readers.read(reader.timed_partitions) if not self._remover.hides(row)]
 
     def cursor_partitions(self, most: int) -> list[int]:
         """Return the rows of the first ``most`` partitions that have cursors, in order."""
         self._check_usable()
         rows = self._readers.read(lambda connection: reader.cursor_partitions(connection, most))
-        return [row for row in rows if not self._sweeper.hides(row)]
+        return [row for row in rows if not self._remover.hides(row)]
 
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
@@ -335,7 +335,7 @@ class PostgreSQLStore:
         self._check_usable()
         bodies = self._readers.read(lambda connection: reader.load_bodies(connection, keys))
         return [
-            None if self._sweeper.hides(key >> (KIND_BITS + POSITION_BITS)) else body
+            None if self._remover.hides(key >> (KIND_BITS + POSITION_BITS)) else body
             for key, body in zip(keys, bodies, strict=True)
         ]
 
@@ -377,10 +377,12 @@ class PostgreSQLStore:
             lambda connection: reader.scan(connection, subqueue, from_pos, to_pos, max_entries),
         )
 
-    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+    def load_dispositions(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
         """Load lines of the disposition log with ``number >= from_number``, in order."""
         return self._load(
-            subqueue >> KIND_BITS, [], lambda connection: reader.load_fates(connection, subqueue, from_number, max_rows)
+            subqueue >> KIND_BITS,
+            [],
+            lambda connection: reader.load_dispositions(connection, subqueue, from_number, max_rows),
         )
 
     def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
@@ -397,7 +399,7 @@ class PostgreSQLStore:
 
     def wait_until_swept(self) -> None:
         """Wait until the rows of dropped partitions are gone from the tables as well (they are hidden at once)."""
-        self._sweeper.wait()
+        self._remover.wait()
 
     def close(self) -> None:
         """Release the connections and the lease, even if an earlier step raises. Idempotent.
@@ -412,7 +414,7 @@ class PostgreSQLStore:
             closing.callback(self._close_writer)
             closing.callback(self._readers.close)
             closing.callback(self._keeper.stop)
-            closing.callback(self._sweeper.stop)
+            closing.callback(self._remover.stop)
 
     def _close_writer(self) -> None:
         with self._commit_lock:
@@ -453,7 +455,7 @@ class PostgreSQLStore:
             self._readers_of = self._writer.reconnected
             self._readers.renew()
 
-    def _sweep_slice(self, partition_row: int) -> bool:
+    def _remove_slice(self, partition_row: int) -> bool:
         parameters = {"partition_row": partition_row, "most": SLICE_ROWS, "most_states": _SWEPT_STATES}
         with self._commit_lock:
             self._check_usable()
@@ -462,7 +464,7 @@ class PostgreSQLStore:
     def _load(self, partition_row: int, nothing: T, load: Callable[[Connection], T]) -> T:
         """Return what ``load`` finds; ``nothing`` in a dropped partition, whose rows may still be in the tables."""
         self._check_usable()
-        if self._sweeper.hides(partition_row):
+        if self._remover.hides(partition_row):
             return nothing
         return self._readers.read(load)
 

@@ -7,15 +7,15 @@ from sqlite3 import Connection
 from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS, SHARED_BODY, body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
+    DISPOSITION_COLUMNS,
     DUPLICATE_COLUMNS,
     ENTRY_COLUMNS,
-    FATE_COLUMNS,
     UPDATE_COLUMNS,
     Writes,
     executed_rows,
 )
 from partibus.store.sqlite.duplicates import forget_duplicates
-from partibus.store.sqlite.sinks import add_sink_ids, forget_sink_ids, remember_sink_ids, sweep_sink_ids
+from partibus.store.sqlite.sinks import add_sink_ids, forget_sink_ids, remember_sink_ids, remove_sink_ids
 from partibus.store.sqlite.sql import execute_keys, execute_rows, in_list_form, padded_keys, statement
 
 COUNTER_COLUMNS = 4
@@ -64,7 +64,7 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
     if writes.executed:
         executed = [column for row in executed_rows(writes) for column in row]
         execute_rows(connection, "insert_executed", EXECUTED_COLUMNS, executed)
-    if writes.cursors or writes.retained or writes.fates or writes.forgotten_fates:
+    if writes.cursors or writes.retained or writes.dispositions or writes.forgotten_dispositions:
         _apply_readers(connection, writes)
     if writes.new_sink_ids or writes.sink_ids or writes.sink_batches or writes.forgotten_sink_ids:
         _apply_sinks(connection, writes)
@@ -113,8 +113,8 @@ def _apply_readers(connection: Connection, writes: Writes) -> None:
     cursors = [column for cursor in writes.cursors.values() if cursor is not None for column in cursor]
     execute_rows(connection, "replace_cursors", CURSOR_COLUMNS, cursors)
     execute_rows(connection, "replace_retained", COUNT_COLUMNS, _flat(writes.retained))
-    execute_rows(connection, "insert_fates", FATE_COLUMNS, writes.fates)
-    for bounds in writes.forgotten_fates:
+    execute_rows(connection, "insert_fates", DISPOSITION_COLUMNS, writes.dispositions)
+    for bounds in writes.forgotten_dispositions:
         connection.execute(statement("delete_fate_range"), bounds)
 
 
@@ -175,7 +175,7 @@ def _drop_partition(connection: Connection, partition_row: int) -> None:
     connection.execute(statement("insert_dropped_partition"), (partition_row,))
 
 
-def _sweep_entries(connection: Connection, partition_row: int, bounds: tuple[int, int, int]) -> int:
+def _remove_entries(connection: Connection, partition_row: int, bounds: tuple[int, int, int]) -> int:
     """Delete the first entries of (first key, last key, most); return their number.
 
     Also deletes the bodies in other partitions that only they reference: a subscription's messages are its topic's
@@ -191,7 +191,7 @@ def _sweep_entries(connection: Connection, partition_row: int, bounds: tuple[int
     return len(rows)
 
 
-def sweep_partition(partition_row: int, rows: int, connection: Connection) -> bool:
+def remove_partition_rows(partition_row: int, rows: int, connection: Connection) -> bool:
     """Delete up to ``rows`` rows of each table of a dropped partition.
 
     Returns True when no row is left and the note is removed.
@@ -199,13 +199,13 @@ def sweep_partition(partition_row: int, rows: int, connection: Connection) -> bo
     first, following = subqueue_key(partition_row, 0), subqueue_key(partition_row + 1, 0)
     entries = (entry_key(first, 0), entry_key(following, 0) - 1, rows)
     bodies = (body_key(partition_row, 0), body_key(partition_row + 1, 0) - 1, rows)
-    swept = _sweep_entries(connection, partition_row, entries)
+    swept = _remove_entries(connection, partition_row, entries)
     swept += connection.execute(statement("delete_some_bodies"), bodies).rowcount
     states = (partition_row, rows, SWEPT_STATE_BYTES)
     swept += connection.execute(statement("delete_some_session_states"), states).rowcount
     swept += forget_duplicates(connection, partition_row, _BUCKET_MAX, rows)
     swept += connection.execute(statement("delete_some_fates"), entries).rowcount
-    swept += sweep_sink_ids(connection, partition_row, rows)
+    swept += remove_sink_ids(connection, partition_row, rows)
     if swept == 0:
         connection.execute(statement("delete_dropped_partition"), (partition_row,))
     return swept == 0

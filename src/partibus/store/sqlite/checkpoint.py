@@ -110,11 +110,11 @@ class Checkpoints:
         On a full disk such pages would stay in the log, and a log that can't start over takes no completes. The caller
         holds the commit lock, and releases it to wait.
         """
-        if self._thread is None or self._appended_bytes <= self._settings.ballast_bytes:
+        if self._thread is None or self._appended_bytes <= self._settings.reserved_bytes:
             return False
         try:
             ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
-            return bool(pages * PAGE_BYTES - self._path.stat().st_size > self._settings.ballast_bytes)
+            return bool(pages * PAGE_BYTES - self._path.stat().st_size > self._settings.reserved_bytes)
         except (sqlite3.Error, OSError):
             # The commit that follows meets the same trouble and reports it.
             return False
@@ -153,7 +153,7 @@ def estimate_appended_bytes(writes: Writes) -> int:
         _PAGES_PER_COMMIT * PAGE_BYTES
         + sum(map(len, writes.bodies[1::2]))  # type: ignore[arg-type]  # every second column is the message
         + sum(len(state) for state, _ in writes.session_states.values() if state is not None)
-        + _BYTES_PER_COLUMN * (len(writes.entries) + len(writes.fates))
+        + _BYTES_PER_COLUMN * (len(writes.entries) + len(writes.dispositions))
         + _BYTES_PER_NAME
         * (
             len(sessions)

@@ -21,7 +21,7 @@ from sqlite3 import Connection
 from typing import NamedTuple
 
 from partibus.partition.protocol.keys import POSITION_BITS, POSITION_MAX, entry_key
-from partibus.partition.protocol.ports import FINISHED, EntryRow, FateRow, RangeFrame
+from partibus.partition.protocol.ports import FINISHED, DispositionRow, EntryRow, RangeFrame
 from partibus.store.frames import PackedRows
 from partibus.store.sqlite.listed import RUN, Usual, rows_listed
 from partibus.store.sqlite.reader import SEARCHED_MAX, key_range, keys_behind, one_view
@@ -172,10 +172,10 @@ def scan(
     return [(EntryRow._make((key & POSITION_MAX, *columns, b"")), size) for key, *columns, size in json.loads(listed)]
 
 
-def read_fates(connection: Connection, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+def read_dispositions(connection: Connection, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
     """Load lines of the disposition log with ``number >= from_number``, in order."""
     keys = key_range(subqueue, from_number, POSITION_MAX)
     if keys is None:
         return []
     (listed,) = connection.execute(statement("select_fates"), (*keys, max(0, max_rows))).fetchone()
-    return [FateRow._make(columns) for columns in json.loads(listed)]
+    return [DispositionRow._make(columns) for columns in json.loads(listed)]

@@ -10,9 +10,9 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from partibus.store.sqlite.ballast import Ballast
 from partibus.store.sqlite.checkpoint import Checkpoints
 from partibus.store.sqlite.connection import PAGE_BYTES
+from partibus.store.sqlite.reserved_space import ReservedSpace
 from partibus.store.sqlite.settings import StoreSettings
 
 _PAGES_RETURNED_AT_ONCE = 64
@@ -30,11 +30,13 @@ class Room:
         ``free`` measures the file system of a directory. Raises `OSError` if the directory can't be written.
         """
         self._checkpoints = checkpoints
-        self._ballast = Ballast(path.with_suffix(".ballast"), settings.ballast_bytes, settings.min_free_bytes, free)
+        self._reserved_space = ReservedSpace(
+            path.with_suffix(".ballast"), settings.reserved_bytes, settings.min_free_bytes, free
+        )
         self._max_pages = None if settings.max_bytes is None else settings.max_bytes // PAGE_BYTES
         self._look_every_bytes = max(PAGE_BYTES, settings.min_free_bytes // 16)
         self._unlooked_bytes = 0
-        self.is_full = not self._ballast.build()
+        self.is_full = not self._reserved_space.build()
 
     def admits(self, connection: sqlite3.Connection, size_bytes: int) -> bool:
         """Tell whether a commit that brings messages may be tried. Checks the disk at intervals, not at each commit."""
@@ -43,13 +45,13 @@ class Room:
         self._unlooked_bytes += size_bytes
         if self._unlooked_bytes >= self._look_every_bytes:
             self._unlooked_bytes = 0
-            self.is_full = self._ballast.disk_is_full()
+            self.is_full = self._reserved_space.disk_is_full()
         return not self.is_full
 
     def look_again(self, connection: sqlite3.Connection) -> bool:
         """Leave the full state if there is room again."""
         try:
-            self.is_full = self._file_is_full(connection) or not self._ballast.build()
+            self.is_full = self._file_is_full(connection) or not self._reserved_space.build()
         except (OSError, sqlite3.Error):
             # An error that prevents checking the file or writing the reserve would fail a commit as well.
             self.is_full = True
@@ -58,13 +60,13 @@ class Room:
     def ran_out(self, connection: sqlite3.Connection) -> bool:
         """Handle a commit that found no room; return True if releasing the reserved space has made some."""
         self.is_full = True
-        gave_up = self._ballast.give_up()
+        gave_up = self._reserved_space.give_up()
         self._checkpoints.run_now(connection)
         return gave_up
 
     def make_room(self, connection: sqlite3.Connection) -> None:
         """Return free pages to the file system and let the log start over, after a commit to a full store."""
-        if self._ballast.disk_is_full():
+        if self._reserved_space.disk_is_full():
             try:
                 # As a script: each step returns one page, and `execute` takes only the first step of it.
                 connection.executescript(f"PRAGMA incremental_vacuum({_PAGES_RETURNED_AT_ONCE})")

@@ -20,7 +20,7 @@ class StoreSettings(NamedTuple):
     """Appended bytes after which the write-ahead log is copied into the database. Smaller values copy hot pages more
     often; larger values lengthen recovery after a crash and need more disk.
     """
-    ballast_bytes: int = 4 * MIB
+    reserved_bytes: int = 4 * MIB
     """Disk space reserved beside each store and released when the disk is full, so that completes still commit. It also
     bounds the new pages that wait in the log, since they need that space first: commits wait for a checkpoint there.
     """

@@ -67,7 +67,7 @@ def forget_sink_ids(connection: Connection, partition_row: int, sink: int, batch
         connection.execute(statement("delete_sink_ids_before"), (partition_row, sink, *bound))
 
 
-def sweep_sink_ids(connection: Connection, partition_row: int, most: int) -> int:
+def remove_sink_ids(connection: Connection, partition_row: int, most: int) -> int:
     """Delete up to ``most`` ids of a partition's sinks; return how many were deleted."""
     bound = connection.execute(statement("select_swept_sink_id"), (partition_row, most)).fetchone()
     if bound is None:

@@ -24,27 +24,27 @@ from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
 from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
+    DispositionRow,
     DueRows,
     EntryRow,
-    FateRow,
     RangeFrame,
     Snapshot,
     StoreFull,
     Writes,
 )
+from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
 from partibus.store.frames import pack
 from partibus.store.sqlite import creation, duplicates, migration, ranges, reader, sessions, sinks
-from partibus.store.sqlite.apply import apply_writes, sets_session_state, sweep_partition
-from partibus.store.sqlite.ballast import free_bytes
+from partibus.store.sqlite.apply import apply_writes, remove_partition_rows, sets_session_state
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
 from partibus.store.sqlite.failure import refused, store_error, store_full
 from partibus.store.sqlite.owner import LockFile, Owner
 from partibus.store.sqlite.readers import Readers
+from partibus.store.sqlite.reserved_space import free_bytes
 from partibus.store.sqlite.room import Room
 from partibus.store.sqlite.settings import DEFAULTS, KIB, StoreSettings
 from partibus.store.sqlite.sql import FORMAT_VERSION
 from partibus.store.sqlite.writer import Writer
-from partibus.store.sweep import SLICE_ROWS, Sweeper
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class SQLiteStore:
             except (sqlite3.Error, OSError) as error:
                 raise store_error(error, path, "opening the store", executed=False) from error
             opening.callback(self._writer.close, keep_log=True)
-            self._sweeper = Sweeper(self._sweep_slice, self._writer.dropped_partitions)
+            self._remover = PartitionRemover(self._remove_slice, self._writer.dropped_partitions)
             opening.pop_all()
 
     @classmethod
@@ -190,7 +190,7 @@ class SQLiteStore:
                     raise
                 self._writer.transact(change, writes.now_ms)
             if writes.dropped_partitions:
-                self._sweeper.dropped(writes.dropped_partitions)
+                self._remover.dropped(writes.dropped_partitions)
             self._after_commit(appended_bytes)
 
     def load_partition(self, partition_row: int) -> Snapshot | None:
@@ -208,23 +208,23 @@ class SQLiteStore:
         self._check_usable()
         with self._readers.reader() as connection:
             counts = reader.read_filled(connection, most)
-        if not self._sweeper.hides_any:
+        if not self._remover.hides_any:
             return counts
-        return {key: found for key, found in counts.items() if not self._sweeper.hides(key >> KIND_BITS)}
+        return {key: found for key, found in counts.items() if not self._remover.hides(key >> KIND_BITS)}
 
     def timed_partitions(self) -> list[int]:
         """Return the rows of partitions with entries that have a due time, in order."""
         self._check_usable()
         with self._readers.reader() as connection:
             rows = reader.read_timed_partitions(connection)
-        return [row for row in rows if not self._sweeper.hides(row)]
+        return [row for row in rows if not self._remover.hides(row)]
 
     def cursor_partitions(self, most: int) -> list[int]:
         """Return the rows of the first ``most`` partitions that have cursors, in order."""
         self._check_usable()
         with self._readers.reader() as connection:
             rows = reader.read_cursor_partitions(connection, most)
-        return [row for row in rows if not self._sweeper.hides(row)]
+        return [row for row in rows if not self._remover.hides(row)]
 
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
@@ -283,7 +283,7 @@ class SQLiteStore:
         with self._readers.reader() as connection:
             bodies = reader.read_bodies(connection, keys)
         return [
-            None if self._sweeper.hides(key >> (KIND_BITS + POSITION_BITS)) else body
+            None if self._remover.hides(key >> (KIND_BITS + POSITION_BITS)) else body
             for key, body in zip(keys, bodies, strict=True)
         ]
 
@@ -318,9 +318,9 @@ class SQLiteStore:
         """Load entries in any state, finished ones too, without their data but with its length."""
         return self._load(subqueue >> KIND_BITS, [], ranges.scan, subqueue, from_pos, to_pos, max_entries)
 
-    def load_fates(self, subqueue: int, from_number: int, max_rows: int) -> list[FateRow]:
+    def load_dispositions(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
         """Load lines of the disposition log with ``number >= from_number``, in order."""
-        return self._load(subqueue >> KIND_BITS, [], ranges.read_fates, subqueue, from_number, max_rows)
+        return self._load(subqueue >> KIND_BITS, [], ranges.read_dispositions, subqueue, from_number, max_rows)
 
     def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
         """Return those of ``ids`` that the sink has stored and still remembers."""
@@ -332,7 +332,7 @@ class SQLiteStore:
 
     def wait_until_swept(self) -> None:
         """Wait until the rows of dropped partitions are gone from the file as well (they are hidden at once)."""
-        self._sweeper.wait()
+        self._remover.wait()
 
     def close(self) -> None:
         """Release the connections and the lock file, even if an earlier step raises. Idempotent.
@@ -348,7 +348,7 @@ class SQLiteStore:
             closing.callback(self._close_writer)
             closing.callback(self._readers.close)
             closing.callback(self._checkpoints.wait)
-            closing.callback(self._sweeper.stop)
+            closing.callback(self._remover.stop)
 
     def _close_writer(self) -> None:
         with self._commit_lock:
@@ -405,16 +405,16 @@ class SQLiteStore:
             self._room.make_room(self._writer.connection)
             self._room.look_again(self._writer.connection)
 
-    def _sweep_slice(self, partition_row: int) -> bool:
+    def _remove_slice(self, partition_row: int) -> bool:
         with self._committing():
-            done = self._writer.transact(partial(sweep_partition, partition_row, SLICE_ROWS))
+            done = self._writer.transact(partial(remove_partition_rows, partition_row, SLICE_ROWS))
             self._after_commit(2 * SLICE_ROWS * KIB)
             return done
 
     def _load(self, partition_row: int, nothing: T, read: Callable[..., T], *arguments: object) -> T:
         """Return what ``read`` finds; ``nothing`` in a dropped partition, whose rows may still be in the file."""
         self._check_usable()
-        if self._sweeper.hides(partition_row):
+        if self._remover.hides(partition_row):
             return nothing
         with self._readers.reader() as connection:
             return read(connection, *arguments)

@@ -129,7 +129,7 @@ def test_a_server_that_says_nothing_is_as_one_that_is_away(
     catalog: CatalogSchema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = catalog._connected()
-    monkeypatch.setattr(type(connection), "PATIENCE_S", 0.2)
+    monkeypatch.setattr(type(connection), "TIMEOUT_S", 0.2)
     # The statement's own limit would end it later:
     with pytest.raises(StoreUnavailable, match="does not answer"):
         catalog.execute("SELECT pg_sleep(1)")

@@ -83,9 +83,9 @@ def test_who_is_there_and_what_was_changed_is_heard(make: Make, address: Address
     assert {row.broker: row.followed for row in heard.brokers} == {"a": 0, "b": 1}
     assert sorted(b.take_used()) == [7, 8, 9]
     assert a.take_used() == []
-    assert json.loads(b.rehearsals() or "") == {"rehearsals": [1]}
+    assert json.loads(b.fault_injections() or "") == {"rehearsals": [1]}
     end_lease(address, "a")
-    assert b.rehearsals() is None
+    assert b.fault_injections() is None
 
 
 def test_more_changes_than_are_kept_are_not_passed_over_in_silence(make: Make, address: Address) -> None:

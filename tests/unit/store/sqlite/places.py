@@ -10,7 +10,7 @@ from pathlib import Path
 
 from partibus.store.sqlite import Owner, SQLiteStore, StoreSettings
 
-SETTINGS = StoreSettings(ballast_bytes=65_536, min_free_bytes=0)
+SETTINGS = StoreSettings(reserved_bytes=65_536, min_free_bytes=0)
 US = Owner("broker-1", "run-1")
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from partibus.partition.protocol.generations import LeftOff
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, body_key, entry_key
-from partibus.partition.protocol.ports import FINISHED, Fate, StoreError, Writes
+from partibus.partition.protocol.ports import FINISHED, Disposition, StoreError, Writes
 from partibus.store.backup import CATALOG, LIST, Backup, back_up, read_backup, store_file
 from partibus.store.sqlite.backup import BackupStopped, Moment, copy_database, copy_store
 from partibus.store.sqlite.copies import StoreCopy
@@ -139,7 +139,13 @@ def test_what_has_left_and_is_kept_for_cursors_is_not_read_from_a_copy(filled: P
     store = open_store(filled.parent)
     writes = Writes()
     for pos in range(1, MESSAGES):
-        writes.entry_updates += [entry_key(QUEUE, pos), body_key(PARTITION, pos), FINISHED + Fate.COMPLETED, 1, None]
+        writes.entry_updates += [
+            entry_key(QUEUE, pos),
+            body_key(PARTITION, pos),
+            FINISHED + Disposition.COMPLETED,
+            1,
+            None,
+        ]
     store.commit(writes)
     store.close()
     copy_database(filled, tmp_path / "copy.db", Event())

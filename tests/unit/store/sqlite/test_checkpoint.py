@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def test_the_log_starts_over_under_steady_load(tmp_path: Path) -> None:
-    store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=MIB, ballast_bytes=MIB))
+    store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=MIB, reserved_bytes=MIB))
     log = tmp_path / "store-00.db-wal"
     largest = 0
     for commit in range(300):
@@ -32,7 +32,7 @@ def test_the_log_starts_over_under_steady_load(tmp_path: Path) -> None:
 
 
 def test_the_log_never_holds_more_new_pages_than_the_ballast_could_take(tmp_path: Path) -> None:
-    store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=MIB, ballast_bytes=MIB))
+    store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=MIB, reserved_bytes=MIB))
     database = tmp_path / "store-00.db"
     batch = 100_000
     for pos in range(200):
@@ -76,7 +76,7 @@ def _refuse(*_arguments: object) -> None:
 def test_default_settings_bound_memory_and_log() -> None:
     settings = StoreSettings()
     assert settings.writer_cache_bytes + settings.reader_cache_bytes <= 2 * MIB
-    assert settings.ballast_bytes >= settings.checkpoint_bytes
+    assert settings.reserved_bytes >= settings.checkpoint_bytes
 
 
 def test_the_log_is_copied_earlier_when_a_commit_has_sessions_ids_or_states() -> None:
@@ -107,7 +107,7 @@ def test_a_checkpoint_whose_thread_does_not_start_is_made_after_the_next_commit(
     store.close()
 
 
-@pytest.mark.parametrize("part", ["_sweeper.stop", "_checkpoints.wait", "_readers.close", "_writer.close"])
+@pytest.mark.parametrize("part", ["_remover.stop", "_checkpoints.wait", "_readers.close", "_writer.close"])
 def test_a_close_that_fails_half_way_releases_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:

@@ -37,7 +37,7 @@ class Watched:
     def __init__(self, directory: Path) -> None:
         self.disk = Disk()
         self.database = directory / "store-00.db"
-        settings = StoreSettings(checkpoint_bytes=200 * KIB, ballast_bytes=256 * KIB, min_free_bytes=KIB)
+        settings = StoreSettings(checkpoint_bytes=200 * KIB, reserved_bytes=256 * KIB, min_free_bytes=KIB)
         self.store = SQLiteStore.open(self.database, store_id="store-00", owner=US, settings=settings, free=self.disk)
         self.index: LogIndex
         self.beside_commits = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
-from partibus.partition.protocol.ports import FINISHED, EntryState, Fate, Writes
+from partibus.partition.protocol.ports import FINISHED, Disposition, EntryState, Writes
 from partibus.store.sqlite import duplicates, ranges, reader, sessions, sinks
 from partibus.store.sqlite.apply import apply_writes
 from partibus.store.sqlite.sql import schema
@@ -34,9 +34,9 @@ def filled(rows: int) -> sqlite3.Connection:
         writes.session_states[PARTITION, f"{number:06}"] = (b"state", number)
         writes.duplicate_ids += [PARTITION, number % 3, IDS[number], number]
         enqueue(writes, at + 1, subqueue=DEAD_LETTERS, sequence=at + 6)
-        left = FINISHED + Fate.COMPLETED
+        left = FINISHED + Disposition.COMPLETED
         writes.entry_updates += [entry_key(DEAD_LETTERS, at + 1), body_key(PARTITION, at + 6), left, 1, None]
-        writes.fates += [entry_key(DEAD_LETTERS, number), at + 1, at + 6, Fate.COMPLETED, number, 1]
+        writes.dispositions += [entry_key(DEAD_LETTERS, number), at + 1, at + 6, Disposition.COMPLETED, number, 1]
         writes.sink_ids += [PARTITION, 7, IDS[number], number % 3]
         apply_writes(writes, connection)
     return connection
@@ -106,7 +106,7 @@ LOADS: dict[str, Callable[[sqlite3.Connection], object]] = {
     "a frame of what is waiting": lambda c: ranges.read_range(c, DEAD_LETTERS, 500, 1 << 40, 9, 999, finished=False),
     "a frame in bytes": lambda c: ranges.read_range(c, QUEUE, 0, 1 << 40, 1 << 30, 999, finished=True),
     "a scan": lambda c: ranges.scan(c, DEAD_LETTERS, 500, 1 << 40, 9),
-    "fates": lambda c: ranges.read_fates(c, DEAD_LETTERS, 50, 9),
+    "fates": lambda c: ranges.read_dispositions(c, DEAD_LETTERS, 50, 9),
     "a sink's ids": lambda c: sinks.find_sink_ids(c, PARTITION, 7, [IDS[8], IDS[9], bytes(16)]),
     "a sink's new ids": remember_of_sink,
     "forgetting a sink's ids": forget_of_sink,

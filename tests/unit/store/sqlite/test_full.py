@@ -32,7 +32,7 @@ class Disk:
 
 def open_on(disk: Disk, directory: Path) -> SQLiteStore:
     """A store that counts less than 1 MiB as full, and holds 64 KiB back."""
-    settings = StoreSettings(ballast_bytes=65_536, min_free_bytes=MIB)
+    settings = StoreSettings(reserved_bytes=65_536, min_free_bytes=MIB)
     return SQLiteStore.open(directory / "store-00.db", store_id="store-00", owner=US, settings=settings, free=disk)
 
 
@@ -170,7 +170,7 @@ def test_completes_return_space_to_the_file_system(tmp_path: Path) -> None:
 
 
 def test_a_store_without_ballast(tmp_path: Path) -> None:
-    settings = StoreSettings(ballast_bytes=0, min_free_bytes=0, max_bytes=2 * MIB)
+    settings = StoreSettings(reserved_bytes=0, min_free_bytes=0, max_bytes=2 * MIB)
     store = open_store(tmp_path, settings)
     taken = fill(store)
     store.commit(complete(Writes(), 0, taken - 1))

@@ -16,10 +16,10 @@ from partibus.partition.protocol.keys import body_key, entry_key
 from partibus.partition.protocol.ports import (
     FINISHED,
     CursorRow,
+    Disposition,
+    DispositionRow,
     EntryRow,
     EntryState,
-    Fate,
-    FateRow,
     LockBatchRow,
     StoreError,
     SubqueueCounts,
@@ -150,8 +150,14 @@ def assert_keeps_cursors(store: SQLiteStore) -> None:
     writes = Writes()
     writes.cursors[DEAD_LETTERS, "reader"] = cursor
     writes.retained[DEAD_LETTERS] = (1, 5)
-    writes.entry_updates += [entry_key(DEAD_LETTERS, 1), body_key(PARTITION, 0), FINISHED + Fate.COMPLETED, 10, None]
-    writes.fates += [entry_key(DEAD_LETTERS, 3), 1, 77, Fate.COMPLETED, 4_000, 10]
+    writes.entry_updates += [
+        entry_key(DEAD_LETTERS, 1),
+        body_key(PARTITION, 0),
+        FINISHED + Disposition.COMPLETED,
+        10,
+        None,
+    ]
+    writes.dispositions += [entry_key(DEAD_LETTERS, 3), 1, 77, Disposition.COMPLETED, 4_000, 10]
     store.commit(writes)
     snapshot = store.load_partition(PARTITION)
     assert snapshot is not None
@@ -159,7 +165,7 @@ def assert_keeps_cursors(store: SQLiteStore) -> None:
     assert store.peek(DEAD_LETTERS, 0, 9, 999) == []
     assert store.load_sequences(DEAD_LETTERS, [77]) == []
     assert store.read_range(DEAD_LETTERS, 0, 99, 9, 999, finished=True).data.endswith(b"00000")
-    assert store.load_fates(DEAD_LETTERS, 0, 9) == [FateRow(3, 1, 77, Fate.COMPLETED, 4_000, 10)]
+    assert store.load_dispositions(DEAD_LETTERS, 0, 9) == [DispositionRow(3, 1, 77, Disposition.COMPLETED, 4_000, 10)]
 
 
 def test_what_is_still_in_the_log_of_a_killed_broker_is_migrated_and_in_the_copy(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.frontends.amqp.operations.status import ANSWER_BYTES_MAX, failure, success
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entities import EntityKind
-from partibus.partition.protocol.commands import ReadFates, ReadRange
+from partibus.partition.protocol.commands import ReadDispositions, ReadRange
 from partibus.partition.protocol.keys import POSITION_MAX
-from partibus.partition.protocol.ports import FateRow
-from partibus.partition.protocol.replies import Failed, FatesRead, Inspected, RangeRead
+from partibus.partition.protocol.ports import DispositionRow
+from partibus.partition.protocol.replies import DispositionsRead, Failed, Inspected, RangeRead
 from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.cursors import cursor_error
 from partibus.routing.inspect import inspect_all
@@ -26,10 +26,10 @@ from partibus.throttling.counters import Operation
 PARTITIONS = "partibus:partitions"
 WAIT = "partibus:wait"
 READ_RANGE = "partibus:read-range"
-READ_FATES = "partibus:read-fates"
+READ_DISPOSITIONS = "partibus:read-fates"
 WAIT_MAX_MS = 25_000
 """The longest wait, below the time after which clients and intermediaries take a silent request for lost."""
-FATES_MAX = 50_000
+DISPOSITIONS_MAX = 50_000
 """The most lines in one answer: some 40 bytes each."""
 LONG = 0x81
 _MAP_VERSION = 1
@@ -121,24 +121,24 @@ def read_range(request: EntityRequest) -> None:
     partition.submit(ReadRange(number, request.kind, start, end, size_bytes, is_finished, cursor), answered)
 
 
-def read_fates(request: EntityRequest) -> None:
+def read_dispositions(request: EntityRequest) -> None:
     """Reply with lines of the disposition log, in parallel arrays."""
     check_readable(request)
     entity, arguments, respond = request.entity, request.arguments, request.respond
     partition = partition_of(request)
     cursor = text(arguments, "cursor")
     start = integer(arguments, "from-number", 0, (1 << 63) - 1)
-    most = min(integer(arguments, "most", 1, 1 << 31, FATES_MAX), FATES_MAX)
+    most = min(integer(arguments, "most", 1, 1 << 31, DISPOSITIONS_MAX), DISPOSITIONS_MAX)
 
     def answered(reply: Any) -> None:
-        if isinstance(reply, FatesRead):
-            columns = list(zip(*reply.rows, strict=True)) or [()] * len(FateRow._fields)
+        if isinstance(reply, DispositionsRead):
+            columns = list(zip(*reply.rows, strict=True)) or [()] * len(DispositionRow._fields)
             names = ("numbers", "positions", "sequences", "fates", "times", "delivery-counts")
             respond(success({name: Array(LONG, list(column)) for name, column in zip(names, columns, strict=True)}))
         else:
             respond(failure(cursor_error(reply, entity.queue.name, cursor)))
 
-    partition.submit(ReadFates(entity.route.numbers.next(), request.kind, cursor, start, most), answered)
+    partition.submit(ReadDispositions(entity.route.numbers.next(), request.kind, cursor, start, most), answered)
 
 
 def check_readable(request: EntityRequest) -> None:

@@ -42,7 +42,7 @@ async def overview(broker: Broker, snapshot: Snapshot, *, is_operator: bool) -> 
     kinds = snapshot.kinds.get(namespace.name, {})
     usage = _usage([of["namespaces"][namespace.name] for of in snapshot.measured.values() if _told(of, namespace.name)])
     trouble = {
-        number: store["trouble"] or broker.rehearsals.trouble(store["name"])
+        number: store["trouble"] or broker.fault_injections.trouble(store["name"])
         for number, store in enumerate(snapshot.status["stores"])
     }
     partitioned, limited = await _looked_through(broker, snapshot, {number for number, why in trouble.items() if why})

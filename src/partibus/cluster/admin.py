@@ -1,0 +1,94 @@
+"""What is asked of all brokers of a machine through any of them: health, the cluster's state, the clock, changes."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from partibus.cluster.children import Child, Children
+from partibus.cluster.control import Body, ControlRefused
+
+
+class ClusterAdmin:
+    """Whoever is asked asks the supervisor, which asks all and answers for them."""
+
+    def __init__(self, children: Children, store_names: Sequence[str], now_ms: int | None) -> None:
+        """``now_ms``: of a manual clock, else None."""
+        self.changes: dict[str, Any] = {}
+        """What was announced and is written down nowhere: a child that starts must hear of it."""
+        self.now_ms = now_ms
+        self._children = children
+        self._names = store_names
+        self._clock_turn = asyncio.Lock()
+
+    async def asked(self, child: Child, op: str, body: Body) -> Body | None:
+        """What a child asks for."""
+        match op:
+            case "announce":
+                change = body["change"]
+                self.changes |= {key: value for key, value in change.items() if key != "entity"}
+                await self._children.ask_all("follow", but=child, change=change)
+                return None
+            case "health":
+                return {"stores": await self.health()}
+            case "status":
+                return await self.status()
+            case "measurements":
+                return await self._children.ask_all("measure", brokers=len(self._children.brokers))
+            case "used":
+                return {"entities": await self.used()}
+            case "advance":
+                return {"now_ms": await self.advance(body["milliseconds"])}
+        raise ControlRefused(f"the supervisor knows no operation '{op}'")
+
+    async def health(self) -> dict[str, str]:
+        """What each store says, by name."""
+        stores = dict.fromkeys(self._names, "no broker has it at the moment")
+        for answer in (await self._children.ask_all("facts")).values():
+            stores |= {name: facts["trouble"] or "ok" for name, facts in answer["stores"].items()}
+        return stores
+
+    async def status(self) -> dict[str, Any]:
+        facts = await self._children.ask_all("facts")
+        stores: dict[str, dict[str, Any]] = {
+            name: {"name": name, "owner": None, "trouble": "no broker has it at the moment"} for name in self._names
+        }
+        for broker, answer in facts.items():
+            for name, one in answer["stores"].items():
+                stores[name] = {"name": name, "owner": broker, **one}
+        return {
+            "brokers": [self._broker_status(broker, facts) for broker in self._children.brokers],
+            "stores": list(stores.values()),
+        }
+
+    def _broker_status(self, broker: str, facts: Mapping[str, Body]) -> dict[str, Any]:
+        child = self._children.find(broker)
+        return {
+            "id": broker,
+            "pid": None if child is None else child.pid,
+            "incarnation": None if child is None else child.incarnation,
+            "state": "away" if child is None else "serving" if child.serving else "starting",
+            "stores": len(facts[broker]["stores"]) if broker in facts else 0,
+            "connections": facts[broker]["connections"] if broker in facts else 0,
+            "namespaces": facts[broker]["namespaces"] if broker in facts else {},
+            "restarts": self._children.restarts[broker],
+            "lag_ms": None if child is None else round(child.lag_ms, 1),
+        }
+
+    async def used(self) -> list[int]:
+        """Ids of the entities that were used through any broker since this was asked last."""
+        answers = await self._children.ask_all("take-used")
+        return sorted({entity_id for answer in answers.values() for entity_id in answer["entities"]})
+
+    async def advance(self, milliseconds: int) -> int:
+        """Move the manual clock of all. What fell due in one may have been sent on to another: hence two rounds."""
+        async with self._clock_turn:
+            if self.now_ms is None:
+                raise ControlRefused(
+                    "The clock of these brokers is the real one. Serve with --clock manual to move it."
+                )
+            used = await self.used()
+            self.now_ms += milliseconds
+            now_ms = self.now_ms
+            await self._children.ask_all("advance", now_ms=now_ms, used=used)
+            await self._children.ask_all("run-out")
+            return now_ms

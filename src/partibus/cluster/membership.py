@@ -1,0 +1,274 @@
+"""Keeps a broker on the roster of a namespace that several machines serve, and tells it what the others say (D19).
+
+Once a second, and whenever somebody has news, it says what this broker has and learns what the others have, by a
+registry that they all reach (the catalog's server). While that is away everything stays as it was: who has a store
+keeps it, by the lease in the store itself.
+
+A broker whose lease in the registry has ended is gone, but that can be told only by who has heard the registry for as
+long as a lease takes: after an outage of the registry itself all leases have ended.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Protocol
+
+from partibus.cluster.ownership import Owner
+from partibus.cluster.share import SupervisedBroker
+from partibus.errors import InvalidOperation, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+RETRY_S = 0.5
+CATCH_UP_S = 0.1
+"""Until the next beat when a change could not be followed, since the catalog could not be read."""
+
+Row = tuple[str, str, str, float, int, str]
+"""A broker: its name, incarnation, address (empty: it has ended in order), seconds left of its lease, the version that
+it goes by, and its facts as JSON."""
+
+
+class HeartbeatReply(Protocol):
+    """What `Registry.beat` answers."""
+
+    @property
+    def brokers(self) -> Sequence[Row]: ...
+
+    @property
+    def changes(self) -> Sequence[tuple[int, str]]:
+        """Version and JSON of each that this broker does not go by yet, in order."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """False: more have been made than are remembered."""
+        ...
+
+
+class Registry(Protocol):
+    """`partibus.store.postgresql.registry.Registry`; its calls block. They raise `StoreUnavailable`."""
+
+    def beat(self, followed: int, facts: str, used: Iterable[int], *, tell: bool) -> HeartbeatReply:
+        """Also raises `InvalidOperation`: another run of this broker has been started."""
+        ...
+
+    def wait(self, seconds: float) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def announce(self, body: Mapping[str, Any]) -> None: ...
+
+    def take_used(self) -> list[int]: ...
+
+    def leave(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MemberInfo(NamedTuple):
+    """A broker on the roster."""
+
+    member: SupervisedBroker
+    address: str
+    """HOST:PORT of its listener for other brokers."""
+    followed: int
+    facts: Mapping[str, Any]
+
+
+class Us(Protocol):
+    """The broker that is kept on the roster. All on the loop."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """What the others are told, as JSON can hold it; in it ``owned``, epochs by the stores' numbers as texts, and
+        ``leaving``."""
+        ...
+
+    def take_used(self) -> list[int]:
+        """Ids of the entities used since this was asked last."""
+        ...
+
+    def follow(self, change: Mapping[str, Any]) -> None:
+        """Go by what another broker has changed. Idempotent. Raises `StoreUnavailable`; then it is told again."""
+        ...
+
+    def follow_all(self) -> None:
+        """Anything may have changed. As `follow`."""
+        ...
+
+    def seen(self, brokers: Sequence[MemberInfo]) -> None:
+        """What all brokers say, this one included."""
+        ...
+
+    def replaced(self, why: str) -> None:
+        """Another run of this broker has taken its place: end."""
+        ...
+
+
+class Membership:
+    """All on the loop; the registry is asked on a thread of its own."""
+
+    def __init__(self, registry: Registry, us: Owner, here: Us, followed: int, lease_s: float) -> None:
+        """``followed``: version of the last change when the catalog was read. ``lease_s``: the registry's."""
+        self.followed = followed
+        self.failure: str | None = None
+        """Why the registry can't be asked now."""
+        self.lag_s = 0.0
+        """How long it took to answer last."""
+        self._registry = registry
+        self._us = us
+        self._here = here
+        self._lease_s = lease_s
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, "partibus-roster")
+        self._heard_since_s: float | None = None
+        self._told = ""
+        """What others must know at once, as it was told last."""
+        self._unsaid: list[int] = []
+        """Entities that were used and are not told yet."""
+        self._announced: list[_Announced] = []
+        self._begun = 0
+        """Beats."""
+        self._ending = False
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(_report)
+
+    # -- for the broker ----------------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        """What this broker says of itself has changed, or it wants to hear the others."""
+        self._registry.wake()
+
+    async def announce(self, change: Mapping[str, Any], *, is_noted: bool) -> None:
+        """Returns when all brokers go by a change. ``is_noted``: it has been written down with the change itself. Waits
+        while the registry is away. Raises `StoreUnavailable` for one that can't be written down."""
+        if not is_noted:
+            await self._ask(self._registry.announce, change)
+        announced = _Announced(self._begun + 1, None, self._loop.create_future())
+        self._announced.append(announced)
+        self.tell()
+        await announced.followed
+
+    async def take_used(self) -> list[int]:
+        """Entities that other brokers have used since this was asked last. Raises `StoreUnavailable`."""
+        used: list[int] = await self._ask(self._registry.take_used)
+        return used
+
+    async def leave(self) -> None:
+        """This broker has nothing any more: take it off the roster."""
+        self._ending = True
+        with ExitStack() as leaving:  # the last of these first, whatever another one raises
+            leaving.callback(self._thread.shutdown)
+            leaving.callback(self._registry.close)
+            self._registry.wake()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self._loop.run_in_executor(self._thread, self._registry.leave)
+
+    # -- beats -------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        answer = self._loop.run_in_executor(self._thread, call, *arguments)
+        self._registry.wake()
+        return await answer
+
+    async def _run(self) -> None:
+        while not self._ending:
+            try:
+                await self._beat()
+            except StoreUnavailable as error:
+                if self.failure is None:
+                    log.warning("what other brokers do can't be seen: %s", error)
+                self.failure = str(error)
+                self._heard_since_s = None
+                await asyncio.sleep(RETRY_S)
+            except InvalidOperation as error:
+                self._here.replaced(str(error))
+                return
+
+    async def _beat(self) -> None:
+        self._begun = number = self._begun + 1
+        facts = self._here.describe()
+        self._unsaid += self._here.take_used()
+        urgent = json.dumps([facts["owned"], facts["leaving"], self.followed])
+        used, self._unsaid = self._unsaid, []
+        asked_s = self._loop.time()
+        try:
+            heard = await self._loop.run_in_executor(
+                self._thread,
+                lambda: self._registry.beat(self.followed, json.dumps(facts), used, tell=urgent != self._told),
+            )
+        except StoreUnavailable:
+            self._unsaid += used
+            raise
+        self._told = urgent
+        self.lag_s = self._loop.time() - asked_s
+        if self.failure is not None:
+            log.warning("other brokers can be seen again")
+        self.failure = None
+        if self._heard_since_s is None:
+            self._heard_since_s = asked_s
+        latest = heard.changes[-1][0] if heard.changes else self.followed
+        caught_up = self._follow(heard)
+        brokers = [self._present(row) for row in heard.brokers if row[2]]
+        self._here.seen(brokers)
+        self._see_followed(number, latest, brokers)
+        if not caught_up:
+            await asyncio.sleep(CATCH_UP_S)
+        elif self.followed == latest and heard.changes:
+            return  # say so at once: somebody waits for it
+        await self._loop.run_in_executor(self._thread, self._registry.wait, BEAT_S)
+
+    def _follow(self, heard: HeartbeatReply) -> bool:
+        try:
+            if not heard.is_complete:
+                self._here.follow_all()
+            for version, body in heard.changes:
+                self._here.follow(json.loads(body))
+                self.followed = version
+        except StoreUnavailable as error:
+            log.warning("a change of another broker can't be followed yet: %s", error)
+            return False
+        return True
+
+    def _present(self, row: Row) -> MemberInfo:
+        broker, incarnation, address, left_s, followed, said = row
+        facts = json.loads(said)
+        assert self._heard_since_s is not None
+        is_there = left_s > 0 or self._loop.time() < self._heard_since_s + self._lease_s
+        owned = {int(store_no): int(epoch) for store_no, epoch in facts.get("owned", {}).items()}
+        member = SupervisedBroker(Owner(broker, incarnation), is_there, bool(facts.get("leaving")), owned)
+        return MemberInfo(member, address, followed, facts)
+
+    def _see_followed(self, number: int, latest: int, brokers: Sequence[MemberInfo]) -> None:
+        """Who is not there is not waited for: it learns of everything when it is back."""
+        slowest = min(
+            (one.followed for one in brokers if one.member.is_there and one.member.owner != self._us),
+            default=self.followed,
+        )
+        waiting, self._announced = self._announced, []
+        for announced in waiting:
+            version = announced.version
+            if version is None and number >= announced.beat:
+                version = latest
+            if version is not None and min(slowest, self.followed) >= version:
+                announced.followed.set_result(None)
+            else:
+                self._announced.append(announced._replace(version=version))
+
+
+class _Announced(NamedTuple):
+    """A change that all should go by."""
+
+    beat: int
+    """Number of the first beat that began after it was made."""
+    version: int | None
+    """At least its own; known after that beat."""
+    followed: asyncio.Future[None]
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("an error inside of the broker: it is on the roster no more", exc_info=error)

@@ -1,0 +1,220 @@
+"""One store of this broker as one guest uses it: what the guest asks, what the store says, what has to be given back.
+
+What the guest has of the store is in `partibus.cluster.remote_holdings`.
+"""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from partibus.cluster.forms import renumber
+from partibus.cluster.remote_holdings import Accepting, Locking, RemoteReceiver, Reservation
+from partibus.cluster.wire import Ask, Condition, Dropped, decode_options, value_of
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.dispatcher import OnReply
+from partibus.routing.store_access import StoreAccess
+
+if TYPE_CHECKING:
+    from partibus.cluster.serving import RemoteBroker
+
+StoreCondition = tuple[str | None, bool]
+"""(Why a store can't be used, more waits for it than its limits allow)."""
+
+options_of = lru_cache(maxsize=4_096)(decode_options)
+"""Equal bytes give the same object, by which a partition sees at a glance that nothing has changed."""
+
+
+class ServedStore:
+    """``store`` is None while it is not here."""
+
+    def __init__(
+        self,
+        remote_broker: "RemoteBroker",
+        number: int,
+        store: StoreAccess | None,
+        why_not: str | None = None,
+        *,
+        told: StoreCondition = (None, False),
+    ) -> None:
+        self.remote_broker = remote_broker
+        self.store = store
+        self.told = told
+        """What the guest knows of the store."""
+        self.sessions: dict[tuple[int, int], PartitionOptions] = {}
+        """By (row, lock id): held by the guest."""
+        self.reservations: dict[tuple[int, int, int], Reservation] = {}
+        """By (row, kind, reservation): kept by the guest."""
+        self.accepting: dict[int, Accepting] = {}
+        """By request: sessions that the guest waits for."""
+        self._number = number
+        self._why_not = why_not or f"the owner of store {number} is another broker"
+        self._waiting = False
+        self._receivers: dict[int, RemoteReceiver] = {}
+        self.over = False
+        """The store has gone, or come: another `ServedStore` is the guest's now."""
+
+    # -- what the guest asks -----------------------------------------------------------------------------------------
+
+    def ask(self, frame: Ask) -> None:
+        """A command. Raises `WireError`."""
+        command = value_of(frame.command)
+        options = options_of(frame.options)
+        renumber(command, self.remote_broker.base)
+        row = frame.row
+        if self.store is None:
+            self._refuse(command, awaited=frame.awaited)
+            return
+        on_reply: OnReply | None = self.reply if frame.awaited else None
+        kind = type(command)
+        messages = command.messages if kind is c.Enqueue else ()
+        self.remote_broker.asked.note(row, len(messages), len(messages[0].data) if messages else 0)
+        if kind is c.Settle or kind is c.Enqueue:  # most are, and nothing is to be remembered of them
+            self.store.submit(row, options, command, on_reply, holdable=frame.holdable)
+            return
+        match command:
+            case c.Receive():
+                receiver = self._receivers.get(command.receiver)
+                if receiver is None:
+                    return  # it has failed: word of it has left, or it left itself
+                receiver.asks(row, options, command)
+            case c.LockReserved():
+                self._use_reserved(row, command.kind, command.tokens)
+                if frame.awaited:
+                    on_reply = Locking(self, row, options, command.kind).reply
+            case c.ReturnReserved():
+                self._use_reserved(row, command.kind, command.tokens)
+            case c.AcceptSession():
+                on_reply = self._accept(row, options, command)
+            case c.ReleaseSession():
+                self.sessions.pop((row, command.session), None)
+            case c.ReceiveDeferred() if frame.awaited:
+                on_reply = Locking(self, row, options, command.kind).reply
+        self.store.submit(row, options, command, on_reply, holdable=frame.holdable)
+
+    def register(self, number: int) -> None:
+        """A receiver will ask."""
+        receiver = self._receivers[number] = RemoteReceiver(self, number)
+        if self.store is not None:
+            self.store.register(number, receiver.reply)
+
+    def unregister(self, number: int) -> None:
+        """A receiver is gone."""
+        receiver = self._receivers.pop(number, None)
+        if receiver is not None and self.store is not None:
+            receiver.gone = True
+            self.store.unregister(number)
+
+    def forget(self, request: int) -> None:
+        """An answer is not wanted any more."""
+        accepting = self.accepting.pop(request, None)
+        if accepting is not None:
+            accepting.wanted = False
+        if self.store is not None:
+            self.store.forget(request)
+
+    def drop(self, row: int) -> None:
+        """An entity was deleted."""
+
+        def dropped(row: int) -> None:
+            self.remote_broker.outbox.put(Dropped(self._number, row))
+
+        if self.store is not None:
+            self.store.drop(row, dropped)
+
+    def _accept(self, row: int, options: PartitionOptions, command: c.AcceptSession) -> OnReply:
+        command.holder = self.remote_broker.asker or ""
+        accepting = self.accepting[command.request] = Accepting(self, row, options)
+        return accepting.reply
+
+    def _refuse(self, command: c.Command, *, awaited: bool) -> None:
+        """The store is not here."""
+        self.tell_condition()
+        if isinstance(command, c.Receive):
+            if self._receivers.pop(command.receiver, None) is not None:
+                self.remote_broker.send(r.Failed(command.receiver, False, False, self._why_not))
+        elif awaited:
+            self.remote_broker.send(r.refused(command, self._why_not))
+
+    def _use_reserved(self, row: int, kind: int, tokens: list[c.LockToken]) -> None:
+        reservations = self.reservations
+        for number, _ in tokens:
+            reservation = reservations.get((row, kind, number))
+            if reservation is not None:
+                reservation.left -= 1
+                if not reservation.left:
+                    del reservations[row, kind, number]
+
+    # -- what the store says -----------------------------------------------------------------------------------------
+
+    @property
+    def gives(self) -> bool:
+        """Messages and sessions can be given to the guest."""
+        return not (self.over or self.remote_broker.gone)
+
+    def reply(self, reply: r.Reply) -> None:
+        """An answer that gives nothing which would have to be taken back. A store that is given up still answers what
+        was asked of it."""
+        if not self.remote_broker.gone:
+            if isinstance(reply, r.Failed):
+                self.tell_condition()
+            self.remote_broker.send(reply)
+
+    def receiver_failed(self, failed: r.Failed) -> None:
+        """Every receiver is told when a store has failed: its memory is gone, and with it all that was held."""
+        self.reservations.clear()
+        self.sessions.clear()
+        if self._receivers.pop(failed.request, None) is not None and self.store is not None:
+            self.store.unregister(failed.request)
+        self.reply(failed)
+
+    def tell_condition(self) -> None:
+        """Say how the store is, if that has changed. What is bad is looked at again when it has become good."""
+        store = self.store
+        condition = (self._why_not, False) if store is None else (store.failure, store.overloaded)
+        if condition != self.told and not self.over:
+            self.told = condition
+            self.remote_broker.outbox.put(Condition(self._number, *condition))
+        if store is not None and condition != (None, False) and not self._waiting:
+            self._waiting = True
+            store.when_usable(self._look_again)
+
+    def _look_again(self) -> None:
+        self._waiting = False
+        if self.gives:
+            self.tell_condition()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def end(self, why: str) -> None:
+        """The store has come or gone: receivers are told, and register anew. Requests are still answered."""
+        self.over = True
+        receivers, self._receivers = self._receivers, {}
+        for number in receivers:
+            if self.store is not None:
+                self.store.unregister(number)
+            self.remote_broker.send(r.Failed(number, False, False, why))
+
+    def give_back(self) -> None:
+        """The guest is gone: nothing waits or is kept for it any more."""
+        store = self.store
+        if store is None:
+            return
+        # A store without a valid lease fails at the first of these, and receivers are told that while this goes on.
+        for number, receiver in list(self._receivers.items()):
+            store.unregister(number)
+            if receiver.options is not None:
+                store.submit(receiver.row, receiver.options, c.CancelReceive(0, receiver.kind, number))
+        for request, accepting in list(self.accepting.items()):
+            store.forget(request)
+            store.submit(accepting.row, accepting.options, c.CancelAccept(0, request))
+        for (row, lock_id), options in list(self.sessions.items()):
+            store.submit(row, options, c.ReleaseSession(lock_id))
+        for (row, kind, number), reservation in list(self.reservations.items()):
+            tokens = [(number, pos) for pos in reservation.positions]
+            store.submit(row, reservation.options, c.ReturnReserved(kind, tokens))
+
+    def take_back(self, row: int, options: PartitionOptions, command: c.Command) -> None:
+        """What was given to nobody is free again at once."""
+        if self.store is not None:
+            self.store.submit(row, options, command)

@@ -1,0 +1,187 @@
+"""Messages out: to receivers that wait, under lock, deleted, or reserved for a front end's cache (D10)."""
+
+from operator import attrgetter
+
+from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire, is_expired
+from partibus.partition.core.forwarding import barrier, forwards, take_over
+from partibus.partition.core.lock_table import LockBatch, by_lock
+from partibus.partition.core.locks import lock
+from partibus.partition.core.ready_list import Demand, ReadyList
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import NEVER
+from partibus.partition.protocol.commands import CancelReceive, LockReserved, Receive, ReturnReserved
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.notes import COMPLETE, DELIVER
+from partibus.partition.protocol.ports import Disposition
+from partibus.partition.protocol.replies import Cancelled, Granted, Locked
+
+
+def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) -> None:
+    """A receiver waits for more."""
+    if command.count <= 0:
+        return
+    ready_list: ReadyList | None = state.subqueues[command.kind]
+    if command.session:
+        ready_list = state.ready_list_under(command.kind, command.session, now_ms)
+    if ready_list is None:
+        return  # the session's lock has ended, of which its receiver is told
+    demands = ready_list.demands
+    for demand in demands:
+        if demand.receiver == command.receiver:
+            demand.count += command.count
+            demand.size_bytes = command.max_bytes
+            break
+    else:
+        if command.forward:
+            take_over(state, state.subqueues[command.kind], command.receiver)
+        demands.append(
+            Demand(
+                command.receiver, command.count, command.max_bytes, command.delete, command.reserve, command.forward
+            )
+        )  # fmt: skip
+    step.change(ready_list)
+
+
+def cancel_receive(state: PartitionState, command: CancelReceive, now_ms: int, step: Step) -> None:
+    """A receiver waits no longer."""
+    ready_list: ReadyList = state.subqueues[command.kind]
+    if state.sessions is not None and command.kind == SubqueueKind.ACTIVE:
+        ready_list = state.sessions.ready_list_for(command.receiver) or ready_list
+    demands = ready_list.demands
+    left = [demand for demand in demands if demand.receiver == command.receiver]
+    for demand in left:
+        demands.remove(demand)
+    step.replies.append(Cancelled(command.request, sum(demand.count for demand in left)))
+
+
+def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step) -> None:
+    """Hand out what is ready to who waits, an even share for each in turn."""
+    if state.closed >> ready_list.kind & 1:
+        return
+    demands = ready_list.demands
+    while demands:
+        if not ready_list.ready and ready_list.tail and ready_list.in_memory:
+            ready_list.absorb_tail()
+        if not ready_list.ready:
+            break
+        share = max(1, len(ready_list.ready) // len(demands))
+        demand = demands[0]
+        end = barrier(ready_list) if demand.forward else ready_list.paged_up_to
+        taken = _take(state, ready_list, min(share, demand.count), demand.size_bytes, end, now_ms, step)
+        if not taken:
+            if ready_list.ready:
+                break  # its head waits for a body, or what forwards it for those before
+            continue
+        demands.popleft()
+        demand.count -= len(taken)
+        demand.size_bytes -= sum([entry.size_bytes for entry in taken])
+        ended = demand.count <= 0 or demand.size_bytes <= 0
+        if not ended:
+            demands.append(demand)
+        _grant(state, ready_list, demand, taken, ended, now_ms, step)
+
+
+def _take(
+    state: PartitionState, ready_list: ReadyList, count: int, max_bytes: int, end_pos: int, now_ms: int, step: Step
+) -> list[Entry]:
+    """Take up to ``count`` entries from the head, at least one, else no more than ``max_bytes``; what has expired or
+    was delivered often enough goes its own way. Stops before an entry whose body must be read first, and at
+    ``end_pos``: one that came back from above the mark waits while the pages below it are still to come."""
+    kind = ready_list.kind
+    expires = not forwards(state, kind)
+    ready = ready_list.ready
+    taken: list[Entry] = []
+    expired: list[Entry] = []
+    exceeded: list[Entry] = []
+    budget = max_bytes
+    while count and (entry := ready.head()) is not None and entry.data is not None:
+        if (taken and entry.size_bytes > budget) or entry.pos >= end_pos:
+            break
+        ready.pop()
+        if entry.delivery_count and exceeds_max_deliveries(
+            state, kind, entry
+        ):  # the store stopped between count and move
+            state.subqueues[kind].pending_dead_letters.pop(
+                entry.pos, None
+            )  # its session's last holder may have left it there
+            exceeded.append(entry)
+        elif expires and entry.due_ms is not None and is_expired(kind, entry, now_ms):
+            expired.append(entry)
+        else:
+            taken.append(entry)
+            budget -= entry.size_bytes
+            count -= 1
+    if expired:
+        expire(state, kind, expired, step)
+    if exceeded:
+        dead_letter_exceeded(state, kind, exceeded, step)
+    return taken
+
+
+def _grant(
+    state: PartitionState,
+    ready_list: ReadyList,
+    demand: Demand,
+    entries: list[Entry],
+    ended: bool,
+    now_ms: int,
+    step: Step,
+) -> None:
+    lock_id = until_ms = 0
+    if demand.reserve or demand.forward:
+        lock_id = state.next_reservation
+        state.next_reservation += 1
+        until_ms = NEVER if demand.forward else now_ms + state.options.reservation_ms
+        ready_list.reservations.add(LockBatch(lock_id, until_ms, entries))
+    elif demand.delete:
+        state.tally.delivered += len(entries)
+        state.tally.completed += len(entries)
+        step.notes += ((DELIVER, ready_list.kind, entries, None), (COMPLETE, ready_list.kind, entries, None))
+        state.remove(ready_list.kind, entries, Disposition.RECEIVED_AND_DELETED, step)
+    else:
+        lock_id, until_ms = lock(state, ready_list, entries, now_ms, step)
+    step.replies.append(Granted(demand.receiver, ready_list.kind, lock_id, until_ms, entries, ended=ended))
+
+
+def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, step: Step) -> None:
+    """A front end hands out what it kept."""
+    kind = command.kind
+    reserved = _take_reserved(state, kind, command.tokens, now_ms)
+    if state.subqueues[kind].forwarder:
+        step.change(state.subqueues[kind])  # it waits for what others hold
+    entries = [entry for entry in reserved if not is_expired(kind, entry, now_ms)]
+    if len(entries) < len(reserved):
+        expire(state, kind, [entry for entry in reserved if is_expired(kind, entry, now_ms)], step)
+    lock_id = until_ms = 0
+    if entries and command.delete:
+        state.tally.delivered += len(entries)
+        state.tally.completed += len(entries)
+        step.notes += ((DELIVER, kind, entries, None), (COMPLETE, kind, entries, None))
+        state.remove(kind, entries, Disposition.RECEIVED_AND_DELETED, step)
+    elif entries:
+        entries.sort(key=attrgetter("pos"))
+        lock_id, until_ms = lock(state, state.subqueues[kind], entries, now_ms, step)
+    step.replies.append(Locked(command.request, kind, lock_id, until_ms, entries))
+
+
+def return_reserved(state: PartitionState, command: ReturnReserved, now_ms: int, step: Step) -> None:
+    """A front end gives back what it kept."""
+    subqueue = state.subqueues[command.kind]
+    for entry in _take_reserved(state, command.kind, command.tokens, now_ms):
+        subqueue.ready.requeue(entry)
+    step.change(subqueue)
+
+
+def _take_reserved(state: PartitionState, kind: int, tokens: list[tuple[int, int]], now_ms: int) -> list[Entry]:
+    """End reservations; those that have lapsed are left out."""
+    reservations = state.subqueues[kind].reservations
+    entries: list[Entry] = []
+    for reservation, positions in by_lock(tokens):
+        batch = reservations.find(reservation)
+        if batch is not None:
+            held = batch.held(positions, now_ms)
+            entries += [batch.entries[pos] for pos in held]
+            reservations.unlock(reservation, held)
+    return entries

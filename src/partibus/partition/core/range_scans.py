@@ -1,0 +1,286 @@
+"""What goes over a sub-queue in the store, whatever part of it memory holds: entries whose time has come, scheduled
+messages that are cancelled, batch deletes.
+
+One sweep at a time and sub-queue, each in bounded slices: its rows are read, then what memory knows better is left out
+(who is locked, who has been handed out since), then the rest is done. The next sweep reads when that is durable.
+"""
+
+from typing import Any
+
+from partibus.partition.core.consuming import SLICE_ENTRIES as CONSUMED_ENTRIES
+from partibus.partition.core.consuming import consumed, from_here
+from partibus.partition.core.cursor_answers import held_by
+from partibus.partition.core.cursors import NOWHERE
+from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire
+from partibus.partition.core.events import Moved, Updated
+from partibus.partition.core.forwarding import forwards, to_the_end
+from partibus.partition.core.publish import publish_due
+from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.retention import cursors_of
+from partibus.partition.core.state import PartitionState, entry_of
+from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import Subqueue
+from partibus.partition.protocol.commands import CancelScheduled, Purge
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.fan_out import Planned
+from partibus.partition.protocol.load_requests import Consume, DueScan, RangeScan, RangeScanLoad
+from partibus.partition.protocol.notes import DELETE, PURGE
+from partibus.partition.protocol.ports import Disposition, DueRows, EntryRow, EntryState
+from partibus.partition.protocol.replies import Done, NotFound, Purged
+
+SLICE_ENTRIES = 512
+SLICE_BYTES = 1 << 20
+
+
+def begin_due_scans(state: PartitionState, now_ms: int, step: Step) -> None:
+    """Have the store asked for entries whose time has come."""
+    for subqueue in state.subqueues.values():
+        for entry_state, due_ms in list(subqueue.next_due.items()):
+            if due_ms <= now_ms:
+                del subqueue.next_due[entry_state]
+                if entry_state == EntryState.ACTIVE and forwards(state, subqueue.kind):
+                    continue  # on their way: their time runs where they arrive
+                if entry_state != EntryState.DEFERRED:  # those wait for whoever asks for them
+                    add_range_scan(state, subqueue, DueScan(entry_state, now_ms), step)
+
+
+def cancel_scheduled(state: PartitionState, command: CancelScheduled, now_ms: int, step: Step) -> None:
+    """Answered when the rows are there."""
+    add_range_scan(state, state.subqueues[command.kind], command, step)
+
+
+def purge(state: PartitionState, command: Purge, now_ms: int, step: Step) -> None:
+    """Answered when the rows are there."""
+    add_range_scan(state, state.subqueues[command.kind], command, step)
+
+
+def swept(
+    state: PartitionState,
+    load: RangeScanLoad,
+    found: DueRows | list[EntryRow] | list[tuple[EntryRow, int]],
+    now_ms: int,
+    step: Step,
+    planned: Planned | None = None,
+) -> None:
+    """The rows of a sweep came. ``planned``: who gets them, at a topic."""
+    subqueue = state.subqueues[load.kind]
+    range_scan = load.range_scan
+    if subqueue.stale or isinstance(range_scan, Consume):
+        is_over = not subqueue.stale and _consumed(state, subqueue, range_scan, found, now_ms, step)
+        subqueue.stale = False
+        subqueue.range_scan = None
+        subqueue.released.clear()
+        if not is_over:
+            subqueue.range_scans.appendleft(range_scan)
+        _begin(state, subqueue, step)
+        return
+    rows: Any = found.rows if isinstance(found, DueRows) else found
+    entries = [entry_of(row, row.data, len(row.data)) for row in rows]
+    if isinstance(range_scan, CancelScheduled):
+        _cancel(state, subqueue, range_scan, entries, step)
+    elif isinstance(range_scan, Purge):
+        _purge(state, subqueue, range_scan, entries, step)
+    else:
+        assert isinstance(found, DueRows), "what a sweep of due entries reads"
+        if found.next_due_ms is not None:
+            subqueue.note_due(range_scan.state, found.next_due_ms)
+        if range_scan.state == EntryState.ACTIVE and forwards(state, subqueue.kind):
+            pass  # as above
+        elif range_scan.state == EntryState.ACTIVE:
+            expire(
+                state,
+                subqueue.kind,
+                _not_exceeded(state, subqueue, _take_waiting(state, subqueue, entries), step),
+                step,
+            )
+        elif range_scan.state == EntryState.SCHEDULED and state.options.topic:
+            publish_due(state, entries, planned, now_ms, step)
+        elif range_scan.state == EntryState.SCHEDULED:
+            _activate(state, subqueue, entries, now_ms, step)
+        elif forwards(state, subqueue.kind):
+            to_the_end(state, subqueue, entries, step)
+        else:
+            _return(state, subqueue, _not_passed(state, subqueue, entries, step), step)
+    subqueue.range_scan = None
+    subqueue.released.clear()
+    _begin(state, subqueue, step)
+
+
+def add_range_scan(state: PartitionState, subqueue: Subqueue, range_scan: RangeScan, step: Step) -> None:
+    """Have a sweep made when those before it are done."""
+    subqueue.range_scans.append(range_scan)
+    _begin(state, subqueue, step)
+
+
+def _begin(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
+    if subqueue.range_scan is not None:
+        return
+    while subqueue.range_scans and isinstance(subqueue.range_scans[0], Purge) and subqueue.is_read_alone:
+        step.replies.append(held_by(cursors_of(subqueue), subqueue.range_scans.popleft().request))  # type: ignore[union-attr]
+    if not subqueue.range_scans:
+        return
+    range_scan = subqueue.range_scan = subqueue.range_scans.popleft()
+    if isinstance(range_scan, Consume):
+        from_here(subqueue, range_scan)
+        step.loads.append(RangeScanLoad(subqueue.kind, range_scan, CONSUMED_ENTRIES, 0))
+        return
+    count = SLICE_ENTRIES
+    size_bytes = SLICE_BYTES
+    if isinstance(range_scan, Purge):
+        count = range_scan.count
+    if not isinstance(range_scan, CancelScheduled):
+        # What is held is read and left out: the slice has to be larger by that, or it might never get past it.
+        held_count, held_bytes = _held(state, subqueue)
+        count += held_count
+        size_bytes += held_bytes
+    step.loads.append(RangeScanLoad(subqueue.kind, range_scan, count, size_bytes))
+
+
+def _held(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
+    """Entries that are locked or reserved, and their bytes."""
+    ready_lists: list[ReadyList] = [subqueue]
+    if state.sessions is not None:
+        ready_lists += [session.ready_list for session in state.sessions.held.values()]
+    count = size_bytes = 0
+    for ready_list in ready_lists:
+        for table in (ready_list.locks, ready_list.reservations):
+            for batch in table:
+                count += len(batch.entries)
+                size_bytes += sum([entry.size_bytes for entry in batch.entries.values()])
+    return count + len(subqueue.pending_dead_letters), size_bytes + sum(
+        entry.size_bytes for entry in subqueue.pending_dead_letters.values()
+    )
+
+
+def _take_waiting(
+    state: PartitionState, subqueue: Subqueue, entries: list[Entry], most: int | None = None
+) -> list[Entry]:
+    """Take out those of the active entries read that nobody holds, the first ``most`` of each lane."""
+    taken: list[Entry] = []
+    free: list[Entry] = []
+    ready_lists: dict[ReadyList, list[Entry]] = {}
+    for entry in entries:
+        if entry.pos in subqueue.pending_dead_letters:
+            continue
+        if entry.session in subqueue.released:
+            if entry.due_ms is not None:
+                subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
+            continue
+        ready_list = state.ready_list_of(subqueue.kind, entry.session)
+        if ready_list is None:
+            free.append(entry)
+        else:
+            ready_lists.setdefault(ready_list, []).append(entry)
+    rows = {entry.pos: entry for entry in entries}
+    for ready_list, of_ready_list in ready_lists.items():
+        taken += ready_list.take_out(ready_list.waiting(of_ready_list)[: None if most is None else most - len(taken)])
+    taken += free[: None if most is None else most - len(taken)]
+    if state.sessions is not None:
+        for entry in taken:
+            state.sessions.note_changed(entry.session or "")
+    stale: list[Entry] = []
+    for entry in taken:
+        if entry.data is None and entry.body == rows[entry.pos].body:
+            entry.data = rows[entry.pos].data  # memory has let it go
+        elif entry.data is None:
+            stale.append(entry)
+    for entry in stale:  # rewritten since the row was read
+        taken.remove(entry)
+        ready_list = state.ready_list_of(subqueue.kind, entry.session)
+        assert ready_list is not None, "memory knew it"
+        ready_list.ready.requeue(entry)
+        if entry.due_ms is not None:
+            subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
+    return taken
+
+
+def _not_exceeded(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> list[Entry]:
+    """Dead-letter what had been delivered too often when its partition was lost, and its move with it; the others."""
+    exceeded = [
+        entry for entry in entries if entry.delivery_count and exceeds_max_deliveries(state, subqueue.kind, entry)
+    ]
+    if not exceeded:
+        return entries
+    dead_letter_exceeded(state, subqueue.kind, exceeded, step)
+    return [entry for entry in entries if entry not in exceeded]
+
+
+def _cancel(
+    state: PartitionState, subqueue: Subqueue, range_scan: CancelScheduled, entries: list[Entry], step: Step
+) -> None:
+    scheduled = [entry for entry in entries if entry.state == EntryState.SCHEDULED]
+    missing = set(range_scan.sequences).difference(entry.sequence for entry in scheduled)
+    if missing:
+        step.replies.append(NotFound(range_scan.request, sorted(missing)))
+        return
+    step.notes.append((DELETE, subqueue.kind, scheduled, None))
+    state.remove(subqueue.kind, scheduled, None, step)
+    step.replies.append(Done(range_scan.request))
+
+
+def _consumed(
+    state: PartitionState, subqueue: Subqueue, range_scan: RangeScan, rows: Any, now_ms: int, step: Step
+) -> bool:
+    assert isinstance(range_scan, Consume), "asked of no other"
+    return consumed(state, subqueue, range_scan, rows, now_ms, step)
+
+
+def _purge(state: PartitionState, subqueue: Subqueue, range_scan: Purge, entries: list[Entry], step: Step) -> None:
+    old = [entry for entry in entries if entry.enqueued_ms < range_scan.enqueued_before_ms]
+    removed = _not_exceeded(state, subqueue, _take_waiting(state, subqueue, old, range_scan.count), step)
+    step.notes.append((PURGE, subqueue.kind, removed, None))
+    state.remove(subqueue.kind, removed, Disposition.PURGED, step)
+    step.replies.append(Purged(range_scan.request, len(removed)))
+
+
+def _activate(state: PartitionState, subqueue: Subqueue, entries: list[Entry], now_ms: int, step: Step) -> None:
+    """Scheduled entries become new ones at the end, with new sequence counters; their bodies stay where they are."""
+    if not entries:
+        return
+    state.activated_ms = now_ms
+    state.leave(subqueue.kind, entries)
+    pairs = []
+    for old in entries:
+        number = state.next_sequence
+        state.next_sequence += 1
+        new = Entry(number, old.body, number, now_ms, 0, old.session, None, old.size_bytes, old.data)
+        state.become_active(subqueue.kind, new)
+        if new.due_ms is not None:
+            subqueue.note_due(EntryState.ACTIVE, new.due_ms)
+        pairs.append((old, new))
+    step.events.append(Moved(subqueue.kind, subqueue.kind, pairs))
+    active = [new for _, new in pairs]
+    state.arrive(subqueue.kind, active, sum([entry.size_bytes for entry in active]), step)
+
+
+def _not_passed(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> list[Entry]:
+    """Those that may go back to their place. To go unread past a cursor that completes, they must not; so the others
+    get a place at the end (`exclusive`)."""
+    cursors = subqueue.cursors
+    if cursors is None:
+        return entries
+    passed_to = NOWHERE if cursors.exclusive is not None else cursors.passed_to
+    to_the_end(state, subqueue, [entry for entry in entries if entry.pos < passed_to], step)
+    return [entry for entry in entries if entry.pos >= passed_to]
+
+
+def _return(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> None:
+    """Delayed entries go back to their place."""
+    if not entries:
+        return
+    ready_max = state.options.limits.window_entries
+    for entry in entries:
+        state.become_active(subqueue.kind, entry)
+        if entry.due_ms is not None:
+            subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
+        if entry.pos >= subqueue.paged_up_to:
+            if not subqueue.loading_page:
+                subqueue.edited = True
+                subqueue.above.discard(entry.pos)  # it was, if it was found under lock after a restart
+                continue  # a page will bring it
+            subqueue.above.add(entry.pos)
+        if len(subqueue.ready) >= ready_max:
+            entry.data = None
+        subqueue.ready.requeue(entry)
+    step.events.append(Updated(subqueue.kind, entries))
+    step.change(subqueue)

@@ -1,0 +1,241 @@
+"""What receivers take messages from: the entries of a sub-queue, or of one session in it, in order of position.
+
+```text
+ positions   0 ............ paged_up_to ............... tail_from ............ end
+              memory is the      the store knows,          the last arrivals,
+              truth (ready,      memory does not           kept in case the
+              locked)                                      receivers catch up
+```
+
+Below ``paged_up_to`` memory is the truth, so a page can't bring back what is completed but not yet committed. From
+``tail_from`` on the latest arrivals are in memory too; when a page reaches them the two meet, and nothing is read any
+more until receivers fall behind again. In between, in the *gap*, only the store knows. What is in memory although it
+lies above the mark (found under lock after a restart, say) is passed over by pages (``above``) until the mark has
+passed it.
+
+Who changes entries in the gap (a purge, expiry without receivers) says so with `edit`: a page that is on its way may
+have read them before, and the next one has to see the change.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from partibus.partition.core.lock_table import LockTable
+from partibus.partition.core.ready_queue import ReadyQueue
+from partibus.partition.protocol.entry import Entry
+
+ENTRY_BYTES = 320
+"""Memory of an entry beside its stored bytes: the object, its numbers, the head of the bytes, its place in a queue."""
+
+
+class Demand(Struct):
+    """What a receiver waits for."""
+
+    receiver: int
+    count: int
+    size_bytes: int
+    delete: bool
+    reserve: bool
+    forward: bool = False
+
+
+class ReadyList:
+    """Ready, reserved and locked entries, and who waits for more."""
+
+    __slots__ = (
+        "above",
+        "bodies_stale",
+        "demands",
+        "edited",
+        "end_pos",
+        "forwarder",
+        "holder",
+        "kind",
+        "loading_bodies",
+        "loading_page",
+        "locks",
+        "page_stale",
+        "paged_up_to",
+        "ready",
+        "reservations",
+        "session",
+        "tail",
+        "tail_bytes",
+        "tail_from",
+        "weighed",
+    )
+
+    def __init__(
+        self,
+        kind: int,
+        *,
+        end_pos: int,
+        is_empty: bool,
+        session: str | None = None,
+        holder: int = 0,
+        edited: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.session = session
+        self.holder = holder
+        """The lock id under which the session is held."""
+        self.end_pos = end_pos
+        """Above every position given so far."""
+        self.forwarder = 0
+        """The receiver that forwards what is here; 0: none has begun."""
+        self.ready = ReadyQueue()
+        self.locks = LockTable()
+        self.reservations = LockTable()
+        self.demands: deque[Demand] = deque()
+        self.paged_up_to = end_pos if is_empty else 0
+        self.tail_from = end_pos
+        self.tail: deque[Entry] = deque()
+        self.tail_bytes = 0
+        self.above: set[int] = set()
+        self.edited = edited
+        """The next page has to see everything that was written: the gap was changed."""
+        self.loading_page = False
+        self.loading_bodies = False
+        self.page_stale = False
+        """The page that is being read is of before `forget`."""
+        self.bodies_stale = False
+        """Likewise the bodies."""
+        self.weighed = 0
+        """What its windows held when the partition counted them last; below 0: its session has ended."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Memory holds every entry that waits, be it among the ready ones or at the tail."""
+        return self.paged_up_to >= self.tail_from
+
+    @property
+    def held(self) -> list[Entry]:
+        """Entries under lock."""
+        return [entry for batch in self.locks for entry in batch.entries.values()]
+
+    @property
+    def held_bytes(self) -> int:
+        """Stored bytes in memory of what somebody has, or is about to: under lock or reserved."""
+        return sum(
+            [
+                len(entry.data)
+                for table in (self.locks, self.reservations)
+                for batch in table
+                for entry in batch.entries.values()
+                if entry.data is not None
+            ]
+        )
+
+    @property
+    def has_more(self) -> bool:
+        """The gap may have entries."""
+        return True
+
+    @property
+    def waiting_dead_letters(self) -> list[Entry]:
+        """Entries to be dead-lettered that wait for their bodies."""
+        return []
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Nothing waits and nothing is held."""
+        return self.in_memory and not (self.ready or self.tail or self.locks or self.reservations)
+
+    def arrive(self, entries: list[Entry], size_bytes: int, *, window_entries: int, window_bytes: int) -> None:
+        """Take in new entries: among the ready ones while all of those are in memory and there is room, else at the
+        tail, from which the oldest fall off."""
+        self.end_pos = end_pos = entries[-1].pos + 1
+        ready = self.ready
+        if self.in_memory and not self.tail and len(ready) < window_entries and ready.size_bytes < window_bytes:
+            ready.extend(entries, size_bytes)
+            self.paged_up_to = self.tail_from = end_pos
+            return
+        tail = self.tail
+        tail.extend(entries)
+        self.tail_bytes += size_bytes
+        while len(tail) > window_entries or self.tail_bytes > window_bytes:
+            oldest = tail.popleft()
+            self.tail_bytes -= oldest.size_bytes
+            self.tail_from = oldest.pos + 1
+
+    def forget(self, *, is_empty: bool) -> None:
+        """Let go of everything that waits or is reserved: the store has it, and the next page sees all that was written
+        until now. ``is_empty``: there is none to come."""
+        self.ready = ReadyQueue()
+        self.reservations = LockTable()
+        self.tail.clear()
+        self.tail_bytes = 0
+        self.above.clear()
+        self.tail_from = self.end_pos
+        self.paged_up_to = self.end_pos if is_empty else 0
+        self.edited = True
+        self.page_stale = self.loading_page
+        self.bodies_stale = self.loading_bodies
+
+    @property
+    def window_bytes(self) -> int:
+        """Memory of its windows."""
+        return self.ready.size_bytes + self.tail_bytes + ENTRY_BYTES * (len(self.ready) + len(self.tail))
+
+    def drop_window(self) -> None:
+        """Let go of what waits, in a partition that waits for no answer of its store. A page brings it again, which has
+        to see everything that was written until now and passes over what somebody holds."""
+        ready = self.ready
+        head = ready.head()
+        if head is None and not self.tail:
+            return
+        self.paged_up_to = mark = self.paged_up_to if head is None else min(head.pos, self.paged_up_to)
+        self.above = {
+            pos for table in (self.locks, self.reservations) for batch in table for pos in batch.entries if pos >= mark
+        }
+        self.ready = ReadyQueue()
+        self.tail.clear()
+        self.tail_bytes = 0
+        self.tail_from = self.end_pos
+        self.edited = True
+
+    def page_in(self, entries: list[Entry], up_to: int) -> None:
+        """Take in a page; everything below ``up_to`` is in memory now."""
+        fresh = [e for e in entries if e.pos < self.tail_from and e.pos not in self.above]
+        self.ready.extend(fresh, sum([e.size_bytes for e in fresh]))
+        self.paged_up_to = min(up_to, self.tail_from)
+        if self.above:
+            self.above = {pos for pos in self.above if pos >= self.paged_up_to}
+
+    def absorb_tail(self) -> None:
+        """The pages have met the tail: its entries are ready like the others."""
+        self.ready.extend(self.tail, self.tail_bytes)
+        self.tail.clear()
+        self.tail_bytes = 0
+        self.paged_up_to = self.tail_from = self.end_pos
+
+    def waiting(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those of ``entries``, as the store knows them, that wait and that nobody holds."""
+        in_memory = self.ready.positions()
+        in_memory.update(entry.pos for entry in self.tail)
+        above, gap = self.above, range(self.paged_up_to, self.tail_from)
+        return [entry for entry in entries if entry.pos in in_memory or (entry.pos in gap and entry.pos not in above)]
+
+    def take_out(self, waiting: list[Entry]) -> list[Entry]:
+        """Take out what `waiting` gave; entries as memory knows them, or, in the gap, as they were given."""
+        wanted = {entry.pos: entry for entry in waiting}
+        taken = self.ready.remove(wanted.keys())
+        if self.tail:
+            from_tail = [entry for entry in self.tail if entry.pos in wanted]
+            if from_tail:
+                self.tail = deque(entry for entry in self.tail if entry.pos not in wanted)
+                self.tail_bytes -= sum(entry.size_bytes for entry in from_tail)
+                taken += from_tail
+        for entry in taken:
+            del wanted[entry.pos]
+        self.edit(list(wanted))
+        return [*taken, *wanted.values()]
+
+    def edit(self, positions: list[int]) -> None:
+        """Entries in the gap were changed."""
+        if positions:
+            self.edited = True
+            if self.loading_page:
+                self.above.update(positions)

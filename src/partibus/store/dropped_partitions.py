@@ -1,0 +1,91 @@
+"""Removes the messages of deleted entities in slices, between commits.
+
+Dropping a partition of two million messages in its own commit would block the store for eight seconds and put two
+gigabytes into the log (measured). So the commit that drops it only notes it, the store hides it at once, and a thread
+removes the rows. Partition rows are never reused, so the remaining rows can't be mistaken for others.
+"""
+
+from collections.abc import Callable, Iterable
+from threading import Event, Lock, Thread
+
+from partibus.partition.protocol.ports import StoreError
+
+SLICE_ROWS = 500
+"""Entries, and as many bodies, in one transaction: some 3 ms."""
+
+_PAUSE_S = 0.005
+"""The pause between slices, so that commits have the store for most of the time."""
+
+
+class PartitionRemover:
+    """The dropped partitions of one store. The thread runs while there are any."""
+
+    def __init__(self, remove_slice: Callable[[int], bool], dropped: Iterable[int]) -> None:
+        """Prepare to remove the ``dropped`` partitions.
+
+        ``remove_slice`` removes a slice of a partition in its own transaction; it returns True when no row is left.
+        """
+        self._remove_slice = remove_slice
+        self._dropped = set(dropped)
+        self._stopping = Event()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self.last_error: Exception | None = None
+        """The error of the latest slice, or of the start of the thread. The rows stay hidden; the next drop or opening
+        removes them.
+        """
+        if self._dropped:
+            self._start()
+
+    @property
+    def hides_any(self) -> bool:
+        """Whether any dropped partition still has rows."""
+        return bool(self._dropped)
+
+    def hides(self, partition_row: int) -> bool:
+        """Tell whether the rows of a partition are hidden because it was dropped."""
+        return partition_row in self._dropped
+
+    def dropped(self, partition_rows: Iterable[int]) -> None:
+        """Hide partitions that a commit has dropped, and start to remove them."""
+        with self._lock:
+            self._dropped.update(partition_rows)
+            self._start()
+
+    def wait(self) -> None:
+        """Wait until no row is left to remove, or removing has failed. The caller does not hold the commit lock."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def stop(self) -> None:
+        """Stop after the current slice. The remaining rows are removed when the store is opened again."""
+        self._stopping.set()
+        self.wait()
+
+    def _start(self) -> None:
+        if self._thread is None and not self._stopping.is_set():
+            self._thread = thread = Thread(target=self._run, name="sweep of dropped partitions")
+            try:
+                thread.start()
+            except RuntimeError as error:  # the process has too many threads
+                self._thread = None
+                self.last_error = error
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_PAUSE_S):
+            with self._lock:
+                if not self._dropped:
+                    self._thread = None
+                    return
+                partition_row = next(iter(self._dropped))
+            try:
+                done = self._remove_slice(partition_row)
+            except StoreError as error:
+                # The store is unusable now, or the disk is full.
+                self.last_error = error
+                self._thread = None
+                return
+            if done:
+                with self._lock:
+                    self._dropped.discard(partition_row)

@@ -1,0 +1,242 @@
+"""A broker on the roster: what it says, what it hears, and what it makes of a registry that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from threading import Event
+from typing import Any, NamedTuple
+
+import pytest
+
+from partibus.cluster.membership import MemberInfo, Membership, Row
+from partibus.cluster.ownership import Owner
+from partibus.errors import InvalidOperation, StoreUnavailable
+from tests.unit.cluster.loops import eventually, on_loop
+
+US = Owner("a", "1")
+
+
+class HeartbeatReply(NamedTuple):
+    brokers: Sequence[Row]
+    changes: Sequence[tuple[int, str]]
+    is_complete: bool
+
+
+class FakeRegistry:
+    """In memory; another broker, ``b``, is on it and goes by what ``b_follows`` says."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[str, str, float, int, str]] = {}
+        self.log: list[tuple[int, str]] = []
+        self.is_complete = True
+        self.failure: Exception | None = None
+        self.used: set[int] = set()
+        self.told = 0
+        self.left = False
+        self.on_read: Callable[[], object] | None = None
+        """Called once, on the registry's thread: a beat has read what it answers, and has not answered."""
+        self._woken = Event()
+
+    def put(self, broker: str, left_s: float, followed: int, **facts: object) -> None:
+        self.rows[broker] = (f"run of {broker}", f"{broker}:1", left_s, followed, json.dumps(facts))
+
+    def beat(self, followed: int, facts: str, used: Iterable[int], *, tell: bool) -> HeartbeatReply:
+        if self.failure is not None:
+            raise self.failure
+        self.used.update(used)
+        self.told += tell
+        self.rows[US.broker] = (US.incarnation, "a:1", 4.0, followed, facts)
+        brokers = [(broker, *row) for broker, row in sorted(self.rows.items())]
+        heard = HeartbeatReply(brokers, [one for one in self.log if one[0] > followed], self.is_complete)
+        call, self.on_read = self.on_read, None
+        if call is not None:
+            call()
+        return heard
+
+    def wait(self, seconds: float) -> None:
+        self._woken.wait(min(seconds, 0.02))
+        self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def announce(self, body: Mapping[str, Any]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.log.append((len(self.log) + 1, json.dumps(body)))
+
+    def take_used(self) -> list[int]:
+        return sorted(self.used)
+
+    def leave(self) -> None:
+        self.left = True
+
+    def close(self) -> None: ...
+
+
+class Here:
+    """The broker."""
+
+    def __init__(self) -> None:
+        self.owned: dict[str, int] = {}
+        self.used: list[int] = []
+        self.followed: list[object] = []
+        self.brokers: dict[str, MemberInfo] = {}
+        self.beats = 0
+        self.why_replaced = ""
+        self.catalog_is_away = False
+        self.followed_all = 0
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"owned": self.owned, "leaving": False}
+
+    def take_used(self) -> list[int]:
+        used, self.used = self.used, []
+        return used
+
+    def follow(self, change: Mapping[str, Any]) -> None:
+        if self.catalog_is_away:
+            raise StoreUnavailable("the catalog is away")
+        self.followed.append(change["entity"])
+
+    def follow_all(self) -> None:
+        self.followed_all += 1
+
+    def seen(self, brokers: Sequence[MemberInfo]) -> None:
+        self.brokers = {one.member.owner.broker: one for one in brokers}
+        self.beats += 1
+
+    def replaced(self, why: str) -> None:
+        self.why_replaced = why
+
+
+@asynccontextmanager
+async def membership(registry: FakeRegistry, here: Here, lease_s: float = 0.0) -> Any:
+    one = Membership(registry, US, here, 0, lease_s)
+    yield one
+    await one.leave()
+    assert registry.left
+
+
+@on_loop
+async def test_it_says_what_it_has_and_hears_what_others_have() -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.put("b", 3.0, 0, owned={"7": 4}, leaving=True)
+    registry.put("c", -1.0, 0, owned={"8": 2})
+    registry.rows["d"] = ("run of d", "", 3.0, 0, "{}")  # has ended in order
+    here.owned = {"1": 2}
+    here.used = [5]
+    async with membership(registry, here):
+        await eventually(lambda: here.beats > 1)
+        assert here.brokers.keys() == {"a", "b", "c"}
+        b, c = here.brokers["b"], here.brokers["c"]
+        assert (b.member.owned, b.member.is_there, b.member.is_leaving, b.address) == ({7: 4}, True, True, "b:1")
+        assert (c.member.owned, c.member.is_there) == ({8: 2}, False)
+        assert here.brokers["a"].member.owned == {1: 2}
+        assert registry.used == {5}
+        told = registry.told
+        here.owned = {"1": 2, "2": 1}
+        await eventually(lambda: here.brokers["a"].member.owned == {1: 2, 2: 1})
+        assert registry.told == told + 1  # nobody is woken for nothing
+
+
+@on_loop
+async def test_a_change_is_over_when_all_that_are_there_go_by_it() -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.put("b", 3.0, 0)
+    registry.put("gone", -1.0, 0)
+    async with membership(registry, here) as one:
+        registry.log.append((1, '{"entity": "q"}'))  # with the change itself
+        noted = asyncio.ensure_future(one.announce({"entity": "q"}, is_noted=True))
+        announced = asyncio.ensure_future(one.announce({"entity": "r"}, is_noted=False))
+        await eventually(lambda: one.followed == 2)
+        beats = here.beats
+        await eventually(lambda: here.beats > beats + 2)
+        assert not announced.done()
+        assert not noted.done()
+        registry.put("b", 3.0, 2)
+        await asyncio.gather(announced, noted)
+        assert here.followed == ["q", "r"]
+
+
+@on_loop
+async def test_a_beat_that_began_before_a_change_says_nothing_about_it() -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.put("b", 3.0, 0)
+    async with membership(registry, here) as one:
+        loop = asyncio.get_running_loop()
+        noted: list[asyncio.Future[None]] = []
+
+        def change() -> None:
+            registry.log.append((1, '{"entity": "q"}'))
+            begun = Event()
+
+            def begin() -> None:
+                noted.append(asyncio.ensure_future(one.announce({"entity": "q"}, is_noted=True)))
+                loop.call_soon(begun.set)
+
+            loop.call_soon_threadsafe(begin)
+            begun.wait()
+
+        registry.on_read = change
+        await eventually(lambda: one.followed == 1)
+        beats = here.beats
+        await eventually(lambda: here.beats > beats + 2)
+        assert not noted[0].done()
+        registry.put("b", 3.0, 1)
+        await noted[0]
+
+
+@on_loop
+async def test_a_change_that_can_not_be_followed_is_told_again() -> None:
+    registry, here = FakeRegistry(), Here()
+    here.catalog_is_away = True
+    registry.log += [(1, '{"entity": "q"}'), (2, '{"entity": "r"}')]
+    async with membership(registry, here) as one:
+        await eventually(lambda: here.beats > 1)
+        assert (one.followed, here.followed) == (0, [])
+        here.catalog_is_away = False
+        await eventually(lambda: one.followed == 2)
+        assert here.followed == ["q", "r"]
+        assert here.followed_all == 0
+
+
+@on_loop
+async def test_who_has_missed_more_than_is_remembered_looks_at_everything() -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.is_complete = False
+    registry.log.append((70_000, '{"entity": "q"}'))
+    async with membership(registry, here) as one:
+        await eventually(lambda: one.followed == 70_000)
+        assert here.followed_all
+        assert here.followed == ["q"]
+
+
+@on_loop
+async def test_after_an_outage_of_the_registry_nobody_counts_as_gone_before_a_lease_has_passed() -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.put("b", -60.0, 0)
+    registry.failure = StoreUnavailable("away")
+    here.used = [5]
+    async with membership(registry, here, lease_s=3_600) as one:
+        await eventually(lambda: one.failure is not None)
+        assert here.beats == 0
+        with pytest.raises(StoreUnavailable):
+            await one.announce({"rehearsals": []}, is_noted=False)
+        registry.failure = None
+        await eventually(lambda: here.beats > 0)
+        assert one.failure is None
+        assert here.brokers["b"].member.is_there
+        assert registry.used == {5}  # what was used meanwhile is not forgotten
+
+
+@on_loop
+async def test_another_run_of_the_same_broker_ends_this_one() -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.failure = InvalidOperation("another run of the broker 'a' has been started")
+    async with membership(registry, here):
+        await eventually(lambda: bool(here.why_replaced))
+    assert "another run" in here.why_replaced
