@@ -47,18 +47,21 @@ def status(connection: str, as_json: bool) -> None:
 @click.option(
     "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True, help="The data directory."
 )
-def accept(store: str, last_commit: int, data: Path) -> None:
+@click.option("--other-history", is_flag=True, help="The broker's error says that the server went another way.")
+def accept(store: str, last_commit: int, data: Path, other_history: bool) -> None:
     """Let a store in a database go on, though it lacks acknowledged commits.
 
     For a standby that was behind and was made primary, or a dump that was restored: the broker refuses such a store and
-    names both numbers. Messages of the missing commits are lost. Numbers of the store's messages go on far above any
+    names both numbers. Also for a record in DATA/acknowledged that is damaged: the broker then names the last commit of
+    the database only. Messages of the missing commits are lost. Numbers of the store's messages go on far above any
     that were given out. A running broker tries again within a second.
     """
     try:
-        lost = accept_loss(data, store, last_commit)
+        lost = accept_loss(data, store, last_commit, other_history=other_history)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"{store} goes on from commit {last_commit}; {lost} acknowledged commits are lost.")
+    number = "an unknown number of" if lost is None else lost
+    click.echo(f"{store} goes on from commit {last_commit}; {number} acknowledged commits are lost.")
 
 
 def _broker_row(one: BrokerInfo) -> list[object]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Protocol
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """The format that this version writes; older ones are led to it when they are opened, newer ones refused."""
 
 Row = tuple[Any, ...]

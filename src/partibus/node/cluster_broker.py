@@ -288,9 +288,7 @@ class ClusterBroker:
         """Open a store without an owner; from then on it is this broker's. A store with an owner is no error."""
         self._opening.add(store_no)
         place = self._places[store_no]
-        check_time = stored_time(self._clock, self._settings, self._front.time_jumped, self._loop)
-        opener = Opener(place, StoreOwner(*self._us), self._settings.data, evict=False, check_time=check_time)
-        self._openers[store_no] = opener
+        opener = self._openers.get(store_no) or self._make_opener(store_no)
 
         def tried(result: Any) -> None:
             if isinstance(result, BaseException):
@@ -311,6 +309,19 @@ class ClusterBroker:
             self._go_on()
 
         self._hosts.of(place).write(opener, tried)
+
+    def _make_opener(self, store_no: int) -> Opener:
+        """Make the opener of a store, which lasts as long as the broker: it remembers what it has seen of the store."""
+        place = self._places[store_no]
+        opener = self._openers[store_no] = Opener(
+            place,
+            StoreOwner(*self._us),
+            self._settings.data,
+            evict=False,
+            check_time=stored_time(self._clock, self._settings, self._front.time_jumped, self._loop),
+            reported=lambda: self._registry.acknowledged.get(place.store_id),
+        )
+        return opener
 
     def _taken(self, store_no: int, runtime: StoreRuntime) -> None:
         self._opening.discard(store_no)

@@ -4,7 +4,7 @@ A database can go back in time: a standby that lags is made primary, or a dump i
 it, so only a record elsewhere can tell. The record is a file in the data directory:
 
 ```text
- DATA/acknowledged/store-07             number of the last commit, epoch, checksum     after each commit, 2 us
+ DATA/acknowledged/store-07             last commit, its epoch and run, checksum     after each commit, 2 us
  DATA/acknowledged/store-07.accepted    number of the commit that an operator goes on from
 ```
 
@@ -14,89 +14,175 @@ one renewal behind (ADR 0024).
 """
 
 import os
+from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
+from typing import NamedTuple
 from zlib import crc32
 
 from partibus.durable import replace_file, sync_directory
 
 FOLDER = "acknowledged"
-_RECORD = Struct("<QQ")
+_RECORD = Struct("<QQQ")
+_RECORD_WITHOUT_RUN = Struct("<QQ")
+"""Records that were written before runs were added to them."""
 _CHECKSUM = Struct("<I")
 _ACCEPTED = ".accepted"
+
+
+class Acknowledged(NamedTuple):
+    """A commit that an owner acknowledged."""
+
+    last_commit: int
+    epoch: int
+    """The epoch of the owner that made the commit, or of a later one; 0: unknown."""
+    run: int
+    """`run_of` the owner of that epoch; 0: unknown. Two servers that went different ways can have equal epochs."""
+
+
+class History(NamedTuple):
+    """The owner row of a database, before it is taken over."""
+
+    last_commit: int
+    epoch: int
+    run: int
+    """`run_of` the owner."""
+    taken_at: int
+    """The last commit of all epochs before this one."""
+
+
+def run_of(incarnation: str) -> int:
+    """Return 64 bits that stand for one run of a broker; never 0."""
+    return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") | 1
+
+
+def lacks(found: History, known: Acknowledged) -> bool:
+    """Tell whether the database lacks the commit by its number."""
+    return found.last_commit < known.last_commit
+
+
+def went_another_way(found: History, known: Acknowledged) -> bool:
+    """Tell whether the database has no fewer commits than were acknowledged, but others.
+
+    A standby that lagged was made primary and has been used: its commits reuse the numbers of those that it lacks.
+    """
+    if not known.epoch:
+        return False
+    if found.epoch == known.epoch:
+        return known.run not in (0, found.run)
+    return found.epoch < known.epoch or (found.epoch == known.epoch + 1 and found.taken_at < known.last_commit)
 
 
 class AcknowledgedCommits:
     """The record of one store, used by one thread at a time."""
 
-    def __init__(self, data: Path, store_id: str) -> None:
-        """Open the record in a data directory, and make it if it is missing.
+    def __init__(self, data: Path, store_id: str, *, is_shared: bool = False) -> None:
+        """Read the record in a data directory. A missing one is made by the first `note`. Raises `OSError`.
 
-        Raises `OSError`, and ValueError for a damaged record.
+        ``is_shared``: brokers with other data directories use the store as well.
         """
+        self.is_shared = is_shared
         self.command = f"partibus cluster accept-loss {store_id} --data {data}"
         """The command by which an operator accepts a loss, without the number."""
-        self._path = data / FOLDER / store_id
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        is_new = not self._path.exists()
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if is_new:
-            sync_directory(self._path.parent)
-        self._synced = 0
+        self.path = data / FOLDER / store_id
+        self.last: Acknowledged | None = None
+        """The last commit that is known to be acknowledged; None: none is known, or the record is damaged."""
+        self.damage: str | None = None
+        """Why the existing record can't be read. It must not count as a missing one."""
+        self.is_empty = False
+        """Whether the record exists and has no bytes."""
+        self._file = -1
+        self._is_current = False
+        """Whether the file has the present form, and can be overwritten in place."""
+        self._synced: Acknowledged | None = None
+        self.load()
+
+    def load(self) -> None:
+        """Read the record again: another process of the data directory may have owned the store. Raises `OSError`."""
+        self.close()
+        self.last = self.damage = None
+        self.is_empty = self._is_current = False
+        self._synced = None
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            self.last_commit = self._read()
-        except ValueError:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            self._read()
+        except BaseException:
             self.close()
             raise
-        """The last commit that was acknowledged; 0: none is known."""
 
-    def _read(self) -> int:
-        """Read the number; 0 from an empty file. Raises ValueError for a damaged one: it must not count as none."""
-        content = os.pread(self._file, _RECORD.size + _CHECKSUM.size, 0)
-        if not content:
-            return 0
-        body, checksum = content[: _RECORD.size], content[_RECORD.size :]
-        if len(checksum) < _CHECKSUM.size or _CHECKSUM.unpack(checksum)[0] != crc32(body):
-            raise ValueError(
-                f"{self._path} is damaged ({len(content)} bytes, or a wrong checksum), so the last acknowledged commit "
-                "is unknown; if the database surely has all commits, remove the file"
-            )
-        number: int = _RECORD.unpack(body)[0]
-        return number
+    def _read(self) -> None:
+        content = os.pread(self._file, _RECORD.size + _CHECKSUM.size + 1, 0)
+        self.is_empty = not content
+        body, checksum = content[: -_CHECKSUM.size], content[-_CHECKSUM.size :]
+        is_whole = len(body) in (_RECORD.size, _RECORD_WITHOUT_RUN.size)
+        if not is_whole or _CHECKSUM.unpack(checksum)[0] != crc32(body):
+            self.damage = f"{self.path} is damaged ({len(content)} bytes, or a wrong checksum)"
+        elif len(body) == _RECORD.size:
+            self.last = Acknowledged._make(_RECORD.unpack(body))
+            self._is_current = True
+        else:
+            number, epoch = _RECORD_WITHOUT_RUN.unpack(body)
+            self.last = Acknowledged(number, epoch, 0)
 
-    def note(self, last_commit: int, epoch: int) -> None:
+    def note(self, acknowledged: Acknowledged) -> None:
         """Record a commit before it is acknowledged. Raises `OSError`."""
-        body = _RECORD.pack(last_commit, epoch)
-        os.pwrite(self._file, body + _CHECKSUM.pack(crc32(body)), 0)
-        self.last_commit = last_commit
+        body = _RECORD.pack(*acknowledged)
+        content = body + _CHECKSUM.pack(crc32(body))
+        if self._is_current:
+            os.pwrite(self._file, content, 0)
+        else:
+            self._make(content)
+            self._synced = acknowledged
+        self.last = acknowledged
+
+    def _make(self, content: bytes) -> None:
+        """Make the file with its content, durably: a crash leaves no file or a whole one."""
+        replace_file(self.path, content)
+        self.close()
+        self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        self._is_current = True
+        self.damage = None
+        self.is_empty = False
 
     def sync(self) -> None:
         """Make the record survive a loss of power. Does nothing if it already does. Raises `OSError`."""
-        if self._synced != self.last_commit:
-            number = self.last_commit
+        if self._file >= 0 and self._synced != self.last:
+            last = self.last
             os.fdatasync(self._file)
-            self._synced = number
+            self._synced = last
 
     def is_accepted(self, last_commit: int) -> bool:
         """Tell whether an operator has accepted that the store goes on from this commit."""
         try:
-            return int(self._path.with_name(self._path.name + _ACCEPTED).read_text()) == last_commit
+            return int(self._accepted.read_text()) == last_commit
         except (FileNotFoundError, ValueError):
             return False
 
-    def go_on_from(self, last_commit: int, epoch: int) -> None:
+    def learn(self, reported: Acknowledged) -> None:
+        """Record a commit that was acknowledged elsewhere, if it is later. Raises `OSError`.
+
+        A damaged record stays as it is: it may have held a later commit.
+        """
+        if self.damage is not None:
+            return
+        if self.last is None or (self.last.epoch, self.last.last_commit) < (reported.epoch, reported.last_commit):
+            self.note(reported)
+
+    def go_on_from(self, acknowledged: Acknowledged) -> None:
         """Replace the record after an accepted loss, durably. Raises `OSError`."""
-        self.note(last_commit, epoch)
-        self._synced = -1
+        self.note(acknowledged)
         self.sync()
         self.withdraw()
 
     def withdraw(self) -> None:
         """Remove an acceptance, so that it covers no later loss. Raises `OSError`."""
-        path = self._path.with_name(self._path.name + _ACCEPTED)
-        if path.exists():
-            path.unlink(missing_ok=True)
-            sync_directory(path.parent)
+        if self._accepted.exists():
+            self._accepted.unlink(missing_ok=True)
+            sync_directory(self._accepted.parent)
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -104,12 +190,17 @@ class AcknowledgedCommits:
             os.close(self._file)
             self._file = -1
 
+    @property
+    def _accepted(self) -> Path:
+        return self.path.with_name(self.path.name + _ACCEPTED)
 
-def accept_loss(data: Path, store_id: str, last_commit: int) -> int:
-    """Let a store go on from a commit behind the acknowledged one; return how many commits are lost.
 
-    The broker that opens the store next begins a generation, so that no number is given out twice. Raises ValueError,
-    with the numbers, if no commit of the store is recorded or no commit would be lost, and `OSError`.
+def accept_loss(data: Path, store_id: str, last_commit: int, *, other_history: bool = False) -> int | None:
+    """Let a store go on from a commit that lacks acknowledged ones; return how many are lost, None if that is unknown.
+
+    The broker that opens the store next begins a generation, so that no number is given out twice. ``other_history``:
+    the broker's error says that the database went another way, so the numbers of commits can't be compared. Raises
+    ValueError if the store has no record, or if by the record no commit would be lost, and `OSError`.
     """
     path = data / FOLDER / store_id
     if not path.is_file():
@@ -117,10 +208,13 @@ def accept_loss(data: Path, store_id: str, last_commit: int) -> int:
         raise ValueError(f"{store_id}: nothing is recorded in {path.parent}; there are {known or 'no stores'}")
     record = AcknowledgedCommits(data, store_id)
     record.close()
-    if last_commit >= record.last_commit:
-        raise ValueError(
-            f"{store_id}: commit {record.last_commit} was acknowledged last, so nothing is lost by going on from "
-            f"{last_commit}; give the number that the broker's error names"
-        )
+    lost = None
+    if record.last is not None and not other_history:
+        lost = record.last.last_commit - last_commit
+        if lost <= 0:
+            raise ValueError(
+                f"{store_id}: commit {record.last.last_commit} was acknowledged last, so nothing is lost by going on "
+                f"from {last_commit}; give the command that the broker's error names"
+            )
     replace_file(path.with_name(path.name + _ACCEPTED), f"{last_commit}\n".encode())
-    return record.last_commit - last_commit
+    return lost

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from partibus.durable import replace_file
 from partibus.partition.protocol.ports import Store, StoreError
-from partibus.store.acknowledged import AcknowledgedCommits
+from partibus.store.acknowledged import Acknowledged, AcknowledgedCommits
 from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import STORES_DEFAULT, make_stores, open_store, store_id
 
@@ -73,8 +73,11 @@ class Opener:
         *,
         evict: bool = True,
         check_time: CheckTime | None = None,
+        reported: Callable[[], Acknowledged | None] = lambda: None,
     ) -> None:
         """Prepare to open the store at ``place``. ``data`` is the data directory.
+
+        ``reported`` returns the last commit of the store that an owner has reported to the other machines.
 
         ``evict``: the caller knows that the former owner has ended. Otherwise the store waits for the end of its lease,
         which a store in a file can't.
@@ -87,6 +90,7 @@ class Opener:
         self._check_time = check_time
         self._before: PostgreSQLStore | None = None
         self._record: AcknowledgedCommits | None = None
+        self._reported = reported
 
     def __call__(self) -> Store:
         """Open the store and take it over (D19). Raises `StoreError`, also if another broker owns it."""
@@ -107,6 +111,9 @@ class Opener:
             return open_store(Path(place.location), owner=self._owner)
         from partibus.store.postgresql import PostgreSQLStore, parse_address
 
+        if self._before is not None:
+            self._before.close()
+        record = self._open_record()
         if self._before is None:
             (address,) = parse_address(place.location)
             self._before = PostgreSQLStore.open(
@@ -116,22 +123,26 @@ class Opener:
                 cluster=place.cluster,
                 created_ms=None,  # `find_stores` has made it
                 evict=self._evict,
-                record=self._open_record(),
+                record=record,
             )
         else:
             self._before = self._before.reopen()
         return self._before
 
     def _open_record(self) -> AcknowledgedCommits:
-        """Open the record of acknowledged commits once: the caller retries a refused store every second."""
-        if self._record is None:
-            try:
-                self._record = AcknowledgedCommits(self._data, self._place.store_id)
-            except (OSError, ValueError) as error:
-                raise StoreError(
-                    f"{self._place.store_id}: the record of its commits in {self._data} can't be opened: {error}",
-                    executed=False,
-                ) from error
+        """Read the record of acknowledged commits. One object does: the caller retries a refused store every second."""
+        try:
+            if self._record is None:
+                self._record = AcknowledgedCommits(self._data, self._place.store_id, is_shared=not self._evict)
+            else:
+                self._record.load()
+            if (reported := self._reported()) is not None:
+                self._record.learn(reported)
+        except OSError as error:
+            raise StoreError(
+                f"{self._place.store_id}: the record of its commits in {self._data} can't be opened: {error}",
+                executed=False,
+            ) from error
         return self._record
 
 

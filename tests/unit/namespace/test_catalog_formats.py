@@ -56,7 +56,7 @@ def on_server(_: Path, version: int) -> CatalogDatabase:
     return CatalogSchema(address, "a test")
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("make", [in_file, on_server])
 def test_what_was_in_it_is_in_the_default_namespace(
     make: Callable[[Path, int], CatalogDatabase], version: int, tmp_path: Path

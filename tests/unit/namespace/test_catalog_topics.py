@@ -19,7 +19,7 @@ from partibus.errors import (
 from partibus.filters.model import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from partibus.namespace.access import Right, SasPolicy
 from partibus.namespace.catalog import Catalog
-from partibus.namespace.catalog_database import CatalogDatabase
+from partibus.namespace.catalog_database import FORMAT_VERSION, CatalogDatabase
 from partibus.namespace.catalog_file import CatalogFile
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from tests.contract.stores import new_catalog
@@ -231,7 +231,7 @@ def test_a_catalog_of_the_format_before_is_led_to_this_one_after_a_copy(tmp_path
     catalog.create(topic(), 0)
     assert catalog.create(subscription("t/Subscriptions/s"), 0, rules=[EVERYTHING]).rules == (EVERYTHING,)
     catalog.close()
-    copy = sqlite3.connect(tmp_path / "catalog.db.before-format-3.copy")
+    copy = sqlite3.connect(tmp_path / f"catalog.db.before-format-{FORMAT_VERSION}.copy")
     assert copy.execute("SELECT version FROM format").fetchone() == (1,)
     assert list(copy.iterdump()) == list(sqlite3.connect(before).iterdump())
     copy.close()

@@ -5,12 +5,20 @@ way. A broker that was suspended and wakes up finds its connection closed and th
 others, unless they know that its holder is dead.
 """
 
+import logging
 import time
 from typing import NamedTuple
 
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import StoreError, StoreFenced
-from partibus.store.acknowledged import AcknowledgedCommits
+from partibus.store.acknowledged import (
+    Acknowledged,
+    AcknowledgedCommits,
+    History,
+    lacks,
+    run_of,
+    went_another_way,
+)
 from partibus.store.generations import NoNumbersLeft
 from partibus.store.owner import Owner
 from partibus.store.postgresql import generations
@@ -20,6 +28,8 @@ from partibus.store.postgresql.creation import install_functions
 from partibus.store.postgresql.failure import refused
 from partibus.store.postgresql.settings import PostgreSQLSettings
 from partibus.store.postgresql.sql import statement
+
+log = logging.getLogger(__name__)
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -41,9 +51,24 @@ class OwnerRow(NamedTuple):
     """What is left of the lease, by the database's clock; 0 or less: it has ended."""
 
 
-def read_owner(connection: Connection) -> OwnerRow:
+class _Comparison(NamedTuple):
+    """The database compared with the acknowledged commits."""
+
+    last_commit: int
+    """The number after which commits go on."""
+    epoch: int
+    """The number after which epochs go on."""
+    is_proven: bool
+    """Whether the database surely has every acknowledged commit."""
+    is_accepted: bool = False
+    """Whether an operator has accepted that it has not."""
+    is_unknown: bool = False
+    """Whether the record is missing."""
+
+
+def read_owner(connection: Connection, query: str = "select_owner") -> OwnerRow:
     """Read the owner row."""
-    row = connection.execute(statement("select_owner")).fetchone()
+    row = connection.execute(statement(query)).fetchone()
     assert row is not None, "made with the schema"
     return OwnerRow._make(row)
 
@@ -65,6 +90,7 @@ class Ownership:
         self._record = record
         self._address = address
         self._owner = owner
+        self._run = run_of(owner.incarnation)
         self._settings = settings
         self.epoch = 0
         self.last_commit = 0
@@ -99,58 +125,125 @@ class Ownership:
             )
         if before.incarnation:
             self.evict(connection, before.incarnation)
+        timeline = generations.timeline_of(connection)
         asked_ms = boot_ms()
         with connection.transaction():
-            row = connection.execute(
-                statement("take_ownership"), self.key | {"broker": self._owner.broker, "epoch": before.epoch}
-            ).fetchone()
-            if row is None:
-                raise self.fenced(read_owner(connection))
+            now = read_owner(connection, "lock_owner")
+            if now.epoch != before.epoch:
+                raise self.fenced(now)
+            compared = self._compare(now, is_ours=is_ours)
+            parameters = {
+                "broker": self._owner.broker,
+                "epoch": now.epoch,
+                "next_epoch": compared.epoch + 1,
+                "last_commit": compared.last_commit,
+            }
+            row = connection.execute(statement("take_ownership"), self.key | parameters).fetchone()
+            assert row is not None, "locked"
             install_functions(connection)
+            begun = len(generations.read_generations(connection))
             try:
-                found = generations.go_by_home(connection, row[2])
+                found = generations.go_by_home(
+                    connection,
+                    row[1],
+                    timeline,
+                    is_proven=compared.is_proven,
+                    begin=compared.is_accepted or (compared.is_unknown and not self._is_shared),
+                )
             except NoNumbersLeft as error:
                 raise refused(self._address.name, str(error)) from error
         self.generations = found
-        self.epoch, last_commit, self.highest_ms = row
+        self.epoch, self.highest_ms = row
         self.held_until_ms = asked_ms + self._settings.lease_ms
-        self._check_not_behind(connection, last_commit)
-        self.last_commit = last_commit
-        self._note(last_commit)
+        self.last_commit = compared.last_commit
+        if not compared.is_proven and not compared.is_accepted and len(found) > begun > 0:
+            log.warning(
+                "%s: no record tells whether the server has every acknowledged commit; the store goes on from commit "
+                "%d, with new numbers from %d",
+                self._address.name,
+                self.last_commit,
+                found[-1].first,
+            )
+        self._follow(now, compared)
         self.sync()
 
-    def _check_not_behind(self, connection: Connection, last_commit: int) -> None:
-        """Compare the store with what was acknowledged. Raises `StoreError` unless an operator accepts the loss."""
-        known = max(self.last_commit, 0 if self._record is None else self._record.last_commit)
-        if last_commit >= known:
-            self._withdraw()
-            return
-        if self._record is None or not self._record.is_accepted(last_commit):
-            command = "restart the broker" if self._record is None else self._record.command
+    @property
+    def _is_shared(self) -> bool:
+        return self._record is not None and self._record.is_shared
+
+    def _compare(self, now: OwnerRow, *, is_ours: bool) -> _Comparison:
+        """Compare the database with the acknowledged commits, before it is taken over.
+
+        Raises `StoreError` if it lacks some, or if the record is damaged, unless an operator accepts the loss.
+        """
+        record = self._record
+        found = History(now.last_commit, now.epoch, run_of(now.incarnation), now.taken_at)
+        remembered = Acknowledged(self.last_commit, 0, 0)
+        known = None if record is None else record.last
+        if known is None or known.last_commit < remembered.last_commit:
+            known = remembered
+        other = ""
+        if record is not None and record.damage is not None and not (record.is_empty and not found.last_commit):
+            problem = f"{record.damage}, so the last acknowledged commit is unknown"
+            step = "see that the server has all commits, then let the store go on with new numbers"
+        elif lacks(found, known):
+            problem = (
+                f"its last commit is {found.last_commit}, while {known.last_commit} was acknowledged: the server lost "
+                "commits (a standby that was behind was made primary, or a backup restored)"
+            )
+            step = (
+                "bring the server back that has them, or accept the loss of "
+                f"{known.last_commit - found.last_commit} commits"
+            )
+        elif went_another_way(found, known):
+            problem = (
+                f"its last commit is {found.last_commit} of epoch {found.epoch}, which began after commit "
+                f"{found.taken_at}, while commit {known.last_commit} of epoch {known.epoch} was acknowledged: the "
+                "server went another way (a standby that was behind was made primary, and used)"
+            )
+            step = "bring the server back that has the acknowledged commits, or accept that they are lost"
+            other = " --other-history"
+        else:
+            has_record = record is not None and record.last is not None
+            is_unknown = record is not None and record.last is None and found.last_commit > 0
+            is_last_owner = is_ours or (has_record and known[1:] == found[1:3])
+            is_proven = not is_unknown and (is_last_owner or (has_record and not self._is_shared))
+            return _Comparison(found.last_commit, found.epoch, is_proven, is_unknown=is_unknown)
+        if record is None or not record.is_accepted(found.last_commit):
+            command = "restart the broker" if record is None else record.command
             raise StoreError(
-                f"{self._address.name}: its last commit is {last_commit}, while {known} was acknowledged: the server "
-                "lost commits (a standby that was behind was made primary, or a backup restored); bring the server "
-                f"back that has them, or accept the loss of {known - last_commit} commits: {command} "
-                f"--last-commit {last_commit}",
+                f"{self._address.name}: {problem}; {step}: {command}{other} --last-commit {found.last_commit}",
                 executed=False,
             )
-        self.begin_generation(connection, 0)
-        self._record.go_on_from(last_commit, self.epoch)
+        return _Comparison(
+            max(found.last_commit, known.last_commit),
+            max(found.epoch, known.epoch),
+            is_proven=False,
+            is_accepted=True,
+        )
 
-    def _withdraw(self) -> None:
-        """Remove an operator's acceptance: the store has every acknowledged commit. Raises `StoreError`."""
-        if self._record is not None:
-            try:
-                self._record.withdraw()
-            except OSError as error:
-                raise StoreError(
-                    f"{self._address.name}: the acceptance of an earlier loss can't be removed: {error}", executed=False
-                ) from error
+    def _follow(self, before: OwnerRow, compared: _Comparison) -> None:
+        """Record the last commit of the store that was taken over. Raises `StoreError`."""
+        record = self._record
+        if record is None:
+            return
+        try:
+            if compared.is_accepted:
+                record.go_on_from(Acknowledged(self.last_commit, self.epoch, self._run))
+                return
+            record.withdraw()
+            if record.last is None or record.last.last_commit < self.last_commit:
+                record.note(Acknowledged(self.last_commit, before.epoch, run_of(before.incarnation)))
+        except OSError as error:
+            raise StoreError(
+                f"{self._address.name}: commit {self.last_commit} can't be recorded in the data directory: {error}",
+                executed=False,
+            ) from error
 
     def _note(self, last_commit: int) -> None:
-        if self._record is not None and last_commit > self._record.last_commit:
+        if self._record is not None:
             try:
-                self._record.note(last_commit, self.epoch)
+                self._record.note(Acknowledged(last_commit, self.epoch, self._run))
             except OSError as error:
                 raise StoreError(
                     f"{self._address.name}: commit {last_commit} can't be recorded in the data directory: {error}",

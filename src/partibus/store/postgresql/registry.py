@@ -25,6 +25,7 @@ import psycopg
 from psycopg import sql
 
 from partibus.errors import InvalidOperation, StartError, StoreUnavailable, UnusableFile
+from partibus.store.acknowledged import Acknowledged, run_of
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.catalog import connect_catalog, unusable
 from partibus.store.postgresql.connection import end
@@ -56,6 +57,16 @@ _BEAT = """
     WHERE broker.incarnation = excluded.incarnation
     RETURNING 1
 """
+_REPORT = """
+    INSERT INTO acknowledged AS known
+    SELECT key, (value ->> 'last_commit')::bigint, (value ->> 'epoch')::bigint, %(incarnation)s
+    FROM json_each(%(facts)s::json -> 'stores')
+    WHERE value ->> 'last_commit' IS NOT NULL AND value ->> 'epoch' IS NOT NULL
+    ON CONFLICT (store_id) DO UPDATE SET
+        last_commit = excluded.last_commit, epoch = excluded.epoch, incarnation = excluded.incarnation
+    WHERE (excluded.epoch, excluded.last_commit) > (known.epoch, known.last_commit)
+"""
+_REPORTED = "SELECT store_id, last_commit, epoch, incarnation FROM acknowledged"
 _BROKERS = """
     SELECT broker, incarnation, address, extract(epoch FROM until - clock_timestamp())::float8, followed, facts
     FROM broker ORDER BY broker
@@ -168,6 +179,8 @@ class Registry:
         self._incarnation = incarnation
         self._version = version
         self._our_address = ""
+        self.acknowledged: Mapping[str, Acknowledged] = {}
+        """The last commit of each store that an owner has reported, as of the last `beat`, by store id."""
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_writer, False)
         os.set_blocking(self._wake_reader, False)
@@ -281,10 +294,11 @@ class Registry:
     # -- while it runs -----------------------------------------------------------------------------------------------
 
     def beat(self, followed: int, facts: str, used: Iterable[int], *, tell: bool) -> Heartbeat:
-        """Report that this broker is present, and return the news.
+        """Report that this broker is present, and the last commits of its stores; return the news.
 
-        ``used``: entities used since the last time. ``tell``: notify the other brokers at once. Raises
-        `StoreUnavailable`, and `InvalidOperation` if another run has taken this broker's name.
+        ``facts`` may have the ``epoch`` and ``last_commit`` of ``stores`` by store id. ``used``: entities used since
+        the last time. ``tell``: notify the other brokers at once. Raises `StoreUnavailable`, and `InvalidOperation` if
+        another run has taken this broker's name.
         """
         values = {
             "broker": self._broker,
@@ -298,6 +312,8 @@ class Registry:
         try:
             with connection.pipeline():
                 beaten = connection.execute(_BEAT, values)
+                connection.execute(_REPORT, values)
+                reported = connection.execute(_REPORTED)
                 brokers = connection.execute(_BROKERS)
                 first = connection.execute(_FIRST_CHANGE)
                 changes = connection.execute(_CHANGES, values)
@@ -309,6 +325,10 @@ class Registry:
                 raise InvalidOperation(
                     f"{self.name}: another run of the broker '{self._broker}' has been started; this one ends."
                 )
+            self.acknowledged = {
+                store_id: Acknowledged(last_commit, epoch, run_of(incarnation))
+                for store_id, last_commit, epoch, incarnation in reported.fetchall()
+            }
             first_row = first.fetchone()
             found = changes.fetchall()
             kept_from = first_row[0] if first_row else 0

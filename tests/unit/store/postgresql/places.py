@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any
 
+from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.owner import Owner
 from partibus.store.postgresql import Address, PostgreSQLSettings, PostgreSQLStore, parse_address
 from partibus.testing.postgresql_server import shared_server
@@ -17,10 +18,17 @@ THEY = Owner("broker-2", "run-9")
 
 
 def open_store(
-    address: Address, owner: Owner = US, settings: PostgreSQLSettings = SETTINGS, *, evict: bool = False
+    address: Address,
+    owner: Owner = US,
+    settings: PostgreSQLSettings = SETTINGS,
+    *,
+    evict: bool = False,
+    record: AcknowledgedCommits | None = None,
 ) -> PostgreSQLStore:
     """The store ``store-00`` at a place."""
-    return PostgreSQLStore.open(address, store_id="store-00", owner=owner, settings=settings, evict=evict)
+    return PostgreSQLStore.open(
+        address, store_id="store-00", owner=owner, settings=settings, evict=evict, record=record
+    )
 
 
 def sql(address: Address, text: str) -> list[str]:

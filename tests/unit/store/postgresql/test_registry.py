@@ -15,6 +15,7 @@ import pytest
 
 from partibus.errors import InvalidOperation, StartError, StoreUnavailable, UnusableFile
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
+from partibus.store.acknowledged import Acknowledged, run_of
 from partibus.store.postgresql import registry
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.catalog import CatalogSchema, prepare_catalog
@@ -86,6 +87,26 @@ def test_who_is_there_and_what_was_changed_is_heard(make: Make, address: Address
     assert json.loads(b.fault_injections() or "") == {"rehearsals": [1]}
     end_lease(address, "a")
     assert b.fault_injections() is None
+
+
+def test_the_last_commit_of_each_store_outlives_the_report_of_its_owner(make: Make, address: Address) -> None:
+    a, b, c = make("a", "run-a"), make("b", "run-b"), make("c", "run-c")
+    for one in (a, b, c):
+        one.register(f"host-{one}:1")
+
+    def report(one: Registry, last_commit: int | None, epoch: int | None) -> None:
+        facts = {"stores": {"store-01": {"trouble": None, "last_commit": last_commit, "epoch": epoch}}}
+        one.beat(0, json.dumps(facts), [], tell=False)
+
+    report(a, None, None)
+    assert a.acknowledged == {}
+    report(a, 7, 2)
+    report(b, 9, 3)
+    report(a, 8, 2)  # it has lost the store and does not know yet
+    a.leave()
+    b.leave()
+    c.beat(0, "{}", [], tell=False)
+    assert c.acknowledged == {"store-01": Acknowledged(9, 3, run_of("run-b"))}
 
 
 def test_more_changes_than_are_kept_are_not_passed_over_in_silence(make: Make, address: Address) -> None:

@@ -1,0 +1,1 @@
+-- Format 4 changes the catalog in PostgreSQL only: brokers with a catalog in a file share a data directory.
