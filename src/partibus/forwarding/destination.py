@@ -7,7 +7,7 @@ from partibus.amqp.codec.decoder import decode
 from partibus.amqp.section_fields import Property, property_value, text_property
 from partibus.message import Message, head_of, hops_of, id_text, ttl_of, with_hop
 from partibus.routing.partitions import PartitionHandle
-from partibus.routing.slots import partition_for_key
+from partibus.routing.slots import SlotMap
 
 HOPS_MAX = 4
 """The largest number of entities that forward a message (section 11.1)."""
@@ -27,6 +27,13 @@ class Destination(NamedTuple):
     message_size_max_bytes: int
     requires_session: bool
     detects_duplicates: bool
+    slots: SlotMap | None = None
+    """The owners of slots; None: the formula."""
+
+    def partition_of(self, key: str) -> int:
+        """Return the partition of a key."""
+        slots = self.slots
+        return (SlotMap(len(self.partitions)) if slots is None else slots).partition_of(key)
 
 
 Find = Callable[[str], Destination | None]
@@ -125,7 +132,7 @@ def _placed(data: bytes, pos: int, turn: int, destination: Destination) -> Outgo
     key = message.key
     if key is None:
         return Outgoing(message, (turn + (pos >> RUN_BITS)) % count)
-    return Outgoing(message, partition_for_key(key, count))
+    return Outgoing(message, destination.partition_of(key))
 
 
 def _annotation(annotations: bytes, wanted: str) -> object:

@@ -227,13 +227,15 @@ def _destination(broker: Broker, name: str) -> Destination | None:
     queue = broker.namespace.find(name)
     if queue is None or queue.deleted:
         return None
+    route = broker.entity_of(queue).route
     return Destination(
         queue.name,
-        broker.entity_of(queue).route.partitions,
+        route.partitions,
         queue.can_send,
         queue.message_size_max_bytes,
         queue.requires_session,
         queue.requires_duplicate_detection,
+        route.slots,
     )
 
 

@@ -7,6 +7,7 @@ from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.receive import DirectSource, OnFailed, OnGranted, Source
 from partibus.routing.session_list import SessionList
 from partibus.routing.sessions import SessionDesk
+from partibus.routing.slots import SlotMap
 
 
 class EntityRoute:
@@ -21,18 +22,25 @@ class EntityRoute:
         *,
         lock_kept: bool = False,
         call_idle: CallIdle | None = None,
+        slots: SlotMap | None = None,
     ) -> None:
         """Build a route; ``lock_kept`` and ``call_idle`` configure the front end's caches."""
         self.name = name
         self.partitions = partitions
         self.numbers = numbers
+        self.slots = slots or SlotMap(len(partitions))
+        """The owner of each slot; `follow_slots` replaces it."""
         self._turn = first_turn
-        self.sessions = SessionDesk(name, partitions, numbers, first_turn)
+        self.sessions = SessionDesk(name, partitions, numbers, first_turn, self.partition_of)
         self.session_list = SessionList(name, partitions, numbers)
         self._lock_kept = lock_kept
         """Whether cached messages are locked, as in the service (row P14)."""
         self._call_idle = call_idle
         self._caches: dict[int, FrontEndCache] = {}
+
+    def partition_of(self, key: str) -> int:
+        """Return the id of the partition of a key: the only way from a key to a partition."""
+        return self.slots.partition_of(key)
 
     @property
     def partitioned(self) -> bool:

@@ -16,7 +16,6 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Accepted, Failed
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
-from partibus.routing.slots import partition_for_key
 
 Batch = Sequence[Message]
 COUNTER_BITS = 48
@@ -128,7 +127,7 @@ class _KeyedRun:
         members: dict[int, list[int]] = {}
         unkeyed: list[Message] = []
         unkeyed_members: list[int] = []
-        count = len(self._route.partitions)
+        partition_of = self._route.slots.partition_of
         for index, batch in enumerate(self._batches):
             for message in batch:
                 key = message.key
@@ -136,7 +135,7 @@ class _KeyedRun:
                     unkeyed.append(message)
                     unkeyed_members.append(index)
                     continue
-                partition = partition_for_key(key, count)
+                partition = partition_of(key)
                 if partition in keyed:
                     keyed[partition].append(message)
                     members[partition].append(index)
@@ -204,7 +203,7 @@ class _NumberedRun:
                 place: PartitionHandle | None = partitions[0]
             else:
                 key = message.key
-                place = None if key is None else partitions[partition_for_key(key, len(partitions))]
+                place = None if key is None else partitions[self._route.partition_of(key)]
             groups.setdefault(place, []).append(index)
         self._open = len(groups)
         for place, members in groups.items():

@@ -22,7 +22,7 @@ from partibus.errors import PartibusError, SessionCannotBeLocked, StoreUnavailab
 from partibus.partition.protocol.replies import CursorHeld, Failed, ReceiveRefused, SessionAccepted
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 from partibus.routing.session_hold import SessionHold
-from partibus.routing.slots import partition_for_key
+from partibus.routing.slots import SlotMap
 
 ASKED_MAX = 64
 """The number of sessions that one partition is asked for at a time. As many receivers get theirs at once when as many
@@ -35,9 +35,18 @@ OnFound = Callable[[SessionHold | PartibusError], None]
 class SessionDesk:
     """The place where the receivers of one entity get their sessions."""
 
-    def __init__(self, entity: str, partitions: list[PartitionHandle], numbers: Numbers, first_turn: int) -> None:
+    def __init__(
+        self,
+        entity: str,
+        partitions: list[PartitionHandle],
+        numbers: Numbers,
+        first_turn: int,
+        partition_of: Callable[[str], int] | None = None,
+    ) -> None:
         self.entity = entity
         self.partitions = partitions
+        self.partition_of = partition_of or SlotMap(len(partitions)).partition_of
+        """The function from a session's name to its partition; the default is the formula."""
         self.numbers = numbers
         self._turn = first_turn
         self._waiting: dict[SessionSearch, None] = {}
@@ -155,7 +164,7 @@ class SessionSearch:
         """Ask the first partition."""
         count = len(self._desk.partitions)
         if self._session is not None:
-            self._ask(partition_for_key(self._session, count))
+            self._ask(self._desk.partition_of(self._session))
             return
         first = self._desk.next_turn()
         self._untried.extend((first + i) % count for i in range(count))

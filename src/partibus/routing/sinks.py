@@ -19,7 +19,6 @@ from partibus.partition.protocol.commands import CommitSink, Enqueue
 from partibus.partition.protocol.replies import Accepted, Done
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import error_of
-from partibus.routing.slots import partition_for_key
 
 BLOCK_BITS = 8
 ID_BYTES = 16
@@ -44,7 +43,7 @@ def put_by_id(route: EntityRoute, messages: Sequence[Message], sink: int, ids: S
     """Store the rows that the sink has not stored."""
     count = len(route.partitions)
     places = [
-        partition_for_key(key, count) if (key := message.key) is not None else place_of_id(row_id, count)
+        route.partition_of(key) if (key := message.key) is not None else place_of_id(row_id, count)
         for message, row_id in zip(messages, ids, strict=True)
     ]
     parts = _Parts(route, messages, places, on_put)
@@ -57,7 +56,7 @@ def put_by_position(
     """Store the rows above the source's highest stored position; ``positions`` ascend."""
     count = len(route.partitions)
     places = [
-        partition_for_key(key, count) if (key := message.key) is not None else place_of_position(source, pos, count)
+        route.partition_of(key) if (key := message.key) is not None else place_of_position(source, pos, count)
         for message, pos in zip(messages, positions, strict=True)
     ]
     parts = _Parts(route, messages, places, on_put)

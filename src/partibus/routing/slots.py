@@ -5,26 +5,22 @@
  partition = slot * partitions >> 14                              partition p owns one contiguous run of slots
 ```
 
-Runs are contiguous, so that splitting a partition splits its run and moves no other slot. The mapping is frozen
-(vectors in the tests): stored messages were placed by it, and a key's order lives in one partition.
-
-A key may hold lone surrogates, which JSON can express. They are hashed unchanged, so that the function is total.
+The formula is frozen (vectors in the tests): stored messages were placed by it, and a key's order lives in one
+partition. Slots that move to another partition are recorded in the entity's `SlotMap` (ADR 0026), which then decides.
 """
 
-from collections.abc import Iterable
-from hashlib import blake2b
+from collections.abc import Iterable, Sequence
 
-SLOT_BITS = 14
-SLOT_COUNT = 1 << SLOT_BITS
+from partibus.partition.protocol.slots import SLOT_BITS, SLOT_COUNT, Run, slot_for_key
 
-_DIGEST_BYTES = 8
-_SPARE_BITS = 16 - SLOT_BITS
-
-
-def slot_for_key(key: str) -> int:
-    """Return the slot of a partition key, 0 .. `SLOT_COUNT` - 1."""
-    digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
-    return (digest[0] << 8 | digest[1]) >> _SPARE_BITS
+__all__ = [
+    "SLOT_COUNT",
+    "SlotMap",
+    "partition_for_key",
+    "partition_for_slot",
+    "partitions_for_keys",
+    "slot_for_key",
+]
 
 
 def partition_for_slot(slot: int, partition_count: int) -> int:
@@ -50,3 +46,98 @@ def partitions_for_keys(keys: Iterable[str], partition_count: int) -> list[int]:
             partition = known[key] = slot_for_key(key) * partition_count >> SLOT_BITS
         partitions.append(partition)
     return partitions
+
+
+class SlotMap:
+    """The owner of each slot, for one entity: a partition id per slot, kept as runs of neighbouring slots.
+
+    A map is immutable. ``version`` rises with each change. Version 0 is the frozen formula over the entity's
+    partitions, which needs no row in the catalog.
+    """
+
+    __slots__ = ("_owners", "partitions", "runs", "version")
+
+    def __init__(self, partitions: int, version: int = 0, runs: Iterable[tuple[int, int]] = ()) -> None:
+        """Build a map.
+
+        ``runs`` are (first slot, partition id), ascending from slot 0; without them the formula applies. Raises
+        ValueError for runs that are no map.
+        """
+        self.partitions = partitions
+        self.version = version
+        given = tuple((int(first), int(owner)) for first, owner in runs)
+        if given:
+            firsts = [first for first, _ in given]
+            ascending = firsts[0] == 0 and firsts[-1] < SLOT_COUNT and all(map(int.__lt__, firsts, firsts[1:]))
+            if not ascending or any(not 0 <= owner < partitions for _, owner in given):
+                raise ValueError(f"{len(given)} runs are no map of {SLOT_COUNT} slots to {partitions} partitions")
+        else:
+            given = SlotMap.formula_runs(partitions)
+        self.runs = given
+        self._owners: list[int] | None = None
+        """The owner by slot; None for the formula, which needs no table."""
+        if version or given != SlotMap.formula_runs(partitions):
+            self._owners = _expanded(given)
+
+    @staticmethod
+    def formula_runs(partitions: int) -> tuple[tuple[int, int], ...]:
+        """Return the runs of the frozen formula."""
+        # Rounded up: the first slot whose product with the count reaches the partition.
+        return tuple((-(-(owner << SLOT_BITS) // partitions), owner) for owner in range(partitions))
+
+    def owner(self, slot: int) -> int:
+        """Return the partition id of a slot."""
+        owners = self._owners
+        return slot * self.partitions >> SLOT_BITS if owners is None else owners[slot]
+
+    def partition_of(self, key: str) -> int:
+        """Return the partition id of a key."""
+        slot = slot_for_key(key)
+        owners = self._owners
+        return slot * self.partitions >> SLOT_BITS if owners is None else owners[slot]
+
+    def slots_of(self, partition: int) -> list[Run]:
+        """Return the slots of a partition as runs."""
+        ends = [*(first for first, _ in self.runs[1:]), SLOT_COUNT]
+        return [(first, end - 1) for (first, owner), end in zip(self.runs, ends, strict=True) if owner == partition]
+
+    def counts(self) -> list[int]:
+        """Return the number of slots of each partition."""
+        found = [0] * self.partitions
+        ends = [*(first for first, _ in self.runs[1:]), SLOT_COUNT]
+        for (first, owner), end in zip(self.runs, ends, strict=True):
+            found[owner] += end - first
+        return found
+
+    def moved(self, runs: Iterable[Run], target: int, partitions: int | None = None) -> "SlotMap":
+        """Return the next version, in which ``target`` owns these slots."""
+        owners = list(self._owners) if self._owners is not None else _expanded(self.runs)
+        for first, last in runs:
+            owners[first : last + 1] = [target] * (last + 1 - first)
+        compact = [(slot, owner) for slot, owner in enumerate(owners) if not slot or owners[slot - 1] != owner]
+        return SlotMap(partitions or max(self.partitions, target + 1), self.version + 1, compact)
+
+    def resized(self, partitions: int) -> "SlotMap":
+        """Return the same map for another number of partitions; surplus ones own no slot."""
+        return SlotMap(partitions, self.version + 1, self.runs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SlotMap) and (self.partitions, self.version, self.runs) == (
+            other.partitions,
+            other.version,
+            other.runs,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.partitions, self.version, self.runs))
+
+    def __repr__(self) -> str:
+        return f"<SlotMap version {self.version}, {self.partitions} partitions, {len(self.runs)} runs>"
+
+
+def _expanded(runs: Sequence[tuple[int, int]]) -> list[int]:
+    ends = [*(first for first, _ in runs[1:]), SLOT_COUNT]
+    owners: list[int] = []
+    for (first, owner), end in zip(runs, ends, strict=True):
+        owners += [owner] * (end - first)
+    return owners

@@ -28,7 +28,6 @@ from partibus.partition.protocol.commands import Enqueue, Settle, TakeNumbers, T
 from partibus.partition.protocol.replies import Accepted, Failed, Refused, Settled, Transacted, TransactionRefused
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
-from partibus.routing.slots import partition_for_key
 
 OnDone = Callable[[PartibusError | None], None]
 """A function that gets None when a transaction is durable, `OutcomeUnknown` when it is in doubt, else the error of a
@@ -203,7 +202,7 @@ class Transaction:
                     "in a transaction."
                 )
         assert self._key is not None, "there is a message"
-        return route.partitions[partition_for_key(self._key, len(route.partitions))]
+        return route.partitions[route.partition_of(self._key)]
 
     def _pin(self, entity: Place, partition: PartitionHandle) -> None:
         if self._entity is None:

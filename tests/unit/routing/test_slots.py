@@ -6,6 +6,7 @@ import pytest
 
 from partibus.routing.slots import (
     SLOT_COUNT,
+    SlotMap,
     partition_for_key,
     partition_for_slot,
     partitions_for_keys,
@@ -57,3 +58,36 @@ def test_many_keys_spread_evenly() -> None:
 
 def test_lone_surrogate_has_a_slot() -> None:
     assert 0 <= slot_for_key("\ud800") < SLOT_COUNT
+
+
+@pytest.mark.row("S6")
+@pytest.mark.parametrize("count", [1, 2, 3, 16, 100])
+def test_default_map_is_the_frozen_formula(count: int) -> None:
+    slots = SlotMap(count)
+    assert [slots.owner(slot) for slot in range(SLOT_COUNT)] == [
+        partition_for_slot(slot, count) for slot in range(SLOT_COUNT)
+    ]
+    assert all(slots.partition_of(key) == partition_for_key(key, count) for key, *_ in VECTORS)
+    assert slots.version == 0
+    assert sum(slots.counts()) == SLOT_COUNT
+
+
+@pytest.mark.row("S7")
+def test_moved_slots_have_another_owner_and_no_others() -> None:
+    before = SlotMap(2)
+    after = before.moved([(0, 9), (20, 20), (9000, 16383)], 2)
+    assert (after.version, after.partitions) == (1, 3)
+    moved = {slot for slot in range(SLOT_COUNT) if before.owner(slot) != after.owner(slot)}
+    assert moved == {*range(10), 20, *range(9000, SLOT_COUNT)}
+    assert after.slots_of(2) == [(0, 9), (20, 20), (9000, 16383)]
+    assert after.counts() == [8192 - 11, 9000 - 8192, 11 + SLOT_COUNT - 9000]
+    assert after == SlotMap(3, 1, after.runs)
+    assert hash(after) == hash(SlotMap(3, 1, after.runs))
+    assert after != before
+    assert after.moved([(0, 9), (20, 20)], 0).moved([(9000, 16383)], 1).runs == before.runs
+
+
+@pytest.mark.parametrize("runs", [[(1, 0)], [(0, 2)], [(0, 0), (0, 1)], [(0, 0), (SLOT_COUNT, 1)], [(0, -1)]])
+def test_runs_that_are_no_map_are_refused(runs: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match="no map"):
+        SlotMap(2, 1, runs)

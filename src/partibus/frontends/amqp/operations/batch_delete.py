@@ -16,7 +16,6 @@ from partibus.frontends.amqp.operations.status import failure, no_content, succe
 from partibus.partition.protocol.commands import Purge
 from partibus.partition.protocol.replies import CursorHeld, Failed
 from partibus.routing.partitions import PartitionHandle, error_of
-from partibus.routing.slots import partition_for_key
 
 NAME = "com.microsoft:batch-delete-messages"
 COUNT_MAX = 4_000
@@ -43,7 +42,7 @@ def batch_delete(request: EntityRequest) -> None:
             raise InvalidOperation(
                 f"'{entity.queue.name}' does not require sessions. Delete from it without {SESSION_ID}."
             )
-        partitions = [partitions[partition_for_key(session, len(partitions))]]
+        partitions = [partitions[entity.route.partition_of(session)]]
     entity.route.give_back(request.kind)  # else what is cached for receivers that ask for nothing would escape
     _Deletion(request, before_ms, session).go_on(partitions, count)
 

@@ -19,7 +19,6 @@ from partibus.partition.protocol.ports import EntryRow
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import error_of
 from partibus.routing.send import COUNTER_BITS
-from partibus.routing.slots import partition_for_key
 from partibus.throttling.counters import Operation
 
 NAME = "com.microsoft:peek-message"
@@ -40,7 +39,7 @@ def peek(request: EntityRequest) -> None:
     else:
         if not queue.requires_session:
             raise InvalidOperation(f"'{queue.name}' does not require sessions. Peek at it without {SESSION_ID}.")
-        last = partition_for_key(session, len(request.entity.route.partitions))
+        last = request.entity.route.partition_of(session)
         if partition_id < last:
             partition_id, counter = last, 0
     _Peek(request, count, session, last, with_body=with_body).at(partition_id, counter)
