@@ -239,7 +239,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
     "delivers before the commit": (CommitQueue, "wait", waits_for_nothing(Granted), "durable"),
     "drops lock rows": (commits, "record", forgets("lock_batches"), "lock"),
     "drops delivery counts": (commits, "record", forgets("entry_updates"), "delivery count|deferred"),
-    "forgets delivery counts": (requeue_module, "is_used_up", exceeded_is_unknown, "delivery count"),
+    "forgets delivery counts": (requeue_module, "exceeds_max_deliveries", exceeded_is_unknown, "delivery count"),
     "a page resurrects an entry": (
         ReadyList,
         "page_in",

@@ -116,6 +116,7 @@ class ClusterBroker:
         """Why a store that this broker should have could not be opened the last time."""
         self._brokers: Sequence[MemberInfo] = ()
         self._versions = 0
+        self._has_joined = False
         self._is_serving = False
         self._is_leaving = False
         self._is_janitor = False
@@ -186,6 +187,7 @@ class ClusterBroker:
             settings.limits.peer.handshake_s,
         )
         self._membership = Membership(self._registry, self._us, self, self._followed, LEASE_S)
+        self._has_joined = True
         try:
             await asyncio.wait_for(self._settled.wait(), SETTLE_S)
         except TimeoutError:
@@ -204,7 +206,7 @@ class ClusterBroker:
         if self._is_leaving:
             return
         self._is_leaving = True
-        if hasattr(self, "_roster"):
+        if self._has_joined:
             self._membership.tell()
         async with AsyncExitStack() as stopping:  # the last of these first, whatever another one raises
             stopping.callback(self._lock.release)
@@ -212,7 +214,7 @@ class ClusterBroker:
             stopping.callback(self._telemetry.close)
             stopping.callback(self._hosts.stop)
             stopping.callback(self._peers.close)
-            if hasattr(self, "_roster"):
+            if self._has_joined:
                 stopping.callback(self._server.close)
                 stopping.push_async_callback(self._membership.leave)
             stopping.push_async_callback(self._close_stores)

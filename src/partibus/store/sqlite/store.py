@@ -1,7 +1,7 @@
 """One SQLite file as a messaging store.
 
 Layout: ``ddl/0005.sql``, keys as in `partition.protocol.keys`. Beside ``store-00.db`` are SQLite's ``-wal`` and
-``-shm``, ``store-00.lock`` (`owner`) and ``store-00.ballast`` (`ballast`).
+``-shm``, ``store-00.lock`` (`owner`) and ``store-00.ballast`` (`reserved_space`).
 
 Sync points: each commit syncs the write-ahead log before `commit` returns; a checkpoint syncs log and database. So a
 returned commit survives the loss of power, a commit under way is stored as a whole or not at all, and nothing else is
