@@ -30,6 +30,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -151,11 +152,17 @@ def verdicts() -> dict[str, frozenset[str]]:
 
 def carriers(row: str) -> list[str]:
     """Find the test files that name a row."""
-    return [
-        str(path.relative_to(PROJECT))
+    return [path for path, text in _tests().items() if f'"{row}"' in text]
+
+
+@cache
+def _tests() -> dict[str, str]:
+    """Path below the project -> text, of each file with tests."""
+    return {
+        str(path.relative_to(PROJECT)): path.read_text(encoding="utf-8")
         for path in sorted((PROJECT / "tests").rglob("test_*.py"))
-        if "plugins" not in path.parts and f'"{row}"' in path.read_text(encoding="utf-8")
-    ]
+        if "plugins" not in path.parts
+    }
 
 
 def prove(saboteur: Saboteur, workers: int) -> Proof:

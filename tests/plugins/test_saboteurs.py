@@ -17,8 +17,18 @@ if TYPE_CHECKING:
 EDIT: Edit = {"file": "partibus/a.py", "find": "a != b", "replace": "False"}
 
 
-@pytest.mark.parametrize("saboteur", saboteurs.load().values(), ids=lambda saboteur: saboteur.row)
-def test_every_saboteur_applies_to_the_source_and_leaves_valid_code(saboteur: Saboteur) -> None:
+def test_every_saboteur_applies_to_the_source_and_leaves_valid_code() -> None:
+    wrong = []
+    for saboteur in saboteurs.load().values():
+        try:
+            check(saboteur)
+        except (OSError, SyntaxError, ValueError) as error:
+            wrong.append(f"row {saboteur.row}: {error}")
+    assert wrong == []
+
+
+def check(saboteur: Saboteur) -> None:
+    """Raise OSError, ValueError or SyntaxError when an edit does not apply, ValueError when no test carries the row."""
     texts: dict[str, str] = {}
     for edit in saboteur.edits:
         file = edit["file"]
@@ -27,7 +37,16 @@ def test_every_saboteur_applies_to_the_source_and_leaves_valid_code(saboteur: Sa
     for file, text in texts.items():
         if file.endswith(".py"):
             ast.parse(text, file)
-    assert saboteurs.carriers(saboteur.row), f"no test carries row {saboteur.row}"
+    if not saboteurs.carriers(saboteur.row):
+        raise ValueError("no test carries it")
+
+
+def test_a_saboteur_that_does_not_apply_is_found() -> None:
+    missing: Edit = {"file": "partibus/errors.py", "find": "\0", "replace": ""}
+    broken: Edit = {"file": "partibus/errors.py", "find": "class PartibusError(", "replace": "("}
+    for edit, error in ((missing, ValueError), (broken, SyntaxError)):
+        with pytest.raises(error):
+            check(Saboteur("K6", "x", (edit,)))
 
 
 def test_an_edit_that_matches_nothing_or_twice_is_refused() -> None:

@@ -1,13 +1,17 @@
-"""Looks for bytes that the engine answers in a new way, and keeps them: `python -m tests.wire.fuzz SECONDS`.
+"""Search for bytes that the engine answers in a new way, and keep them.
 
-It damages the kept inputs and the recordings. An input is kept when what comes of it has not been seen
-before: which complaint (its numbers left out), or which events. Whatever is kept is tried by test_corpus for
-ever; an input that raises what it must not is kept, too, and printed.
+    python -m tests.wire.fuzz SECONDS     search, and keep inputs with a new outcome
+    python -m tests.wire.fuzz             record the outcomes of the kept inputs anew
+
+The search damages the kept inputs and the recordings. It keeps an input when its outcome is new: another complaint
+(without numbers), or other events. `test_corpus` compares the outcome of each kept input with the recorded one in
+`outcomes.json`. The search also keeps and prints an input that raises an exception.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import re
 import sys
@@ -20,6 +24,8 @@ from partibus.amqp import (
     Closed,
     Connection,
     DecodeError,
+    Detached,
+    Event,
     Limits,
     Modified,
     SessionClosed,
@@ -34,6 +40,8 @@ from tests.unit.amqp.peers import transfer
 from tests.wire.replay import RECORDINGS, Replay, read_recording
 
 CORPUS = Path(__file__).with_name("corpus")
+OUTCOMES = Path(__file__).with_name("outcomes.json")
+"""Name of a kept input -> the outcome that it must have."""
 BYTES_MAX = 800
 
 LIMITS = Limits(max_frame_size=4096, links_max=4, channel_max=3, max_message_size=2000, partial_bytes_max=3000)
@@ -66,19 +74,25 @@ class Listener(Replay):
         super().__init__(messages=20)
         self.connection = Connection(server=True, limits=LIMITS)
         self.ends: list[str] = []
+        self.conditions: list[str | None] = []
 
     def listen(self, pieces: list[bytes]) -> None:
         for piece in pieces:
             for event in self.connection.receive_data(piece):
                 if isinstance(event, (Closed, SessionClosed)):
                     self.ends.append(complaint(event.error))
+                    self.conditions.append(event.error.condition if event.error else None)
                 self._handle([event])
             self.connection.data_to_send()
 
 
+def in_pieces(data: bytes) -> list[bytes]:
+    return [data[start : start + 500] for start in range(0, len(data), 500)]
+
+
 def try_connection(data: bytes) -> str:
     listener = Listener()
-    listener.listen([data[start : start + 500] for start in range(0, len(data), 500)])
+    listener.listen(in_pieces(data))
     return f"connection {listener.ends[:1]} {len(listener.attached) > 2} {sorted(listener.outcomes)}"
 
 
@@ -119,6 +133,40 @@ def behaviour(data: bytes) -> list[str]:
     return [attempt(data) for attempt in TRIES]
 
 
+def shown(value: object) -> str:
+    """`value` as text, or the hash of the text where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def outcome(data: bytes) -> dict[str, object]:
+    """What the engine makes of `data`, without the words of its complaints: values, events and error conditions."""
+    found: dict[str, object] = {}
+    for name, read in (("value", decode_all), ("message", lambda data: split_sections(data).parts())):
+        try:
+            found[name] = shown(read(data))
+        except DecodeError as error:
+            found[name] = type(error).__name__
+    listener = Listener()
+    listener.listen(in_pieces(data))
+    found["connection"] = _seen(listener)
+    listener = Listener()
+    listener.listen(OPENING)
+    found["events"] = [_event(event) for event in listener.connection.receive_data(data)]
+    return found
+
+
+def _event(event: Event) -> str:
+    """The kind of an event, and the condition of an end."""
+    error = event.error if isinstance(event, (Closed, SessionClosed, Detached)) else None
+    return f"{type(event).__name__} {error.condition}" if error else type(event).__name__
+
+
+def _seen(listener: Listener) -> list[object]:
+    bodies = [bytes(delivery.payload) for delivery in listener.deliveries]
+    return [listener.conditions, listener.attached, listener.detached, dict(listener.outcomes), shown(bodies)]
+
+
 def damage(data: bytes, chance: random.Random) -> bytes:
     """`data` with a few bytes changed, taken out, doubled or cut off."""
     raw = bytearray(data)
@@ -142,6 +190,12 @@ def damage(data: bytes, chance: random.Random) -> bytes:
 
 def read_corpus() -> dict[str, bytes]:
     return {path.stem: bytes.fromhex(path.read_text(encoding="ascii")) for path in sorted(CORPUS.glob("*.hex"))}
+
+
+def record() -> None:
+    """Write the outcomes of the kept inputs, one on a line."""
+    lines = (f"{json.dumps(name)}: {json.dumps(outcome(data))}" for name, data in read_corpus().items())
+    OUTCOMES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def keep(data: bytes) -> None:
@@ -176,4 +230,7 @@ def fuzz(seconds: float, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    print(f"kept {fuzz(float(sys.argv[1]), random.randrange(2**32))} inputs")
+    if seconds := sys.argv[1:]:
+        seed = random.randrange(2**32)
+        print(f"seed {seed}: kept {fuzz(float(seconds[0]), seed)} inputs")
+    record()

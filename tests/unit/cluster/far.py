@@ -49,17 +49,21 @@ class FarBroker(test_runtime.Broker):
         self.remote_host = SimulatedHost(self.timeline, self.random)
         self.serving = Serving()
         self.serving.open(STORE, self.near)
-        self.route = StoreRoute("store-05", self.remote_host.call_soon)
-        self.numbers = Numbers()
         self.lines: list[SimulatedLine] = []
+        self.route = self.new_route()
+        self.numbers = Numbers()
         self.connect()
         self.runtime: Any = _Through(self.route, self.near)
 
-    def connect(self) -> None:
-        """Over a new line."""
+    def new_route(self) -> StoreRoute:
+        """Make a remote broker's way to the store, which leads nowhere yet."""
+        return StoreRoute("store-05", self.remote_host.call_soon)
+
+    def connect(self, route: StoreRoute | None = None) -> None:
+        """Lead a route, `self.route` by default, over a new line."""
         line = SimulatedLine(self.timeline, self.random, self.remote_host, self.owner_host, self.serving, self.limits)
         self.lines.append(line)
-        self.route.lead_to(line.remote.store(STORE, self.route))
+        (route or self.route).lead_to(line.remote.store(STORE, route or self.route))
 
     def failure(self) -> str | None:
         return self.route.failure

@@ -63,17 +63,15 @@ def test_partition_is_dropped_through_the_hop() -> None:
 
 def test_number_of_one_guest_is_not_that_of_another() -> None:
     broker = FarBroker()
-    other = FarBroker.__new__(FarBroker)
-    other.__dict__ |= broker.__dict__
-    other.answers = []
-    other.route = type(broker.route)("store-05", broker.remote_host.call_soon)
-    other.lines = []
-    other.connect()
-    for one in (broker, other):
-        one.route.submit(ROW, OPTIONS, c.Enqueue(1, messages()), one.answers.append)
+    other = broker.new_route()
+    broker.connect(other)
+    answers: tuple[list[Any], list[Any]] = ([], [])
+    for route, told in zip((broker.route, other), answers, strict=True):
+        route.submit(ROW, OPTIONS, c.Enqueue(1, messages()), told.append)
     broker.rest()
-    assert sorted(a.first_sequence for one in (broker, other) for a in one.answers) == [1, 2]
-    assert [answer.request for one in (broker, other) for answer in one.answers] == [1, 1]
+    assert [len(told) for told in answers] == [1, 1]
+    assert sorted(told[0].first_sequence for told in answers) == [1, 2]
+    assert [told[0].request for told in answers] == [1, 1]
 
 
 # -- the store's condition ---------------------------------------------------------------------------------------------

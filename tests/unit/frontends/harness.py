@@ -40,7 +40,6 @@ from partibus.frontends.amqp.peer import Peer
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, Right, SasPolicy
 from partibus.namespace.broker import Broker
-from partibus.namespace.catalog import Catalog
 from partibus.namespace.fan_out import TopicSubscribers
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.namespace_options import DEFAULT_NAME, NamespaceOptions
@@ -55,6 +54,7 @@ from partibus.routing.arrivals import Arrivals
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import SimulatedHost, Timeline
+from tests.unit.namespace.catalogs import open_catalog
 
 STORES = 16
 NOW_S = 1_700_000_000
@@ -127,7 +127,7 @@ class World:
         self.limits = limits or Limits()
         self.timeline = Timeline(NOW_S * 1000.0)
         self.stores = [Servant(self) for _ in range(STORES)]
-        self.catalog = Catalog(folder, STORES)
+        self.catalog = open_catalog(folder, STORES)
         self.namespace = Namespace(self.catalog, self.timeline)
         self.subscribers = TopicSubscribers(
             self.namespace.topics_by_row, lambda queue: partition_options(queue, self.limits)

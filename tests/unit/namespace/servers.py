@@ -11,7 +11,6 @@ from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, Right, SasPolicy
 from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.broker import Broker
-from partibus.namespace.catalog import Catalog
 from partibus.namespace.namespace import Namespace, Queue, QueuesByRow, TopicsByRow
 from partibus.namespace.namespace_options import NamespaceRecord
 from partibus.namespace.namespaces import Namespaces
@@ -19,6 +18,7 @@ from partibus.namespace.placement import Placement
 from partibus.node.options import partition_options
 from partibus.partition.protocol.commands import Tick
 from partibus.routing.partitions import Numbers, PartitionHandle
+from tests.unit.namespace.catalogs import open_catalog
 from tests.unit.routing.test_faulty_route import FakeStore
 
 STORES = 16
@@ -88,7 +88,7 @@ class SupervisedBroker:
         self.heard: list[Change] = []
         self.waiting: list[Callable[[], None]] = []
         self.store = Store()
-        self.catalog = Catalog(whole.folder, STORES)
+        self.catalog = open_catalog(whole.folder, STORES)
         self._numbers = Numbers()
         self._announcer = Announcer(lambda change, followed: whole.announce(self, change, followed))
         self._topics: TopicsByRow = {}

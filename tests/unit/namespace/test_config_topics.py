@@ -16,6 +16,7 @@ from partibus.namespace.config_export import export_config
 from partibus.namespace.config_json import Config, parse_config_json
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.namespace import Applied, Namespace
+from tests.unit.namespace.catalogs import open_catalog
 
 WHERE = "$.UserConfig.Namespaces[0]"
 
@@ -144,7 +145,7 @@ def test_what_is_exported_makes_the_same_again(namespace: Namespace, tmp_path: P
     assert document["Topics"][0]["Subscriptions"][0] == {"Name": "all"}
     folder = tmp_path / "other"
     folder.mkdir()
-    other = Namespace(Catalog(folder, 16), clock)
+    other = Namespace(open_catalog(folder), clock)
     other.apply(parse_config_json(exported.text.encode()))
     assert export_config(other) == exported
     assert [(one.name, one.description) for one in other] == [(one.name, one.description) for one in namespace]
