@@ -44,6 +44,8 @@ _FRAME_BYTES = 60_000
 _QUIET_S = 0.15
 _EVENTUALLY_S = 120.0
 _REPEATS = 2
+_WIDE = 100
+"""Subscriptions of a topic that get every message."""
 _RULES = 10
 """Different SQL rules of a topic. Each adds half a microsecond to a message."""
 
@@ -402,6 +404,10 @@ _sends("messages of 200 bytes", lambda: b"".join(transfer(encode_data(bytes(150)
 _sends("a batch of 4,500 messages of no bytes", lambda: _batch(_EMPTY))
 _sends("a batch of 4,500 to a topic with rules", lambda: _batch(_EMPTY), to="ruled")
 _sends(f"a batch of 4,500 to a topic with {_RULES} SQL rules", lambda: _batch(_EMPTY), to="sql")
+for _topic, _what in {
+    "wide": f"{_WIDE} subscriptions", "changed": f"{_RULES} actions", "screened": "duplicate detection"
+}.items():  # fmt: skip
+    _sends(f"a batch of 4,500 to a topic with {_what}", lambda: _batch(_EMPTY), to=_topic)
 _sends(
     "messages of 60 KB of properties to a topic with rules",
     lambda: b"".join(deliver(tiny_properties(60_000) + _EMPTY, n) for n in range(16)),
@@ -553,14 +559,22 @@ def measure_holds(folder: Path, chosen: str = "") -> Iterator[Hold]:
 
 def _make_topics(client: Client) -> None:
     entities = Entities(client)
-    for name in ("ruled", "sql"):
-        entities.create_topic(name, {"MaxSizeInMegabytes": 5120})
+    for name in ("ruled", "sql", "wide", "changed", "screened"):
+        screens = {"RequiresDuplicateDetection": True} if name == "screened" else {}
+        entities.create_topic(name, {"MaxSizeInMegabytes": 5120, **screens})
+    for number in range(_WIDE):
+        entities.create_subscription("wide", f"s{number}", {})
     for number in range(10):
         entities.create_subscription("ruled", f"s{number}", {})
     for number in range(_RULES):
         entities.create_subscription("sql", f"s{number}", {})
         rules = Rules(client, subscription_path("sql", f"s{number}"))
         rules.add(RuleInfo("chosen", sql=f"a = {number} AND b LIKE '%x_y%'"))
+        rules.remove("$Default")
+        entities.create_subscription("screened", f"s{number}", {})
+        entities.create_subscription("changed", f"s{number}", {})
+        rules = Rules(client, subscription_path("changed", f"s{number}"))
+        rules.add(RuleInfo("changed", sql="1 = 1", action="SET a = 'x'; SET b = 'y'"))
         rules.remove("$Default")
 
 

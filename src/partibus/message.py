@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from struct import Struct
 
+import msgspec
+
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Symbol
@@ -50,31 +52,19 @@ limit here: a message with a time to live of a year must not expire after seven 
 """
 
 
-class Message:
+class Message(msgspec.Struct, eq=False, gc=False):
     """An incoming message: the stored form and the values that routing and the partition need."""
 
-    __slots__ = ("data", "message_id", "partition_key", "scheduled_ms", "session_id", "ttl_ms")
-
-    def __init__(
-        self,
-        data: bytes,
-        *,
-        message_id: str | None = None,
-        partition_key: str | None = None,
-        session_id: str | None = None,
-        ttl_ms: int | None = None,
-        scheduled_ms: int | None = None,
-    ) -> None:
-        self.data = data
-        """The stored form."""
-        self.message_id = message_id
-        """The message id, set only on an entity with duplicate detection, where it is a key (rows K7, K10)."""
-        self.partition_key = partition_key
-        self.session_id = session_id
-        self.ttl_ms = ttl_ms
-        """The time to live; None means no limit."""
-        self.scheduled_ms = scheduled_ms
-        """The time at which the message becomes active, in ms since 1970; None means at once."""
+    data: bytes
+    """The stored form."""
+    message_id: str | None = None
+    """The message id, set only on an entity with duplicate detection, where it is a key (rows K7, K10)."""
+    partition_key: str | None = None
+    session_id: str | None = None
+    ttl_ms: int | None = None
+    """The time to live; None means no limit."""
+    scheduled_ms: int | None = None
+    """The time at which the message becomes active, in ms since 1970; None means at once."""
 
     @property
     def key(self) -> str | None:

@@ -16,6 +16,7 @@ needs it.
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from math import inf
 from operator import itemgetter
 from typing import Final, NamedTuple
 from uuid import UUID, uuid4
@@ -34,6 +35,21 @@ FAILURE_REASON: Final = "FilterEvaluationException"
 """The DeadLetterReason of a message on which a rule failed."""
 HEADERS_REASON: Final = "HeaderSizeExceeded"
 """The DeadLetterReason of a message to which an action gave too many properties (dialect section 11.3)."""
+
+MESSAGE_WORK: Final = 20
+"""The units of work of each message, whatever the rules are."""
+LOOK_UP_WORK: Final = 20
+"""Those of looking a message up among correlation filters on the same properties."""
+TEST_WORK: Final = 10
+"""Those of an SQL filter, beside what it spends on long texts."""
+COPY_WORK: Final = 20
+"""Those of one copy, until it is in the pending commit."""
+ACTION_WORK: Final = 160
+"""Those of a copy that an action changes, beside what it spends on its properties."""
+FAILURE_WORK: Final = 300
+"""Those of a dead letter."""
+BYTES_PER_UNIT: Final = 8
+"""Bytes of a message that are decoded in one unit of work, at worst."""
 
 _Test = Callable[[View], bool | None]
 _Action = Callable[[MessageView, str], Message]
@@ -65,6 +81,10 @@ class Matched(Struct):
     subscription without messages has no entry.
     """
     failures: list[Failure] = field(default_factory=list)
+    count: int = 0
+    """The number of matched messages, from the first on."""
+    work: int = 0
+    """The work of matching and of storing the copies, in the units of `limits.RULE_WORK_MAX`."""
 
 
 class _Acting(NamedTuple):
@@ -109,6 +129,9 @@ class Matcher:
         for subscription in subscriptions:
             self._add(subscription)
         self._has_always = bool(self._always.plain or self._always.acting)
+        self._message_work = (
+            MESSAGE_WORK + COPY_WORK * len(self._whole) + LOOK_UP_WORK * len(self._index) + TEST_WORK * len(self._tests)
+        )
         self._looks = bool(self._has_always or len(self._index) or self._tests)
         """Whether any rule depends on the message."""
 
@@ -155,17 +178,30 @@ class Matcher:
             return self._index.setdefault(described, _Selected())
         return self._tests.setdefault(_test(described), _Selected()) if isinstance(described, SqlFilter) else None
 
-    def match(self, messages: Sequence[Message], now_ms: int) -> Matched:
-        """Match messages with all subscriptions. The content of a message never makes this raise."""
+    def match(self, messages: Sequence[Message], now_ms: int, work_max: float = inf) -> Matched:
+        """Match messages with all subscriptions: at least the first one, and no further one after ``work_max`` units.
+
+        The content of a message never makes this raise.
+        """
         matched = Matched()
-        if messages:
-            matched.shares.update((key, list(messages)) for key in self._whole)
-            if self._looks:
-                for message in messages:
-                    self._match(message, now_ms, matched)
+        if not messages:
+            return matched
+        base = self._message_work
+        if not self._looks:
+            matched.count = len(messages) if base * len(messages) <= work_max else max(1, int(work_max / base))
+            matched.work = base * matched.count
+        else:
+            for message in messages:
+                matched.work += base + self._match(message, now_ms, matched)
+                matched.count += 1
+                if matched.work >= work_max:
+                    break
+        first = messages if matched.count == len(messages) else messages[: matched.count]
+        matched.shares.update((key, list(first)) for key in self._whole)
         return matched
 
-    def _match(self, message: Message, now_ms: int, matched: Matched) -> None:
+    def _match(self, message: Message, now_ms: int, matched: Matched) -> int:
+        """Match one message; return the units of work that depend on it."""
         view = MessageView(message, now_ms, self._new_id)
         failed: dict[int, tuple[str, str]] = {}
         """The reason and description of a failure by subscription key."""
@@ -180,15 +216,18 @@ class Matcher:
                 for key, rule in selected.hearing.items():
                     failed.setdefault(key, (FAILURE_REASON, f"The filter of rule '{rule}' failed. {error}"))
         shares = matched.shares
+        work = 0
         # One filter names each subscription once, but two filters may name the same one.
         for key in hits[0].plain if len(hits) == 1 else dict.fromkeys(chain.from_iterable(hit.plain for hit in hits)):
             share = shares.get(key)
+            work += COPY_WORK
             if share is None:
                 shares[key] = [message]
             else:
                 share.append(message)
         for acting in sorted(chain.from_iterable(hit.acting for hit in hits), key=_POSITION):
             view.next_rule()
+            work += ACTION_WORK
             try:
                 copy = acting.action(view, acting.rule)
             except EvaluationError as error:
@@ -199,6 +238,8 @@ class Matcher:
                 shares.setdefault(acting.key, []).append(copy)
         for key, (reason, description) in failed.items():
             matched.failures.append(Failure(key, message, reason, description))
+            work += FAILURE_WORK
+        return work + view.spent + len(message.data) // BYTES_PER_UNIT
 
 
 _POSITION: Final = itemgetter(1)

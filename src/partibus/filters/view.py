@@ -70,6 +70,11 @@ class View:
             )
         self._left -= units
 
+    @property
+    def spent(self) -> int:
+        """The units of work that the rules have spent on this message."""
+        return MESSAGE_WORK_MAX - self._left
+
     def system(self, name: str) -> object:
         """Return a system property by its name in lower case; None means unknown.
 

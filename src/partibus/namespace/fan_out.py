@@ -122,11 +122,13 @@ class TopicFanOut:
             self._places = {row: place for place, row in enumerate(self.rows)}
         return self._options.of(self._rules.subscriptions[self._places[row]])
 
-    def plan(self, messages: Sequence[Message], now_ms: int) -> Plan:
+    def plan(self, messages: Sequence[Message], now_ms: int, work_max: int) -> Plan:
         """See the protocol."""
-        matched = self._rules.matcher.match(messages, now_ms)
+        matched = self._rules.matcher.match(messages, now_ms, work_max)
         rows = self.rows
         return Plan(
             {rows[place]: share for place, share in matched.shares.items()},
             [Unfiltered(rows[failure.key], *failure[1:]) for failure in matched.failures],
+            matched.count,
+            matched.work,
         )

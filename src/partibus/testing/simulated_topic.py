@@ -28,6 +28,8 @@ class SimulatedFanOut:
     rules: dict[int, Rule]
     options: dict[int, PartitionOptions] = field(default_factory=dict)
     plans: int = 0
+    message_work: int = 0
+    """The units of work of one message."""
 
     @property
     def rows(self) -> Sequence[int]:
@@ -38,10 +40,12 @@ class SimulatedFanOut:
         """As given, or as any subscription has them."""
         return self.options.setdefault(row, PartitionOptions())
 
-    def plan(self, messages: Sequence[Message], now_ms: int) -> Plan:
-        """By the rules as they are now."""
+    def plan(self, messages: Sequence[Message], now_ms: int, work_max: int) -> Plan:
+        """Plan by the rules as they are now; each message takes ``message_work``."""
         self.plans += 1
-        plan = Plan({})
+        count = len(messages) if not self.message_work else max(1, min(len(messages), work_max // self.message_work))
+        messages = messages[:count]
+        plan = Plan({}, count=count, work=self.message_work * count)
         for row, rule in self.rules.items():
             for message in messages:
                 found = rule(message)

@@ -5,6 +5,7 @@ a message is in all of its subscriptions or in none. Who gets what is said twice
 and by the rules that are asked again here.
 """
 
+from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,7 +80,7 @@ class TopicLockstep:
         """Send to the topic."""
         now_ms = self.now_ms
         command = c.Enqueue(1, messages)
-        plan(command, self.fan_out, now_ms, one_by_one=False)
+        deque(plan(command, self.fan_out, now_ms, one_by_one=False), maxlen=0)
         self._tell_sizes()
         step = self._step(command)
         (reply,) = step.replies
@@ -169,7 +170,7 @@ class TopicLockstep:
         answer = self.answers.pop(index)
         due: list[Message] = []
         if publishes(answer):
-            plan(answer, self.fan_out, self.now_ms, one_by_one=False)
+            deque(plan(answer, self.fan_out, self.now_ms, one_by_one=False), maxlen=0)
             assert isinstance(answer.found, DueRows)
             for row in answer.found.rows:
                 message = self.model.scheduled.pop(row.sequence)

@@ -96,7 +96,9 @@ class TopicSimulation(Simulation):
         self.disk = MemoryDisk()
         self.faults = FaultSource(seed, FAULTS)
         self.options = self._draw_options()
-        self.fan_out = SimulatedFanOut(dict(RULES), self.options)
+        self.fan_out = SimulatedFanOut(
+            dict(RULES), self.options, message_work=self.random.choice((0, 0, 40_000, 110_000))
+        )
         self.topics = {TOPIC: self.fan_out}
         window_ms = self.options[TOPIC].duplicate_window_ms
         promised = {row: replace(self.options[row], duplicate_window_ms=window_ms) for row in SUBSCRIPTIONS}

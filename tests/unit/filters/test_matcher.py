@@ -88,12 +88,31 @@ def test_a_rule_with_an_action_alone_gives_changed_copies_only() -> None:
 
 
 def test_who_gets_nothing_is_missing() -> None:
-    assert (
-        matched({1: [rule(FalseFilter())], 2: [], 3: [rule("color = 'x'")], 4: [rule("1=0", "SET a=1")]}, RED)
-        == Matched()
-    )
-    assert matched({1: [rule(TrueFilter())]}) == Matched()
-    assert matched({}, RED) == Matched()
+    for found in (
+        matched({1: [rule(FalseFilter())], 2: [], 3: [rule("color = 'x'")], 4: [rule("1=0", "SET a=1")]}, RED),
+        matched({1: [rule(TrueFilter())]}),
+        matched({}, RED),
+    ):
+        assert (found.shares, found.failures) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    "rules", [[rule(TrueFilter())], [rule("color = 'red'")], [rule("1=1", "SET a = 1")]], ids=["all", "some", "changed"]
+)
+def test_matching_stops_after_its_work(rules: list[Rule]) -> None:
+    """The messages of one request must not hold the loop, however many copies they make."""
+    matcher = Matcher([Subscription(key, rules) for key in range(50)])
+    messages = [RED] * 1_000
+    copies = rest = 0
+    while rest < len(messages):
+        found = matcher.match(messages[rest:], NOW_MS, 20_000)
+        made = sum(len(share) for share in found.shares.values())
+        assert made == 50 * found.count
+        assert found.work <= 40_000, "one message above the bound at most"
+        assert found.work >= 20 * made, "each copy counts"
+        copies, rest = copies + made, rest + found.count
+    assert copies == 50_000
+    assert matcher.match(messages, NOW_MS).count == 1_000
 
 
 def test_every_subscription_gets_messages_in_order() -> None:
@@ -233,7 +252,8 @@ def test_a_copy_with_too_many_properties_leaves_a_dead_letter(dead_letters_failu
 
 def test_failures_that_nobody_wants_are_passed_over() -> None:
     rules = {1: [rule("sys.Colour = 1"), rule(TrueFilter(), "SET n = color - 1")]}
-    assert matched(rules, RED, dead_letters_failures=False) == Matched()
+    found = matched(rules, RED, dead_letters_failures=False)
+    assert (found.shares, found.failures) == ({}, [])
 
 
 def test_a_rule_of_another_version_fails_on_every_message() -> None:

@@ -45,7 +45,7 @@ class World:
         """By name of the subscription."""
         fan_out = self.subscribers.fan_out(self.topic.partitions[partition].partition_row)
         assert fan_out is not None
-        shares = fan_out.plan(messages, 0).shares
+        shares = fan_out.plan(messages, 0, 1_000_000).shares
         names = {self.row(one.short_name, partition): one.short_name for one in self.topic.subscriptions}
         return {names[row]: share for row, share in shares.items()}
 
@@ -76,7 +76,7 @@ def test_an_action_changes_a_copy_and_a_failure_is_told_by_its_row(world: World)
     sent = message({"a": 1})
     fan_out = world.subscribers.fan_out(world.topic.partitions[0].partition_row)
     assert fan_out is not None
-    plan = fan_out.plan([sent], 0)
+    plan = fan_out.plan([sent], 0, 1_000_000)
     (copy,) = plan.shares[world.row("changed")]
     assert copy is not sent
     assert [(one.row, one.message) for one in plan.unfiltered] == [(world.row("failing"), sent)]
@@ -124,7 +124,7 @@ def test_nothing_is_made_until_it_is_needed(world: World) -> None:
     fan_out = world.subscribers.fan_out(row)
     assert fan_out is not None
     assert world.subscribers.fan_out(row) is fan_out
-    fan_out.plan([message()], 0)
+    fan_out.plan([message()], 0, 1_000_000)
     assert world.made == 0, "options of a partition that nobody loads"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from partibus.amqp.codec.decoder import decode
 from partibus.limits import StoreLimits
 from partibus.message import Message, StoredMessage, pack, with_application_properties
+from partibus.partition.core.publish import PUBLISH_WORK_MAX
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
@@ -45,6 +47,16 @@ def tagged(tag: str) -> Rule:
     return rule
 
 
+MESSAGE_WORK = [0]
+"""The units of work of one message."""
+
+
+@pytest.fixture(autouse=True, params=[0, PUBLISH_WORK_MAX], ids=["at-once", "in-parts"])
+def _message_work(request: pytest.FixtureRequest) -> None:
+    """Run each test as it is, and with messages of which each takes a step of its own."""
+    MESSAGE_WORK[0] = request.param
+
+
 class WatchedStore(MemoryStore):
     """Keeps what was committed and loaded."""
 
@@ -76,7 +88,7 @@ class Broker:
         self.loaded: list[int] = []
         rows = SUBSCRIPTIONS[: len(rules)] if len(rules) <= len(SUBSCRIPTIONS) else range(1, len(rules) + 1)
         self.options = {row: special.get(f"options_{row}", OPTIONS) for row in rows} | {TOPIC: topic}
-        self.fan_out = SimulatedFanOut(dict(zip(rows, rules, strict=True)), self.options)
+        self.fan_out = SimulatedFanOut(dict(zip(rows, rules, strict=True)), self.options, message_work=MESSAGE_WORK[0])
         self.subscribers = SimulatedSubscribers({TOPIC: self.fan_out})
         self.answers: dict[int, Any] = {}
         self.grants: dict[int, list[r.Granted]] = {}
@@ -570,6 +582,90 @@ def test_receivers_of_a_full_topic_make_room_though_nothing_was_published_since_
     accepted = broker.publish(3)
     broker.until(lambda: accepted in broker.answers)
     assert isinstance(broker.answers[accepted], r.Accepted)
+
+
+# -- large publishes ---------------------------------------------------------------------------------------------------
+
+
+def in_parts() -> Broker:
+    """A broker with two subscriptions, in which each message takes a step of its own."""
+    MESSAGE_WORK[0] = PUBLISH_WORK_MAX
+    broker = Broker(everything, tagged("b"))
+    broker.publish(1)
+    broker.rest()
+    broker.answers.clear()
+    broker.commits.clear()
+    return broker
+
+
+def in_progress(broker: Broker, *, is_planned: bool) -> bool:
+    topic = broker.runtime._slots[TOPIC]
+    return (topic.rest if is_planned else topic.planning) is not None
+
+
+def in_memory(broker: Broker, row: int) -> int:
+    machine = broker.runtime._slots[row].machine
+    assert machine is not None
+    return machine.state.subqueues[0].messages
+
+
+@pytest.mark.row("R14")
+def test_a_large_publish_gives_way_after_each_part_and_is_one_commit() -> None:
+    broker = in_parts()
+    requests = [broker.publish(*range(2, 42)), broker.publish(42)]
+    seen = [in_memory(broker, A)]
+    other = 0
+    while len(broker.answers) < 2:
+        if len(seen) == 10:
+            other = broker.ask(B, c.Peek(0, 0, 0, 10))
+        broker.timeline.run_next()
+        seen.append(in_memory(broker, A))
+        assert seen[-1] - seen[-2] <= 2, "one message ends a publish, one begins the next"
+    assert seen[-1] == 42
+    assert broker.answers[requests[0]] == r.Accepted(requests[0], 2)
+    assert broker.answers[requests[1]] == r.Accepted(requests[1], 42)
+    broker.rest()
+    assert other in broker.answers
+    assert [broker.stored(row) for row in (A, B)] == [[*range(1, 43)]] * 2
+    assert len(broker.commits) <= 2
+
+
+def test_a_topic_that_is_deleted_during_a_large_publish_refuses_it() -> None:
+    broker = in_parts()
+    request = broker.publish(2, 3, 4, 5)
+    broker.until(lambda: broker.runtime._slots[TOPIC].rest is not None)
+    broker.fan_out.rules.clear()
+    for row in (TOPIC, A, B):
+        broker.runtime.drop(row, lambda _: None)
+    del broker.subscribers.topics[TOPIC]
+    broker.rest()
+    assert broker.answers[request] == r.Failed(request, False, False, "the entity was deleted")
+    assert broker.bodies == 0
+
+
+def test_a_subscription_that_is_deleted_during_a_large_publish_leaves_nothing() -> None:
+    for is_planned in (False, True):
+        broker = in_parts()
+        request = broker.publish(2, 3, 4, 5)
+        broker.until(partial(in_progress, broker, is_planned=is_planned))
+        del broker.fan_out.rules[B]
+        broker.runtime.drop(B, lambda _: None)
+        broker.rest()
+        assert broker.answers[request] == r.Accepted(request, 2)
+        assert (broker.stored(A), broker.stored(B)) == ([1, 2, 3, 4, 5], [])
+        assert broker.bodies == 5
+
+
+def test_a_store_that_fails_during_a_large_publish_keeps_nothing_of_it() -> None:
+    broker = in_parts()
+    requests = [broker.publish(2, 3, 4, 5), broker.publish(6)]
+    broker.until(lambda: broker.runtime._slots[TOPIC].rest is not None)
+    broker.runtime._lifecycle.fail(StoreError("the disk is gone"))
+    assert [broker.answers[request].executed for request in requests] == [False, False]
+    broker.until(lambda: broker.runtime.failure is None)
+    broker.publish(7)
+    broker.rest()
+    assert [broker.stored(row) for row in (A, B)] == [[1, 7]] * 2
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------

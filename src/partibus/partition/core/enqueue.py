@@ -7,7 +7,7 @@ from partibus.message import Message
 from partibus.partition.core.duplicates import DuplicateIds, Waiting, id_of
 from partibus.partition.core.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.core.forwarding import new_ones, take_transfers
-from partibus.partition.core.publish import publish, schedule
+from partibus.partition.core.publish import publish, schedule, share_some
 from partibus.partition.core.sink import Sinks
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
@@ -15,10 +15,10 @@ from partibus.partition.core.write_behind import express_of, is_express
 from partibus.partition.protocol.commands import CommitSink, Enqueue, TakeNumbers, Transact
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import NUMBERS_FULL, SubqueueKind, body_key
-from partibus.partition.protocol.load_requests import DuplicateLoad, DuplicateScan, SinkLoad
+from partibus.partition.protocol.load_requests import DuplicateLoad, DuplicateScan, PublishRest, SinkLoad
 from partibus.partition.protocol.notes import FULL, SEND
 from partibus.partition.protocol.ports import EntryState
-from partibus.partition.protocol.replies import Accepted, Done, Refused
+from partibus.partition.protocol.replies import Accepted, Done, Refused, Transacted
 
 LOOKED_UP_MAX = 8_192
 """Ids that one load looks up."""
@@ -38,10 +38,29 @@ def enqueue(
         step.replies.append(refused)
     else:
         step.at_once = bool(state.options.express_ms) and is_express(state, command, now_ms)
-        step.replies.append(store(state, command, now_ms, step, ids))
+        reply_last(step, store(state, command, now_ms, step, ids))
     if command.sink is not None:
         sinks_of(state).passed()
         if state.duplicates is not None:  # else the line goes on by itself
+            _advance(state, now_ms, step)
+
+
+def reply_last(step: Step, reply: Accepted | Transacted) -> None:
+    """Reply to a command with messages: now, or after the last part of a large publish."""
+    if step.rest is None:
+        step.replies.append(reply)
+    else:
+        step.rest.request, step.rest.reply = reply.request, reply
+
+
+def publish_rest(state: PartitionState, rest: PublishRest, now_ms: int, step: Step) -> None:
+    """Do another part of a large publish. Reply after the last one, and go on with the sinks that wait behind it."""
+    step.at_once = rest.at_once
+    share_some(state, rest, step)
+    if step.rest is None:
+        if rest.reply is not None:
+            step.replies.append(rest.reply)
+        if state.sinks is not None:
             _advance(state, now_ms, step)
 
 
@@ -183,7 +202,7 @@ def _stand_in_line(state: PartitionState, command: Enqueue, now_ms: int, step: S
 def _advance(state: PartitionState, now_ms: int, step: Step) -> None:
     """Carry out what may leave the line; on an entity with duplicate detection it goes on to that one's line."""
     sinks = sinks_of(state)
-    while (command := sinks.next(step)) is not None:
+    while not state.publishing and (command := sinks.next(step)) is not None:
         if state.duplicates is not None:
             screen(state, command, now_ms, step)
         else:

@@ -17,7 +17,7 @@ from partibus.partition.core.cursor_commands import (
     read_range,
 )
 from partibus.partition.core.deferred import receive_deferred
-from partibus.partition.core.enqueue import commit_sink, enqueue, next_screened, screen, take_numbers
+from partibus.partition.core.enqueue import commit_sink, enqueue, next_screened, publish_rest, screen, take_numbers
 from partibus.partition.core.exclusive import end_leases, refuses
 from partibus.partition.core.forwarding import forwarded, forwards_no_longer
 from partibus.partition.core.grants import cancel_receive, lock_reserved, receive, return_reserved, serve
@@ -81,6 +81,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     c.Inspect: inspect,
     c.Tick: tick,
     w.Loaded: loaded,
+    w.PublishRest: publish_rest,
 }
 
 
@@ -135,7 +136,7 @@ class Partition:
             screen(self.state, command, now_ms, step)
         else:
             _HANDLERS[type(command)](self.state, command, now_ms, step)
-        while (screened := next_screened(self.state, now_ms, step)) is not None:
+        while not self.state.publishing and (screened := next_screened(self.state, now_ms, step)) is not None:
             _HANDLERS[type(screened.command)](self.state, screened.command, now_ms, step, iter(screened.ids))
 
     def follow(self, options: PartitionOptions) -> None:

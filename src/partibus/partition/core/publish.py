@@ -8,7 +8,9 @@ A body that one subscription alone has goes with its entry, by range. What sever
 marked as shared, and goes with the last entry that names it.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from partibus.message import Message, with_application_properties
 from partibus.partition.core.dead_letter import with_reason
@@ -20,9 +22,12 @@ from partibus.partition.protocol.commands import Arrive, Enqueue
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.fan_out import Plan, Planned
 from partibus.partition.protocol.keys import REWRITTEN_BODY, SHARED_BODY, SubqueueKind, body_key
+from partibus.partition.protocol.load_requests import PublishRest
 from partibus.partition.protocol.notes import DEAD_LETTER, SEND
 from partibus.partition.protocol.ports import EntryState
 
+PUBLISH_WORK_MAX: Final = 100_000
+"""The work of one step, in units of a tenth of a microsecond: 10 ms. The rest of a publish follows in further steps."""
 NO_SESSION_REASON = "Session ID is null."
 NO_SESSION_DESCRIPTION = "Session enabled entity doesn't allow a message whose session identifier is null."
 
@@ -41,9 +46,11 @@ def publish(
     """Store what somebody gets, and what is scheduled. ``messages`` are the last ones of the command, with None where
     one is a duplicate; ``first`` is the sequence counter of the first of them."""
     assert command.planned is not None, "planned when the command came in"
+    assert state.subscriptions is not None, "a topic's"
+    there = state.subscriptions.sizes
     dropped = len(command.messages) - len(messages)
-    bodies: list[int | bytes] = []
     scheduled = dict(enumerate(messages, dropped))
+    shares: deque[tuple[Planned, dict[int, int]]] = deque()
     base = body_key(state.row, 0) - dropped + first
     for planned in command.planned:
         new = {
@@ -52,7 +59,7 @@ def publish(
             if scheduled.pop(index, None) is not None
         }
         if new:
-            _share(state, planned.plan, new, bodies, step)
+            shares.append((planned, new))
     entries = [
         Entry(
             first + at, base + index | SHARED_BODY, first + at, now_ms, 0, message.session_id, message.scheduled_ms,
@@ -62,28 +69,28 @@ def publish(
         if message is not None
         for at in (index - dropped,)
     ]  # fmt: skip
-    if bodies:
-        step.events.append(Published(bodies))
     if entries:
         schedule(state, entries, step)
     elif step.at_once:
         express_of(state, state.options.express_ms)  # for the numbers
-    elif not bodies:
+    elif not any(row in there for planned, _ in shares for row in planned.plan.shares):
         step.events.append(NumbersTaken())
+    share_some(state, PublishRest(command.request, shares, at_once=step.at_once), step)
 
 
-def publish_due(state: PartitionState, entries: list[Entry], planned: Planned | None, now_ms: int, step: Step) -> None:
+def publish_due(
+    state: PartitionState, entries: list[Entry], planned: list[Planned] | None, now_ms: int, step: Step
+) -> None:
     """Scheduled entries, read with their bodies, whose time has come: what somebody gets keeps its body."""
     if not entries:
         return
     assert planned is not None, "planned when the rows came"
     state.activated_ms = now_ms
-    bodies: list[int | bytes] = []
-    stored = {id(message): entry.body for message, entry in zip(planned.messages, entries, strict=True)}
-    _share(state, planned.plan, stored, bodies, step, are_stored=True)
-    if bodies:
-        # Were they refused for lack of room, the store would fail again and again: they are due.
-        step.events.append(Published(bodies, are_new=False))
+    shares = deque(
+        (part, {id(message): entries[index].body for index, message in zip(part.indexes, part.messages, strict=True)})
+        for part in planned
+    )
+    share_some(state, PublishRest(0, shares, are_stored=True), step)
     state.remove(SubqueueKind.ACTIVE, entries, None, step)
 
 
@@ -96,6 +103,24 @@ def schedule(state: PartitionState, entries: list[Entry], step: Step) -> None:
         assert entry.due_ms is not None, "scheduled"
         subqueue.note_due(EntryState.SCHEDULED, entry.due_ms)
     step.events.append(Enqueued(entries))
+
+
+def share_some(state: PartitionState, rest: PublishRest, step: Step) -> None:
+    """Give a bounded part to the subscriptions, and note what is left in the step."""
+    if step.rest is not None:  # an earlier part of a transaction has used up the step
+        step.rest.shares.extend(rest.shares)
+        return
+    bodies: list[int | bytes] = []
+    work = 0
+    while rest.shares and work < PUBLISH_WORK_MAX:
+        planned, keys = rest.shares.popleft()
+        work += planned.plan.work
+        _share(state, planned.plan, keys, bodies, step, are_stored=rest.are_stored)
+    if bodies:
+        # Were due messages refused for lack of room, the store would fail again and again.
+        step.events.append(Published(bodies, are_new=not rest.are_stored))
+    step.rest = rest if rest.shares else None
+    state.publishing = bool(rest.shares)
 
 
 def _share(

@@ -30,6 +30,8 @@ from partibus.partition.protocol.replies import Done, NotFound, Purged
 
 SLICE_ENTRIES = 512
 SLICE_BYTES = 1 << 20
+SLICE_COPIES = 20_000
+"""The most copies of due messages of a topic in one commit, if each subscription gets one."""
 
 
 def begin_due_scans(state: PartitionState, now_ms: int, step: Step) -> None:
@@ -60,7 +62,7 @@ def swept(
     found: DueRows | list[EntryRow] | list[tuple[EntryRow, int]],
     now_ms: int,
     step: Step,
-    planned: Planned | None = None,
+    planned: list[Planned] | None = None,
 ) -> None:
     """The rows of a sweep came. ``planned``: who gets them, at a topic."""
     subqueue = state.subqueues[load.kind]
@@ -128,6 +130,8 @@ def _begin(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
     size_bytes = SLICE_BYTES
     if isinstance(range_scan, Purge):
         count = range_scan.count
+    elif isinstance(range_scan, DueScan) and state.subscriptions is not None:
+        count = max(1, min(count, SLICE_COPIES // max(1, len(state.subscriptions.sizes))))
     if not isinstance(range_scan, CancelScheduled):
         # What is held is read and left out: the slice has to be larger by that, or it might never get past it.
         held_count, held_bytes = _held(state, subqueue)

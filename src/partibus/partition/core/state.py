@@ -47,6 +47,7 @@ class PartitionState:
         "next_sequence",
         "options",
         "pool",
+        "publishing",
         "row",
         "run",
         "session_state_bytes",
@@ -129,6 +130,8 @@ class PartitionState:
         """From the first row of one on."""
         self.subscriptions: Subscriptions | None = Subscriptions() if options.topic else None
         """Of a topic."""
+        self.publishing = False
+        """Whether a large publish is under way, whose rest comes before other messages."""
         self.run = ""
         """Of the owner, where several brokers share the stores; set by the runtime."""
         if snapshot:

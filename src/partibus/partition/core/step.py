@@ -3,7 +3,7 @@
 from partibus.partition.core.events import Event
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol.commands import Arrive
-from partibus.partition.protocol.load_requests import Load
+from partibus.partition.protocol.load_requests import Load, PublishRest
 from partibus.partition.protocol.notes import Note, Refusal
 from partibus.partition.protocol.replies import Reply
 
@@ -26,6 +26,7 @@ class Step:
         "refusals",
         "replies",
         "reserves",
+        "rest",
     )
 
     def __init__(self, now_ms: int = 0) -> None:
@@ -47,6 +48,9 @@ class Step:
         self.arrivals: dict[int, Arrive] | None = None
         """Of a topic: what its subscriptions get, by their rows. To be given to them at once, so that all of it is in
         one commit."""
+
+        self.rest: PublishRest | None = None
+        """What is left of a large publish: the next command for this partition, before the commit begins."""
 
     def change(self, ready_list: ReadyList) -> None:
         """Have a lane looked after."""

@@ -5,7 +5,7 @@ Everything is checked before anything is done, and all that is done is one step:
 
 from collections.abc import Iterator
 
-from partibus.partition.core.enqueue import over_quota, store
+from partibus.partition.core.enqueue import over_quota, reply_last, store
 from partibus.partition.core.loads import body_load
 from partibus.partition.core.settlement import apply_settlement, bodies_missing, lost_tokens
 from partibus.partition.core.state import PartitionState
@@ -39,7 +39,8 @@ def transact(
             store(state, part, now_ms, step, ids)
         else:
             apply_settlement(state, part, now_ms, step)
-    step.replies = [*answers, Transacted(command.request)]
+    step.replies = answers
+    reply_last(step, Transacted(command.request))
 
 
 def _refusal(state: PartitionState, command: Transact, now_ms: int) -> TransactionRefused | None:

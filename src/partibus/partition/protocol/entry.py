@@ -1,49 +1,27 @@
 """An entry in memory: one message's place in one sub-queue."""
 
+from msgspec import Struct
 
-class Entry:
-    """An entry. A class with slots, since one is made for every message (hot path budget)."""
 
-    __slots__ = (
-        "body",
-        "data",
-        "delivery_count",
-        "due_ms",
-        "enqueued_ms",
-        "pos",
-        "sequence",
-        "session",
-        "size_bytes",
-        "state",
-    )
+class Entry(Struct, eq=False, gc=False):
+    """An entry, one for every message: it is made at half the cost of a class, and garbage collection passes it over.
 
-    def __init__(
-        self,
-        pos: int,
-        body: int,
-        sequence: int,
-        enqueued_ms: int,
-        delivery_count: int,
-        session: str | None,
-        due_ms: int | None,
-        size_bytes: int,
-        data: bytes | None,
-        state: int = 0,
-    ) -> None:
-        self.pos = pos
-        self.body = body
-        self.sequence = sequence
-        self.enqueued_ms = enqueued_ms
-        self.delivery_count = delivery_count
-        self.session = session
-        self.due_ms = due_ms
-        """The row's ``due_ms``: when a scheduled or delayed entry becomes active, or when another one expires."""
-        self.size_bytes = size_bytes
-        self.data = data
-        """The stored form of the message; None after it was dropped from memory, until it is read again for a delivery.
-        """
-        self.state = state
-        """A value of `partition.protocol.ports.EntryState`."""
+    Collecting half a million entries would hold the loop for a tenth of a second. An entry is in no cycle.
+    """
+
+    pos: int
+    body: int
+    sequence: int
+    enqueued_ms: int
+    delivery_count: int
+    session: str | None
+    due_ms: int | None
+    """The row's ``due_ms``: when a scheduled or delayed entry becomes active, or when another one expires."""
+    size_bytes: int
+    data: bytes | None
+    """The stored form of the message; None after it was dropped from memory, until it is read again for a delivery."""
+    state: int = 0
+    """A value of `partition.protocol.ports.EntryState`."""
 
     def without_body(self) -> "Entry":
         """Return a copy without the body, to remember while the entry with the body is on its way to the receiver."""

@@ -31,6 +31,10 @@ class Plan(Struct):
     An unchanged message is the same object that was published; a copy that an action changed is another one.
     """
     unfiltered: list[Unfiltered] = field(default_factory=list)
+    count: int = 0
+    """The number of planned messages, from the first on."""
+    work: int = 0
+    """The work of planning and of storing the copies, in units of a tenth of a microsecond."""
 
 
 class Planned(NamedTuple):
@@ -54,8 +58,11 @@ class FanOut(Protocol):
         """Return the options of a subscription's row: the same object until the subscription is updated."""
         ...
 
-    def plan(self, messages: Sequence[Message], now_ms: int) -> Plan:
-        """Plan the fan-out of messages. Never raises: a filter that fails concerns its subscription alone."""
+    def plan(self, messages: Sequence[Message], now_ms: int, work_max: int) -> Plan:
+        """Plan the fan-out of the first messages: at least one, and no further one after ``work_max`` units of work.
+
+        Never raises: a filter that fails concerns its subscription alone.
+        """
         ...
 
 

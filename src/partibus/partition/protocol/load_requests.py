@@ -3,6 +3,7 @@
 `partition.runtime.queries` maps each to a call of the store; the answer comes back as a `Loaded`.
 """
 
+from collections import deque
 from typing import Any
 
 from msgspec import Struct
@@ -24,6 +25,7 @@ from partibus.partition.protocol.commands import (
     Transact,
 )
 from partibus.partition.protocol.fan_out import Planned
+from partibus.partition.protocol.replies import Accepted, Transacted
 
 
 class PageLoad(Struct):
@@ -223,9 +225,26 @@ class Loaded(Struct):
     load: "Load"
     found: Any
     """The store's answer; its type depends on the load (`partition.runtime.queries`)."""
-    planned: Planned | None = None
+    planned: list[Planned] | None = None
     """The fan-out of a topic's scheduled messages that are due."""
 
 
-Input = Command | Loaded
+class PublishRest(Struct):
+    """Give the rest of the messages of a large publish to the subscriptions, in the commit of its first part.
+
+    The partition makes it when a publish is more work than the loop may do without a pause. Its reply is that of the
+    publish.
+    """
+
+    request: int
+    shares: deque[tuple[Planned, dict[int, int]]]
+    """The fan-out of messages, and the keys of their bodies by `id`."""
+    are_stored: bool = False
+    """Whether the bodies are in the store: the messages were scheduled."""
+    at_once: bool = False
+    """Whether the messages are express: the reply does not wait for the commit."""
+    reply: Accepted | Transacted | None = None
+
+
+Input = Command | Loaded | PublishRest
 """The input of a machine."""

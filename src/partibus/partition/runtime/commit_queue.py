@@ -26,7 +26,7 @@ Waiter = tuple[Callable[[Any], None], Any]
 class CommitQueue:
     """The pending commit, the one under way, and the gate of each."""
 
-    __slots__ = ("_for_pending", "_for_under_way", "durable", "number", "pending", "under_way")
+    __slots__ = ("_for_pending", "_for_under_way", "durable", "held", "number", "pending", "under_way")
 
     def __init__(self) -> None:
         self.pending = Writes()
@@ -35,6 +35,8 @@ class CommitQueue:
         self.durable = 0
         """The last commit that is durable."""
         self.under_way: Writes | None = None
+        self.held: set[int] = set()
+        """Rows of topics that hold the pending commit until the rest of a large publish is in it."""
         self._for_pending: list[Waiter] = []
         self._for_under_way: list[Waiter] = []
 
@@ -84,6 +86,7 @@ class CommitQueue:
         touched, self._for_under_way = self._for_under_way, []
         untouched, self._for_pending = self._for_pending, []
         self.pending = Writes()
+        self.held.clear()
         self.under_way = None
         self.number += 1
         self.durable = self.number - 1
@@ -111,8 +114,8 @@ class CommitSchedule:
         self.plan()
 
     def plan(self) -> None:
-        """Start the pending commit now or see to it that it starts in time; not while another is under way."""
-        if self._queue.under_way is not None or self._soon:
+        """Start the pending commit now or in time, unless it is held, or another one is under way."""
+        if self._queue.under_way is not None or self._queue.held or self._soon:
             return
         delay_ms = self._pacing.delay_ms(self._queue)
         if self._timer is not None:

@@ -114,7 +114,7 @@ class Commits:
         self.schedule.started()
         queue, lifecycle = self.queue, self._lifecycle
         store, generation = lifecycle.store, lifecycle.generation
-        if queue.under_way is not None or store is None:
+        if queue.under_way is not None or queue.held or store is None:
             return
         if lifecycle.is_closing:
             self._write_behind()

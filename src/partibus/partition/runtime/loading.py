@@ -5,6 +5,7 @@ until the commits that it must see are durable.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any
 
 from partibus.clock import Clock
@@ -23,7 +24,7 @@ from partibus.partition.runtime.commit_queue import CommitQueue
 from partibus.partition.runtime.dispatcher import ReplyDispatcher
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.queries import read
-from partibus.partition.runtime.slot import Slot
+from partibus.partition.runtime.slot import Planning, Slot
 from partibus.partition.runtime.topic import Topics, publishes
 
 
@@ -168,7 +169,7 @@ Handle = Callable[[Slot, w.Input, bool], None]
 class Waiting:
     """What cannot be handled yet, of one store; each partition's in the order in which it came."""
 
-    __slots__ = ("_answers", "_backlog", "_begin", "_broke", "_clock", "_handle", "_slots", "_topics")
+    __slots__ = ("_answers", "_backlog", "_begin", "_broke", "_call_soon", "_clock", "_handle", "_slots", "_topics")
 
     def __init__(
         self,
@@ -181,6 +182,7 @@ class Waiting:
         begin: Callable[[int, PartitionOptions], Slot],
         handle: Handle,
         broke: Callable[[Exception, Slot, w.Input], None],
+        call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
         """``slots``: the partitions in use, by row. ``begin`` begins to use one more; ``handle`` gives a command to one
         that is loaded, and says whether its rows may wait a little for company (rows C13, C14). ``broke`` fails the
@@ -193,6 +195,7 @@ class Waiting:
         self._begin = begin
         self._handle = handle
         self._broke = broke
+        self._call_soon = call_soon
 
     def publish(self, topic: Slot, command: w.Input, holdable: bool) -> None:
         """Have a topic take a command, once the subscriptions that it is for are loaded: what it stores and what they
@@ -206,28 +209,59 @@ class Waiting:
             self._handle(topic, command, holdable)
 
     def _prepare(self, topic: Slot, command: w.Input, holdable: bool) -> bool:
-        if publishes(command):
-            pending_loads = self._topics.prepare(topic, command, self._slots, self._clock.now_ms())
-            if pending_loads is None:
-                self._answers.refuse(command, "the topic was deleted")
-                return False
+        if not publishes(command):
+            return True
+        planning = self._topics.begin(topic, command, self._clock.now_ms())
+        if planning is not None and _pauses(planning):
+            topic.planning = planning
+            self._backlog.park(topic, command, holdable)
+            self._call_soon(partial(self._plan_on, topic))
+            return False
+        pending_loads = None if planning is None else self._topics.prepare(topic, planning, self._slots)
+        if pending_loads is None:
+            self._answers.refuse(command, "the topic was deleted")
+            return False
+        if pending_loads:
+            self._backlog.park(topic, command, holdable)
+            self._wake(topic, pending_loads)
+        return not pending_loads
+
+    def _plan_on(self, topic: Slot) -> None:
+        """Plan another slice of the command that waits first; hand it over when its plan is complete."""
+        planning = topic.planning
+        if planning is None or self._slots.get(topic.row) is not topic:
+            return
+        try:
+            if _pauses(planning):
+                self._call_soon(partial(self._plan_on, topic))
+                return
+            topic.planning = None
+            pending_loads = self._topics.prepare(topic, planning, self._slots)
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self._broke(error, topic, planning.command)
+        else:
             if pending_loads:
-                topic.pending_loads.update(pending_loads)
-                self._backlog.park(topic, command, holdable)
-                for row, options in pending_loads.items():
-                    slot = self._slots.get(row) or self._begin(row, options)
-                    slot.dependents.append(topic)
-                return False
-        return True
+                self._wake(topic, pending_loads)
+            else:  # without the topic, all that waits is refused
+                self.go_on(topic, prepared=pending_loads is not None)
+        self._answers.deliver()
+
+    def _wake(self, topic: Slot, pending_loads: Mapping[int, PartitionOptions]) -> None:
+        topic.pending_loads.update(pending_loads)
+        for row, options in pending_loads.items():
+            slot = self._slots.get(row) or self._begin(row, options)
+            slot.dependents.append(topic)
 
     def loaded(self, slot: Slot) -> None:
         """A partition is loaded: what waited for it goes on."""
-        self._go_on(slot)
+        self.go_on(slot)
         self._woken(slot)
 
     def dropped(self, slot: Slot) -> None:
         """A partition is gone: what was for it is refused; a topic that waited for it goes on with what was planned."""
         self.refuse(slot, "the entity was deleted")
+        if slot.rest is not None:
+            self._answers.refuse(slot.rest, "the entity was deleted")
         self._woken(slot)
 
     def refuse(self, slot: Slot, why: str) -> None:
@@ -241,22 +275,29 @@ class Waiting:
             if self._slots.get(topic.row) is topic:
                 topic.pending_loads.discard(slot.row)
                 if not topic.pending_loads:
-                    self._go_on(topic, prepared=True)
+                    self.go_on(topic, prepared=True)
 
-    def _go_on(self, slot: Slot, *, prepared: bool = False) -> None:
+    def go_on(self, slot: Slot, *, prepared: bool = False) -> None:
         """Handle what waited, as far as that can be. ``prepared``: the first command has its plan, and nothing is
         missing for it any more."""
         for command, holdable in self._backlog.take_parked(slot):
             if self._slots.get(slot.row) is not slot:
                 # The store has failed at a command before. Its requests and receivers were told.
                 continue
-            if slot.waiting:
+            if slot.waiting or slot.rest is not None:
                 self._backlog.park(slot, command, holdable)
             elif prepared or not slot.options.topic:
                 self._handle(slot, command, holdable)
                 prepared = False
             else:
                 self.publish(slot, command, holdable)
+
+
+def _pauses(planning: Planning) -> bool:
+    """Plan one slice; tell whether work is left."""
+    for _ in planning.slices:
+        return True
+    return False
 
 
 _STORING = frozenset((c.Enqueue, c.Transact, c.SetSessionState))

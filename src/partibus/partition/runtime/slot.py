@@ -1,15 +1,26 @@
 """A runtime's record of one partition: its machine, and the commits that carry its rows."""
 
+from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from partibus.partition.core.machine import Partition
 from partibus.partition.core.subscriptions import Subscriptions
 from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol.fan_out import FanOut
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 
 _ENDS_MAX = 3
 """The pending commit, the one under way, and the last durable one."""
+
+
+class Planning(NamedTuple):
+    """A command that is being planned. The iterator yields after each slice of the work."""
+
+    command: w.Input
+    fan_out: FanOut
+    slices: Iterator[None]
 
 
 class Slot:
@@ -24,7 +35,9 @@ class Slot:
         "machine",
         "options",
         "pending_loads",
+        "planning",
         "reserved",
+        "rest",
         "row",
         "size_bytes",
         "subscriptions",
@@ -41,6 +54,10 @@ class Slot:
         """Commands that came before the partition was loaded, or at a topic, before the subscriptions of the first one
         were.
         """
+        self.planning: Planning | None = None
+        """The planning of a topic's first waiting command, while it is not complete."""
+        self.rest: w.PublishRest | None = None
+        """The rest of a topic's large publish. Other commands wait until it is done."""
         self.pending_loads: set[int] = set()
         """The rows of a topic's subscriptions that are being loaded."""
         self.dependents: list[Slot] = []
@@ -90,7 +107,7 @@ class Slot:
     @property
     def has_plans(self) -> bool:
         """Whether commands wait for partitions that are being loaded, or for loads of the machine."""
-        return bool(self.waiting or self.loads or self.pending_loads)
+        return bool(self.waiting or self.loads or self.pending_loads or self.rest is not None)
 
     @property
     def is_awaited(self) -> bool:

@@ -13,6 +13,7 @@ module does not know which.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from partibus.clock import Clock
@@ -120,6 +121,7 @@ class StoreRuntime:
             begin=self._begin_slot,
             handle=self._handle,
             broke=self._broke,
+            call_soon=host.call_soon,
         )
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -278,7 +280,7 @@ class StoreRuntime:
             if slot.options is not options:  # the entity was updated
                 slot.follow(options)
                 self._forwards.see_options(row, options)
-            if slot.machine is None or slot.waiting:
+            if slot.machine is None or slot.waiting or slot.rest is not None:
                 self._backlog.park(slot, command, holdable)
                 return
             if options.topic:
@@ -350,6 +352,7 @@ class StoreRuntime:
         slot = self._slots.pop(row, None)
         self._deadlines.discard(row)
         self._cold.discard(row)
+        self._queue.held.discard(row)
         # Before a topic that waited for it goes on with a plan from when it was there.
         self._topics.dropped(row)
         if slot is not None:
@@ -484,6 +487,22 @@ class StoreRuntime:
         if step.arrivals is not None:
             for row, arrive in step.arrivals.items():
                 self._decide(self._slots[row], arrive, holdable)
+        if step.rest is not None:
+            slot.rest = step.rest
+            self._queue.held.add(slot.row)
+            self._call_soon(partial(self._publish_rest, slot, holdable))
+
+    def _publish_rest(self, slot: Slot, holdable: bool) -> None:
+        """Do another part of a large publish; then other events have a turn. The commit begins after the last part."""
+        rest, slot.rest = slot.rest, None
+        if rest is None or self._slots.get(slot.row) is not slot:
+            return
+        self._handle(slot, rest, holdable)
+        if slot.rest is None and self._slots.get(slot.row) is slot:
+            self._queue.held.discard(slot.row)
+            self._schedule.plan()
+            self._waiting.go_on(slot)
+        self._answers.deliver()
 
     # -- the store comes and goes ------------------------------------------------------------------------------------
 
@@ -553,7 +572,7 @@ class StoreRuntime:
             slot.loads -= 1
             if not (slot.options.topic and publishes(answer)):
                 self._handle(slot, answer, True)
-            elif slot.waiting:
+            elif slot.waiting or slot.rest is not None:
                 self._backlog.park(slot, answer, True)
             else:
                 self._waiting.publish(slot, answer, True)

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from partibus.message import Message, ttl_of
+from partibus.partition.core.publish import PUBLISH_WORK_MAX
 from partibus.partition.core.subscriptions import Subscriptions
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
-from partibus.partition.protocol.fan_out import FanOut, Plan, Planned, Subscribers
+from partibus.partition.protocol.fan_out import FanOut, Planned, Subscribers
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import DueRows, EntryState
-from partibus.partition.runtime.slot import Slot
+from partibus.partition.runtime.slot import Planning, Slot
 
 
 def publishes(command: w.Input) -> bool:
@@ -20,13 +21,35 @@ def publishes(command: w.Input) -> bool:
     return isinstance(command, c.Enqueue | c.Transact)
 
 
-def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) -> None:
-    """Note in a command that `publishes` who gets what. ``one_by_one``: some of the messages may turn out to be known
-    already, so each has a plan of its own."""
+def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) -> Iterator[None]:
+    """Note in a command that `publishes` who gets what; yield after each `PUBLISH_WORK_MAX` units of work.
+
+    ``one_by_one``: some of the messages may turn out to be known already, so each has a plan of its own.
+    """
+    work = 0
+    for planned, indexes, messages in _to_plan(command, now_ms, one_by_one=one_by_one):
+        at = 0
+        while at < len(messages):
+            if work >= PUBLISH_WORK_MAX:
+                yield
+                work = 0
+            left = messages[at:] if at else messages
+            found = fan_out.plan(left, now_ms, PUBLISH_WORK_MAX - work)
+            end = at + found.count
+            planned.append(Planned(indexes[at:end], messages[at:end], found))
+            work += found.work
+            at = end
+
+
+def _to_plan(
+    command: w.Input, now_ms: int, *, one_by_one: bool
+) -> Iterator[tuple[list[Planned], Sequence[int], list[Message]]]:
+    """Iterate over messages to plan: the list for their plans, and their indexes in the command."""
     if isinstance(command, w.Loaded):
         rows = command.found.rows if isinstance(command.found, DueRows) else []
         due = [Message(row.data, session_id=row.session, ttl_ms=ttl_of(row.data)) for row in rows]
-        command.planned = Planned(range(len(due)), due, fan_out.plan(due, now_ms) if due else Plan({}))
+        command.planned = []
+        yield command.planned, range(len(due)), due
         return
     for send in _sends(command):
         if send.via:
@@ -38,18 +61,15 @@ def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) ->
             if message.scheduled_ms is None or message.scheduled_ms <= now_ms
         ]
         apart = one_by_one or send.origin is not None or send.sink is not None
-        together = [[index] for index in indexes] if apart else [indexes]
         send.planned = []
-        for of in together:
-            planned = [messages[index] for index in of]
-            if planned:
-                send.planned.append(Planned(of, planned, fan_out.plan(planned, now_ms)))
+        for of in [[index] for index in indexes] if apart else [indexes]:
+            yield send.planned, of, [messages[index] for index in of]
 
 
 def rows_of(command: w.Input) -> set[int]:
     """The subscriptions that get something."""
     if isinstance(command, w.Loaded):
-        plans = [] if command.planned is None else [command.planned.plan]
+        plans = [planned.plan for planned in command.planned or ()]
     else:
         plans = [planned.plan for send in _sends(command) for planned in send.planned or ()]
     rows: set[int] = set()
@@ -111,20 +131,32 @@ class Topics:
         """Nothing is in use any more."""
         self._of.clear()
 
-    def prepare(
-        self, topic: Slot, command: w.Input, slots: Mapping[int, Slot], now_ms: int
-    ) -> dict[int, PartitionOptions] | None:
-        """Plan a command that `publishes`. The rows of the subscriptions that have to be loaded before it can be
-        handled, with their options; None: the topic is gone."""
+    def begin(self, topic: Slot, command: w.Input, now_ms: int) -> Planning | None:
+        """Begin to plan a command that `publishes`; None: the topic is gone."""
         fan_out = None if self._subscribers is None else self._subscribers.fan_out(topic.row)
+        if fan_out is None:
+            return None
+        one_by_one = topic.options.duplicate_window_ms is not None
+        return Planning(command, fan_out, plan(command, fan_out, now_ms, one_by_one=one_by_one))
+
+    def prepare(self, topic: Slot, planning: Planning, slots: Mapping[int, Slot]) -> dict[int, PartitionOptions] | None:
+        """Prepare a planned command; return its subscriptions that have to be loaded before, and their options.
+
+        None: the topic is gone. A subscription that was deleted since the planning began gets nothing.
+        """
         assert topic.machine is not None, "loaded"
         subscriptions = topic.machine.state.subscriptions
-        if fan_out is None or subscriptions is None:
+        current = None if self._subscribers is None else self._subscribers.fan_out(topic.row)
+        if current is None or subscriptions is None:
             return None
-        plan(command, fan_out, now_ms, one_by_one=topic.options.duplicate_window_ms is not None)
         pending_loads = {}
-        for row in rows_of(command):
-            options = fan_out.options_of(row)
+        for row in rows_of(planning.command):
+            if row not in subscriptions.sizes:
+                continue
+            try:
+                options = current.options_of(row)
+            except KeyError:  # the namespace has deleted it, and the store hears of that in a moment
+                options = planning.fan_out.options_of(row)
             slot = slots.get(row)
             if slot is not None:
                 if slot.subscriptions is not subscriptions:
