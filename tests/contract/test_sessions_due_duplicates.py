@@ -89,6 +89,8 @@ def test_sessions_with_active_entries_are_scanned_in_order_of_their_bytes(store:
     store.commit(sessions_of("b", "only deferred", state=EntryState.DEFERRED))
     store.commit(sessions_of("elsewhere", subqueue=OTHER_QUEUE))
     assert store.scan_sessions(QUEUE, None, 99) == IN_ORDER
+    assert store.scan_sessions(QUEUE, None, 99, EntryState.DEFERRED) == ["b", "only deferred"]
+    assert store.scan_sessions(QUEUE, "b", 99, EntryState.DEFERRED) == ["only deferred"]
     for number, session in enumerate(IN_ORDER):
         assert store.scan_sessions(QUEUE, session, 2) == IN_ORDER[number + 1 : number + 3]
     assert store.scan_sessions(QUEUE, "a\x00a", 1) == ["a\x00b"]

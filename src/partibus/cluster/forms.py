@@ -58,6 +58,15 @@ COMMANDS: dict[int, type[msgspec.Struct]] = {
     28: c.AdvanceCursor,
     29: c.CloseCursor,
     30: c.CommitSink,
+    41: c.TakeSlots,
+    42: c.GiveSlots,
+    43: c.FinishSlots,
+    44: c.AwaitHeld,
+    45: c.AskGroups,
+    46: c.OpenGroups,
+    47: c.SetStates,
+    48: c.ScanSlots,
+    49: c.CheckIds,
 }
 REPLIES: dict[int, type[msgspec.Struct]] = {
     64: r.Accepted,
@@ -92,6 +101,14 @@ REPLIES: dict[int, type[msgspec.Struct]] = {
     93: r.ReceiveRefused,
     94: r.CursorRefused,
     95: r.Locked,
+    106: r.Moved,
+    107: r.ScreenFirst,
+    108: r.SessionElsewhere,
+    109: r.SlotsGiven,
+    110: r.GroupsHeld,
+    111: r.GroupsGone,
+    112: r.SlotsScanned,
+    113: r.IdsKnown,
 }
 STAYS = frozenset(("planned", "holder"))
 """Fields, the last of their class, that the owner of a partition fills in for itself: they do not travel."""

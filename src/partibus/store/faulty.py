@@ -235,9 +235,9 @@ class FaultyStore:
         """Load the entries with these sequence counters, in any state and any order."""
         return self._loading().load_sequences(subqueue, sequences)
 
-    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-        """Return sessions that have active entries, after ``after``, in order of their UTF-8 bytes."""
-        return self._loading().scan_sessions(subqueue, after, max_sessions)
+    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int, state: int = 0) -> list[str]:
+        """Return sessions that have entries in a state, after ``after``, in order of their UTF-8 bytes."""
+        return self._loading().scan_sessions(subqueue, after, max_sessions, state)
 
     def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
         """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""

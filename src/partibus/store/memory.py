@@ -228,10 +228,10 @@ class MemoryStore:
         with self._lock:
             return self._tables().with_sequences(subqueue, sequences)
 
-    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-        """Return sessions that have active entries, after ``after``, in order of their UTF-8 bytes."""
+    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int, state: int = 0) -> list[str]:
+        """Return sessions that have entries in a state, after ``after``, in order of their UTF-8 bytes."""
         with self._lock:
-            sessions = self._tables().sessions(subqueue)
+            sessions = self._tables().sessions(subqueue, state)
         first = 0 if after is None else bisect_right(sessions, after)
         return sessions[first : first + max(0, max_sessions)]
 

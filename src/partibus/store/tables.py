@@ -347,12 +347,12 @@ class Tables:
             following = bisect_right(waiting, (rows[-1].due_ms or 0, entry_key(subqueue, rows[-1].pos)))
         return DueRows(rows, self._next_due(subqueue, state, following))
 
-    def sessions(self, subqueue: int) -> list[str]:
-        """Return the sessions that have active entries, in order: code points sort as their UTF-8 bytes do."""
+    def sessions(self, subqueue: int, state: int = EntryState.ACTIVE) -> list[str]:
+        """Return the sessions that have entries in a state, in order: code points sort as their UTF-8 bytes do."""
         return sorted(
             session
             for session, keys in self._index.sessions(subqueue).items()
-            if any(self.entries[key].state == EntryState.ACTIVE for key in keys)
+            if any(self.entries[key].state == state for key in keys)
         )
 
     def listed_sessions(self, subqueue: int, updated_after_ms: int | None) -> list[str]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from partibus.message import Message
 from partibus.partition.core.events import IdsForgotten
 from partibus.partition.core.step import Step
-from partibus.partition.protocol.commands import Enqueue, Transact
+from partibus.partition.protocol.commands import CheckIds, Enqueue, Transact
 from partibus.partition.protocol.load_requests import DuplicateScan
 
 ID_BYTES = 16
@@ -45,7 +45,7 @@ _CELLS = Struct(">II")
 class Waiting(NamedTuple):
     """A command with messages, and the id of each; None for a message that has none."""
 
-    command: Enqueue | Transact
+    command: Enqueue | Transact | CheckIds
     ids: list[bytes | None]
 
 
@@ -190,6 +190,20 @@ class DuplicateIds:
             recent.popitem(last=False)
         self._mark(accepted, now_ms, now_ms)
         return duplicate, accepted
+
+    def known(self, ids: Iterable[bytes | None], now_ms: int) -> list[int]:
+        """Return the indexes of ids that were accepted in the window. `unknown` has said that all can be told."""
+        recent, answered = self._recent, self.answered
+        after_ms = now_ms - self._window_ms
+        found = []
+        for index, item in enumerate(ids):
+            if item is not None:
+                accepted_ms = recent.get(item)
+                if accepted_ms is None:
+                    accepted_ms = answered.get(item)
+                if accepted_ms is not None and accepted_ms > after_ms:
+                    found.append(index)
+        return found
 
     def bucket_for(self, count: int, now_ms: int) -> int:
         """The bucket in which ``count`` ids are stored now: when it was begun, in ms."""

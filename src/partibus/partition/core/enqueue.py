@@ -12,13 +12,13 @@ from partibus.partition.core.sink import Sinks
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.write_behind import express_of, is_express
-from partibus.partition.protocol.commands import CommitSink, Enqueue, TakeNumbers, Transact
+from partibus.partition.protocol.commands import CheckIds, CommitSink, Enqueue, TakeNumbers, Transact
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import NUMBERS_FULL, SubqueueKind, body_key
 from partibus.partition.protocol.load_requests import DuplicateLoad, DuplicateScan, PublishRest, SinkLoad
 from partibus.partition.protocol.notes import FULL, SEND
 from partibus.partition.protocol.ports import EntryState
-from partibus.partition.protocol.replies import Accepted, Done, Refused, Transacted
+from partibus.partition.protocol.replies import Accepted, Done, IdsKnown, Moved, Refused, ScreenFirst, Transacted
 
 LOOKED_UP_MAX = 8_192
 """Ids that one load looks up."""
@@ -32,8 +32,10 @@ def enqueue(
     if command.sink is not None and not sinks_of(state).lets_pass(command):
         _stand_in_line(state, command, now_ms, step)
         return
-    refused = over_quota(state, command)
-    if refused is not None:
+    refused = elsewhere(state, command, now_ms) or over_quota(state, command)
+    if isinstance(refused, Moved | ScreenFirst):
+        step.replies.append(refused)
+    elif refused is not None:
         step.refuse((SEND, SubqueueKind.ACTIVE, FULL, command.messages))
         step.replies.append(refused)
     else:
@@ -62,6 +64,13 @@ def publish_rest(state: PartitionState, rest: PublishRest, now_ms: int, step: St
             step.replies.append(rest.reply)
         if state.sinks is not None:
             _advance(state, now_ms, step)
+
+
+def elsewhere(state: PartitionState, command: Enqueue, now_ms: int) -> Moved | ScreenFirst | None:
+    """Return where messages go that are not for this partition, since slots have moved (ADR 0026)."""
+    if state.slots is None:
+        return None
+    return state.slots.divert(command, now_ms, detects=state.duplicates is not None)
 
 
 def over_quota(state: PartitionState, command: Enqueue) -> Refused | None:
@@ -97,7 +106,10 @@ def store(
         return take_transfers(state, command, now_ms, step)
     messages: Sequence[Message | None] = command.messages
     known = 0
-    if command.origin is not None:
+    if command.screened or (command.origin is not None and state.slots is not None):
+        messages, ids = _not_elsewhere(state, command, ids, step)
+        known = messages.count(None)
+    elif command.origin is not None:
         messages = new_ones(state, command, ids, step)
         known = len(command.messages) - len(messages)
     elif command.sink is not None:
@@ -170,6 +182,21 @@ def store(
     return Accepted(command.request, first, known)
 
 
+def _not_elsewhere(
+    state: PartitionState, command: Enqueue, ids: Iterator[bytes | None] | None, step: Step
+) -> tuple[Sequence[Message | None], Iterator[bytes | None] | None]:
+    """Return the messages with None in place of those that a former owner of their slots knows, or that were forwarded
+    here before; with them ``ids``."""
+    known = set(command.screened or ())
+    if command.origin is not None and state.slots is not None:
+        known.update(state.slots.forwarded_before(command, state.inbound_marks, step))
+    messages = [None if index in known else message for index, message in enumerate(command.messages)]
+    if ids is not None:
+        taken = list(islice(ids, len(messages)))
+        ids = iter([None if message is None else item for message, item in zip(messages, taken, strict=True)])
+    return messages, ids
+
+
 # Sinks --------------------------------------------------------------------------------------------------------------
 
 
@@ -212,17 +239,33 @@ def _advance(state: PartitionState, now_ms: int, step: Step) -> None:
 # Duplicates ---------------------------------------------------------------------------------------------------------
 
 
-def screen(state: PartitionState, command: Enqueue | Transact, now_ms: int, step: Step) -> None:
+def screen(state: PartitionState, command: Enqueue | Transact | CheckIds, now_ms: int, step: Step) -> None:
     """Have a command wait until it is known which of its messages are duplicates; see `next_screened`."""
     if isinstance(command, Enqueue) and command.sink is not None and not sinks_of(state).lets_pass(command):
         _stand_in_line(state, command, now_ms, step)
         return
     duplicates = _duplicates(state)
     sends = command.commands if isinstance(command, Transact) else [command]
-    ids = [id_of(message) for send in sends if isinstance(send, Enqueue) for message in send.messages]
+    ids = [id_of(message) for send in sends if isinstance(send, Enqueue | CheckIds) for message in send.messages]
     duplicates.waiting.append(Waiting(command, ids))
     if not duplicates.is_known and not duplicates.scanning:
         duplicates.begin_scan(step, state.options.limits.scan_ids)
+
+
+def check_ids(
+    state: PartitionState, command: CheckIds, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
+) -> None:
+    """Tell which messages were accepted here, for the partition to which their slots have moved."""
+    known: set[int] = set()
+    if ids is not None and state.duplicates is not None:
+        known.update(state.duplicates.known(ids, now_ms))
+    rules = state.slots
+    sources: list[int] = []
+    if rules is not None:
+        if command.origin is not None:
+            known.update(rules.forwarded(command.messages, command.origin, state.inbound_marks))
+        sources = rules.older_sources([message.key for message in command.messages], now_ms)
+    step.replies.append(IdsKnown(command.request, sorted(known), sources))
 
 
 def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | None:

@@ -65,7 +65,7 @@ def pause(state: PartitionState, subqueue: Subqueue, command: c.OpenCursor, now_
             subqueue.ready.requeue(entry)
         subqueue.reservations.unlock(batch.lock_id, list(batch.entries))
     if subqueue.of_sessions:
-        stop_probing(state)
+        stop_probing(state, step)
     count, until_ms = locked(state, subqueue)
     step.replies.append(CursorBusy(command.request, count, until_ms or now_ms))
 

@@ -7,6 +7,7 @@ from partibus.partition.core.dead_letter import dead_letter_pending
 from partibus.partition.core.deferred import deferred_loaded
 from partibus.partition.core.enqueue import duplicates_found, duplicates_scanned, screen, sink_ids_found, sinks_of
 from partibus.partition.core.loads import inspected
+from partibus.partition.core.move_commands import groups_found
 from partibus.partition.core.range_scans import swept
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.retention import clear
@@ -25,6 +26,7 @@ from partibus.partition.protocol.load_requests import (
     DispositionsLoad,
     DuplicateLoad,
     DuplicateScan,
+    GroupsLoad,
     Loaded,
     PageLoad,
     RangeLoad,
@@ -36,9 +38,10 @@ from partibus.partition.protocol.load_requests import (
     SessionStateLoad,
     SinkCount,
     SinkLoad,
+    SlotScan,
 )
 from partibus.partition.protocol.ports import Disposition, EntryRow
-from partibus.partition.protocol.replies import Rows, Sessions
+from partibus.partition.protocol.replies import Rows, Sessions, SlotsScanned
 
 
 def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> None:
@@ -62,6 +65,10 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
             state_loaded(state, load, found, now_ms, step)
         case SessionResume():
             resumed(state, load, found, now_ms, step)
+        case GroupsLoad():
+            groups_found(state, load, found, now_ms, step)
+        case SlotScan():
+            step.replies.append(SlotsScanned(load.command.request, *found))
         case SessionListLoad():
             step.replies.append(Sessions(load.command.request, found))
         case DuplicateLoad():

@@ -17,13 +17,31 @@ from partibus.partition.core.cursor_commands import (
     read_range,
 )
 from partibus.partition.core.deferred import receive_deferred
-from partibus.partition.core.enqueue import commit_sink, enqueue, next_screened, publish_rest, screen, take_numbers
+from partibus.partition.core.enqueue import (
+    check_ids,
+    commit_sink,
+    enqueue,
+    next_screened,
+    publish_rest,
+    screen,
+    take_numbers,
+)
 from partibus.partition.core.exclusive import end_leases, refuses
 from partibus.partition.core.forwarding import forwarded, forwards_no_longer
 from partibus.partition.core.grants import cancel_receive, lock_reserved, receive, return_reserved, serve
 from partibus.partition.core.loaded import loaded
 from partibus.partition.core.loads import inspect, peek, read_ahead
 from partibus.partition.core.locks import renew_locks, tick
+from partibus.partition.core.move_commands import (
+    ask_groups,
+    await_held,
+    finish_slots,
+    give_slots,
+    open_groups,
+    scan_slots,
+    set_states,
+    take_slots,
+)
 from partibus.partition.core.publish import arrive
 from partibus.partition.core.range_scans import cancel_scheduled, purge
 from partibus.partition.core.residency import Cold
@@ -39,6 +57,7 @@ from partibus.partition.core.session_locks import (
     set_session_state,
 )
 from partibus.partition.core.settlement import settle
+from partibus.partition.core.slot_moves import tell_held
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER
@@ -78,6 +97,15 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     c.AdvanceCursor: advance_cursor,
     c.CloseCursor: close_cursor,
     c.CommitSink: commit_sink,
+    c.TakeSlots: take_slots,
+    c.GiveSlots: give_slots,
+    c.FinishSlots: finish_slots,
+    c.AwaitHeld: await_held,
+    c.AskGroups: ask_groups,
+    c.OpenGroups: open_groups,
+    c.SetStates: set_states,
+    c.ScanSlots: scan_slots,
+    c.CheckIds: check_ids,
     c.Inspect: inspect,
     c.Tick: tick,
     w.Loaded: loaded,
@@ -128,11 +156,14 @@ class Partition:
                     read_ahead(state, ready_list, step)
                     state.weigh(ready_list)
             if state.sessions is None or not state.sessions.waiting or state.closed & 1 or not offer(state, step):
-                return step
+                break
+        if state.slots is not None:
+            tell_held(state.slots, step)
+        return step
 
     def _screen(self, command: w.Input, now_ms: int, step: Step) -> None:
         """On an entity with duplicate detection what stores messages waits in line until their ids are known."""
-        if type(command) is c.Enqueue or type(command) is c.Transact:
+        if type(command) is c.Enqueue or type(command) is c.Transact or type(command) is c.CheckIds:
             screen(self.state, command, now_ms, step)
         else:
             _HANDLERS[type(command)](self.state, command, now_ms, step)

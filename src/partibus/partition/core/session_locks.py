@@ -14,6 +14,7 @@ from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.requeue import requeue
 from partibus.partition.core.session_resume import holder_of, look_again, resume_session, take_up
 from partibus.partition.core.sessions import Session, Sessions
+from partibus.partition.core.slot_moves import SlotRules
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import (
@@ -36,6 +37,7 @@ from partibus.partition.protocol.replies import (
     ReceiveRefused,
     Refused,
     SessionAccepted,
+    SessionElsewhere,
     SessionEnded,
     SessionHeld,
     SessionLost,
@@ -53,19 +55,56 @@ def accept_session(state: PartitionState, command: AcceptSession, now_ms: int, s
     if command.session is None:
         sessions.waiting.append(command)
         return
+    if sessions.rules is not None and _is_elsewhere(sessions.rules, command, command.session, step):
+        return
     session = sessions.held.get(command.session)
     if session is not None and session.asked is not None:
-        # Being probed for somebody who takes any session: who names it goes first.
-        sessions.waiting.appendleft(session.asked)
+        # A receiver that names the session goes before one that takes any session.
+        _ask_again(sessions, session.asked, step)
     elif session is not None:
         if session.until_ms > now_ms:
             step.replies.append(SessionHeld(command.request, session.until_ms))
             return
         _end(state, session, now_ms, step)
         session = None
+    if session is None and command.resident:
+        session = _open(state, command.session, command)
+        step.change(session.ready_list)
+        return
     if session is None:
         session = _open(state, command.session, None)
     _grant(state, session, command, now_ms, step)
+
+
+def _is_elsewhere(rules: SlotRules, command: AcceptSession, name: str, step: Step) -> bool:
+    """Tell whether a named session can't be locked here now: it has moved away, or its former partition may have it."""
+    given = rules.given.get(rules.slot_of(name))
+    if given is not None:
+        if not command.resident:
+            step.replies.append(SessionElsewhere(command.request, given.target, resident=False))
+        return not command.resident
+    if rules.holds(name):
+        rules.gate.accepts.setdefault(name, []).append(command)
+        return True
+    return False
+
+
+def _ask_again(sessions: Sessions, asked: AcceptSession, step: Step) -> None:
+    """Have a request wait again whose probed session another receiver gets, or which has no messages."""
+    if asked.session is None:
+        sessions.waiting.appendleft(asked)
+    else:
+        step.replies.append(NoSession(asked.request))
+
+
+def end_idle_session(state: PartitionState, session: Session, now_ms: int, step: Step) -> bool:
+    """End a session without messages that is to move; return False if it has some, or may have."""
+    ready_list = session.ready_list
+    if session.asked is not None or session.is_away or not ready_list.is_exhausted:
+        return False
+    _close(state, session, now_ms, step)
+    step.replies.append(SessionEnded(session.receiver, session.lock_id))
+    return True
 
 
 def cancel_accept(state: PartitionState, command: CancelAccept, now_ms: int, step: Step) -> None:
@@ -76,6 +115,8 @@ def cancel_accept(state: PartitionState, command: CancelAccept, now_ms: int, ste
             sessions.waiting.remove(asked)
             break
     else:
+        if sessions.rules is not None:
+            sessions.rules.gate.cancel(command.accept)
         for session in list(sessions.held.values()):
             if session.asked is not None and session.asked.request == command.accept:
                 _close(state, session, now_ms, step)
@@ -202,16 +243,17 @@ def look_after_probe(state: PartitionState, ready_list: ReadyList, now_ms: int, 
     if ready_list.ready or ready_list.tail:
         _grant(state, session, session.asked, now_ms, step)
     elif ready_list.in_memory:
-        sessions.waiting.appendleft(session.asked)
+        asked = session.asked
         sessions.close(session)
+        _ask_again(sessions, asked, step)
 
 
-def stop_probing(state: PartitionState) -> None:
+def stop_probing(state: PartitionState, step: Step) -> None:
     """Who would have got a session waits again."""
     sessions = _sessions(state)
     for session in [session for session in sessions.held.values() if session.asked is not None]:
         assert session.asked is not None, "probed"
-        sessions.waiting.appendleft(session.asked)
+        _ask_again(sessions, session.asked, step)
         sessions.close(session)
         sessions.add_candidate(session.name)
 
@@ -219,7 +261,7 @@ def stop_probing(state: PartitionState) -> None:
 def revoke_sessions(state: PartitionState, cursor: str, until_ms: int, now_ms: int, step: Step) -> None:
     """A cursor reads alone until then: sessions end, and who waits for one is told."""
     sessions = _sessions(state)
-    stop_probing(state)
+    stop_probing(state, step)
     for asked in sessions.waiting:
         step.replies.append(CursorHeld(asked.request, cursor, until_ms))
     sessions.waiting.clear()

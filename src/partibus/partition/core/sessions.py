@@ -18,6 +18,7 @@ from partibus.limits import PartitionLimits
 from partibus.partition.core.deadlines import DeadlineHeap
 from partibus.partition.core.lock_table import LockBatch
 from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.slot_moves import SlotRules
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import AcceptSession, Settle, Transact
 from partibus.partition.protocol.entry import Entry
@@ -136,6 +137,7 @@ class Sessions:
         "may_have_more",
         "overflowed",
         "resuming",
+        "rules",
         "scanned_to",
         "scanning",
         "waiting",
@@ -162,6 +164,8 @@ class Sessions:
         self._drained_by = 0
         self.ended_bytes = 0
         """Counted as windows of sessions that have ended since the partition looked."""
+        self.rules: SlotRules | None = None
+        """The slots that have moved here or away (ADR 0026); None: none has."""
         self.resuming: dict[int, list[Settle | Transact]] = {}
         """Lock ids of sessions that are away, or of whose messages the rows are being read -> settlements that wait."""
 
@@ -224,7 +228,9 @@ class Sessions:
             step.change(session.ready_list)
 
     def add_candidate(self, name: str) -> None:
-        """A session that nobody holds may have messages."""
+        """Note a session without a holder that may have messages, unless it is held back for another partition."""
+        if self.rules is not None and not self.rules.lets_pass(name):
+            return
         if len(self.candidates) < CANDIDATES_MAX:
             self.candidates[name] = None
         elif name not in self.candidates:
@@ -307,7 +313,9 @@ class Sessions:
     @property
     def is_idle(self) -> bool:
         """None is held or asked for."""
-        return not (self.held or self.waiting or self.resuming or self.scanning)
+        gate = None if self.rules is None else self.rules.gate
+        is_gated = gate is not None and (gate.asker is not None or bool(gate.accepts))
+        return not (self.held or self.waiting or self.resuming or self.scanning or is_gated)
 
     @property
     def memory_bytes(self) -> int:

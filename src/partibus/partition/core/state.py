@@ -15,6 +15,7 @@ from partibus.partition.core.residency import Cold
 from partibus.partition.core.retention import keep
 from partibus.partition.core.sessions import Sessions
 from partibus.partition.core.sink import Sinks
+from partibus.partition.core.slot_moves import RULES_KEY, SlotRules
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.core.subscriptions import Subscriptions
@@ -53,6 +54,7 @@ class PartitionState:
         "session_state_bytes",
         "sessions",
         "sinks",
+        "slots",
         "subqueues",
         "subscriptions",
         "tally",
@@ -121,6 +123,12 @@ class PartitionState:
         if options.requires_session:
             self.sessions = Sessions(may_have_more=snapshot is not None)
             self.subqueues[SubqueueKind.ACTIVE].of_sessions = True
+        self.slots: SlotRules | None = None
+        """The slots that have moved here or away; None: none has."""
+        if RULES_KEY in self.inbound_marks:
+            self.slots = SlotRules(self.inbound_marks)
+            if self.sessions is not None:
+                self.sessions.rules = self.slots
         self.duplicates: DuplicateIds | None = None
         """Of an entity with duplicate detection."""
         if options.duplicate_window_ms is not None:

@@ -5,7 +5,7 @@ Everything is checked before anything is done, and all that is done is one step:
 
 from collections.abc import Iterator
 
-from partibus.partition.core.enqueue import over_quota, reply_last, store
+from partibus.partition.core.enqueue import elsewhere, over_quota, reply_last, store
 from partibus.partition.core.loads import body_load
 from partibus.partition.core.settlement import apply_settlement, bodies_missing, lost_tokens
 from partibus.partition.core.state import PartitionState
@@ -28,6 +28,12 @@ def transact(
             assert isinstance(part, Settle)
             step.loads.append(body_load(part.kind, missing, then=command))
             return
+    if state.slots is not None:
+        for part in command.commands:
+            if isinstance(part, Enqueue) and (reply := elsewhere(state, part, now_ms)) is not None:
+                reply.request = command.request
+                step.replies.append(reply)
+                return
     refused = _refusal(state, command, now_ms)
     if refused is not None:
         step.replies.append(refused)

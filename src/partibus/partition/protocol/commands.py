@@ -47,6 +47,9 @@ class Enqueue(Struct):
 
     An id that the sink has stored since its last batch but one was committed is a duplicate, which the partition drops.
     """
+    screened: list[int] | None = None
+    """The indexes of messages that a former owner of their slots knows already, which are duplicates; None: no former
+    owner was asked (`CheckIds`)."""
     via: bool = False
     """Whether the messages name other entities as destinations (`partibus.message.with_destination`), and go on from
     here.
@@ -223,6 +226,8 @@ class AcceptSession(Struct):
     """
     held: list[int] = field(default_factory=list)
     """Positions of messages that the receiver was granted and has not settled, with ``resumes``."""
+    resident: bool = False
+    """Whether the named session may have moved away and is wanted for the messages that it still has here."""
     holder: str = ""
     """The run of the broker that the receiver is connected to, as its owner knows it; empty: the owner's own."""
 
@@ -406,6 +411,98 @@ class CommitSink(Struct):
     """The batch; `SINK_ENDS`: nothing of the sink comes again, and all of its ids are forgotten."""
 
 
+class TakeSlots(Struct):
+    """Take slots of another partition: store their messages from now on, and hold back their groups.
+
+    Repeated commands of the same version change nothing. Reply: `Done`, durable.
+    """
+
+    request: int
+    source: int
+    version: int
+    runs: list[tuple[int, int]]
+    until_ms: int
+    """The time until which the source is asked for duplicates."""
+    first_sequence: int
+    """The sequence counters that are given out from now on are at least this."""
+
+
+class GiveSlots(Struct):
+    """Give slots to another partition: refuse their messages from now on with `Moved`.
+
+    Repeated commands of the same version change nothing. Reply: `SlotsGiven`, durable.
+    """
+
+    request: int
+    target: int
+    version: int
+    runs: list[tuple[int, int]]
+    sequence_max: int
+    """Nothing changes if the partition has given out higher sequence counters."""
+
+
+class FinishSlots(Struct):
+    """Offer the groups of a move's slots: the source has none of them. Reply: `Done`, durable."""
+
+    request: int
+    version: int
+
+
+class AwaitHeld(Struct):
+    """Name groups that are held back, now or when there are some.
+
+    A group is named once, until a request with ``anew``. A later request replaces an open one, which gets an empty
+    reply. Reply: `GroupsHeld`.
+    """
+
+    request: int
+    anew: bool = False
+
+
+class AskGroups(Struct):
+    """Ask the source of a move which groups it has nothing of.
+
+    It ends the locks of their sessions that have no messages. Reply: `GroupsGone`.
+    """
+
+    request: int
+    names: list[str]
+
+
+class OpenGroups(Struct):
+    """Answer for groups that the target of a move holds back. Reply: `Done`, durable."""
+
+    request: int
+    gone: list[str]
+    """Groups to offer: the source has nothing of them."""
+    there: list[str] = field(default_factory=list)
+    """Groups that the source has; receivers that named them are sent there."""
+
+
+class SetStates(Struct):
+    """Set the states of sessions that nobody holds, for a move; None removes one. Reply: `Done`, durable."""
+
+    request: int
+    states: list[tuple[str, bytes | None]]
+
+
+class ScanSlots(Struct):
+    """Look for groups of slots, in order of name, behind a name. Reply: `SlotsScanned`."""
+
+    request: int
+    runs: list[tuple[int, int]]
+    after: str | None = None
+
+
+class CheckIds(Struct):
+    """Ask a former owner of slots which messages it has accepted. Reply: `IdsKnown`."""
+
+    request: int
+    messages: list[Message]
+    """The messages with their ids and keys; their data is not needed."""
+    origin: tuple[int, list[int]] | None = None
+
+
 class Inspect(Struct):
     """Ask for counts and positions."""
 
@@ -447,6 +544,15 @@ Command = (
     | AdvanceCursor
     | CloseCursor
     | CommitSink
+    | TakeSlots
+    | GiveSlots
+    | FinishSlots
+    | AwaitHeld
+    | AskGroups
+    | OpenGroups
+    | SetStates
+    | ScanSlots
+    | CheckIds
     | Inspect
     | Tick
 )

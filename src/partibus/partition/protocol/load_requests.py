@@ -11,6 +11,7 @@ from msgspec import Struct
 from partibus.partition.protocol.commands import (
     AcceptSession,
     AdvanceCursor,
+    AskGroups,
     CancelScheduled,
     Command,
     GetSessionState,
@@ -20,6 +21,7 @@ from partibus.partition.protocol.commands import (
     ReadDispositions,
     ReadRange,
     ReceiveDeferred,
+    ScanSlots,
     SetSessionState,
     Settle,
     Transact,
@@ -161,6 +163,20 @@ class SinkCount(Struct):
     batch: int
 
 
+class GroupsLoad(Struct):
+    """The groups that have no entries in any state, with the states of their sessions."""
+
+    command: AskGroups
+    names: list[str]
+
+
+class SlotScan(Struct):
+    """Groups with entries in any state, behind a name, for a `ScanSlots`."""
+
+    command: ScanSlots
+    max_sessions: int
+
+
 class PeekLoad(Struct):
     """Rows for a `Peek`."""
 
@@ -212,6 +228,8 @@ Load = (
     | DuplicateScan
     | SinkLoad
     | SinkCount
+    | GroupsLoad
+    | SlotScan
     | PeekLoad
     | RangeLoad
     | DispositionsLoad

@@ -495,8 +495,8 @@ class Store(Protocol):
         """Load the entries with these sequence counters, in any state and in any order; unknown ones are missing."""
         ...
 
-    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-        """Return sessions that have ACTIVE entries, in order of their UTF-8 bytes, behind ``after``."""
+    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int, state: int = 0) -> list[str]:
+        """Return sessions that have entries in a state, in order of their UTF-8 bytes, behind ``after``."""
         ...
 
     def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:

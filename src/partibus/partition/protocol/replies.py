@@ -314,6 +314,73 @@ class Inspected(Struct):
     """The numbers that were passed over when generations of the store began."""
 
 
+class Moved(Struct):
+    """Nothing was stored: slots of some messages belong to other partitions (ADR 0026)."""
+
+    request: int
+    places: dict[int, int]
+    """The partition by the index of a message; the others belong here."""
+
+
+class ScreenFirst(Struct):
+    """Nothing was stored: former owners of slots have to be asked for duplicates (`CheckIds`)."""
+
+    request: int
+    sources: dict[int, list[int]]
+    """Indexes of messages by partition."""
+
+
+class SessionElsewhere(Struct):
+    """A named session is to be asked for at another partition."""
+
+    request: int
+    partition: int
+    resident: bool
+    """Whether that partition had the session before and still has messages of it."""
+
+
+class SlotsGiven(Struct):
+    """The answer to `GiveSlots`."""
+
+    request: int
+    given: bool
+    """Whether the slots are given; else the partition has given out too high sequence counters."""
+    next_sequence: int
+
+
+class GroupsHeld(Struct):
+    """Groups that a target holds back; empty: another request has replaced this one."""
+
+    request: int
+    names: list[str]
+
+
+class GroupsGone(Struct):
+    """The groups of an `AskGroups` of which the source has nothing, with the states of their sessions."""
+
+    request: int
+    gone: list[tuple[str, bytes | None]]
+
+
+class SlotsScanned(Struct):
+    """Groups of a `ScanSlots` that have something here."""
+
+    request: int
+    names: list[str]
+    after: str | None
+    """The name to go on behind; None: all were seen."""
+
+
+class IdsKnown(Struct):
+    """The answer to `CheckIds`."""
+
+    request: int
+    known: list[int]
+    """The indexes of messages that were accepted here."""
+    sources: list[int]
+    """Partitions that had the slots before, and may know others."""
+
+
 class Failed(Struct):
     """The store failed. ``executed`` is False when surely nothing happened, and None when the outcome is unknown."""
 
@@ -355,6 +422,14 @@ Reply = (
     | CursorLost
     | ReceiveRefused
     | Inspected
+    | Moved
+    | ScreenFirst
+    | SessionElsewhere
+    | SlotsGiven
+    | GroupsHeld
+    | GroupsGone
+    | SlotsScanned
+    | IdsKnown
     | Failed
 )
 

@@ -15,6 +15,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import DispositionRow, EntryRow, EntryState, Store
+from partibus.partition.protocol.slots import slot_for_key, slots_in
 from partibus.partition.runtime.executed import ExecutedNotes, OnFound, known_of
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.slot import Slot
@@ -128,6 +129,10 @@ def read(store: Store, row: int, load: w.Load) -> Any:
             return store.find_sink_ids(row, load.sink, load.ids) if count != 0 else set(), count
         case w.SinkCount():
             return store.count_sink_ids(row, load.sink, load.batch)
+        case w.GroupsLoad():
+            return _absent_groups(store, row, load.names)
+        case w.SlotScan():
+            return _scan_slots(store, subqueue_key(row, SubqueueKind.ACTIVE), load)
         case w.PeekLoad():
             return store.peek(
                 subqueue_key(row, load.kind), load.from_sequence, load.max_entries, load.max_bytes, load.session
@@ -143,6 +148,22 @@ def read(store: Store, row: int, load: w.Load) -> Any:
             return store.load_dispositions(subqueue_key(row, load.command.kind), load.command.from_number, most)
         case w.ClearLoad():
             return _read_for_janitor(store, subqueue_key(row, load.kind), load)
+
+
+def _absent_groups(store: Store, row: int, names: list[str]) -> list[tuple[str, bytes | None]]:
+    subqueue = subqueue_key(row, SubqueueKind.ACTIVE)
+    return [(name, store.load_session_state(row, name)) for name in names if not store.peek(subqueue, 0, 1, 1, name)]
+
+
+def _scan_slots(store: Store, subqueue: int, load: w.SlotScan) -> tuple[list[str], str | None]:
+    """Return the groups of the wanted slots among the next ones, and the last name seen; None: all were seen."""
+    most, after = load.max_sessions, load.command.after
+    pages = [store.scan_sessions(subqueue, after, most, state) for state in EntryState]
+    # Behind the end of a full page there may be more names of its state.
+    ends = [page[-1] for page in pages if len(page) == most]
+    seen = sorted({name for page in pages for name in page if not ends or name <= min(ends)})
+    wanted = set(slots_in(load.command.runs))
+    return [name for name in seen if slot_for_key(name) in wanted], min(ends) if ends else None
 
 
 def _read_for_scan(store: Store, subqueue: int, load: w.RangeScanLoad) -> Any:

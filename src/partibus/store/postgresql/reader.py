@@ -195,11 +195,13 @@ def load_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[in
     return dict(_rows(connection, statement("sizes"), {"rows": Bigints(partition_rows)}))
 
 
-def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-    """Return sessions that have active entries, after ``after``, in order of their UTF-8 bytes."""
+def scan_sessions(
+    connection: Connection, subqueue: int, after: str | None, max_sessions: int, state: int = 0
+) -> list[str]:
+    """Return sessions that have entries in a state, after ``after``, in order of their UTF-8 bytes."""
     # The text directly after a name is the name with a NUL.
     start = b"" if after is None else after.encode() + b"\x00"
-    parameters = {"subqueue": subqueue, "start": start, "most": max(0, max_sessions)}
+    parameters = {"subqueue": subqueue, "start": start, "most": max(0, max_sessions), "state": state}
     return _names(_rows(connection, statement("scan_sessions"), parameters))
 
 

@@ -289,12 +289,12 @@ class PostgreSQLStore:
             subqueue >> KIND_BITS, [], lambda connection: reader.load_sequences(connection, subqueue, sequences)
         )
 
-    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-        """Return sessions that have active entries, after ``after``, in order of their UTF-8 bytes."""
+    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int, state: int = 0) -> list[str]:
+        """Return sessions that have entries in a state, after ``after``, in order of their UTF-8 bytes."""
         return self._load(
             subqueue >> KIND_BITS,
             [],
-            lambda connection: reader.scan_sessions(connection, subqueue, after, max_sessions),
+            lambda connection: reader.scan_sessions(connection, subqueue, after, max_sessions, state),
         )
 
     def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:

@@ -18,13 +18,15 @@ _STATES_AT_ONCE = 65_536
 """The states that one statement compares with a time: some 10 ms."""
 
 
-def scan_sessions(connection: Connection, subqueue: int, after: str | None, max_sessions: int) -> list[str]:
-    """Return sessions with active entries (`partition.protocol.ports.Store.scan_sessions`)."""
+def scan_sessions(
+    connection: Connection, subqueue: int, after: str | None, max_sessions: int, state: int = 0
+) -> list[str]:
+    """Return sessions with entries in a state (`partition.protocol.ports.Store.scan_sessions`)."""
     found: list[str] = []
     start = "" if after is None else _following(after)
     while len(found) < max_sessions:
         most = min(max_sessions - len(found), _NAMES_AT_ONCE)
-        (listed,) = connection.execute(statement("scan_sessions"), (subqueue, start, most)).fetchone()
+        (listed,) = connection.execute(statement("scan_sessions"), (subqueue, start, most, state)).fetchone()
         names = json.loads(listed)
         found += names
         if len(names) < most:

@@ -1,15 +1,15 @@
--- Sessions that have active entries, in order from behind a name on. Skips from name to name in the index, so that it
+-- Sessions that have entries in a state, in order from behind a name on. Skips from name to name in the index, so that it
 -- costs by the session and not by the entry.
 WITH RECURSIVE found (session) AS (
     SELECT * FROM (
         SELECT session FROM entry
-        WHERE key >> 40 = %(subqueue)s AND state = 0 AND session >= %(start)s
+        WHERE key >> 40 = %(subqueue)s AND state = %(state)s AND session >= %(start)s
         ORDER BY session LIMIT 1
     ) AS lowest
     UNION ALL
     SELECT (
         SELECT session FROM entry
-        WHERE key >> 40 = %(subqueue)s AND state = 0 AND session > found.session
+        WHERE key >> 40 = %(subqueue)s AND state = %(state)s AND session > found.session
         ORDER BY session LIMIT 1
     )
     FROM found WHERE found.session IS NOT NULL

@@ -1,0 +1,365 @@
+"""Slots that move from one partition to another: what the source refuses, and what the target holds back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from partibus.message import Message, pack
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.slots import SLOT_COUNT, slot_for_key
+from tests.unit.partition.one_partition import OnePartition
+
+ALL = [(0, SLOT_COUNT - 1)]
+SOURCE, TARGET = 0, 1
+WINDOW_MS = 300_000
+SLACK = 1 << 20
+
+
+class Side(OnePartition):
+    """One partition of a move."""
+
+    def __init__(self, *, window_ms: int | None = None, sessions: bool = True) -> None:
+        super().__init__(
+            PartitionOptions(requires_session=sessions, duplicate_window_ms=window_ms, lock_duration_ms=60_000)
+        )
+        self._request = 0
+        self.granted: list[r.Granted] = []
+
+    def ask(self, command: Any) -> Any:
+        self._request += 1
+        command.request = self._request
+        self.give(command)
+        self.settle_down()
+        return self.answer(self._request)
+
+    def open_request(self, command: Any) -> int:
+        """Give a command that may be answered later; return its number."""
+        self._request += 1
+        command.request = number = self._request
+        self.give(command)
+        self.settle_down()
+        return number
+
+    def answer(self, number: int) -> Any:
+        """Take the reply to a command; None: there is none yet."""
+        return self.replies.pop(number, None)
+
+    def send(self, *keys: str, ids: list[str] | None = None, **more: Any) -> Any:
+        messages = [
+            Message(pack(rest=b"x"), session_id=key, message_id=None if ids is None else ids[index])
+            for index, key in enumerate(keys)
+        ]
+        return self.ask(c.Enqueue(0, messages, **more))
+
+    def accept(self, name: str | None = None, *, resident: bool = False) -> Any:
+        return self.ask(c.AcceptSession(0, 5, name, wait=False, resident=resident))
+
+    def receive(self, lock_id: int, count: int = 10) -> list[int]:
+        del self.granted[:]
+        self.give(c.Receive(0, 5, count, 1 << 20, session=lock_id))
+        self.settle_down()
+        return [entry.pos for granted in self.granted for entry in granted.entries]
+
+    def complete(self, lock_id: int, *positions: int) -> Any:
+        return self.ask(c.Settle(0, SubqueueKind.ACTIVE, c.Outcome.COMPLETE, [(lock_id, pos) for pos in positions]))
+
+    def _let_go(self) -> None:
+        for _, reply in self._waiting:
+            if isinstance(reply, r.Granted) and reply not in self.granted:
+                self.granted.append(reply)
+        super()._let_go()
+
+
+class Move:
+    """A source with some messages, and the target of its slots."""
+
+    def __init__(self, *, window_ms: int | None = None) -> None:
+        self.source, self.target = Side(window_ms=window_ms), Side(window_ms=window_ms)
+
+    def take(self, version: int = 1) -> None:
+        end = self.source.ask(c.Inspect(0)).end_pos
+        taken = self.target.ask(
+            c.TakeSlots(0, SOURCE, version, ALL, self.target.now_ms + WINDOW_MS, first_sequence=end + SLACK)
+        )
+        assert isinstance(taken, r.Done)
+        self.sequence_max = end + SLACK
+
+    def give(self, version: int = 1) -> r.SlotsGiven:
+        given: r.SlotsGiven = self.source.ask(c.GiveSlots(0, TARGET, version, ALL, self.sequence_max))
+        return given
+
+    def gone(self, *names: str) -> dict[str, bytes | None]:
+        return dict(self.source.ask(c.AskGroups(0, list(names))).gone)
+
+    def held(self) -> list[str]:
+        """Return the groups that the target names at once."""
+        number = self.target.open_request(c.AwaitHeld(0, anew=True))
+        reply = self.target.answer(number)
+        return [] if reply is None else list(reply.names)
+
+
+def moved(**options: Any) -> Move:
+    """A move with a message of group g at the source, and another one at the target."""
+    move = Move(**options)
+    move.source.send("g")
+    move.take()
+    assert move.give().given
+    move.target.send("g", **({"screened": []} if options else {}))
+    return move
+
+
+@pytest.mark.row("S3")
+def test_source_refuses_messages_of_given_slots_and_names_the_target() -> None:
+    move = moved()
+    reply = move.source.send("g", "h")
+    assert isinstance(reply, r.Moved)
+    assert reply.places == {0: TARGET, 1: TARGET}
+    assert move.source.ask(c.Inspect(0)).subqueues[0].messages == 1
+    move.source.crash()
+    assert isinstance(move.source.send("g"), r.Moved)
+
+
+@pytest.mark.row("S6")
+@pytest.mark.parametrize("crash", [False, True])
+def test_target_offers_a_group_only_when_the_source_has_none_of_it(crash: bool) -> None:
+    move = moved()
+    if crash:
+        move.target.crash()
+    assert isinstance(move.target.accept(), r.NoSession)
+    assert move.held() == ["g"]
+    assert move.gone("g", "h") == {"h": None}
+    assert isinstance(move.target.accept(), r.NoSession)
+
+    # A holder at the source empties it there, and goes.
+    held = move.source.accept()
+    assert isinstance(held, r.SessionAccepted)
+    assert move.source.receive(held.lock_id) == [1]
+    assert move.gone("g") == {}
+    move.source.complete(held.lock_id, 1)
+    assert move.gone("g") == {"g": None}
+    assert isinstance(move.source.ask(c.RenewSession(0, held.lock_id)), r.SessionLost)
+
+    assert isinstance(move.target.ask(c.OpenGroups(0, ["g"])), r.Done)
+    accepted = move.target.accept()
+    assert (accepted.session, type(accepted)) == ("g", r.SessionAccepted)
+    (pos,) = move.target.receive(accepted.lock_id)
+    assert pos >= 1 + SLACK, "sequence numbers of a group rise over a move"
+
+
+@pytest.mark.row("S6")
+def test_groups_without_messages_at_the_source_are_told_of_as_they_come() -> None:
+    move = moved()
+    number = move.target.open_request(c.AwaitHeld(0, anew=True))
+    assert move.target.answer(number).names == ["g"]
+    number = move.target.open_request(c.AwaitHeld(0))
+    assert number not in move.target.replies
+    move.target.send("new")
+    assert move.target.answer(number).names == ["new"]
+    number = move.target.open_request(c.AwaitHeld(0))
+    later = move.target.open_request(c.AwaitHeld(0))
+    assert move.target.answer(number).names == [], "a later request replaces an open one"
+    move.target.send("newer")
+    assert move.target.answer(later).names == ["newer"]
+
+
+@pytest.mark.parametrize("state", ["delayed", "deferred", "dead-lettered"])
+def test_source_has_a_group_as_long_as_a_message_of_it_is_in_any_state(state: str) -> None:
+    move = moved()
+    held = move.source.accept()
+    (pos,) = move.source.receive(held.lock_id)
+    outcome = {
+        "delayed": c.Settle(0, 0, c.Outcome.ABANDON, [(held.lock_id, pos)], delay_ms=1000),
+        "deferred": c.Settle(0, 0, c.Outcome.DEFER, [(held.lock_id, pos)]),
+        "dead-lettered": c.Settle(0, 0, c.Outcome.DEAD_LETTER, [(held.lock_id, pos)]),
+    }[state]
+    move.source.ask(outcome)
+    move.source.give(c.ReleaseSession(held.lock_id))
+    move.source.settle_down()
+    assert move.gone("g") == ({"g": None} if state == "dead-lettered" else {})
+    scanned = move.source.ask(c.ScanSlots(0, ALL))
+    assert scanned.names == ([] if state == "dead-lettered" else ["g"])
+
+
+@pytest.mark.row("S3")
+def test_give_is_refused_when_the_source_is_above_the_targets_first_number() -> None:
+    move = Move()
+    move.source.send("a")
+    move.take()
+    move.sequence_max = 1
+    reply = move.give()
+    assert (reply.given, reply.next_sequence) == (False, 2)
+    assert isinstance(move.source.send("a"), r.Accepted)
+
+
+def test_repeated_steps_change_nothing() -> None:
+    move = moved()
+    end = move.target.ask(c.Inspect(0)).end_pos
+    move.target.ask(c.TakeSlots(0, SOURCE, 1, ALL, 0, first_sequence=1))
+    assert move.give().given
+    assert move.target.ask(c.Inspect(0)).end_pos == end
+    assert move.held() == ["g"]
+
+
+@pytest.mark.row("S6")
+def test_named_session_goes_to_the_partition_that_has_its_oldest_messages() -> None:
+    move = moved()
+    number = move.target.open_request(c.AcceptSession(0, 5, "g", wait=False))
+    assert number not in move.target.replies, "the source has to be asked first"
+    assert move.held() == ["g"]
+    move.target.ask(c.OpenGroups(0, [], there=["g"]))
+    assert move.target.answer(number) == r.SessionElsewhere(number, SOURCE, resident=True)
+
+    assert isinstance(move.source.accept("g"), r.SessionElsewhere), "a broker that has not heard of the move"
+    held = move.source.accept("g", resident=True)
+    (pos,) = move.source.receive(held.lock_id)
+    move.source.complete(held.lock_id, pos)
+    move.source.give(c.ReleaseSession(held.lock_id))
+    assert isinstance(move.source.accept("g", resident=True), r.NoSession)
+
+    number = move.target.open_request(c.AcceptSession(0, 5, "g", wait=False))
+    move.target.ask(c.OpenGroups(0, ["g"]))
+    assert isinstance(move.target.answer(number), r.SessionAccepted)
+
+
+def test_cancelled_request_for_a_session_that_is_held_back_gets_nothing() -> None:
+    move = moved()
+    number = move.target.open_request(c.AcceptSession(0, 5, "g", wait=False))
+    move.target.ask(c.CancelAccept(0, number))
+    move.target.ask(c.OpenGroups(0, ["g"]))
+    assert number not in move.target.replies
+    assert move.target.accept("g").session == "g"
+
+
+@pytest.mark.row("S6")
+@pytest.mark.parametrize("crash", [False, True])
+def test_former_owner_is_asked_for_duplicates_until_the_window_has_passed(crash: bool) -> None:
+    move = Move(window_ms=WINDOW_MS)
+    move.source.send("g", "g", ids=["1", "2"])
+    move.take()
+    move.give()
+    if crash:
+        move.source.crash()
+        move.target.crash()
+    again = [Message(pack(rest=b"x"), session_id="g", message_id=item) for item in ("2", "3")]
+    reply = move.target.ask(c.Enqueue(0, list(again)))
+    assert isinstance(reply, r.ScreenFirst)
+    assert reply.sources == {SOURCE: [0, 1]}
+    known = move.source.ask(c.CheckIds(0, list(again)))
+    assert (known.known, known.sources) == ([0], [])
+    accepted = move.target.ask(c.Enqueue(0, list(again), screened=known.known))
+    assert isinstance(accepted, r.Accepted)
+    assert move.target.ask(c.Inspect(0)).subqueues[0].messages == 1
+    assert move.source.ask(c.CheckIds(0, list(again))).known == [0], "to ask remembers nothing"
+
+    move.target.now_ms += WINDOW_MS
+    assert isinstance(move.target.ask(c.Enqueue(0, list(again))), r.Accepted)
+    assert move.target.ask(c.Inspect(0)).subqueues[0].messages == 3
+
+
+def test_forwarded_messages_are_stored_once_over_a_move() -> None:
+    move = Move()
+    keys = ["a", "b", "c"]
+    rows = {name: Message(pack(rest=b"x"), session_id=name) for name in keys}
+    stored = move.source.ask(c.Enqueue(0, [rows["a"]], origin=(99, [1])))
+    assert stored.duplicates == 0
+    # The target has stored later positions of the same source before: its mark says nothing of slots that come.
+    move.target.ask(c.Enqueue(0, [Message(pack(rest=b"x"), session_id="z")], origin=(99, [9])))
+    move.take()
+    move.give()
+    batch = [rows["a"], rows["b"]]
+    assert isinstance(move.source.ask(c.Enqueue(0, batch, origin=(99, [1, 5]))), r.Moved)
+    assert isinstance(move.target.ask(c.Enqueue(0, batch, origin=(99, [1, 5]))), r.ScreenFirst)
+    known = move.source.ask(c.CheckIds(0, batch, origin=(99, [1, 5]))).known
+    assert known == [0]
+    stored = move.target.ask(c.Enqueue(0, batch, origin=(99, [1, 5]), screened=known))
+    assert stored.duplicates == 1
+    assert move.target.ask(c.Inspect(0)).subqueues[0].messages == 2
+    again = move.target.ask(c.Enqueue(0, batch, origin=(99, [1, 5]), screened=known))
+    assert again.duplicates == 2
+    assert move.target.ask(c.Inspect(0)).subqueues[0].messages == 2
+
+
+@pytest.mark.row("S6")
+def test_states_of_sessions_move() -> None:
+    move = Move()
+    held = move.source.accept("g")
+    move.source.ask(c.SetSessionState(0, held.lock_id, b"seen"))
+    move.source.give(c.ReleaseSession(held.lock_id))
+    move.take()
+    move.give()
+    assert move.gone("g") == {"g": b"seen"}
+    assert isinstance(move.target.ask(c.SetStates(0, [("g", b"seen")])), r.Done)
+    move.source.ask(c.SetStates(0, [("g", None)]))
+    assert move.gone("g") == {"g": None}
+    move.target.ask(c.OpenGroups(0, ["g"]))
+    held = move.target.accept("g")
+    assert move.target.ask(c.GetSessionState(0, held.lock_id)).state == b"seen"
+    assert move.source.ask(c.ListSessions(0, 0, 10)).sessions == []
+
+
+@pytest.mark.row("S4")
+def test_finished_move_holds_nothing_back_and_the_slots_may_go_back() -> None:
+    move = moved()
+    held = move.source.accept()
+    (pos,) = move.source.receive(held.lock_id)
+    assert move.source.ask(c.ScanSlots(0, ALL)).names == ["g"]
+    move.source.complete(held.lock_id, pos)
+    assert move.source.ask(c.ScanSlots(0, ALL)) == r.SlotsScanned(move.source._request, [], None)
+    waiting = move.target.open_request(c.AcceptSession(0, 5, None))
+    move.target.ask(c.FinishSlots(0, 1))
+    assert move.target.answer(waiting).session == "g"
+
+    back = Move()
+    back.source, back.target = move.target, move.source
+    back.take(version=2)
+    assert back.give(version=2).given
+    assert isinstance(back.source.send("h"), r.Moved)
+    assert isinstance(back.target.send("h"), r.Accepted)
+    assert back.held() == ["h"]
+    back.target.crash()
+    assert isinstance(back.target.send("h"), r.Accepted)
+
+
+def test_scan_goes_through_all_groups_in_pages() -> None:
+    side = Side()
+    names = [f"group-{n:04}" for n in range(700)]
+    side.send(*names)
+    wanted = {name for name in names if slot_for_key(name) < SLOT_COUNT // 2}
+    runs = [(0, SLOT_COUNT // 2 - 1)]
+    found: list[str] = []
+    after: str | None = None
+    while True:
+        scanned = side.ask(c.ScanSlots(0, runs, after))
+        found += scanned.names
+        after = scanned.after
+        if after is None:
+            break
+    assert found == sorted(wanted)
+
+
+def test_transaction_with_messages_of_moved_slots_does_nothing() -> None:
+    move = moved()
+    held = move.source.accept()
+    (pos,) = move.source.receive(held.lock_id)
+    parts: list[c.Enqueue | c.Settle] = [
+        c.Settle(0, 0, c.Outcome.COMPLETE, [(held.lock_id, pos)]),
+        c.Enqueue(0, [Message(pack(rest=b"x"), session_id="g")]),
+    ]
+    assert isinstance(move.source.ask(c.Transact(0, parts)), r.Moved)
+    assert isinstance(move.source.complete(held.lock_id, pos), r.Settled)
+
+
+def test_messages_without_sessions_are_offered_at_once() -> None:
+    target = Side(sessions=False)
+    target.ask(c.TakeSlots(0, SOURCE, 1, ALL, 0, 1))
+    message = Message(pack(rest=b"x"), partition_key="k")
+    assert isinstance(target.ask(c.Enqueue(0, [message])), r.Accepted)
+    del target.granted[:]
+    target.give(c.Receive(0, 5, 1, 1 << 20))
+    target.settle_down()
+    assert len(target.granted) == 1
