@@ -44,6 +44,11 @@ class Entity:
         """Ids of the partitions whose stores can't be used now."""
         return [partition.partition_id for partition in self.route.partitions if not partition.available]
 
+    @property
+    def deleted(self) -> bool:
+        """Whether it was deleted. An entity that is made again at its path is another one."""
+        return self.queue.deleted
+
     def status(self) -> str:
         """Return the EntityAvailabilityStatus (row A4)."""
         return "Limited" if self.away else "Available"

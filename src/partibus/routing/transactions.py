@@ -42,6 +42,11 @@ class Place(Protocol):
 
     route: EntityRoute
 
+    @property
+    def deleted(self) -> bool:
+        """Whether it was deleted. An entity that is made again at its path is another one."""
+        ...
+
     def check_send(self) -> None:
         """Raise the error that prevents sending to it now."""
         ...
@@ -101,7 +106,7 @@ class Transaction:
 
         Raises `TransactionTimedOut` and `TransactionRolledBack` for an earlier end.
         """
-        self._check_time()
+        self._check_open()
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self._deadline_ms is None:
@@ -254,7 +259,7 @@ class Transaction:
         The transaction accepts no further operations.
         """
         self._connection.forget(self)
-        self._check_time()
+        self._check_open()
         self._on_done = done = self._telling(on_done) if self._watchers else on_done
         if not self._unnumbered:
             self._submit(done)
@@ -275,8 +280,8 @@ class Transaction:
             call(TransactionRolledBack("its client has not committed it"))
 
     def expire(self) -> None:
-        """Release the operations if the time is over; the next use reports it."""
-        self._check_time()
+        """Release the operations if the time is over, or the entity was deleted; the next use reports it."""
+        self._check_open()
 
     def _submit(self, on_done: OnDone) -> None:
         error = self._error
@@ -300,9 +305,14 @@ class Transaction:
         assert self._partition is not None, "pinned with the entity"
         self._partition.submit(Transact(route.numbers.next(), commands), answered)
 
-    def _check_time(self) -> None:
-        if self._deadline_ms is not None and self._error is None and self._connection.now_ms() >= self._deadline_ms:
+    def _check_open(self) -> None:
+        if self._error is not None:
+            return
+        if self._deadline_ms is not None and self._connection.now_ms() >= self._deadline_ms:
             self._fail(TransactionTimedOut(self._connection.limits.duration_ms))
+        elif self._entity is not None and self._entity.deleted:
+            name = self._entity.route.name
+            self._fail(TransactionRolledBack(f"'{name}' was deleted. If it was made again, begin another transaction."))
 
     def _fail(self, error: PartibusError) -> None:
         """Allow only a roll-back from now on; the first error counts."""

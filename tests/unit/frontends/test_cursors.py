@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from partibus.amqp import ACCEPTED, Delivery, Modified, Receiver, Sender, Source
-from partibus.amqp.codec.types import Array, Int, Symbol
+from partibus.amqp.codec.types import Array, Int, Symbol, UInt
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
+from partibus.client.messages import IncomingMessage
 from partibus.client.ranges import Frame, unpack_frame
 from partibus.frontends.amqp.operations.ranges import WAIT_MAX_MS
 from partibus.namespace.namespace_options import NamespaceOptions
@@ -524,3 +525,44 @@ class TestOtherWaysToMessages:
         dead = client.receiver("q/$deadletterqueue")
         assert client.receive(dead, 5) == []
         assert client.refusal(dead).condition == "amqp:not-allowed"
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_cursor_ends_with_its_queue(world: World, partitioned: bool) -> None:
+    client = world.client()
+    filled(world, client, EnablePartitioning=partitioned)
+    before = ask(client, "q", "partitions")["entity-id"]
+    epochs = epochs_of(opened(client, **LEASE))
+    world.broker.delete("q")
+    filled(world, client, EnablePartitioning=partitioned)
+    assert ask(client, "q", "partitions")["entity-id"] != before
+    found = refusal(client, "q", "advance-cursor", name="c", positions={Int(0): 1}, epochs=epochs)
+    assert found[:2] == (410, "partibus:cursor-lost")
+    ask(client, "q", "close-cursor", name="c", epochs=epochs)
+    assert opened(client, start="earliest")[0]["epoch"] not in epochs.values()
+
+
+def test_a_reader_that_waits_is_told_that_its_queue_was_deleted(world: World) -> None:
+    client = world.client()
+    filled(world, client, count=0)
+    session = client.session()
+    replies = client.receiver("q/$management", session)
+    replies.grant(2)
+    requests = client.sender("q/$management", session)
+    body = encode_application_properties({"operation": "partibus:wait"}) + encode_value(
+        {"positions": {}, "timeout-ms": UInt(WAIT_MAX_MS)}
+    )
+    client.send_raw(requests, body)
+    world.wait()
+    assert client.deliveries(replies) == []
+    world.broker.delete("q")
+    world.wait(WAIT_MAX_MS / 2)
+    (answer,) = client.deliveries(replies)
+    properties = IncomingMessage(answer.payload).application_properties
+    assert properties["statusCode"] == 503, "a client asks again"
+    assert "the entity was deleted" in str(properties["statusDescription"])
+    filled(world, client)
+    client.send_raw(requests, body, 1)
+    world.wait()
+    (_, answer) = client.deliveries(replies)
+    assert IncomingMessage(answer.payload).application_properties["statusCode"] == 200

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from partibus.amqp.codec.types import Array
+from partibus.amqp.section_encoding import encode_application_properties, encode_value
+from partibus.client.messages import IncomingMessage
 from tests.unit.frontends.harness import Client, World, message
 from tests.unit.frontends.test_cursors import ask, refusal
 
@@ -42,6 +44,58 @@ def test_rows_that_come_again_are_known_by_ids_or_positions(world: World, partit
     answer = ask(client, "q", "sink", sink=6, source=-6, messages=rows(1, 2, 3), positions=first)
     assert (answer["accepted"], answer["duplicates"]) == (0, 3)
     assert stored(client) == 7
+
+
+@pytest.mark.row("D5")
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_sink_goes_on_with_the_queue_that_was_made_again(world: World, partitioned: bool) -> None:
+    """Its rows are stored there, since they went with the first queue."""
+    client = world.client()
+    session = client.session()
+    world.queue("q")
+    replies = client.receiver("q/$management", session)
+    replies.grant(10)
+    requests = client.sender("q/$management", session)
+
+    def put(*numbers: int) -> dict[str, Any]:
+        body = {"sink": 5, "messages": rows(*numbers), "ids": ids(*numbers)}
+        start = len(client.deliveries(replies))
+        client.send_raw(
+            requests, encode_application_properties({"operation": "partibus:sink"}) + encode_value(body), start
+        )
+        world.wait()
+        answer = IncomingMessage(client.deliveries(replies)[start].payload)
+        assert answer.application_properties["statusCode"] == 200, answer.application_properties
+        return cast("dict[str, Any]", answer.body)
+
+    assert put(1, 2)["accepted"] == 2
+    world.broker.delete("q")
+    world.queue("q", EnablePartitioning=partitioned)
+    assert (put(1, 2)["accepted"], put(2, 3)["accepted"]) == (2, 1)
+    ask(client, "q", "commit-sink", sink=5, batch=0)
+    assert stored(client) == 3
+
+
+@pytest.mark.row("D5")
+def test_a_sink_is_told_that_its_queue_was_deleted_while_its_rows_were_read(world: World) -> None:
+    client = world.client()
+    session = client.session()
+    world.queue("q")
+    replies = client.receiver("q/$management", session)
+    replies.grant(1)
+    requests = client.sender("q/$management", session)
+    numbers = range(1, 2_000)
+    body = {"sink": 5, "messages": rows(*numbers), "ids": ids(*numbers)}
+    client.send_raw(requests, encode_application_properties({"operation": "partibus:sink"}) + encode_value(body))
+    world.carry()
+    world.broker.delete("q")
+    world.queue("q")
+    world.wait()
+    (answer,) = client.deliveries(replies)
+    properties = IncomingMessage(answer.payload).application_properties
+    assert properties["statusCode"] == 503, "a client asks again"
+    assert "the entity was deleted" in str(properties["statusDescription"])
+    assert stored(client) == 0
 
 
 @pytest.mark.row("D5")

@@ -537,8 +537,39 @@ def test_a_queue_that_is_deleted_meanwhile_takes_no_commit(plain: Desk) -> None:
     plain.send(transaction, message(b"x"))
     plain.world.broker.delete("q")
     plain.world.queue("q")
-    assert "could not be found" in str(plain.controller.refusal(transaction).description)
+    assert "'q' was deleted" in str(plain.controller.refusal(transaction).description)
     assert plain.left() == []
+
+
+@pytest.mark.parametrize("of", ["send", "settle", "schedule"])
+def test_a_transaction_ends_with_its_queue(desk: Desk, of: str) -> None:
+    """Its links go on with the queue that was made again, in another transaction."""
+    body = keyed(b"old")
+    desk.client.send(desk.sender, body, body)
+    transactions = desk.declare(), desk.declare()
+    link, held = desk.receive(2)
+    for transaction, delivery in zip(transactions, held, strict=True):
+        if of == "send":
+            assert desk.send(transaction, body) == [in_transaction(transaction, ACCEPTED)]
+        elif of == "settle":
+            settle_in(desk.client, link, transaction, [delivery], ACCEPTED)
+        else:
+            due_ms = desk.world.timeline.now_ms() + MINUTES_2_MS
+            assert schedule(desk, transaction, due_ms, (b"old", "k")).application_properties["statusCode"] == 200
+    desk.world.broker.delete("q")
+    desk.world.queue("q")
+    for refused in (
+        desk.send(transactions[0], keyed(b"new"))[0],
+        desk.controller.discharge(transactions[0]),
+        desk.controller.discharge(transactions[1]),
+    ):
+        error = error_of(refused)
+        assert error.condition == ROLLED_BACK
+        assert "'q' was deleted" in str(error.description)
+    fresh = desk.declare()
+    assert desk.send(fresh, keyed(b"new")) == [in_transaction(fresh, ACCEPTED)]
+    desk.controller.commit(fresh)
+    assert desk.left() == [b"new"]
 
 
 def test_a_full_queue_takes_no_commit(plain: Desk) -> None:

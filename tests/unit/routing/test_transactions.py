@@ -40,6 +40,7 @@ class Entity:
         self.partitions = [FakePartition(i) for i in range(partitions)]
         self.route = EntityRoute(name, list(self.partitions), Numbers(), 0)
         self.refusal: PartibusError | None = None
+        self.deleted = False
 
     def check_send(self) -> None:
         if self.refusal is not None:
