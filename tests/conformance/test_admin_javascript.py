@@ -101,6 +101,10 @@ def test_runtime_properties(admin: JavaScriptAdmin, broker: BrokerProcess) -> No
 @pytest.mark.row("P27")
 def test_topics_and_subscriptions(admin: JavaScriptAdmin) -> None:
     topic = admin.call("createTopic", "a/topic", {"defaultMessageTimeToLive": "P2D", "supportOrdering": True})
+    unordered = admin.call("createTopic", "unordered", {"supportOrdering": False})
+    assert (topic["supportOrdering"], unordered["supportOrdering"]) == (True, False)
+    assert admin.call("updateTopic", {**unordered, "userMetadata": "m"})["supportOrdering"] is False
+    admin.call("deleteTopic", "unordered")
     assert (topic["name"], topic["defaultMessageTimeToLive"], topic["availabilityStatus"]) == (
         "a/topic",
         "P2D",

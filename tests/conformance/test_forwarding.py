@@ -205,6 +205,18 @@ def test_a_queue_that_forwards_to_itself_ends_messages_by_the_bound_of_hops(
     assert [one.dead_letter_reason for one in found] == ["MaxTransferHopCountExceeded"] * 2
 
 
+def test_dead_letters_that_a_queue_forwards_to_itself_come_back(
+    broker: BrokerProcess, make_queue: MakeQueue, python: PythonSync
+) -> None:
+    queue = make_queue(MaxDeliveryCount=1)
+    with connect(broker.connection_string) as client:
+        Entities(client).update(queue, {"ForwardDeadLetteredMessagesTo": queue.upper()})
+    python.send(queue, Outgoing(b"round"))
+    for _ in range(3):
+        (message,) = python.receive(queue, 1)
+        python.abandon(queue, message)
+
+
 def test_a_subscription_that_forwards_to_its_own_topic_ends_messages_by_the_bound_of_hops(
     broker: BrokerProcess, azure: AzureClient, make_queue: MakeQueue, python: PythonSync
 ) -> None:

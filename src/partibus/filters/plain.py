@@ -119,8 +119,9 @@ def _constants_from_plain(plain: Json) -> dict[str, Constant]:
 def _constant_to_plain(value: Constant) -> object:
     match value:
         case datetime():
-            moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-            return {"time": (moment - EPOCH) // _MICROSECOND}
+            if value.tzinfo is None:
+                return {"time": (value.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND, "zone": False}
+            return {"time": (value - EPOCH) // _MICROSECOND}
         case timedelta():
             return {"duration": value // _MICROSECOND}
         case float() if not math.isfinite(value):
@@ -130,6 +131,8 @@ def _constant_to_plain(value: Constant) -> object:
 
 def _constant_from_plain(value: object) -> Constant:
     match value:
+        case {"time": int(microseconds), "zone": False}:
+            return (EPOCH + microseconds * _MICROSECOND).replace(tzinfo=None)
         case {"time": int(microseconds)}:
             return EPOCH + microseconds * _MICROSECOND
         case {"duration": int(microseconds)}:

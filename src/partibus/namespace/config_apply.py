@@ -17,7 +17,7 @@ from partibus.namespace.catalog import Catalog, EntityRecord
 from partibus.namespace.config_document import ConfigError, Problem
 from partibus.namespace.config_json import Config
 from partibus.namespace.entities import EntityDescription, EntityOptions
-from partibus.namespace.forwards import with_known_targets
+from partibus.namespace.forwards import check_targets
 from partibus.namespace.properties import change_refused, immutable_changes
 from partibus.namespace.rules import same_rules
 from partibus.namespace.tier_rules import changed_options
@@ -102,7 +102,7 @@ class _Applying:
         if options != before:
             with_targets = self._try(
                 f"{one.path}.Properties",
-                lambda: self._fitted(old, with_known_targets(self._catalog, name, options, before)),
+                lambda: self._fitted(old, check_targets(self._catalog, name, options, before)),
             )
             if with_targets is not None and with_targets != before:
                 different = True

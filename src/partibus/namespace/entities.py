@@ -86,6 +86,8 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
     """How long a message stays away after its first abandon, twice as long after each further one. 0: not at all."""
     redelivery_delay_max_ms: int = 10 * MS_PER_MINUTE
     """Where the doubling ends."""
+    support_ordering: bool = True
+    """Of a topic: as its creator said. It changes nothing: messages of one partition are in order."""
 
     @property
     def forwards(self) -> tuple[str, ...]:

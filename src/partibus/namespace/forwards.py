@@ -1,15 +1,11 @@
 """The check of forwarding targets: a queue or topic that exists, and no way back over others (row F2, dialect 9.5).
 
-The service accepts a queue that forwards to itself, and a subscription that forwards to its own topic; their messages
-end
-by the bound of hops. Later changes of the target take effect when a message is forwarded; so does a chain of more than
-four
-hops.
+The service accepts a queue that forwards to itself, and a subscription that forwards to its own topic, messages or dead
+letters; these end by the bound of hops. Later changes of the target take effect when a message is forwarded; so does a
+chain of more than four hops.
 """
 
 from collections.abc import Iterator
-
-from msgspec.structs import replace
 
 from partibus.errors import ArgumentError, EntityNotFound, InvalidOperation
 from partibus.namespace.catalog import Catalog, EntityRecord
@@ -22,35 +18,32 @@ _SHOWN_MAX = 12
 _FIELDS = {"forward_to": FORWARD_TO, "forward_dead_lettered_to": FORWARD_DEAD_LETTERED_TO}
 
 
-def with_known_targets(
+def check_targets(
     catalog: Catalog, name: str, options: EntityOptions, old: EntityOptions = DEFAULT_OPTIONS
 ) -> EntityOptions:
-    """Return the options with their targets spelled as the entities are, in the transaction that stores them.
+    """Check the targets of options in the transaction that stores them; return the options.
 
-    Raises ArgumentError for a target that does not exist, and InvalidOperation for one from which messages would come
-    back;
-    the text has the chain. An unchanged target is not checked.
+    A target keeps the spelling of its client, as in the service. Raises ArgumentError for a target that does not exist,
+    and InvalidOperation for one from which messages would come back; the text has the chain. An unchanged target is not
+    checked.
     """
-    changed: dict[str, str] = {}
     for field, property_name in _FIELDS.items():
         target = getattr(options, field)
         if not target or target == getattr(old, field):
             continue
-        if field == "forward_to" and fold_name(target) == fold_name(name):
-            changed[field] = name
+        if fold_name(target) == fold_name(name):
             continue
         record = _find(catalog, target)
         if record is None or record.description.kind is EntityKind.SUBSCRIPTION:
             raise ArgumentError(property_name, target, "an existing queue or topic", "Create it first.")
         chain = _chain(catalog, record, fold_name(split_path(name)[0]))
-        is_proven = field == "forward_to" and chain is not None and len(chain) == 1 and _alone(catalog, record, name)
+        is_proven = chain is not None and len(chain) == 1 and _alone(catalog, record, name)
         if chain is not None and not is_proven:
             raise InvalidOperation(
                 f"{property_name} of '{name}' can't be '{record.description.name}': messages would come back, "
                 f"{_shown([name, *chain])}. Forward to an entity that does not lead here."
             )
-        changed[field] = record.description.name
-    return replace(options, **changed)
+    return options
 
 
 def _alone(catalog: Catalog, topic: EntityRecord, name: str) -> bool:

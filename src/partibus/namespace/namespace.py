@@ -20,7 +20,7 @@ from partibus.namespace.catalog_namespaces import DEFAULT_RECORD
 from partibus.namespace.config_apply import Applied, apply_config
 from partibus.namespace.config_json import Config
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityDescription, EntityKind, EntityOptions
-from partibus.namespace.forwards import with_known_targets
+from partibus.namespace.forwards import check_targets
 from partibus.namespace.names import fold_name, split_path
 from partibus.namespace.namespace_options import NamespaceRecord
 from partibus.namespace.policies import completed
@@ -173,14 +173,14 @@ class Namespace:
     ) -> Queue:
         """Create an entity of any kind. A subscription begins with ``rule``, or with one that selects everything.
 
-        Raises what `Catalog.create` and `with_known_targets` do.
+        Raises what `Catalog.create` and `check_targets` do.
         """
         now_ms = self._clock.now_ms()
         rules = []
         if description.kind is EntityKind.SUBSCRIPTION:
             rules = [self._new_rule(rule or default_rule())]
         with self._catalog.together():
-            options = with_known_targets(self._catalog, description.name, description.options)
+            options = check_targets(self._catalog, description.name, description.options)
             record = self._catalog.create(
                 replace(description, options=options),
                 now_ms,
@@ -223,7 +223,7 @@ class Namespace:
                 raise EntityChanged(old.description.name)
             now_ms = self._clock.now_ms()
             before = old.description.options
-            options = with_known_targets(self._catalog, old.description.name, change(before), before)
+            options = check_targets(self._catalog, old.description.name, change(before), before)
             wanted = policies(old.policies) if callable(policies) else policies
             new = None if wanted is None else completed(wanted, old.policies, now_ms)
             record = self._catalog.update(name, options, now_ms, new)

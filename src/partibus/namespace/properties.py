@@ -82,10 +82,12 @@ _ALL = (
     ),
     Property(FORWARD_TO, "forward_to", TargetValue()),
     Property(FORWARD_DEAD_LETTERED_TO, "forward_dead_lettered_to", TargetValue()),
+    Property("SupportOrdering", "support_ordering", BooleanValue()),
     Property(REDELIVERY_DELAY, "redelivery_delay_ms", DurationValue(0, REDELIVERY_DELAY_MAX_MS)),
     Property(MAX_REDELIVERY_DELAY, "redelivery_delay_max_ms", DurationValue(0, REDELIVERY_DELAY_MAX_MS)),
 )
 _FOR_SUBSCRIPTIONS_ONLY = {"dead_lettering_on_filter_exceptions"}
+_FOR_TOPICS_ONLY = {"support_ordering"}
 _OF_RECEIVING = {
     "lock_duration_ms",
     "max_delivery_count",
@@ -113,9 +115,9 @@ def _without(*fields: set[str]) -> tuple[Property, ...]:
     return tuple(prop for prop in _ALL if not any(prop.field in one for one in fields))
 
 
-QUEUE_PROPERTIES = _without(_FOR_SUBSCRIPTIONS_ONLY)
+QUEUE_PROPERTIES = _without(_FOR_SUBSCRIPTIONS_ONLY, _FOR_TOPICS_ONLY)
 TOPIC_PROPERTIES = _without(_FOR_SUBSCRIPTIONS_ONLY, _OF_RECEIVING)
-SUBSCRIPTION_PROPERTIES = _without(_OF_STORING)
+SUBSCRIPTION_PROPERTIES = _without(_OF_STORING, _FOR_TOPICS_ONLY)
 PROPERTIES = {
     EntityKind.QUEUE: QUEUE_PROPERTIES,
     EntityKind.TOPIC: TOPIC_PROPERTIES,

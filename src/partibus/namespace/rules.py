@@ -70,7 +70,7 @@ def _bound_passed(value: Constant) -> str:
     """The bound that a value is out of; empty when it is within."""
     if isinstance(value, datetime):
         try:
-            value.astimezone(UTC)
+            (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
         except OverflowError:
             return "a time that is in the years 1 to 9999 in UTC, too"
     elif isinstance(value, timedelta):

@@ -45,6 +45,7 @@ def test_a_topic_has_what_takes_messages_in_and_a_subscription_what_hands_them_o
         "UserMetadata",
         "RequiresDuplicateDetection",
         "DuplicateDetectionHistoryTimeWindow",
+        "SupportOrdering",
     ]
     assert [prop.name for prop in SUBSCRIPTION_PROPERTIES] == [
         "LockDuration",

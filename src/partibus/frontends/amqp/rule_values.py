@@ -123,7 +123,7 @@ def _write_filter(described: Filter) -> Described:
 
 def _write_constant(value: Constant) -> object:
     if isinstance(value, datetime):
-        return Timestamp((value - _EPOCH) // _MS)
+        return Timestamp(((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // _MS)
     if isinstance(value, timedelta):  # AMQP has no duration: ticks of 100 ns, as .NET counts them
         return value // timedelta(microseconds=1) * 10
     return value

@@ -68,6 +68,7 @@ _IGNORED = {
 """What only the broker knows; clients send back what they have read."""
 _TARGETS = {FORWARD_TO, FORWARD_DEAD_LETTERED_TO}
 _MAX_SIZE = "MaxSizeInMegabytes"
+_ORDERING = "SupportOrdering"
 _OWN = "Partibus"
 _VALUES = {kind: {prop.name: prop.value for prop in properties} for kind, properties in PROPERTIES.items()}
 
@@ -122,6 +123,8 @@ def description_xml(queue: Queue, counts: Counts, host: str) -> str:
             value = value and f"sb://{host}/{value}"
         elif name == _MAX_SIZE:
             value = size_shown(int(value), len(queue.partitions))
+        elif name == _ORDERING:
+            value = bool(value) and not queue.partitioned
         is_express_bound = name == EXPRESS_BOUND and queue.express_ms > 0
         if name.startswith(_OWN) and (is_express_bound or value != _DEFAULTS[queue.kind][name]):
             own.append(text_element(name, text_of(value)))

@@ -53,8 +53,7 @@ def read_constant(element: Element) -> Constant:
             case "boolean":
                 return _BOOLEANS[text.strip().lower()]
             case "dateTime":
-                date = datetime.fromisoformat(text.strip())
-                return date if date.tzinfo else date.replace(tzinfo=UTC)
+                return datetime.fromisoformat(text.strip())
             case "duration":
                 return parse_duration(text.strip()) * _MS
     except (ValueError, KeyError, OverflowError):
@@ -72,7 +71,8 @@ def write_constant(value: Constant) -> tuple[str, str]:
     if isinstance(value, float):
         return "double", _double_text(value)
     if isinstance(value, datetime):
-        return "dateTime", value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        # A time without a zone comes back without one; the filter takes it for UTC.
+        return "dateTime", (value.astimezone(UTC) if value.tzinfo else value).isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):
         return "duration", format_duration(max(value // _MS, 0))
     return "string", value
