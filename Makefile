@@ -18,13 +18,16 @@ SEED ?= 1
 SECONDS ?= 120
 FUZZ_SECONDS ?= 600
 
+# How long `make soak` runs; it begins with SEED.
+SOAK_SECONDS ?= 3600
+
 # Rows whose saboteurs `make saboteurs` runs; empty means those that are not proved.
 SABOTAGED ?=
 
 # Rows of flight data that `make demo` replays; empty means all 336,776.
 ROWS ?=
 
-.PHONY: help setup demo test check format bench chaos conformance saboteurs docs lock clean
+.PHONY: help setup demo test check format bench chaos soak conformance saboteurs docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +56,9 @@ bench: setup ## measure, and write docs/benchmarks.md
 chaos: setup ## kill brokers, clients and databases, cut connections, and check what clients saw; then fuzz each parser (SEED=7 SECONDS=300 FUZZ_SECONDS=60)
 	$(PY) -m partibus.testing.chaos $(SEED) $(SECONDS) build/chaos
 	$(PY) -m tests.robustness.fuzz $(SEED) $(FUZZ_SECONDS)
+
+soak: setup ## histories, crashes, simulations and properties with new seeds, round after round (SEED=7 SOAK_SECONDS=3600)
+	$(PY) -m tests.plugins.soak $(SEED) $(SOAK_SECONDS)
 
 # The page is written after failures too (status 1), not after a run that was cut short.
 conformance: setup $(NODE_MODULES) ## every test, then docs/conformance.md from what they showed

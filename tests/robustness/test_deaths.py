@@ -12,13 +12,15 @@ from partibus.testing.chaos import Stage, Verdict, run
 from partibus.testing.eventually import eventually
 from partibus.testing.nemesis import Nemesis
 from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
+from tests.plugins.soak import seed_of
 from tests.robustness import altered_broker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-SEED = 11
+SEED = seed_of(11)
+pytestmark = pytest.mark.seeded
 
 
 def die(points: Path, name: str, nemesis: Nemesis) -> str:

@@ -46,8 +46,15 @@ def backlog(process: BrokerProcess) -> dict[bool, str]:
     return names
 
 
-@pytest.mark.parametrize("partitioned", [False, True])
-@pytest.mark.parametrize("delete", [False, True])
+@pytest.mark.parametrize(
+    ("partitioned", "delete"),
+    [
+        (False, False),
+        (True, True),
+        pytest.param(True, False, marks=pytest.mark.soak),
+        pytest.param(False, True, marks=pytest.mark.soak),
+    ],
+)
 def test_a_reader_that_never_reads(
     broker: BrokerProcess, backlog: dict[bool, str], partitioned: bool, delete: bool
 ) -> None:

@@ -31,6 +31,7 @@ from partibus.testing.history_rules import Queues
 from partibus.testing.nemesis import Nemesis, is_well
 from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.conformance.clients.interface import Outgoing
+from tests.plugins.soak import seed_of
 from tests.robustness.machines import Machines
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def bodies_of(broker: BrokerProcess, entity: str) -> Counter[str]:
 
 def kill_in_turns(broker: BrokerProcess, history: History) -> None:
     """Each broker of a supervisor, and each third one stands still before."""
-    nemesis = Nemesis(broker, Queues(SOURCE, LAST, SOME), history, Random(3))
+    nemesis = Nemesis(broker, Queues(SOURCE, LAST, SOME), history, Random(seed_of(3)))
     for turn in range(ROUNDS * BROKERS):
         with connect(broker.connection_string) as client:
             pid = next(one.pid for one in cluster_status(client).brokers if one.id == f"broker-{turn % BROKERS}")
@@ -165,7 +166,7 @@ def kill_in_turns(broker: BrokerProcess, history: History) -> None:
 def travel(folder: Path, broker: BrokerProcess, doors: Sequence[str], hunt: Callable[[History], None]) -> None:
     """Messages on long ways during a hunt, until everything is empty. ``doors``: connection strings of brokers that
     may be lost; ``broker`` may not."""
-    history, random = History(), Random(5)
+    history, random = History(), Random(seed_of(5))
     build(broker)
     doors_in_turn = cycle(doors)
 
@@ -216,19 +217,21 @@ def travel(folder: Path, broker: BrokerProcess, doors: Sequence[str], hunt: Call
     assert mistakes([*history.operations, replace(came, sequence=came.sequence + 1)], dead)
 
 
+@pytest.mark.seeded
 @pytest.mark.row("C38", "F1")
 def test_messages_on_long_ways_while_brokers_are_killed_in_turns(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, arguments=("--brokers", str(BROKERS))) as broker:
         travel(tmp_path, broker, [broker.connection_string], partial(kill_in_turns, broker))
 
 
+@pytest.mark.soak
 @pytest.mark.row("C38", "F1")
 def test_messages_on_long_ways_while_machines_are_lost(tmp_path: Path, server: PostgreSQLServer) -> None:
     with Machines(tmp_path, server).start("a", "b", "c") as machines:
         lost = [machines.brokers[name] for name in "ab"]
 
         def hunt(history: History) -> None:
-            nemesis = Nemesis(machines.brokers["c"], Queues(SOURCE, LAST, SOME), history, Random(3))
+            nemesis = Nemesis(machines.brokers["c"], Queues(SOURCE, LAST, SOME), history, Random(seed_of(3)))
             lost[1].kill()
             pause(1)
             lost[1].start()

@@ -20,8 +20,9 @@ from partibus.testing import invariants, topic_simulation
 from partibus.testing.invariants import BrokenPromise
 from partibus.testing.simulation import CALM_CRASH_CHANCE, CALM_FAULTS, EXPRESS_BOUND_MS, Simulation
 from partibus.testing.topic_simulation import Publisher, TopicSimulation
+from tests.plugins.soak import seeds
 
-SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "10"))
+SEEDS = seeds(int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "10")))
 STEPS = 3_000
 
 
@@ -29,13 +30,13 @@ STEPS = 3_000
 @pytest.mark.timeout(0)
 def test_every_history_loses_young_messages_only() -> None:
     happened: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         simulation = Simulation(seed, EXPRESS_BOUND_MS)
         simulation.run(STEPS)
         happened["crashes"] += simulation.crashes
         happened.update(simulation.oracle.tally())
     for what, least in ENOUGH.items():
-        assert happened[what] >= least * SEEDS, f"too little of {what} to prove anything: {happened}"
+        assert happened[what] >= least * len(SEEDS), f"too little of {what} to prove anything: {happened}"
 
 
 ENOUGH = {"crashes": 0.5, "deliveries": 100, "completed": 40, "lost young": 20, "deferred": 1, "transactions done": 3}
@@ -116,7 +117,7 @@ def test_an_express_topic_loses_young_messages_only(monkeypatch: pytest.MonkeyPa
     """After a crash what was young may be in some of the subscriptions only."""
     everywhere = invariants.i20_in_all_subscriptions_or_in_none
     lost = 0
-    for seed in range(1, SEEDS + 1):
+    for seed in SEEDS:
         simulation = ExpressTopic(seed)
 
         def unless_young(name: int, copies: dict[int, bool], world: ExpressTopic = simulation) -> None:
@@ -127,4 +128,4 @@ def test_an_express_topic_loses_young_messages_only(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(Publisher, "_accepted", accepted_from_memory)
         simulation.run(STEPS)
         lost += simulation.tally()["lost young"]
-    assert lost > 5 * SEEDS, "too little was in memory to prove anything"
+    assert lost > 5 * len(SEEDS), "too little was in memory to prove anything"

@@ -29,6 +29,7 @@ from partibus.routing.store_access import StoreRoute
 from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.testing.simulated_host import SimulatedHost, Timeline
 from partibus.testing.simulated_line import SimulatedLine
+from tests.plugins.soak import seeds
 
 ROW, STORE = 7, 3
 FOR_EVER_MS = 10_000_000
@@ -321,7 +322,7 @@ def _entries(world: World) -> list[Any]:
     return MemoryStore(world.disk).load_page(subqueue_key(ROW, 0), 0, 1_000_000, 1 << 40)
 
 
-SEEDS = range(30)
+SEEDS = seeds(30)
 
 
 def play_all() -> None:

@@ -37,8 +37,9 @@ from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.faulty import FaultSource
 from partibus.testing.invariants import BrokenPromise
 from partibus.testing.simulation import Simulation
+from tests.plugins.soak import seeds
 
-SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "50"))
+SEEDS = seeds(int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "20")))
 STEPS = 3_000
 CANARY_SEEDS = range(1, 60)
 
@@ -47,7 +48,7 @@ CANARY_SEEDS = range(1, 60)
 @pytest.mark.timeout(0)
 def test_every_history_keeps_what_was_promised() -> None:
     happened: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         simulation = Simulation(seed)
         simulation.run(STEPS)
         happened["crashes"] += simulation.crashes
@@ -55,7 +56,7 @@ def test_every_history_keeps_what_was_promised() -> None:
         happened.update(simulation.oracle.tally())
         happened.update(simulation.went_cold)
     for what, least in ENOUGH.items():
-        assert happened[what] >= least * SEEDS, f"too little of {what} to prove anything: {happened}"
+        assert happened[what] >= least * len(SEEDS), f"too little of {what} to prove anything: {happened}"
     assert happened >= Counter(("refused", "forgotten", "torn", "unanswered", "unsynced", "load_fails"))
 
 
@@ -295,12 +296,23 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
 }
 
 
+FIRST = {
+    "drops lock rows": 5,
+    "forgets session states": 9,
+    "a page behind a dropped window is read too early": 10,
+    "forgets ids when the window changes": 13,
+    "hands out what has expired": 17,
+    "sees too many duplicates": 23,
+}
+"""The seed to begin with, where that of the first history that shows a bug is known: nine tenths of the work."""
+
+
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, planted, complaint = PLANTED[bug]
     monkeypatch.setattr(owner, name, planted)
     with pytest.raises(BrokenPromise, match=rf"(?s)({complaint}).*seed \d+.*--seed \d+ --steps {STEPS}"):
-        run_all(CANARY_SEEDS)
+        run_all(CANARY_SEEDS[FIRST.get(bug, 1) - 1 :])
 
 
 def test_store_that_failed_is_used_again() -> None:

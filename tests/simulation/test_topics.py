@@ -25,9 +25,10 @@ from partibus.partition.runtime.commit_queue import CommitQueue
 from partibus.store.tables import Tables
 from partibus.testing.invariants import BrokenPromise
 from partibus.testing.topic_simulation import TopicSimulation
+from tests.plugins.soak import seeds
 from tests.simulation.test_simulation import waits_for_nothing
 
-SEEDS = int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "25"))
+SEEDS = seeds(int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "12")))
 STEPS = 2_000
 CANARY_SEEDS = range(1, 60)
 ENOUGH = {
@@ -50,7 +51,7 @@ ENOUGH = {
 @pytest.mark.timeout(0)
 def test_every_history_of_a_topic_keeps_what_was_promised() -> None:
     happened: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         simulation = TopicSimulation(seed)
         simulation.run(STEPS)
         happened["crashes"] += simulation.crashes
@@ -58,7 +59,7 @@ def test_every_history_of_a_topic_keeps_what_was_promised() -> None:
         happened.update(simulation.tally())
         happened.update(simulation.went_cold)
     for what, least in ENOUGH.items():
-        assert happened[what] >= least * SEEDS, f"too little of {what} to prove anything: {happened}"
+        assert happened[what] >= least * len(SEEDS), f"too little of {what} to prove anything: {happened}"
     assert happened >= Counter(("refused", "forgotten", "torn", "unanswered", "unsynced", "load_fails"))
 
 

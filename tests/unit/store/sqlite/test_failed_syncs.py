@@ -11,6 +11,7 @@ import pytest
 
 from partibus.partition.protocol.ports import StoreError
 from tests.contract.stores import enqueued, positions
+from tests.plugins.soak import seed_of
 from tests.unit.store.sqlite.lossy_disk import DATABASE, LOG, LossyDisk, disk, library
 from tests.unit.store.sqlite.places import open_store
 
@@ -45,10 +46,11 @@ def test_a_process_that_starts_after_a_failed_sync_trusts_no_log_of_the_cache(di
     assert set(found_on(disk.lose_power())) - {3} == {1, 2, 4}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
 def test_failed_syncs_at_any_moment_lose_nothing_that_was_acknowledged(disk: LossyDisk, seed: int) -> None:
     """Of the log and of the database, in commits, checkpoints, closes and openings, over three runs of a process."""
-    run_and_check(disk, seed)
+    run_and_check(disk, seed_of(seed))
 
 
 def run_and_check(disk: LossyDisk, seed: int, *planted: str) -> None:

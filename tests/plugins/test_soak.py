@@ -1,0 +1,76 @@
+"""What `make test` leaves out, what a soak runs, and how it ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.plugins import soak
+
+PROJECT = Path(__file__).parents[2]
+
+SAMPLE = """
+import pytest
+from tests.plugins.soak import seed_of, seeds
+
+@pytest.mark.soak
+def test_long(): pass
+
+@pytest.mark.seeded
+def test_random(): assert (seed_of(5), seeds(2)) == EXPECTED
+
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_cases(n): pass
+
+def test_other(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "expected", "names"),
+    [
+        (None, "(5, range(2))", ["test_random", "test_cases[1]", "test_other"]),
+        ("7", "(7005, range(700000, 700010))", ["test_long", "test_random", "test_cases[2]"]),
+    ],
+    ids=["make test", "make soak"],
+)
+def test_the_long_and_the_random_are_for_a_soak(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, seed: str | None, expected: str, names: list[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv(soak.VARIABLE, raising=False)
+    if seed is not None:
+        monkeypatch.setenv(soak.VARIABLE, seed)
+    pytester.makeini("[pytest]\naddopts = -p tests.plugins.soak\nmarkers =\n    soak: x\n    seeded: x")
+    pytester.makepyfile(SAMPLE.replace("EXPECTED", expected))
+    run = pytester.runpytest_subprocess("-v")
+    run.assert_outcomes(passed=len(names), deselected=5 - len(names))
+    run.stdout.fnmatch_lines([f"*::{name.replace('[', '[[]')} PASSED*" for name in names])
+
+
+def python(code: str) -> tuple[str, ...]:
+    return sys.executable, "-c", code
+
+
+def test_a_failure_ends_a_soak_with_the_command_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = f"import os; raise SystemExit(int(os.environ['{soak.VARIABLE}']) == 9)"
+    monkeypatch.setattr(soak, "commands", lambda seed, folder: [python(code)])
+    assert soak.main(["8", "300"]) == 1
+    said = capfd.readouterr().out
+    assert "round with seed 8\n" in said
+    assert f"round with seed 9 failed with status 1; again with\n{soak.VARIABLE}=9 " in said
+
+
+def test_a_soak_ends_when_its_time_is_over() -> None:
+    code = "import signal, time; signal.signal(signal.SIGINT, lambda *_: exit(3)); time.sleep(300)"
+    began_s = time.monotonic()
+    assert soak.run_until(began_s, python(code), {}) is None
+    assert soak.run_until(began_s + 300, python("import os; exit(os.environ['X'] == '1')"), {"X": "1"}) == 1
+    assert soak.main(["1", "0"]) == 0
+    assert soak.main([]) == 2
