@@ -54,7 +54,7 @@ bench: setup ## measure, and write docs/benchmarks.md
 	$(PY) -m bench
 
 chaos: setup ## kill brokers, clients and databases, cut connections, and check what clients saw; then fuzz each parser (SEED=7 SECONDS=300 FUZZ_SECONDS=60)
-	$(PY) -m partibus.testing.chaos $(SEED) $(SECONDS) build/chaos
+	$(PY) -m tests.kit.chaos $(SEED) $(SECONDS) build/chaos
 	$(PY) -m tests.robustness.fuzz $(SEED) $(FUZZ_SECONDS)
 
 soak: setup ## histories, crashes, simulations and properties with new seeds, round after round (SEED=7 SOAK_SECONDS=3600)

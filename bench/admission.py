@@ -15,7 +15,7 @@ from partibus.bench.temporary import TemporaryBroker
 from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.namespace.connection_string import parse_connection_string
-from partibus.testing.issuer import Issuer
+from tests.kit.issuer import Issuer
 
 ROUNDS = 5
 CONNECTIONS = 300

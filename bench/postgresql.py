@@ -28,7 +28,7 @@ from partibus.bench.temporary import TemporaryBroker
 from partibus.partition.protocol.ports import Writes
 from partibus.store.owner import Owner
 from partibus.store.postgresql import PostgreSQLStore, parse_address
-from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.kit.postgresql_server import PostgreSQLServer
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "bench" / "postgresql"

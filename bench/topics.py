@@ -27,7 +27,7 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.sqlite.owner import Owner
 from partibus.store.sqlite.store import SQLiteStore
-from partibus.testing.simulated_topic import SimulatedFanOut, SimulatedSubscribers, everything
+from tests.kit.simulated_topic import SimulatedFanOut, SimulatedSubscribers, everything
 
 BATCH = 100
 BODY = pack(properties=bytes(40), rest=b"\x00\x53\x75\xb0\x00\x00\x04\x00" + os.urandom(1024))

@@ -9,9 +9,9 @@ from typing import cast
 from partibus.client import connect
 from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.reached import connections_of
 from tests.conformance.clients.interface import ServiceBusClient, Session
 from tests.conformance.conftest import LIBRARIES
+from tests.kit.reached import connections_of
 
 TRIES = 60
 """The kernel deals connections out by chance: one of two brokers gets none of so many in one run of 10^18."""

@@ -12,7 +12,6 @@ from partibus.client import connect
 from partibus.client.policies import Policies
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import eventually
 from tests.conformance.clients.interface import (
     QUIET_S,
     WAIT_S,
@@ -23,6 +22,7 @@ from tests.conformance.clients.interface import (
     receive_all,
 )
 from tests.conformance.conftest import LIBRARIES
+from tests.kit.eventually import eventually
 
 # The libraries leave the sockets of refused connections to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.admin import Http, entry
+from tests.kit.eventually import EVENTUALLY_S
 
 QUEUE = "QueueDescription"
 

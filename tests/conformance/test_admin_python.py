@@ -28,8 +28,8 @@ from azure.servicebus.management import (
 )
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.admin import python_admin
+from tests.kit.eventually import EVENTUALLY_S
 
 Admin = Any
 """The client: its types say of every property that it may be missing."""

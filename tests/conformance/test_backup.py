@@ -14,9 +14,9 @@ from partibus.client import OutgoingMessage, connect
 from partibus.client.entities import Entities
 from partibus.store.backup import LIST, read_backup, store_file
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.eventually import eventually
 from tests.conformance.clients.interface import DEAD_LETTER, Outgoing, Received, peek_all, receive_all
 from tests.conformance.clients.python_sync import PythonSync
+from tests.kit.eventually import eventually
 
 MakeQueue = Callable[..., str]
 CLOCK = "manual"

@@ -28,11 +28,11 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.eventually import EVENTUALLY_S, eventually
-from partibus.testing.reached import connections_of
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, Trouble, receive_all
 from tests.conformance.conftest import LIBRARIES
 from tests.conformance.several import all_well, connections, is_running, pids, status
+from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.reached import connections_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 """The Python library leaves the sockets of broken connections to the garbage collector, which warns."""

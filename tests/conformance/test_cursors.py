@@ -22,7 +22,6 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     ClientTrouble,
@@ -32,6 +31,7 @@ from tests.conformance.clients.interface import (
     receive_all,
 )
 from tests.conformance.clients.python_sync import PythonSync
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 CLOCK = "manual"
 PAIRED = True

@@ -14,7 +14,7 @@ from partibus.client.namespaces import Namespaces
 from partibus.client.policies import Policies
 from partibus.namespace.access import EMULATOR_KEY
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 
 UPGRADE = {
     "Connection": "Upgrade",

@@ -17,7 +17,6 @@ from azure.servicebus import AutoLockRenewer, ServiceBusMessage, exceptions
 from azure.servicebus import ServiceBusClient as AzureClient
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.azure_python import OPTIONS
 from tests.conformance.clients.interface import (
     ClientTrouble,
@@ -28,6 +27,7 @@ from tests.conformance.clients.interface import (
 )
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 MakeQueue = Callable[..., str]
 MESSAGE = Outgoing(b"x")

@@ -23,7 +23,6 @@ from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.azure_python import to_time
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
@@ -38,6 +37,7 @@ from tests.conformance.clients.interface import (
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import CountMessages
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 """The Python library leaves the sockets of broken connections to the garbage collector, which warns."""

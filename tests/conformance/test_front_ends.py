@@ -17,8 +17,8 @@ from partibus.client.errors import Busy, SendFailed
 from partibus.client.fault_injections import FaultInjections
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
-from partibus.testing.reached import connections_of
+from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.reached import connections_of
 
 PARTITIONS = 16
 CONNECTIONS = 19

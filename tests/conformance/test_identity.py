@@ -19,8 +19,8 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from partibus.client import OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
-from partibus.testing.issuer import Issuer
+from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.issuer import Issuer
 
 OWNER, SENDER, RECEIVER = (f"Azure Service Bus Data {name}" for name in ("Owner", "Sender", "Receiver"))
 ISSUER = Issuer()

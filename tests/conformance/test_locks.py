@@ -10,7 +10,6 @@ from azure.servicebus import AutoLockRenewer, ServiceBusReceivedMessage, Service
 from azure.servicebus.exceptions import MessageLockLostError
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import eventually
 from tests.conformance.clients.azure_python import to_ms
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
@@ -25,6 +24,7 @@ from tests.conformance.clients.interface import (
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import Clients, CountMessages
+from tests.kit.eventually import eventually
 
 CLOCK = "manual"
 PAIRED = True

@@ -24,7 +24,6 @@ from partibus.client.errors import Busy, InvalidRequest, NotFound, TimedOut
 from partibus.client.fault_injections import FaultInjections
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import eventually
 from tests.conformance.clients.interface import (
     QUIET_S,
     Client,
@@ -37,6 +36,7 @@ from tests.conformance.clients.interface import (
     receive_all,
 )
 from tests.conformance.clients.python_sync import PythonSync
+from tests.kit.eventually import eventually
 
 MakeQueue = Callable[..., str]
 PARTITIONS = 16

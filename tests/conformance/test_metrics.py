@@ -30,7 +30,7 @@ from partibus.frontends.rest.metrics import Snapshot, Told, blocks
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 
 GUIDE = Path(__file__).parents[2] / "docs" / "metrics.md"
 STORES = 16

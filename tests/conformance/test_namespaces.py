@@ -36,8 +36,8 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.conftest import BROKERS
+from tests.kit.eventually import EVENTUALLY_S
 
 FLAG = ";UseDevelopmentEmulator=true"
 

@@ -17,8 +17,8 @@ from schemathesis.specs.openapi.checks import status_code_conformance
 from partibus.frontends.rest.data.send import BATCH_TYPE
 from partibus.frontends.rest.openapi import PATH, describe
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.admin import Http, entry
+from tests.kit.eventually import EVENTUALLY_S
 
 SCHEMA = schemathesis.openapi.from_dict(describe())
 KNOWN = {"entity": "fuzzed", "topic": "fuzzed-topic", "subscription": "s", "rule": "$Default"}

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import pytest
 
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     Client,
@@ -23,6 +22,7 @@ from tests.conformance.clients.interface import (
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import Clients, CountMessages
+from tests.kit.eventually import EVENTUALLY_S
 
 MakeQueue = Callable[..., str]
 PARTITIONS = 16

@@ -23,11 +23,11 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.interface import Outgoing, ServiceBusClient
 from tests.conformance.conftest import LIBRARIES
 from tests.conformance.several import Holder, Leaving, all_well, status
 from tests.conformance.test_metrics import Metrics
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 

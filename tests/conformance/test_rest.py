@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.admin import Answer, Http, entry
 from tests.conformance.clients.interface import Outgoing, receive_all
 from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import CountMessages
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 CLOCK = "manual"
 MakeQueue = Callable[..., str]

@@ -16,7 +16,6 @@ from typing import cast
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
     QUIET_S,
@@ -28,6 +27,7 @@ from tests.conformance.clients.interface import (
     receive_all,
 )
 from tests.conformance.conftest import LIBRARIES
+from tests.kit.eventually import EVENTUALLY_S
 
 # The Python library leaves sockets of broken connections to the collector, which comes when it likes.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

@@ -18,9 +18,9 @@ import pytest
 from partibus.client import OutgoingMessage, connect
 from partibus.namespace.access import EMULATOR_KEY
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, Trouble, receive_all
 from tests.conformance.conftest import LIBRARIES
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 
 def config(*queues: dict[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from typing import cast
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import eventually
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, ServiceBusClient, Trouble
 from tests.conformance.conftest import LIBRARIES
 from tests.conformance.several import Holder, Leaving, all_well, status
+from tests.kit.eventually import eventually
 
 # Python clients leave the sockets of a killed broker to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

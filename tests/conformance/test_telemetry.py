@@ -28,7 +28,7 @@ from partibus.client.errors import TimedOut
 from partibus.client.receiver import NEXT_SESSION, RELEASE
 from partibus.routing.slots import partition_for_slot, slot_for_key
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.eventually import EVENTUALLY_S, eventually
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 FULL = ("--telemetry", "full", "--telemetry-roll", "300ms")
 Row: TypeAlias = dict[str, Any]

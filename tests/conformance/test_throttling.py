@@ -21,10 +21,10 @@ from partibus.client.messages import OutgoingMessage
 from partibus.client.namespaces import Namespaces
 from partibus.client.sender import Sender
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.admin import Http, entry
 from tests.conformance.several import all_well, pids, status
 from tests.conformance.test_metrics import Metrics
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 CREDITS = 1_000
 MESSAGES = 5_000

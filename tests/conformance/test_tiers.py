@@ -21,7 +21,7 @@ from partibus.client.errors import ClientError, InvalidRequest
 from partibus.client.namespaces import Namespaces
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -21,7 +21,6 @@ from azure.servicebus import TransportType
 from partibus.client import OutgoingMessage, connect
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerFailed, BrokerProcess, run_to_the_end
-from partibus.testing.eventually import EVENTUALLY_S, eventually
 from tests.conformance.clients.interface import (
     Client,
     ClientTrouble,
@@ -33,6 +32,7 @@ from tests.conformance.clients.interface import (
 from tests.conformance.clients.javascript import JavaScriptServiceBus, Rhea
 from tests.conformance.clients.python_asyncio import PythonAsyncio
 from tests.conformance.clients.python_sync import PythonSync
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 # What the library for asyncio tells its own HTTP library, for websockets without TLS.
 pytestmark = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")

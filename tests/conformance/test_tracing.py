@@ -21,7 +21,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 
 
 class Collector:

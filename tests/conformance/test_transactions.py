@@ -13,9 +13,9 @@ import pytest
 from partibus.client import connect as open_client
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import eventually
 from tests.conformance.clients.interface import Outgoing, receive_all
 from tests.conformance.clients.python_sync import PythonSync
+from tests.kit.eventually import eventually
 
 if TYPE_CHECKING:
     from tests.conformance.clients.proton_transactions import TransactionalProton

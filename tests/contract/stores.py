@@ -14,7 +14,7 @@ from partibus.store.owner import Owner
 from partibus.store.postgresql import Address, PostgreSQLStore, parse_address
 from partibus.store.postgresql.catalog import CatalogSchema, prepare_catalog
 from partibus.store.sqlite import SQLiteStore, StoreSettings
-from partibus.testing.postgresql_server import new_schema, shared_server
+from tests.kit.postgresql_server import new_schema, shared_server
 
 Opener = Callable[[], Store]
 """Opens the store of one place; again and again, with the rows that are there."""

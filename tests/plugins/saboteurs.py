@@ -48,8 +48,8 @@ BUILD = PROJECT / "build" / "saboteurs"
 
 CONTROL = "tests/conformance/test_serve.py::test_health_says_200_and_each_store"
 """The test that every saboteur leaves intact: a product that does not start proves nothing."""
-IMPATIENT = ("partibus/testing/eventually.py", "PATIENCE_S = 90.0", "PATIENCE_S = 10.0")
-"""Edit of every copy: its tests are expected to wait in vain."""
+EVENTUALLY_S = 10
+"""How long tests wait for a condition (`tests.kit.eventually`): they are expected to wait in vain."""
 TEST_TIMEOUT_S = 60
 ROW_TIMEOUT_S = 900
 
@@ -173,8 +173,7 @@ def prove(saboteur: Saboteur, workers: int) -> Proof:
     tree = BUILD / saboteur.row
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(PROJECT / "src", tree, ignore=shutil.ignore_patterns("__pycache__"))
-    file, find, replace = IMPATIENT
-    apply([{"file": file, "find": find, "replace": replace}, *saboteur.edits], tree)
+    apply(saboteur.edits, tree)
     if _pytest(tree, 0, CONTROL):
         raise RuntimeError(f"row {saboteur.row}: {CONTROL} fails too; a saboteur breaks one capability, not the start")
     report = BUILD / f"{saboteur.row}.json"
@@ -198,7 +197,11 @@ def judge(saboteur: Saboteur, results: Mapping[str, Result]) -> Proof:
 
 def _pytest(tree: Path, workers: int, *arguments: str) -> int:
     """Run tests of this project against the product in `tree`; returns pytest's status."""
-    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PARTIBUS_EVENTUALLY_S": str(EVENTUALLY_S),
+    }
     spread = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"] if workers else []
     limits = ["-p", "no:cacheprovider", "--tb=line", "--timeout", str(TEST_TIMEOUT_S)]
     BUILD.mkdir(parents=True, exist_ok=True)

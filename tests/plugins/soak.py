@@ -71,7 +71,7 @@ def commands(seed: int, folder: Path) -> list[tuple[str, ...]]:
             python, "-m", "pytest", "-q", "-x", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider",
             f"--hypothesis-seed={seed}", "tests",
         ),
-        (python, "-m", "partibus.testing.chaos", str(seed), "60", str(folder / "chaos")),
+        (python, "-m", "tests.kit.chaos", str(seed), "60", str(folder / "chaos")),
         (python, "-m", "tests.robustness.fuzz", str(seed), str(FUZZ_SECONDS)),
     ]  # fmt: skip
 

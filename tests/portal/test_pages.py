@@ -14,8 +14,8 @@ from partibus.client.fault_injections import FaultInjections
 from partibus.client.namespaces import Namespaces
 from partibus.client.rules import RuleInfo, Rules
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import eventually
 from tests.conformance.clients.admin import Http
+from tests.kit.eventually import eventually
 from tests.portal.browser import Browser
 from tests.portal.conftest import SignIn
 

@@ -21,7 +21,7 @@ from partibus.namespace.durations import UNLIMITED_FROM_MS, UNLIMITED_MS, UNLIMI
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.properties import PROPERTIES, options_of
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The partition machine in lock-step with the reference model, with small windows and crashes at commit boundaries.
 
-`partibus.testing.lockstep` checks every step; the rules here only choose what happens next. PARTIBUS_PROPERTY_EXAMPLES
+`tests.kit.lockstep` checks every step; the rules here only choose what happens next. PARTIBUS_PROPERTY_EXAMPLES
 multiplies the number of histories: ``PARTIBUS_PROPERTY_EXAMPLES=50 pytest tests/property/test_partition_machine.py``.
 """
 
@@ -30,9 +30,9 @@ from partibus.partition.protocol.commands import LockToken, Outcome
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryStore
-from partibus.testing.cursor_model import CursorState
-from partibus.testing.lockstep import ROW, Lockstep
-from partibus.testing.model import DEFERRED, LOCKED, READY, SCHEDULED
+from tests.kit.cursor_model import CursorState
+from tests.kit.lockstep import ROW, Lockstep
+from tests.kit.model import DEFERRED, LOCKED, READY, SCHEDULED
 
 pytestmark = pytest.mark.timeout(420)  # a failure is shrunk for up to five minutes
 TIMES = int(os.environ.get("PARTIBUS_PROPERTY_EXAMPLES", "1"))

@@ -1,6 +1,6 @@
 """A topic's partition and its subscriptions' in lock-step with their models, with crashes at commit boundaries.
 
-`partibus.testing.topic_lockstep` checks every step; the rules here only choose what happens next.
+`tests.kit.topic_lockstep` checks every step; the rules here only choose what happens next.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryStore
 from partibus.store.tables import Tables
-from partibus.testing.invariants import name_in
-from partibus.testing.model import LOCKED
-from partibus.testing.topic_lockstep import TopicLockstep
+from tests.kit.invariants import name_in
+from tests.kit.model import LOCKED
+from tests.kit.topic_lockstep import TopicLockstep
 from tests.simulation.test_topics import always_kept, forgets_one, never_shared, takes_all_with_it
 
 pytestmark = pytest.mark.timeout(420)  # a failure is shrunk for up to five minutes

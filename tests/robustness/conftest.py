@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.postgresql_server import PostgreSQLServer, shared_server
+from tests.kit.postgresql_server import PostgreSQLServer, shared_server
 from tests.robustness.raw import MIB, check_serves, forget_peak, rss_bytes
 
 GROWTH_MAX = 150 * MIB

@@ -12,8 +12,8 @@ import psycopg
 from partibus.client import Client, connect
 from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
-from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
+from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 
 
 class Machines:

@@ -14,7 +14,7 @@ from partibus.amqp.frames import AMQP_HEADER, HEADER, SASL_FRAME, SASL_HEADER, f
 from partibus.client import OutgoingMessage, connect
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 
 MIB = 1 << 20
 

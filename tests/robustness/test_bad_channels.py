@@ -13,9 +13,9 @@ import pytest
 
 from partibus.client import ClientError, connect
 from partibus.routing.slots import partition_for_key
-from partibus.testing.eventually import EVENTUALLY_S
-from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.fault_proxy import FaultProxy
+from tests.kit.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 from tests.robustness.ways import KEYS, LOST_S, drained, message
 

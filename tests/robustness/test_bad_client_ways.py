@@ -12,8 +12,8 @@ from azure.servicebus import ServiceBusMessage
 from partibus.client import ClientError, connect
 from partibus.client.errors import ConnectionLost, TimedOut
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
-from partibus.testing.fault_proxy import FaultProxy
+from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.fault_proxy import FaultProxy
 from tests.robustness.raw import check_serves
 from tests.robustness.ways import (
     KEYS,

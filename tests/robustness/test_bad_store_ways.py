@@ -15,9 +15,9 @@ import pytest
 from partibus.client import ClientError
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
-from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
+from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.fault_proxy import FaultProxy
+from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import (
     DISTANT,
     KEYS,

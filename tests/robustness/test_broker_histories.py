@@ -10,10 +10,10 @@ import pytest
 
 from partibus.client.driver import LinkOwner
 from partibus.client.errors import Busy, ConnectionLost, LockLost, SendFailed, TimedOut
-from partibus.testing.chaos import QUEUES, UNAVAILABLE_MAX_MS, Stage, run
-from partibus.testing.history import History, Kind, Operation, Outcome, outcome_of, read_history
-from partibus.testing.history_rules import check, forgotten_locks
-from partibus.testing.nemesis import Nemesis
+from tests.kit.chaos import QUEUES, UNAVAILABLE_MAX_MS, Stage, run
+from tests.kit.history import History, Kind, Operation, Outcome, outcome_of, read_history
+from tests.kit.history_rules import check, forgotten_locks
+from tests.kit.nemesis import Nemesis
 
 if TYPE_CHECKING:
     from pathlib import Path

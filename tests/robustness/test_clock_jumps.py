@@ -15,7 +15,7 @@ import pytest
 
 from partibus.client import connect
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 from tests.robustness import altered_broker
 from tests.robustness.ways import KEYS, client_of, drained, message, number_of
 

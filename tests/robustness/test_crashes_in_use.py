@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.interface import (
     ClientTrouble,
     Outgoing,
@@ -24,6 +23,7 @@ from tests.conformance.clients.interface import (
 )
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
+from tests.kit.eventually import EVENTUALLY_S
 
 HOUR_MS = 3_600_000
 DEFERRING, SCHEDULING, UNIQUE, SESSIONS = "deferring", "scheduling", "unique", "sessions"

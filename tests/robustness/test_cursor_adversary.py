@@ -22,8 +22,8 @@ from partibus.client.ranges import CursorState, Frame, RangeClient, open_ranges
 from partibus.client.receiver import ABANDON, NEXT_SESSION, dead_letter
 from partibus.message import StoredMessage
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.eventually import EVENTUALLY_S, eventually, pause
-from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
+from tests.kit.eventually import EVENTUALLY_S, eventually, pause
+from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 
 LEASE_MS = 600_000
 KEYS, SESSIONS = 40, 8

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partibus.testing.chaos import Stage, Verdict, run
-from partibus.testing.eventually import eventually
-from partibus.testing.nemesis import Nemesis
-from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
+from tests.kit.chaos import Stage, Verdict, run
+from tests.kit.eventually import eventually
+from tests.kit.nemesis import Nemesis
+from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 from tests.plugins.soak import seed_of
 from tests.robustness import altered_broker
 

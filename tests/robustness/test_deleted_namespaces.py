@@ -18,8 +18,8 @@ from partibus.client.fault_injections import FaultInjections
 from partibus.client.namespaces import NamespaceInfo, Namespaces, host_of
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import eventually
-from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.kit.eventually import eventually
+from tests.kit.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 
 MESSAGES = 800

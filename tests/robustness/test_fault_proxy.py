@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from partibus.testing.eventually import EVENTUALLY_S, eventually
-from partibus.testing.fault_proxy import FaultProxy, Place
+from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.fault_proxy import FaultProxy, Place
 
 
 class Echo:

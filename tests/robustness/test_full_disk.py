@@ -13,7 +13,7 @@ import pytest
 
 from partibus.client import ClientError, OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
+from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.robustness.ways import client_of, drained, message
 
 DISK = "160m"

@@ -23,7 +23,7 @@ from partibus.amqp.section_encoding import (
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.client import ClientError, OutgoingMessage, connect, dead_letter
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 from tests.robustness.raw import MIB, RawPeer, flow, transfer
 
 RECEIVERS_MAX = 5_000

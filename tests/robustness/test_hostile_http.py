@@ -24,8 +24,8 @@ from partibus.clock import SystemClock
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.admin import Http, entry
+from tests.kit.eventually import EVENTUALLY_S
 from tests.robustness.raw import MIB, RawPeer, transfer
 
 BATCH = "application/vnd.microsoft.servicebus.json"

@@ -11,8 +11,8 @@ from partibus.amqp.codec.types import Char, Decimal128, Described, Int, Symbol, 
 from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_properties
 from partibus.client import ClientError, connect
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.admin import Http, entry
+from tests.kit.eventually import EVENTUALLY_S
 
 SUBSCRIPTION = "topic/Subscriptions/all"
 RULE = "RuleDescription"

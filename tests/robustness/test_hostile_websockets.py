@@ -16,7 +16,7 @@ from partibus.amqp.frames import AMQP_HEADER, SASL_HEADER, frame
 from partibus.amqp.section_encoding import encode_data
 from partibus.client import OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 from tests.robustness.raw import MIB, check_serves, transfer
 from tests.robustness.websocket import WebsocketPeer
 

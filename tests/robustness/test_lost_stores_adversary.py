@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from partibus.client.errors import ClientError
-from partibus.testing.eventually import eventually
-from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.kit.eventually import eventually
+from tests.kit.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 from tests.robustness.ways import KEYS, drained, message
 

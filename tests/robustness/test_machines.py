@@ -24,9 +24,9 @@ from partibus.client.errors import Busy, SendFailed
 from partibus.client.namespaces import Namespaces
 from partibus.client.rules import RuleInfo, Rules
 from partibus.namespace.connection_string import parse_connection_string
-from partibus.testing.eventually import EVENTUALLY_S, eventually
-from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.conformance.test_metrics import Metrics
+from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 from tests.robustness.ways import drained
 

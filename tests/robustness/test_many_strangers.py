@@ -11,7 +11,7 @@ import pytest
 
 from partibus.client import OutgoingMessage, connect
 from partibus.testing.broker_process import COMMAND, BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 FILES = 300
 STRANGERS = 320

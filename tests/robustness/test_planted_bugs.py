@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partibus.store.postgresql.settings import DEFAULTS
-from partibus.testing.chaos import QUEUES, Stage, Verdict, run
-from partibus.testing.eventually import EVENTUALLY_S, eventually, pause
-from partibus.testing.nemesis import Nemesis
-from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
+from tests.kit.chaos import QUEUES, Stage, Verdict, run
+from tests.kit.eventually import EVENTUALLY_S, eventually, pause
+from tests.kit.nemesis import Nemesis
+from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 from tests.plugins.soak import seed_of
 from tests.robustness import altered_broker
 

@@ -17,9 +17,9 @@ from partibus.cli.main import main
 from partibus.client import ClientError
 from partibus.store.postgresql.registry import LEASE_S
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually, pause
-from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
+from tests.kit.eventually import EVENTUALLY_S, eventually, pause
+from tests.kit.fault_proxy import FaultProxy
+from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import (
     KEYS,
     broker_with_distant_stores,

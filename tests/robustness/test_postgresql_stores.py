@@ -11,8 +11,8 @@ import pytest
 
 from partibus.client import ClientError
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
-from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
+from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import KEYS, client_of, drained, message, number_of
 
 

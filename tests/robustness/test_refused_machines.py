@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.postgresql_server import PostgreSQLServer
+from tests.kit.postgresql_server import PostgreSQLServer
 from tests.robustness import altered_broker
 from tests.robustness.machines import Machines
 

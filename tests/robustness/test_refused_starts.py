@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 from tests.robustness.raw import check_serves
 
 

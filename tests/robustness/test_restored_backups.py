@@ -22,7 +22,7 @@ from partibus.client.sinks import open_sink
 from partibus.store.backup import store_file
 from partibus.store.sqlite.directory import store_id
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import eventually
+from tests.kit.eventually import eventually
 from tests.plugins.soak import ROUND
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.seeded]

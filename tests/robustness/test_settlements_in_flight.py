@@ -18,8 +18,8 @@ from partibus.client.messages import IncomingMessage
 from partibus.client.receiver import Receiver, dead_letter
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
-from partibus.testing.reached import connections_of
+from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.reached import connections_of
 from tests.robustness import altered_broker
 
 CLIENTS = 12

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partibus.testing.chaos import QUEUES, Stage, run
-from partibus.testing.eventually import eventually
-from partibus.testing.history import Kind
-from partibus.testing.nemesis import Nemesis
-from partibus.testing.nemesis_database import Pair
+from tests.kit.chaos import QUEUES, Stage, run
+from tests.kit.eventually import eventually
+from tests.kit.history import Kind
+from tests.kit.nemesis import Nemesis
+from tests.kit.nemesis_database import Pair
 from tests.plugins.soak import seed_of
 
 if TYPE_CHECKING:

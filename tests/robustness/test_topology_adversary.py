@@ -24,13 +24,13 @@ from partibus.client.rules import RuleInfo, Rules
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.store.postgresql.registry import LEASE_S
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import eventually, pause
-from partibus.testing.history import History, Kind, Outcome, outcome_of
-from partibus.testing.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
-from partibus.testing.history_rules import Queues
-from partibus.testing.nemesis import Nemesis, is_well
-from partibus.testing.postgresql_server import PostgreSQLServer
 from tests.conformance.clients.interface import Outgoing
+from tests.kit.eventually import eventually, pause
+from tests.kit.history import History, Kind, Outcome, outcome_of
+from tests.kit.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
+from tests.kit.history_rules import Queues
+from tests.kit.nemesis import Nemesis, is_well
+from tests.kit.postgresql_server import PostgreSQLServer
 from tests.plugins.soak import seed_of
 from tests.robustness.machines import Machines
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from partibus.client import Client, IncomingMessage, Receiver
-    from partibus.testing.history import Operation
     from tests.conformance.clients.proton_transactions import TransactionalProton
+    from tests.kit.history import Operation
 
 SOURCE, HUB, LAST, DEAD, STEPS = "source", "hub", "last", "dead", "steps"
 PASSING, SESSIONS, SOME = (f"{HUB}/Subscriptions/{name}" for name in ("passing", "sessions", "some"))

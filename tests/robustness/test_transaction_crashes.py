@@ -18,8 +18,8 @@ from partibus.client import OutgoingMessage
 from partibus.client import connect as open_client
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.interface import Outgoing
+from tests.kit.eventually import EVENTUALLY_S
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("proton") is None,

@@ -11,9 +11,9 @@ from urllib.request import urlopen
 
 from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
-from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.postgresql_server import PostgreSQLServer, new_schema
+from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.fault_proxy import FaultProxy
+from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 
 KEYS = [f"key-{number}" for number in range(64)]
 NEAR, DISTANT = 10, 6

@@ -13,7 +13,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 from tests.robustness.raw import RawPeer
 
 

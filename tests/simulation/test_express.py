@@ -16,10 +16,10 @@ from partibus.partition.core.express import Express
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime import commits
 from partibus.partition.runtime.slot import Slot
-from partibus.testing import invariants, topic_simulation
-from partibus.testing.invariants import BrokenPromise
-from partibus.testing.simulation import CALM_CRASH_CHANCE, CALM_FAULTS, EXPRESS_BOUND_MS, Simulation
-from partibus.testing.topic_simulation import Publisher, TopicSimulation
+from tests.kit import invariants, topic_simulation
+from tests.kit.invariants import BrokenPromise
+from tests.kit.simulation import CALM_CRASH_CHANCE, CALM_FAULTS, EXPRESS_BOUND_MS, Simulation
+from tests.kit.topic_simulation import Publisher, TopicSimulation
 from tests.plugins.soak import seeds
 
 SEEDS = seeds(int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "10")))

@@ -31,8 +31,8 @@ from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import Writes
 from partibus.partition.runtime import commits
 from partibus.store.memory import MemoryDisk
-from partibus.testing.forwarding_simulation import STEPS, ForwardingSimulation
-from partibus.testing.invariants import BrokenPromise
+from tests.kit.forwarding_simulation import STEPS, ForwardingSimulation
+from tests.kit.invariants import BrokenPromise
 from tests.plugins.soak import seeds
 
 SEEDS = seeds(int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "20")))

@@ -27,8 +27,8 @@ from partibus.routing.session_source import Resuming, SessionSource
 from partibus.routing.sessions import SessionDesk
 from partibus.routing.store_access import StoreRoute
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.simulated_host import SimulatedHost, Timeline
-from partibus.testing.simulated_line import SimulatedLine
+from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulated_line import SimulatedLine
 from tests.plugins.soak import seeds
 
 ROW, STORE = 7, 3

@@ -35,8 +35,8 @@ from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.faulty import FaultSource
-from partibus.testing.invariants import BrokenPromise
-from partibus.testing.simulation import Simulation
+from tests.kit.invariants import BrokenPromise
+from tests.kit.simulation import Simulation
 from tests.plugins.soak import seeds
 
 SEEDS = seeds(int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "20")))

@@ -26,8 +26,8 @@ from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers
 from partibus.routing.store_access import StoreRoute
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.simulated_host import SimulatedHost, Timeline
-from partibus.testing.simulated_line import SimulatedLine
+from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulated_line import SimulatedLine
 from tests.plugins.soak import seeds
 
 FOR_EVER_MS = 10_000_000

@@ -23,9 +23,9 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.invariants import BrokenPromise
-from partibus.testing.simulated_host import SimulatedHost, Timeline
-from partibus.testing.simulation import Simulation
+from tests.kit.invariants import BrokenPromise
+from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulation import Simulation
 
 PRODUCT = str(Path(partibus.partition.__file__).parent)
 CALLS_MAX = 150

@@ -29,7 +29,7 @@ from partibus.client.ranges import (
 from partibus.message import pack
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.spark.source import PartibusSource
-from partibus.testing.eventually import EVENTUALLY_S, eventually
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 ENDPOINT = "sb://simulated:5672"
 KEY = "c2VjcmV0IGtleSBvZiBhIHRlc3Q="

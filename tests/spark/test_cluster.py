@@ -22,8 +22,8 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.python import worker_python
 from partibus.spark.tail import complete_tail
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import eventually
-from partibus.testing.spark_cluster import SparkCluster
+from tests.kit.eventually import eventually
+from tests.kit.spark_cluster import SparkCluster
 from tests.spark.conftest import CONFIG
 
 pytestmark = [pytest.mark.row("D2", "D3", "D5", "D13"), pytest.mark.timeout(240)]

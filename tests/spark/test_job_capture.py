@@ -22,7 +22,7 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.errors import OptionError
 from partibus.spark.options import Options
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from partibus.client.ranges import open_ranges
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S, eventually
+from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.spark.failing_sink import FailingSource, KilledSource
 
 pytestmark = pytest.mark.row("D5")

@@ -1,1 +1,4 @@
-"""The public test kit: what somebody who extends the broker needs to prove it still keeps its promises."""
+"""Tools for tests that need a broker: a process to start (`broker_process`), and fixtures for pytest (`pytest_plugin`).
+
+The tools that prove the broker itself are in `tests/kit` of the project.
+"""

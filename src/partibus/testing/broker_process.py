@@ -1,4 +1,4 @@
-"""A broker as its users run it: a child process on free ports, with a data directory and a log of its own.
+"""A broker as its users run it: a child process on free ports, with its own data directory and log.
 
 ```python
 with BrokerProcess(tmp_path) as broker:
@@ -6,9 +6,9 @@ with BrokerProcess(tmp_path) as broker:
     client = ServiceBusClient.from_connection_string(broker.connection_string)
 ```
 
-Leaving the block stops it gracefully and raises `BrokerFailed` when the exit code or the log say that something went
-wrong, so that a test can't pass over an error inside the broker. `stop`, `kill` and `start` again, any number of times:
-data and ports stay.
+At the end of the block the broker stops gracefully. `BrokerFailed` is raised when its exit code or its log show an
+error, so that no test passes in spite of an error inside the broker. A test may `stop` or `kill` the broker and `start`
+it again any number of times; data and ports stay.
 """
 
 import json
@@ -29,11 +29,11 @@ from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 
 COMMAND = (sys.executable, "-c", "from partibus.cli.main import main; main()")
-"""What the script `partibus` does, under this interpreter wherever the script may be."""
+"""The command `partibus`, run by this interpreter."""
 
 READY_S = 90
 STOP_S = 90
-"""For a machine that has a lot else to do."""
+"""Seconds to wait for a start and for a stop, on a machine that is busy with other work."""
 _LOOK_S = 0.01
 
 
@@ -42,7 +42,7 @@ class BrokerFailed(AssertionError):
 
 
 class BrokerProcess:
-    """Started by `start` or by entering the context."""
+    """A broker that `start`, or entering the context, starts."""
 
     def __init__(
         self,
@@ -55,9 +55,12 @@ class BrokerProcess:
         command: tuple[str, ...] = COMMAND,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """``config`` is the content of a Config.json, ``tls``: also serve over TLS, with the development
-        certificate. ``arguments`` are more flags of `partibus serve`. ``command``: what is run instead of `COMMAND`;
-        ``environment`` is added to this process's own."""
+        """Prepare a broker whose files are in ``folder``.
+
+        ``config`` is the content of a Config.json. With ``emulator`` the broker accepts the emulator's well-known key.
+        With ``tls`` it also serves over TLS, with the development certificate. ``arguments`` are further flags of
+        `partibus serve`. ``command`` replaces `COMMAND`, and ``environment`` is added to that of this process.
+        """
         self.folder = folder
         self.data = folder / "data"
         self._log = folder / "broker.log"
@@ -75,48 +78,50 @@ class BrokerProcess:
         self.ready: Mapping[str, Any] = {"amqp_port": 0, "http_port": 0}
         if tls:
             self.ready = {**self.ready, "amqps_port": 0, "https_port": 0}
-        """The ready file of the latest start."""
+        """The content of the ready file of the latest start."""
         self._now_ms = 0
-        """The manual clock as it was last read; 0 if it never was."""
+        """The manual clock when it was last read; 0: it never was."""
 
     @property
     def connection_string(self) -> str:
-        """Of the latest start."""
+        """The operator's connection string."""
         return str(self.ready["connection_string"])
 
     @property
     def port(self) -> int:
-        """AMQP over plain TCP."""
+        """The port for AMQP over plain TCP."""
         return int(self.ready["amqp_port"])
 
     @property
     def http_url(self) -> str:
-        """Without a slash at its end."""
+        """The address of the HTTP port, without a final slash."""
         return f"http://127.0.0.1:{self.ready['http_port']}"
 
     @property
     def amqps_port(self) -> int:
-        """AMQP over TLS."""
+        """The port for AMQP over TLS."""
         return int(self.ready["amqps_port"])
 
     @property
     def https_url(self) -> str:
-        """Without a slash at its end."""
+        """The address of the HTTPS port, without a final slash."""
         return f"https://localhost:{self.ready['https_port']}"
 
     @property
     def ca_file(self) -> Path:
-        """What clients must trust, with the development certificate."""
+        """The certificate of the authority that clients must trust for the development certificate."""
         return self.data / "certs" / "ca.pem"
 
     @property
     def log(self) -> str:
-        """Everything that the broker has written, in all its runs."""
+        """The output of the broker in all its runs."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self) -> None:
-        """Run and wait until it is ready; on the ports of its former run, if there was one. None is left running when
-        this raises, whatever it is."""
+        """Start the broker, on the ports of its former run if there was one, and wait until it is ready.
+
+        Raises `BrokerFailed`. No process is left running after an exception of any kind.
+        """
         try:
             self._start()
         except BaseException:
@@ -147,13 +152,16 @@ class BrokerProcess:
         raise self._failed(f"was not ready within {READY_S} s")
 
     def _catch_up(self) -> None:
-        """A manual clock starts with the machine's time: move it on to where it stood when it was last read."""
+        """Move a manual clock, which starts with the machine's time, to the time that was last read."""
         stood_ms = self._now_ms
         if stood_ms and (behind_ms := stood_ms - self.now_ms()) > 0:
             self.advance(behind_ms)
 
     def stop(self) -> None:
-        """SIGTERM, and wait. Raises `BrokerFailed` unless it ends with exit code 0 and a log without a traceback."""
+        """Stop the broker by SIGTERM and wait for its end.
+
+        Raises `BrokerFailed` unless the exit code is 0 and the log has no traceback.
+        """
         if self._child is None:
             return
         self._child.terminate()
@@ -162,64 +170,66 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             raise self._failed(f"did not end within {STOP_S} s of SIGTERM") from None
         finally:
-            self.kill()  # also when whoever waits was told to stop waiting
+            self.kill()  # also when this wait was interrupted
         if code != 0:
             raise self._failed(f"ended with exit code {code} after SIGTERM")
         if "Traceback" in self.log:
             raise self._failed("has logged a traceback")
 
     def hang_up(self) -> None:
-        """SIGHUP: have it take its certificate anew."""
+        """Make the broker read its certificate again, by SIGHUP."""
         if self._child is not None:
             self._child.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """SIGKILL: it gets no chance to write anything."""
+        """End the broker by SIGKILL, so that it can write nothing more."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
             self._child = None
 
     def restart(self) -> None:
-        """`stop` and `start`."""
+        """Stop the broker and start it again."""
         self.stop()
         self.start()
 
     def create_queue(self, name: str, **properties: object) -> str:
-        """Make a queue with properties by the service's names; returns its name."""
+        """Create a queue, its properties given by the service's names; return its name."""
         with connect(self.connection_string) as client:
             Entities(client).create_queue(name, properties)
         return name
 
     def create_topic(self, name: str, **properties: object) -> str:
-        """As `create_queue`."""
+        """Create a topic, its properties given by the service's names; return its name."""
         with connect(self.connection_string) as client:
             Entities(client).create_topic(name, properties)
         return name
 
     def create_subscription(self, topic: str, name: str, **properties: object) -> str:
-        """Make a subscription that gets everything; returns its path."""
+        """Create a subscription that selects every message; return its path."""
         with connect(self.connection_string) as client:
             return Entities(client).create_subscription(topic, name, properties).name
 
     def update_queue(self, name: str, **properties: object) -> None:
-        """Change properties, by the service's names, and leave the others."""
+        """Change the given properties of a queue, by the service's names."""
         with connect(self.connection_string) as client:
             client.management().request("partibus:update-entity", {"name": name, "properties": properties})
 
     def delete_queue(self, name: str) -> None:
-        """With its messages."""
+        """Delete a queue with its messages."""
         with connect(self.connection_string) as client:
             Entities(client).delete(name)
 
     def describe(self, queue: str) -> EntityInfo:
-        """A queue with its counts."""
+        """Return a queue with its counts."""
         with connect(self.connection_string) as client:
             return Entities(client).get(queue)
 
     def advance(self, milliseconds: int) -> int:
-        """Move the clock of a broker that runs with ``--clock manual``; what is due then has run on return. Answers the
-        broker's time, in ms since 1970."""
+        """Move the clock of a broker that runs with ``--clock manual``.
+
+        On return everything that is due at the new time has run. Returns the broker's time in ms since 1970.
+        """
         connection = parse_connection_string(self.connection_string)
         token = make_token(self.http_url, connection.key_name, connection.key, SystemClock().now_ms() // 1000 + 60)
         request = Request(
@@ -232,7 +242,7 @@ class BrokerProcess:
         return self._now_ms
 
     def now_ms(self) -> int:
-        """What the time is for a broker that runs with ``--clock manual``, in ms since 1970."""
+        """Return the time of a broker that runs with ``--clock manual``, in ms since 1970."""
         return self.advance(0)
 
     def __enter__(self) -> Self:
@@ -252,5 +262,5 @@ class BrokerProcess:
 
 
 def run_to_the_end(*arguments: str, timeout_s: float = READY_S) -> subprocess.CompletedProcess[str]:
-    """`partibus` with arguments that are expected to end by themselves: exit code, standard output and error."""
+    """Run `partibus` with arguments that end by themselves; return exit code, standard output and standard error."""
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)

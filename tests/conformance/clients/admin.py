@@ -18,9 +18,9 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
 from tests.conformance.clients.interface import Trouble
 from tests.conformance.clients.javascript import JavaScriptAgent
+from tests.kit.eventually import EVENTUALLY_S
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 SERVICE = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}"

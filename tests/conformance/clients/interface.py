@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from partibus.testing.eventually import EVENTUALLY_S
+from tests.kit.eventually import EVENTUALLY_S
 
 DEAD_LETTER = "/$DeadLetterQueue"
 SUBSCRIPTIONS = "/Subscriptions/"

@@ -13,8 +13,8 @@ from partibus.partition.protocol.ports import StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers
 from partibus.routing.store_access import StoreRoute
-from partibus.testing.simulated_host import SimulatedHost
-from partibus.testing.simulated_line import SimulatedLine
+from tests.kit.simulated_host import SimulatedHost
+from tests.kit.simulated_line import SimulatedLine
 from tests.unit.partition import test_runtime
 
 OPTIONS = test_runtime.OPTIONS

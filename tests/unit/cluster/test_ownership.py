@@ -18,7 +18,7 @@ from partibus.partition.protocol.ports import Store, StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulated_host import SimulatedHost, Timeline
 
 NAMES = ["store-00", "store-01", "store-02"]
 US, OTHER, THIRD = Owner("broker-0", "run-a"), Owner("broker-1", "run-b"), Owner("broker-2", "run-c")

@@ -53,7 +53,7 @@ from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.arrivals import Arrivals
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulated_host import SimulatedHost, Timeline
 from tests.unit.namespace.catalogs import open_catalog
 
 STORES = 16

@@ -20,7 +20,7 @@ from partibus.errors import Unauthorized, UnusableFile
 from partibus.namespace.access import AccessPolicies, Right
 from partibus.node import identity
 from partibus.node.identity import REFRESH_S, IdentityProvider, Keys, load_keys, read_settings, values_of
-from partibus.testing.issuer import AUDIENCE, ISSUER, Issuer
+from tests.kit.issuer import AUDIENCE, ISSUER, Issuer
 
 OWNER, SENDER, RECEIVER = (f"Azure Service Bus Data {name}" for name in ("Owner", "Sender", "Receiver"))
 

@@ -16,9 +16,9 @@ from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.keys import SHARED_BODY, SubqueueKind, body_key, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import FINISHED, Disposition, Store, Writes
-from partibus.testing.cursor_model import Shown, unpack
-from partibus.testing.lockstep import ROW, Lockstep
 from tests.contract.stores import PLACES
+from tests.kit.cursor_model import Shown, unpack
+from tests.kit.lockstep import ROW, Lockstep
 
 ACTIVE, DEAD_LETTER = SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER
 SMALL = PartitionLimits(window_entries=4, page_entries=3)

@@ -13,7 +13,7 @@ from partibus.partition.core.sessions import Session, Sessions
 from partibus.partition.protocol.commands import AcceptSession
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime.slot import Slot
-from partibus.testing.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulated_host import SimulatedHost, Timeline
 
 MANY = 20_000
 

@@ -1,4 +1,4 @@
-"""Every promise of `partibus.testing.invariants` holds where it is kept, and is noticed where it is broken."""
+"""Every promise of `tests.kit.invariants` holds where it is kept, and is noticed where it is broken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from partibus.message import pack, with_application_properties
-from partibus.testing import invariants as i
+from tests.kit import invariants as i
 
 BODY = pack(annotations=b"", rest=i.body_of(7))
 

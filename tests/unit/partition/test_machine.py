@@ -16,7 +16,7 @@ from partibus.partition.protocol.commands import LockToken, Outcome
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryStore
-from partibus.testing.lockstep import ROW, Lockstep
+from tests.kit.lockstep import ROW, Lockstep
 
 ACTIVE, DEAD = SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER
 SMALL = PartitionLimits(window_entries=4, window_bytes=2_000, page_entries=3, page_bytes=1_000, locked_body_max=50)

@@ -10,7 +10,7 @@ from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryStore
-from partibus.testing.lockstep import Lockstep
+from tests.kit.lockstep import Lockstep
 
 SMALL = PartitionLimits(
     window_entries=4,

@@ -21,7 +21,7 @@ from partibus.partition.protocol.ports import Store
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulated_host import SimulatedHost, Timeline
 
 BODY = bytes(KIB)
 LIMITS = StoreLimits(partition_bytes=256 * KIB)

@@ -20,7 +20,7 @@ from partibus.partition.protocol.ports import Store, StoreError, StoreFull, Writ
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import PartitionHandle
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.simulated_host import IO_MS_MAX, SimulatedHost, Timeline
+from tests.kit.simulated_host import IO_MS_MAX, SimulatedHost, Timeline
 
 OPTIONS = PartitionOptions(lock_duration_ms=1_000)
 LIMITS = StoreLimits(hold_ms=20.0, lazy_ms=50.0)

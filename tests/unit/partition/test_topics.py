@@ -22,9 +22,9 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import EntryState, Snapshot, Store, StoreError, Writes
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.invariants import body_of, name_in
-from partibus.testing.simulated_host import SimulatedHost, Timeline
-from partibus.testing.simulated_topic import Rule, SimulatedFanOut, SimulatedSubscribers, everything, nothing
+from tests.kit.invariants import body_of, name_in
+from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulated_topic import Rule, SimulatedFanOut, SimulatedSubscribers, everything, nothing
 
 TOPIC = 100
 A, B, C = SUBSCRIPTIONS = (1, 2, 3)

@@ -12,7 +12,7 @@ from partibus.partition.protocol.replies import Failed, Inspected, SubqueueInfo
 from partibus.routing.arrivals import IDLE_MS, LOOKS_PER_S, Arrivals
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers
-from partibus.testing.simulated_host import Timeline
+from tests.kit.simulated_host import Timeline
 
 
 class Partition:

@@ -17,7 +17,7 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreError, Writes
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulated_host import SimulatedHost, Timeline
 
 ROW = 3
 

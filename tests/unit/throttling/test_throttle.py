@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from partibus.testing.simulated_host import Timeline
 from partibus.throttling.account import EVENTUALLY_MS, RETRY_MS
 from partibus.throttling.allocator import Allocator, Ask, Grant
 from partibus.throttling.counters import Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.throttle import RESUMED_AT_ONCE, Throttle
+from tests.kit.simulated_host import Timeline
 
 PERIOD_MS = 1_000
 SETTINGS = ThrottlingSettings(ThrottlingPolicy.ENFORCE, credits_per_s=10)

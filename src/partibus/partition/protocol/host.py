@@ -1,6 +1,6 @@
 """The environment of a runtime: an event loop, threads for blocking jobs, and timers.
 
-`partibus.node.host` is the one in production, `partibus.testing.simulated_host` one that a seed drives.
+`partibus.node.host` is the one in production, `tests.kit.simulated_host` one that a seed drives.
 """
 
 from collections.abc import Callable

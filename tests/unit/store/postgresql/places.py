@@ -9,8 +9,8 @@ from typing import Any
 from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.owner import Owner
 from partibus.store.postgresql import Address, PostgreSQLSettings, PostgreSQLStore, parse_address
-from partibus.testing.postgresql_server import shared_server
 from tests.contract.stores import new_address
+from tests.kit.postgresql_server import shared_server
 
 SETTINGS = PostgreSQLSettings()
 US = Owner("broker-1", "run-1")

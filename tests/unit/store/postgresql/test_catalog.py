@@ -11,8 +11,8 @@ from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.store.postgresql.address import Address, parse_address
 from partibus.store.postgresql.catalog import SCHEMA_DEFAULT, CatalogSchema, prepare_catalog
-from partibus.testing.postgresql_server import PostgreSQLServer, shared_server
 from tests.contract.stores import new_address
+from tests.kit.postgresql_server import PostgreSQLServer, shared_server
 
 
 def prepare(address: Address) -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from partibus.partition.protocol.generations import LeftOff
 from partibus.partition.protocol.ports import StoreError, StoreFenced
-from partibus.testing.postgresql_server import shared_server
 from tests.contract.stores import PARTITION, enqueued, new_address, positions
+from tests.kit.postgresql_server import shared_server
 from tests.unit.store.postgresql.places import THEY, open_store, sql
 
 

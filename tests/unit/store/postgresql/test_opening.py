@@ -8,8 +8,8 @@ from partibus.partition.protocol.keys import body_key, entry_key
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.postgresql import Identity, PostgreSQLStore, creation, identity_of, parse_address
 from partibus.store.postgresql import sql as store_sql
-from partibus.testing.postgresql_server import PASSWORD, PostgreSQLServer, shared_server
 from tests.contract.stores import PARTITION, QUEUE, enqueued, new_address, positions
+from tests.kit.postgresql_server import PASSWORD, PostgreSQLServer, shared_server
 from tests.unit.store.postgresql.places import US, open_store, sql
 
 

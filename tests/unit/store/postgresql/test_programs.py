@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from partibus.testing.postgresql_server import programs_of_system
+from tests.kit.postgresql_server import programs_of_system
 
 
 def test_the_newest_whole_server_of_the_system(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from partibus.store.acknowledged import FOLDER, Acknowledged, AcknowledgedCommit
 from partibus.store.opening import Opener, StorePlace
 from partibus.store.owner import Owner
 from partibus.store.postgresql import Address, PostgreSQLStore, parse_address
-from partibus.testing.eventually import eventually
-from partibus.testing.postgresql_server import PASSWORD, USER, PostgreSQLServer
 from tests.contract.stores import PARTITION, enqueued, new_address, positions
+from tests.kit.eventually import eventually
+from tests.kit.postgresql_server import PASSWORD, USER, PostgreSQLServer
 from tests.unit.store.postgresql.places import open_store, sql
 
 STORE = "store-00"

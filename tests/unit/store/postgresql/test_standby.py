@@ -3,8 +3,8 @@
 import pytest
 
 from partibus.store.postgresql import parse_address
-from partibus.testing.postgresql_server import PASSWORD, USER, PostgreSQLServer
 from tests.contract.stores import enqueued, new_address, positions
+from tests.kit.postgresql_server import PASSWORD, USER, PostgreSQLServer
 from tests.unit.store.postgresql.places import open_store
 
 

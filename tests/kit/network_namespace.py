@@ -9,7 +9,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from partibus.testing.eventually import pause
+from tests.kit.eventually import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Answers of a partition machine, held against the reference model: a part of `partibus.testing.lockstep`."""
+"""Answers of a partition machine, held against the reference model: a part of `tests.kit.lockstep`."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.testing.cursor_lockstep import KINDS
-from partibus.testing.cursor_model import CursorState
-from partibus.testing.invariants import i08_no_lock_ends_early, i16_state_is_the_last_written
-from partibus.testing.model import LOCKED, PENDING_DEAD_LETTER, READY, RESERVED, SCHEDULED, Item
+from tests.kit.cursor_lockstep import KINDS
+from tests.kit.cursor_model import CursorState
+from tests.kit.invariants import i08_no_lock_ends_early, i16_state_is_the_last_written
+from tests.kit.model import LOCKED, PENDING_DEAD_LETTER, READY, RESERVED, SCHEDULED, Item
 
 if TYPE_CHECKING:
-    from partibus.testing.lockstep import Lockstep
+    from tests.kit.lockstep import Lockstep
 
 NEVER = 1 << 60
 """Number of a commit that does not come."""

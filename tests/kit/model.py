@@ -3,7 +3,7 @@
 No paging, no rows, no bytes let go, no loads, no efficiency: every message is in one list per sub-queue, in order of
 position. Where the machine may choose (how many messages one grant has, which session is next, when an expired or due
 message is noticed) the model is told what it chose and raises `AssertionError` if that was not allowed: one of the
-promises of `partibus.testing.invariants` where it is one of those.
+promises of `tests.kit.invariants` where it is one of those.
 
 A sequence counter is unique in a partition and survives dead-lettering; a scheduled message gets a new one when it is
 activated. So a message is known by its *name*: the first number that it was given.
@@ -19,8 +19,8 @@ from partibus.message import Message, with_application_properties
 from partibus.partition.protocol.commands import Enqueue, LockToken, Outcome, Settle
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.testing import invariants as i
-from partibus.testing.cursor_model import CursorModel
+from tests.kit import invariants as i
+from tests.kit.cursor_model import CursorModel
 
 READY, RESERVED, LOCKED, PENDING_DEAD_LETTER = "ready", "reserved", "locked", "doomed"
 DEFERRED, SCHEDULED, DELAYED = "deferred", "scheduled", "delayed"

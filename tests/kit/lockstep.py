@@ -26,12 +26,12 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import EntryRow, Store, Writes
 from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
-from partibus.testing.answer_lockstep import NEVER, AnswerLockstep, Demand, Pending
-from partibus.testing.cursor_lockstep import KINDS, CursorLockstep, check_dispositions
-from partibus.testing.event_lockstep import EventLockstep
-from partibus.testing.invariants import body_of
-from partibus.testing.machine_memory import check_memory, check_rows, check_unwritten, check_windows
-from partibus.testing.model import DELAYED, SCHEDULED, Model
+from tests.kit.answer_lockstep import NEVER, AnswerLockstep, Demand, Pending
+from tests.kit.cursor_lockstep import KINDS, CursorLockstep, check_dispositions
+from tests.kit.event_lockstep import EventLockstep
+from tests.kit.invariants import body_of
+from tests.kit.machine_memory import check_memory, check_rows, check_unwritten, check_windows
+from tests.kit.model import DELAYED, SCHEDULED, Model
 
 T = TypeVar("T")
 ROW = 7

@@ -1,4 +1,4 @@
-"""Events of a partition machine, done in the reference model: a part of `partibus.testing.lockstep`."""
+"""Events of a partition machine, done in the reference model: a part of `tests.kit.lockstep`."""
 
 from typing import TYPE_CHECKING
 
@@ -9,11 +9,11 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.ports import DISPOSITION_COLUMNS, Disposition, DispositionRow, EntryState
-from partibus.testing.cursor_lockstep import chosen
-from partibus.testing.model import DELAYED, Item
+from tests.kit.cursor_lockstep import chosen
+from tests.kit.model import DELAYED, Item
 
 if TYPE_CHECKING:
-    from partibus.testing.lockstep import Lockstep
+    from tests.kit.lockstep import Lockstep
 
 
 class EventLockstep:

@@ -14,7 +14,7 @@ crashed is not answered. `inbox` is an ordinary queue at first, with receivers t
 forwarding begins later. In the end everything comes to rest, and each message that was accepted must be at the sink,
 once, or was completed before; the messages of a key are in order there, and in one partition.
 
-``python -m partibus.testing.forwarding_simulation --seed N --steps M`` runs one history again.
+``python -m tests.kit.forwarding_simulation --seed N --steps M`` runs one history again.
 """
 
 import argparse
@@ -42,9 +42,9 @@ from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.slots import partition_for_key
 from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.testing.invariants import BrokenPromise, body_of, name_in
-from partibus.testing.simulated_host import SimulatedHost, Timeline
-from partibus.testing.simulation import draw_limits
+from tests.kit.invariants import BrokenPromise, body_of, name_in
+from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulation import draw_limits
 
 INBOX, HUB, ERRORS, SINK = ENTITIES = ("inbox", "hub", "errors", "sink")
 ROWS = {INBOX: (1, 2), HUB: (11, 12, 13), ERRORS: (21,), SINK: (31, 32)}
@@ -437,7 +437,7 @@ class ForwardingSimulation:
             self._come_to_rest()
             self._check()
         except AssertionError as error:
-            again = f"python -m partibus.testing.forwarding_simulation --seed {self.seed} --steps {steps}"
+            again = f"python -m tests.kit.forwarding_simulation --seed {self.seed} --steps {steps}"
             raise BrokenPromise(f"{error} (seed {self.seed}, at {self.timeline.now_ms()} ms; {again})") from error
 
     def _come_to_rest(self) -> None:

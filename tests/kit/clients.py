@@ -11,11 +11,11 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.testing.invariants import BrokenPromise, i09_expired_lock_cannot_settle
-from partibus.testing.oracle import name_of
+from tests.kit.invariants import BrokenPromise, i09_expired_lock_cannot_settle
+from tests.kit.oracle import name_of
 
 if TYPE_CHECKING:
-    from partibus.testing.simulation import Simulation
+    from tests.kit.simulation import Simulation
 
 OUTCOMES = (
     *[c.Outcome.COMPLETE] * 12, *[c.Outcome.ABANDON] * 3, c.Outcome.RELEASE, c.Outcome.DEAD_LETTER, c.Outcome.DEFER,

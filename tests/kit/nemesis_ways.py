@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partibus.testing.eventually import pause
-from partibus.testing.nemesis import Nemesis
+from tests.kit.eventually import pause
+from tests.kit.nemesis import Nemesis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from partibus.testing.fault_proxy import Direction, FaultProxy
+    from tests.kit.fault_proxy import Direction, FaultProxy
 
 _LONGEST_S = 3.0
 _REOPENED_MS = 5_000

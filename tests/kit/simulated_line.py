@@ -9,7 +9,7 @@ from partibus.cluster.remote_store import RemoteBroker
 from partibus.cluster.serving import Serving
 from partibus.cluster.wire import read_answers, read_questions
 from partibus.limits import PeerLimits
-from partibus.testing.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulated_host import SimulatedHost, Timeline
 
 DELAY_MS_MAX = 3.0
 

@@ -1,7 +1,7 @@
 """A topic with subscriptions, its publishers and their consumers, all decided by one seed (D17).
 
-``python -m partibus.testing.topic_simulation --seed N --steps M`` runs one history again. The world is that of
-`partibus.testing.simulation`: crashes, commits and loads that fail. Each subscription has an oracle of its own, which
+``python -m tests.kit.topic_simulation --seed N --steps M`` runs one history again. The world is that of
+`tests.kit.simulation`: crashes, commits and loads that fail. Each subscription has an oracle of its own, which
 knows the copies that it must get, as a queue's knows its messages; beside them the histories hold that a message is in
 all of its subscriptions or in none, and that a drained topic leaves nothing.
 """
@@ -22,14 +22,14 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.faulty import NO_FAULTS, FaultSource
 from partibus.store.memory import MemoryDisk
-from partibus.testing import invariants as i
-from partibus.testing.clients import Client, Consumer
-from partibus.testing.invariants import BrokenPromise, body_of, name_in
-from partibus.testing.oracle import Oracle, name_of
-from partibus.testing.session_clients import SESSIONS, SessionConsumer
-from partibus.testing.simulated_host import SimulatedHost, Timeline
-from partibus.testing.simulated_topic import Rule, SimulatedFanOut, SimulatedSubscribers
-from partibus.testing.simulation import FAULTS, LOCK_WRITTEN_MS, Simulation, draw_limits
+from tests.kit import invariants as i
+from tests.kit.clients import Client, Consumer
+from tests.kit.invariants import BrokenPromise, body_of, name_in
+from tests.kit.oracle import Oracle, name_of
+from tests.kit.session_clients import SESSIONS, SessionConsumer
+from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.simulated_topic import Rule, SimulatedFanOut, SimulatedSubscribers
+from tests.kit.simulation import FAULTS, LOCK_WRITTEN_MS, Simulation, draw_limits
 
 TOPIC = 20
 ALL, EVEN, MARKED, SHORT = SUBSCRIPTIONS = (21, 22, 23, 24)

@@ -1,4 +1,4 @@
-"""Cursors of a partition machine, held against those of the reference model: a part of `partibus.testing.lockstep`."""
+"""Cursors of a partition machine, held against those of the reference model: a part of `tests.kit.lockstep`."""
 
 from typing import Any, Protocol
 
@@ -9,8 +9,8 @@ from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.ports import DISPOSITION_COLUMNS, EntryState
-from partibus.testing.cursor_model import NOWHERE, CursorState, unpack
-from partibus.testing.model import READY, Model
+from tests.kit.cursor_model import NOWHERE, CursorState, unpack
+from tests.kit.model import READY, Model
 
 KINDS = (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)
 DELAYED_ROW = int(EntryState.DELAYED)

@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from partibus.testing.history import History, Kind, Operation, Outcome, plain, read_history
-from partibus.testing.history_clients import Receiving, Sending, Worker
+from tests.kit.history import History, Kind, Operation, Outcome, plain, read_history
+from tests.kit.history_clients import Receiving, Sending, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ class ClientProcess:
         self._process = subprocess.Popen(
             [
                 *self._prefix,
-                *(sys.executable, "-m", "partibus.testing.history_process", name, str(self._folder / name)),
+                *(sys.executable, "-m", "tests.kit.history_process", name, str(self._folder / name)),
                 *self._rest,
             ]
         )

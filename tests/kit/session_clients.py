@@ -8,11 +8,11 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.testing.clients import OUTCOMES, Consumer
-from partibus.testing.oracle import Transaction, name_of
+from tests.kit.clients import OUTCOMES, Consumer
+from tests.kit.oracle import Transaction, name_of
 
 if TYPE_CHECKING:
-    from partibus.testing.simulation import Simulation
+    from tests.kit.simulation import Simulation
 
 SESSIONS = ("a", "b", "c", "")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from partibus.testing import invariants as i
+from tests.kit import invariants as i
 
 Session = tuple[int, str]
 """(partition row, session id)."""

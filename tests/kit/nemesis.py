@@ -16,8 +16,8 @@ from partibus.client import connect
 from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.client.errors import ClientError
 from partibus.client.fault_injections import FaultInjections
-from partibus.testing.eventually import eventually
-from partibus.testing.history import History, Kind, Operation
+from tests.kit.eventually import eventually
+from tests.kit.history import History, Kind, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from partibus.client import ABANDON, COMPLETE, NEXT_SESSION, OutgoingMessage, connect
 from partibus.client.errors import ClientError, SendFailed, TimedOut
-from partibus.testing.history import History, Kind, Operation, Outcome, outcome_of
+from tests.kit.history import History, Kind, Operation, Outcome, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,13 +6,13 @@ from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Store
-from partibus.testing.cursor_model import CursorModel, Shown, unpack
-from partibus.testing.invariants import (
+from tests.kit.cursor_model import CursorModel, Shown, unpack
+from tests.kit.invariants import (
     i01_everything_is_accounted_for,
     i03_sections_are_untouched,
     i22_express_is_lost_only_young,
 )
-from partibus.testing.model import (
+from tests.kit.model import (
     DEFERRED,
     DELAYED,
     LOCKED,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partibus.testing.eventually import eventually, pause
-from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.nemesis import Nemesis
-from partibus.testing.postgresql_server import PASSWORD, USER, PostgreSQLServer
+from tests.kit.eventually import eventually, pause
+from tests.kit.fault_proxy import FaultProxy
+from tests.kit.nemesis import Nemesis
+from tests.kit.postgresql_server import PASSWORD, USER, PostgreSQLServer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from partibus.testing.history import Kind, Operation, Outcome
+from tests.kit.history import Kind, Operation, Outcome
 
 SLACK_MS = 100
 """Clocks of two processes of one machine differ by less."""

@@ -24,9 +24,9 @@ from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.topic import plan, publishes
 from partibus.store.memory import MemoryStore
-from partibus.testing.invariants import i19_bodies_and_entries_belong_together
-from partibus.testing.lockstep import Lockstep
-from partibus.testing.simulated_topic import Rule, SimulatedFanOut
+from tests.kit.invariants import i19_bodies_and_entries_belong_together
+from tests.kit.lockstep import Lockstep
+from tests.kit.simulated_topic import Rule, SimulatedFanOut
 
 TOPIC = 30
 

@@ -1,6 +1,6 @@
 """What a broker promised and whether it kept it, seen from outside: by what was sent, answered and delivered.
 
-Each check raises `BrokenPromise` at the moment of the breach; most are those of `partibus.testing.invariants`. The
+Each check raises `BrokenPromise` at the moment of the breach; most are those of `tests.kit.invariants`. The
 oracle looks at the disk only to learn what is durable, never at the broker's memory. What clients can't know (the
 outcome of a request that nobody answered) excuses whatever it could explain, and nothing else.
 """
@@ -13,9 +13,9 @@ from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind, entry_key, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryDisk
-from partibus.testing import invariants as i
-from partibus.testing.invariants import BrokenPromise, name_in
-from partibus.testing.session_oracle import SessionOracle
+from tests.kit import invariants as i
+from tests.kit.invariants import BrokenPromise, name_in
+from tests.kit.session_oracle import SessionOracle
 
 
 @dataclass(slots=True)

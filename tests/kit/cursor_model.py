@@ -1,4 +1,4 @@
-"""What cursors promise, in the most obvious code (D14): beside `partibus.testing.model`, for `lockstep`.
+"""What cursors promise, in the most obvious code (D14): beside `tests.kit.model`, for `lockstep`.
 
 Everything that has left a sub-queue and that a cursor has not passed is in one dictionary, by position.
 """

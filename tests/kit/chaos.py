@@ -1,8 +1,8 @@
 """Brokers, clients that write down what they do, and a nemesis; at the end the rules are held against it all.
 
-`make chaos SEED=7 SECONDS=120`, or ``python -m partibus.testing.chaos 7 120 build/chaos``, prints a verdict and ends
+`make chaos SEED=7 SECONDS=120`, or ``python -m tests.kit.chaos 7 120 build/chaos``, prints a verdict and ends
 with 1 when a rule was broken. Then the history and the brokers' log are in the directory, and
-``python -m partibus.testing.chaos --check FILE`` holds the rules against a history again.
+``python -m tests.kit.chaos --check FILE`` holds the rules against a history again.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.durations import format_duration
 from partibus.testing.broker_process import COMMAND, BrokerProcess
-from partibus.testing.eventually import EVENTUALLY_S
-from partibus.testing.fault_proxy import FaultProxy
-from partibus.testing.history import History, Kind, Operation, read_history
-from partibus.testing.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
-from partibus.testing.history_process import RECEIVING, SENDING, SENDING_TO_SESSIONS, ClientProcess
-from partibus.testing.history_rules import Queues, Violation, check, forgotten_locks
-from partibus.testing.nemesis import Nemesis, Watch
-from partibus.testing.nemesis_database import Pair
-from partibus.testing.nemesis_ways import BadWays
-from partibus.testing.network_namespace import NetworkNamespace
-from partibus.testing.postgresql_server import programs_of_system
+from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.fault_proxy import FaultProxy
+from tests.kit.history import History, Kind, Operation, read_history
+from tests.kit.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
+from tests.kit.history_process import RECEIVING, SENDING, SENDING_TO_SESSIONS, ClientProcess
+from tests.kit.history_rules import Queues, Violation, check, forgotten_locks
+from tests.kit.nemesis import Nemesis, Watch
+from tests.kit.nemesis_database import Pair
+from tests.kit.nemesis_ways import BadWays
+from tests.kit.network_namespace import NetworkNamespace
+from tests.kit.postgresql_server import programs_of_system
 
 BROKERS = 3
 QUEUES = Queues("unkeyed", "keyed", "sessions")
