@@ -11,12 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from partibus.amqp import Session
-from partibus.amqp.codec.performatives import Begin, Flow, Open
-from partibus.amqp.frames import AMQP_HEADER, frame
-from partibus.frontends.amqp.peer import PERFORMATIVES_AT_ONCE, Peer
+from partibus.amqp.codec.performatives import Begin, Disposition, Flow, Open
+from partibus.amqp.codec.states import Received
+from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, frame
+from partibus.frontends.amqp.peer import FRAMES_AT_ONCE, IDS_AT_ONCE, PERFORMATIVES_AT_ONCE, Peer
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
 from partibus.limits import Limits
-from tests.unit.frontends.harness import World
+from tests.unit.frontends.harness import World, message
 
 
 class FakeTransport(asyncio.Transport):
@@ -198,6 +199,33 @@ def test_others_have_their_turn_while_a_connection_does_what_one_read_brought(co
     assert sorted({*scheduler}) == [PERFORMATIVES_AT_ONCE, 2 * PERFORMATIVES_AT_ONCE, channels]
     connected.receive(b"")
     assert connected.transport.reading
+
+
+def test_others_have_their_turn_while_a_connection_reads_small_frames(connected: Connected) -> None:
+    connected.open()
+    begin = frame(1, Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100))
+    connected.protocol.data_received(EMPTY_FRAME * (3 * FRAMES_AT_ONCE) + begin)
+    turns = 0
+    while len(connected.sessions) < 2:
+        assert connected.loop.soon, "the frames behind wait for a turn"
+        connected.loop.soon.pop(0)()
+        turns += 1
+    assert turns >= 3
+
+
+def test_others_have_their_turn_while_a_connection_names_many_deliveries(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    client = world.client()
+    client.send(client.sender(world.queue("q")), *[message()] * 1_000)
+    link = client.receiver("q")
+    assert len(client.receive(link, 1_000)) == 1_000
+    begun = Received(section_number=1, section_offset=2)
+    all_of_them = Disposition(role=True, first=0, last=0x7FFFFFFF, settled=False, state=begun)
+    data = frame(link.session.local_channel, all_of_them) * 100
+    while data or client.peer.connection.more_to_read:
+        client.peer.receive_data(data)
+        assert client.peer.connection.ids_looked_at <= IDS_AT_ONCE + 1_000
+        data = b""
 
 
 def test_what_is_still_unread_goes_with_its_connection(connected: Connected) -> None:

@@ -372,6 +372,8 @@ def _engine_limits(limits: ConnectionLimits, message_bytes_max: int) -> tuple[En
         pending_bytes_max=limits.outgoing_bytes,
         idle_timeout_ms=limits.idle_timeout_ms,
         performatives_at_once=PERFORMATIVES_AT_ONCE,
+        frames_at_once=FRAMES_AT_ONCE,
+        ids_at_once=IDS_AT_ONCE,
     )
     unclaimed = replace(
         claimed,
