@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from partibus.amqp import Source, Target
+from partibus.amqp import ACCEPTED, Source, Target
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.performatives import Attach, Begin, Close, Disposition, Flow, Open
 from partibus.amqp.codec.states import Modified
-from partibus.amqp.codec.types import Timestamp
+from partibus.amqp.codec.types import Int, Timestamp
 from partibus.amqp.frames import AMQP_HEADER, HEADER, SASL_HEADER, frame
 from partibus.amqp.section_encoding import (
     encode_annotations,
@@ -500,6 +500,59 @@ def _http_sends(what: str, path: str, method: str, body: bytes, **headers: str) 
     _ATTACKS.append((f"HTTP: {what}", True, run))
 
 
+def _fill(broker: BrokerProcess, queue: str, count: int) -> None:
+    with RawPeer(broker) as peer:
+        peer.open()
+        peer.attach(queue, sending=True)
+        peer.read_until(Flow)
+        _say(peer, b"".join(transfer(_EMPTY, n) for n in range(count)))
+
+
+def _manage(broker: BrokerProcess, queue: str, operation: str, body: dict[object, object]) -> None:
+    with RawPeer(broker) as peer:
+        peer.open()
+        peer.attach(f"{queue}/$management", sending=True)
+        peer.attach(f"{queue}/$management", sending=False, handle=1)
+        peer.credit(1_000, handle=1)
+        peer.read_until(Flow)
+        _say(peer, deliver(request(f"com.microsoft:{operation}", encode(body)), 0))
+
+
+for _operation, _body in {
+    "peek-message": {"from-sequence-number": 1, "message-count": Int(4_000)},
+    "batch-delete-messages": {"message-count": Int(4_000), "enqueued-time-utc": Timestamp(4_102_444_800_000)},
+}.items():  # fmt: skip
+
+    def _of_many(broker: BrokerProcess, operation: str = _operation, body: dict[object, object] = _body) -> None:  # type: ignore[assignment]
+        _fill(broker, "many", 4_000)
+        _manage(broker, "many", operation, body)
+
+    _ATTACKS.append((f"{_operation} of 4,000", True, _of_many))
+
+
+@_attack("completing 4,000 messages at once", key=True)
+def _completes(broker: BrokerProcess) -> None:
+    _fill(broker, "many", 4_000)
+    with RawPeer(broker) as peer:
+        peer.open()
+        peer.attach("many", sending=False)
+        peer.credit(4_000)
+        for _ in range(4_000):
+            peer.read_frame()
+        _say(peer, frame(0, Disposition(role=True, first=0, last=0x7FFFFFFF, settled=True, state=ACCEPTED)))
+
+
+@_attack("receiving 4,000 messages at once", key=True)
+def _receives(broker: BrokerProcess) -> None:
+    _fill(broker, "many", 4_000)
+    with RawPeer(broker) as peer:
+        peer.open()
+        peer.attach("many", sending=False)
+        peer.credit(4_000)
+        for _ in range(4_000):
+            peer.read_frame()
+
+
 _JSON = {"Content_Type": "application/vnd.microsoft.servicebus.json"}
 _http_sends(
     "a batch of 4,500 messages", "alive/messages", "POST", b"[" + b",".join([b'{"Body":""}'] * 4_500) + b"]", **_JSON
@@ -514,6 +567,37 @@ _http_sends(
     **_JSON,
 )
 _http_sends("BrokerProperties nested", "alive/messages", "POST", b"", BrokerProperties='{"a":' * 5_000)
+_RULE = (
+    b'<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><RuleDescription '
+    b'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect" '
+    b'xmlns:i="http://www.w3.org/2001/XMLSchema-instance">%s</RuleDescription></content></entry>'
+)
+_PAIR = (
+    b'<KeyValueOfstringanyType><Key>k%d</Key><Value i:type="d:int" xmlns:d="http://www.w3.org/2001/XMLSchema">1</Value>'
+    b"</KeyValueOfstringanyType>"
+)
+for _what, _filter in {
+    "500 properties": b'<Filter i:type="CorrelationFilter"><Properties>'
+    + b"".join(_PAIR % n for n in range(500)) + b"</Properties></Filter>",
+    "nested parentheses": b'<Filter i:type="SqlFilter"><SqlExpression>' + b"(" * 500 + b"1=1" + b")" * 500
+    + b"</SqlExpression></Filter>",
+    "100 comparisons": b'<Filter i:type="SqlFilter"><SqlExpression>' + b" OR ".join([b"a = 1"] * 100)
+    + b"</SqlExpression></Filter>",
+    "100 operators": b'<Filter i:type="SqlFilter"><SqlExpression>a = ' + b"+".join([b"1"] * 400)
+    + b"</SqlExpression></Filter>",
+    "LIKE of wildcards": b'<Filter i:type="SqlFilter"><SqlExpression>a LIKE \'' + b"%_" * 400
+    + b"\'</SqlExpression></Filter>",
+    "32 statements": b'<Filter i:type="TrueFilter"/><Action i:type="SqlRuleAction"><SqlExpression>'
+    + b";".join([b"SET a = a + a + 1"] * 32) + b"</SqlExpression></Action>",
+}.items():  # fmt: skip
+    _http_sends(
+        f"a rule of {_what}",
+        "ruled/Subscriptions/s0/Rules/r",
+        "PUT",
+        _RULE % _filter,
+        Content_Type="application/atom+xml",
+    )
+_http_sends("a list of entities", "$Resources/Queues?$top=100", "GET", b"")
 for _what, _xml in {
     "elements": b"<a>" + b"<b/>" * 60_000 + b"</a>",
     "attributes": b"<a " + b" ".join(b'a%x="1"' % n for n in range(20_000)) + b"/>",
@@ -532,6 +616,7 @@ def measure_holds(folder: Path, chosen: str = "") -> Iterator[Hold]:
     with watched.broker as broker:
         broker.create_queue("alive", MaxSizeInMegabytes=5120)
         broker.create_queue("full")
+        broker.create_queue("many", MaxSizeInMegabytes=5120)
         with connect(broker.connection_string) as client:
             _make_topics(client)
         with RawPeer(broker) as peer:
