@@ -1,8 +1,8 @@
-"""pytest plug-in: how tests are spread over workers (`-n 2 --dist loadfile --no-loadscope-reorder`).
+"""pytest plug-in: how tests are spread over workers (`-n 6 --dist loadfile --no-loadscope-reorder`).
 
 A file of tests stays on one worker, so what a module's fixture starts (a broker) is started once. The tests that share
-a Spark session are two units, each with a JVM on its worker: one would take as long as everything else together. Long
-tests start first, so that no worker is left with one at the end.
+the Spark session are one unit: a second JVM would take 15 s of CPU to start and to warm up. Long units start first, so
+that no worker is left with one at the end.
 """
 
 from __future__ import annotations
@@ -16,28 +16,34 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 SPARK = "tests/spark/"
-JOBS = (SPARK + "test_job_", SPARK + "test_demo")
-"""About half of what the tests with a Spark session take."""
 OWN_SPARK = SPARK + "test_cluster"
 """It starts Spark in processes of its own, wherever it runs."""
 
 LONG = (
-    SPARK + "streams",
-    SPARK + "jobs",
-    # About a minute each, half of it waiting: beside Spark, which never waits.
+    # About four minutes of a machine with two cores.
+    SPARK + "session",
+    # Half a minute to a minute and a half each, most of it waiting: beside Spark, which never waits.
+    OWN_SPARK,
+    "tests/robustness/test_machines",
+    "tests/robustness/test_postgresql_losses",
     "tests/robustness/test_planted_bugs",
     "tests/robustness/test_cursor_adversary",
-    "tests/robustness/test_machines",
-    OWN_SPARK,
-    "tests/robustness/test_topology_adversary",
-    "tests/robustness/test_refused_machines",
+    "tests/conformance/test_brokers",
     "tests/robustness/test_bad_",
-    "tests/simulation/test_simulation",
+    "tests/robustness/test_many_strangers",
     "tests/property/test_partition_machine",
+    "tests/robustness/test_deaths",
+    "tests/robustness/test_short_chaos",
+    "tests/robustness/test_restored_backups",
+    "tests/conformance/test_every_client",
+    "tests/conformance/test_topics",
     "tests/robustness/",
     "tests/conformance/",
     "tests/simulation/",
     "tests/property/",
+    "tests/contract/",
+    "tests/unit/store/",
+    "tests/unit/demo/",
 )
 """What units begin with, the longest first."""
 
@@ -61,11 +67,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def unit_of(nodeid: str) -> str:
-    """What stays together on one worker: a file, or half of the tests with a Spark session."""
+    """Name what stays together on one worker: a file, or the tests that share the Spark session."""
     file = nodeid.partition("::")[0]
-    if not file.startswith(SPARK) or file.startswith(OWN_SPARK):
-        return file
-    return SPARK + ("jobs" if file.startswith(JOBS) else "streams")
+    return SPARK + "session" if file.startswith(SPARK) and not file.startswith(OWN_SPARK) else file
 
 
 def _rank(unit: str) -> int:

@@ -45,35 +45,30 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_spark_sessions_are_on_two_workers_and_hold_up_no_other(run: Run) -> None:
+def test_the_spark_session_is_on_one_worker_and_holds_up_no_other(run: Run) -> None:
     # By file alone, each file would go to the next worker.
-    units = [
-        {"test_broker", "test_sink", "test_stream_broker"},
-        {"test_demo", "test_demo_pipeline", "test_job_audit"},
-        {"test_cluster"},
-    ]
+    units = [{"test_broker", "test_demo", "test_job_audit", "test_sink"}, {"test_cluster"}]
     files = [f"spark/{name}" for unit in units for name in sorted(unit)]
-    log = run("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", files=files)
+    log = run("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", files=files)
     workers = [{worker for worker, file in log if file in unit} for unit in units]
-    assert [len(found) for found in workers] == [1, 1, 1]
-    assert len(set.union(*workers)) == 3
+    assert [len(found) for found in workers] == [1, 1]
+    assert len(set.union(*workers)) == 2
 
 
 def test_long_tests_start_first(run: Run) -> None:
     files = [
         "conformance/test_client", "contract/test_store", "property/test_codec", "robustness/test_bytes",
-        "robustness/test_machines", "simulation/test_crash", "spark/test_demo", "spark/test_job_plan",
-        "spark/test_source",
+        "robustness/test_machines", "simulation/test_crash", "spark/test_cluster", "spark/test_source", "unit/test_a",
     ]  # fmt: skip
     ran = [file for _, file in run(files=files)]
     assert list(dict.fromkeys(ran)) == [
-        "test_source", "test_demo", "test_job_plan", "test_machines", "test_bytes", "test_client", "test_crash",
-        "test_codec", "test_store",
+        "test_source", "test_cluster", "test_machines", "test_bytes", "test_client", "test_crash", "test_codec",
+        "test_store", "test_a",
     ]  # fmt: skip
 
 
 def test_names_in_the_order_are_of_tests_that_there_are() -> None:
     files = [str(path.relative_to(PROJECT)) for path in (PROJECT / "tests").rglob("test_*.py")]
     units = {spread.unit_of(file) for file in files}
-    for start in (*spread.LONG, *spread.JOBS, spread.OWN_SPARK):
+    for start in spread.LONG:
         assert any(name.startswith(start) for name in (*files, *units)), start
