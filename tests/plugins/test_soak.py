@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,12 @@ def test_a_failure_ends_a_soak_with_the_command_that_repeats_it(
     said = capfd.readouterr().out
     assert "round with seed 8\n" in said
     assert f"round with seed 9 failed with status 1; again with\n{soak.VARIABLE}=9 " in said
+
+
+def test_the_commands_of_a_round_exist_and_have_its_seed() -> None:
+    for command in soak.commands(7, Path("folder")):
+        assert find_spec(command[command.index("-m") + 1])
+        assert any(word in ("7", "--hypothesis-seed=7") for word in command)
 
 
 def test_a_soak_ends_when_its_time_is_over() -> None:
