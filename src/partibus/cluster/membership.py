@@ -4,8 +4,8 @@ Once a second, and whenever somebody has news, it says what this broker has and 
 registry that they all reach (the catalog's server). While that is away everything stays as it was: who has a store
 keeps it, by the lease in the store itself.
 
-A broker whose lease in the registry has ended is gone, but that can be told only by who has heard the registry for as
-long as a lease takes: after an outage of the registry itself all leases have ended.
+A broker is gone when its row has not changed for as long as a lease, on the clock of the broker that reads it: the
+clock of the registry may be set. After an outage of the registry that time begins anew, since no broker could write.
 """
 
 import asyncio
@@ -27,9 +27,12 @@ RETRY_S = 0.5
 CATCH_UP_S = 0.1
 """Until the next beat when a change could not be followed, since the catalog could not be read."""
 
-Row = tuple[str, str, str, float, int, str]
-"""A broker: its name, incarnation, address (empty: it has ended in order), seconds left of its lease, the version that
-it goes by, and its facts as JSON."""
+LATE_S = 1.0
+"""A broker is late when a second reading of its row has found no heartbeat."""
+
+Row = tuple[str, str, str, str, int, str]
+"""A broker: its name, incarnation, address (empty: it has ended in order), the version of its row, which each of its
+heartbeats changes, the version of the last change that it has applied, and its facts as JSON."""
 
 
 class HeartbeatReply(Protocol):
@@ -77,6 +80,8 @@ class MemberInfo(NamedTuple):
     """HOST:PORT of its listener for other brokers."""
     followed: int
     facts: Mapping[str, Any]
+    is_late: bool
+    """Whether its heartbeat is overdue: it may be lost."""
 
 
 class Us(Protocol):
@@ -124,7 +129,8 @@ class Membership:
         self._lease_s = lease_s
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "partibus-roster")
-        self._heard_since_s: float | None = None
+        self._rows: dict[Owner, tuple[str, float]] = {}
+        """The version of each broker's row, and the loop's time at which it was first read."""
         self._told = ""
         """What others must know at once, as it was told last."""
         self._unsaid: list[int] = []
@@ -182,7 +188,7 @@ class Membership:
                 if self.failure is None:
                     log.warning("what other brokers do can't be seen: %s", error)
                 self.failure = str(error)
-                self._heard_since_s = None
+                self._rows.clear()
                 await asyncio.sleep(RETRY_S)
             except InvalidOperation as error:
                 self._here.replaced(str(error))
@@ -208,11 +214,10 @@ class Membership:
         if self.failure is not None:
             log.warning("other brokers can be seen again")
         self.failure = None
-        if self._heard_since_s is None:
-            self._heard_since_s = asked_s
         latest = heard.changes[-1][0] if heard.changes else self.followed
         caught_up = self._follow(heard)
         brokers = [self._present(row) for row in heard.brokers if row[2]]
+        self._rows = {one.member.owner: self._rows[one.member.owner] for one in brokers}
         self._here.seen(brokers)
         self._see_followed(number, latest, brokers)
         if not caught_up:
@@ -234,13 +239,16 @@ class Membership:
         return True
 
     def _present(self, row: Row) -> MemberInfo:
-        broker, incarnation, address, left_s, followed, said = row
+        broker, incarnation, address, version, followed, said = row
         facts = json.loads(said)
-        assert self._heard_since_s is not None
-        is_there = left_s > 0 or self._loop.time() < self._heard_since_s + self._lease_s
+        owner = Owner(broker, incarnation)
+        now_s = self._loop.time()
+        if self._rows.get(owner, ("",))[0] != version:
+            self._rows[owner] = version, now_s
+        silent_s = now_s - self._rows[owner][1]
         owned = {int(store_no): int(epoch) for store_no, epoch in facts.get("owned", {}).items()}
-        member = SupervisedBroker(Owner(broker, incarnation), is_there, bool(facts.get("leaving")), owned)
-        return MemberInfo(member, address, followed, facts)
+        member = SupervisedBroker(owner, silent_s <= self._lease_s, bool(facts.get("leaving")), owned)
+        return MemberInfo(member, address, followed, facts, silent_s >= LATE_S)
 
     def _see_followed(self, number: int, latest: int, brokers: Sequence[MemberInfo]) -> None:
         """Who is not there is not waited for: it learns of everything when it is back."""

@@ -17,7 +17,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -97,6 +97,7 @@ class ClusterBroker:
         self._access = joined.access
         self._listener = joined.listener
         self._followed = joined.followed
+        self._ended = joined.ended
         self._inbound, self._certificate = _cluster_certificate(settings)
         self._outbound = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._outbound.check_hostname = False
@@ -115,6 +116,8 @@ class ClusterBroker:
         self._failed: dict[int, str] = {}
         """Why a store that this broker should have could not be opened the last time."""
         self._brokers: Sequence[MemberInfo] = ()
+        self._late: set[Owner] = set()
+        """The brokers whose heartbeat is overdue."""
         self._versions = 0
         self._has_joined = False
         self._is_serving = False
@@ -290,7 +293,7 @@ class ClusterBroker:
         """Open a store without an owner; from then on it is this broker's. A store with an owner is no error."""
         self._opening.add(store_no)
         place = self._places[store_no]
-        opener = self._openers.get(store_no) or self._make_opener(store_no)
+        opener = self._opener_of(store_no)
 
         def tried(result: Any) -> None:
             if isinstance(result, BaseException):
@@ -312,18 +315,32 @@ class ClusterBroker:
 
         self._hosts.of(place).write(opener, tried)
 
-    def _make_opener(self, store_no: int) -> Opener:
-        """Make the opener of a store, which lasts as long as the broker: it remembers what it has seen of the store."""
-        place = self._places[store_no]
-        opener = self._openers[store_no] = Opener(
-            place,
-            StoreOwner(*self._us),
-            self._settings.data,
-            evict=False,
-            check_time=stored_time(self._clock, self._settings, self._front.time_jumped, self._loop),
-            reported=lambda: self._registry.acknowledged.get(place.store_id),
-        )
+    def _opener_of(self, store_no: int) -> Opener:
+        """Return the opener of a store. It lasts as long as the broker, since it remembers what it saw of the store."""
+        opener = self._openers.get(store_no)
+        if opener is None:
+            place = self._places[store_no]
+            opener = self._openers[store_no] = Opener(
+                place,
+                StoreOwner(*self._us),
+                self._settings.data,
+                evict=False,
+                check_time=stored_time(self._clock, self._settings, self._front.time_jumped, self._loop),
+                reported=lambda: self._registry.acknowledged.get(place.store_id),
+                ended=self._ended,
+            )
         return opener
+
+    def _watch(self, late: Collection[Owner]) -> None:
+        """Look at the stores that this broker would take if ``late`` brokers are lost.
+
+        The owner of a store counts as alive until its row has not changed for the time of a lease, from the first look.
+        A look now lets most of that time pass before the brokers count as lost.
+        """
+        members = [one._replace(is_there=one.is_there and one.owner not in late) for one in self._members()]
+        for store_no in steps_of(self._us, len(self._places), members, self.stores.runtimes).take:
+            if store_no not in self._opening:
+                self._hosts.of(self._places[store_no]).write(self._opener_of(store_no).watch, lambda _: None)
 
     def _taken(self, store_no: int, runtime: StoreRuntime) -> None:
         self._opening.discard(store_no)
@@ -392,6 +409,10 @@ class ClusterBroker:
         there = [one for one in brokers if one.member.is_there and one.member.owner != self._us]
         self._front.units.follow(len(there) + 1, len(there) + 1)
         self._front.hear([one.facts for one in there])
+        late = {one.member.owner for one in there if one.is_late}
+        if not late <= self._late:
+            self._watch(late)
+        self._late = late
         self._go_on()
 
     def _tell_who_is_gone(self, brokers: Sequence[MemberInfo]) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partibus import __version__
 from partibus.cluster.forms import FINGERPRINT
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from partibus.store.postgresql.registry import Registry, Version
 
 
+_RUNS_NOTED = 16
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
 @dataclass(frozen=True, slots=True)
 class Joined:
     """A broker that is on the roster and serves nobody yet."""
@@ -54,6 +58,8 @@ class Joined:
     """For other brokers; bound, not listened at."""
     followed: int
     """Version of the last change, as of before the catalog is read."""
+    ended: list[str]
+    """Incarnations of earlier runs of this broker that have surely ended."""
 
 
 def version() -> "Version":
@@ -119,17 +125,18 @@ def _join(settings: Settings, created_ms: int, us: Owner, address: "Address", re
     access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
     secret = read_secret(settings.cluster.secret or settings.data / SECRET_FILE, make=is_new)
     cluster = registry.join(token_hex(8), sha256(secret).hexdigest(), _digest_of_keys(keys, secret))
-    _check_mark(settings.data, registry.name, cluster)
+    mark = _check_mark(settings.data, registry.name, cluster)
     places = find_distant_stores(CatalogListing(registry, cluster), settings.stores, created_ms=created_ms)
     host = settings.cluster.host or settings.host
     listener = bound_tcp(host, settings.cluster.port)
     try:
-        followed = registry.register(_shown_address(settings.cluster.address or host, listener.getsockname()[1]))
-        _mark(settings.data, registry.name, cluster)
+        ended = _note_run(settings.data, mark, registry.name, cluster, us)
+        address_shown = _shown_address(settings.cluster.address or host, listener.getsockname()[1])
+        followed = registry.register(address_shown, ended)
     except BaseException:
         listener.close()
         raise
-    return Joined(us, address, registry, places, secret, access, listener, followed)
+    return Joined(us, address, registry, places, secret, access, listener, followed, ended)
 
 
 class CatalogListing:
@@ -139,6 +146,7 @@ class CatalogListing:
         self.cluster = cluster
         self.places = registry.stores()
         self._registry = registry
+        self._others: list[str] | None = None
 
     @property
     def name(self) -> str:
@@ -146,7 +154,9 @@ class CatalogListing:
 
     def admit(self, name: str) -> None:
         """The brokers that are there know the stores that there were when they started."""
-        if others := self._registry.others():
+        if self._others is None:  # found out once for all new stores: it may take seconds
+            self._others = self._registry.others()
+        if others := self._others:
             raise StoreError(
                 f"{name}: is not one of the stores of this namespace ({', '.join(self.places.values())}), and its "
                 f"brokers {', '.join(others)} would not know it; give all brokers the same --store, and stop all of "
@@ -171,13 +181,16 @@ def _refuse_own_catalog(data: Path) -> None:
         )
 
 
-def _check_mark(data: Path, catalog: str, cluster: str) -> None:
-    """The data directory of one namespace is not that of another."""
+def _check_mark(data: Path, catalog: str, cluster: str) -> Mapping[str, Any]:
+    """Return the mark of a data directory; empty if it has none.
+
+    Raises `UnusableFile` if the directory belongs to another namespace.
+    """
     path = data / MARK
     try:
-        known: Mapping[str, str] = json.loads(path.read_text())
+        known: Mapping[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
-        return
+        return {}
     except (OSError, ValueError) as error:
         raise UnusableFile(
             str(path), f"can't be read ({error})", "Remove it if the keys beside it are right."
@@ -189,10 +202,31 @@ def _check_mark(data: Path, catalog: str, cluster: str) -> None:
             f"one of {catalog}",
             "Use another data directory, or the catalog that it was used with.",
         )
+    return known
 
 
-def _mark(data: Path, catalog: str, cluster: str) -> None:
-    replace_file(data / MARK, json.dumps({"catalog": catalog, "cluster": cluster}).encode() + b"\n")
+def _note_run(data: Path, mark: Mapping[str, Any], catalog: str, cluster: str, us: Owner) -> list[str]:
+    """Note this run in the mark; return the earlier runs of this broker that have surely ended.
+
+    This process has the lock of the data directory, so an earlier run that had it has ended. The lock tells nothing of
+    a run on another machine, of a run with a copy of the directory, or of one before the machine's last start.
+    """
+    place = _place_of(data)
+    runs = [one for one in mark.get("runs", ()) if (one.get("place"), one.get("broker")) == (place, us.broker)]
+    ours = {"broker": us.broker, "incarnation": us.incarnation, "place": place}
+    document = {"catalog": catalog, "cluster": cluster, "runs": [*runs, ours][-_RUNS_NOTED:]}
+    replace_file(data / MARK, json.dumps(document).encode() + b"\n")
+    return [str(one["incarnation"]) for one in runs] if place else []
+
+
+def _place_of(data: Path) -> str:
+    """Return a name of the directory that no other one has until the machine restarts; empty where that is unknown."""
+    try:
+        boot = _BOOT_ID.read_text().strip()
+        status = data.stat()
+    except OSError:
+        return ""
+    return f"{boot} {status.st_dev} {status.st_ino}"
 
 
 def _digest_of_keys(path: Path, secret: bytes) -> str:

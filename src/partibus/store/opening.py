@@ -8,8 +8,9 @@ recognizes a store that was moved to another server.
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -20,7 +21,7 @@ from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import STORES_DEFAULT, make_stores, open_store, store_id
 
 if TYPE_CHECKING:
-    from partibus.store.postgresql import Address, PostgreSQLStore
+    from partibus.store.postgresql import Address, OwnerWatch, PostgreSQLStore
 
 LISTING = "stores.json"
 IN_FILES = "sqlite:"
@@ -74,13 +75,13 @@ class Opener:
         evict: bool = True,
         check_time: CheckTime | None = None,
         reported: Callable[[], Acknowledged | None] = lambda: None,
+        ended: Collection[str] = (),
     ) -> None:
         """Prepare to open the store at ``place``. ``data`` is the data directory.
 
-        ``reported`` returns the last commit of the store that an owner has reported to the other machines.
-
         ``evict``: the caller knows that the former owner has ended. Otherwise the store waits for the end of its lease,
-        which a store in a file can't.
+        which a store in a file can't. ``reported`` returns the last commit of the store that an owner has reported to
+        the other machines. ``ended``: earlier runs of this broker, which have surely ended.
         """
         self._data = data
         assert evict or place.is_distant
@@ -91,6 +92,8 @@ class Opener:
         self._before: PostgreSQLStore | None = None
         self._record: AcknowledgedCommits | None = None
         self._reported = reported
+        self._ended = ended
+        self._watch: OwnerWatch | None = None
 
     def __call__(self) -> Store:
         """Open the store and take it over (D19). Raises `StoreError`, also if another broker owns it."""
@@ -124,10 +127,31 @@ class Opener:
                 created_ms=None,  # `find_stores` has made it
                 evict=self._evict,
                 record=record,
+                watch=self._make_watch(),
             )
         else:
             self._before = self._before.reopen()
         return self._before
+
+    def watch(self) -> None:
+        """Look at the owner of the store, which may be lost: the time until this broker may take it over begins.
+
+        Does nothing for a store in a file, or while the server does not answer: the next attempt to open looks again.
+        """
+        if not self._place.is_distant or self._evict:
+            return
+        from partibus.store.postgresql import parse_address, watch_owner
+
+        (address,) = parse_address(self._place.location)
+        with suppress(StoreError):
+            watch_owner(address, self._make_watch())
+
+    def _make_watch(self) -> "OwnerWatch":
+        from partibus.store.postgresql import OwnerWatch
+
+        if self._watch is None:
+            self._watch = OwnerWatch(self._ended)
+        return self._watch
 
     def _open_record(self) -> AcknowledgedCommits:
         """Read the record of acknowledged commits. One object does: the caller retries a refused store every second."""

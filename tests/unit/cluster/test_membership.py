@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from partibus.cluster import membership as membership_module
 from partibus.cluster.membership import MemberInfo, Membership, Row
 from partibus.cluster.ownership import Owner
 from partibus.errors import InvalidOperation, StoreUnavailable
@@ -29,7 +30,10 @@ class FakeRegistry:
     """In memory; another broker, ``b``, is on it and goes by what ``b_follows`` says."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, tuple[str, str, float, int, str]] = {}
+        self.rows: dict[str, tuple[str, str, str, int, str]] = {}
+        self.silent: set[str] = set()
+        """Brokers without heartbeats."""
+        self._beats = 0
         self.log: list[tuple[int, str]] = []
         self.is_complete = True
         self.failure: Exception | None = None
@@ -40,15 +44,21 @@ class FakeRegistry:
         """Called once, on the registry's thread: a beat has read what it answers, and has not answered."""
         self._woken = Event()
 
-    def put(self, broker: str, left_s: float, followed: int, **facts: object) -> None:
-        self.rows[broker] = (f"run of {broker}", f"{broker}:1", left_s, followed, json.dumps(facts))
+    def put(self, broker: str, followed: int, *, is_silent: bool = False, **facts: object) -> None:
+        self.rows[broker] = (f"run of {broker}", f"{broker}:1", "the first", followed, json.dumps(facts))
+        if is_silent:
+            self.silent.add(broker)
 
     def beat(self, followed: int, facts: str, used: Iterable[int], *, tell: bool) -> HeartbeatReply:
         if self.failure is not None:
             raise self.failure
         self.used.update(used)
         self.told += tell
-        self.rows[US.broker] = (US.incarnation, "a:1", 4.0, followed, facts)
+        self.rows[US.broker] = (US.incarnation, "a:1", "the first", followed, facts)
+        self._beats += 1
+        for broker in self.rows.keys() - self.silent:
+            incarnation, address, _, follows, said = self.rows[broker]
+            self.rows[broker] = (incarnation, address, f"of beat {self._beats}", follows, said)
         brokers = [(broker, *row) for broker, row in sorted(self.rows.items())]
         heard = HeartbeatReply(brokers, [one for one in self.log if one[0] > followed], self.is_complete)
         call, self.on_read = self.on_read, None
@@ -124,9 +134,9 @@ async def membership(registry: FakeRegistry, here: Here, lease_s: float = 0.0) -
 @on_loop
 async def test_it_says_what_it_has_and_hears_what_others_have() -> None:
     registry, here = FakeRegistry(), Here()
-    registry.put("b", 3.0, 0, owned={"7": 4}, leaving=True)
-    registry.put("c", -1.0, 0, owned={"8": 2})
-    registry.rows["d"] = ("run of d", "", 3.0, 0, "{}")  # has ended in order
+    registry.put("b", 0, owned={"7": 4}, leaving=True)
+    registry.put("c", is_silent=True, followed=0, owned={"8": 2})
+    registry.rows["d"] = ("run of d", "", "the first", 0, "{}")  # has ended in order
     here.owned = {"1": 2}
     here.used = [5]
     async with membership(registry, here):
@@ -146,8 +156,8 @@ async def test_it_says_what_it_has_and_hears_what_others_have() -> None:
 @on_loop
 async def test_a_change_is_over_when_all_that_are_there_go_by_it() -> None:
     registry, here = FakeRegistry(), Here()
-    registry.put("b", 3.0, 0)
-    registry.put("gone", -1.0, 0)
+    registry.put("b", 0)
+    registry.put("gone", is_silent=True, followed=0)
     async with membership(registry, here) as one:
         registry.log.append((1, '{"entity": "q"}'))  # with the change itself
         noted = asyncio.ensure_future(one.announce({"entity": "q"}, is_noted=True))
@@ -157,7 +167,7 @@ async def test_a_change_is_over_when_all_that_are_there_go_by_it() -> None:
         await eventually(lambda: here.beats > beats + 2)
         assert not announced.done()
         assert not noted.done()
-        registry.put("b", 3.0, 2)
+        registry.put("b", 2)
         await asyncio.gather(announced, noted)
         assert here.followed == ["q", "r"]
 
@@ -165,7 +175,7 @@ async def test_a_change_is_over_when_all_that_are_there_go_by_it() -> None:
 @on_loop
 async def test_a_beat_that_began_before_a_change_says_nothing_about_it() -> None:
     registry, here = FakeRegistry(), Here()
-    registry.put("b", 3.0, 0)
+    registry.put("b", 0)
     async with membership(registry, here) as one:
         loop = asyncio.get_running_loop()
         noted: list[asyncio.Future[None]] = []
@@ -186,7 +196,7 @@ async def test_a_beat_that_began_before_a_change_says_nothing_about_it() -> None
         beats = here.beats
         await eventually(lambda: here.beats > beats + 2)
         assert not noted[0].done()
-        registry.put("b", 3.0, 1)
+        registry.put("b", 1)
         await noted[0]
 
 
@@ -218,7 +228,7 @@ async def test_who_has_missed_more_than_is_remembered_looks_at_everything() -> N
 @on_loop
 async def test_after_an_outage_of_the_registry_nobody_counts_as_gone_before_a_lease_has_passed() -> None:
     registry, here = FakeRegistry(), Here()
-    registry.put("b", -60.0, 0)
+    registry.put("b", is_silent=True, followed=0)
     registry.failure = StoreUnavailable("away")
     here.used = [5]
     async with membership(registry, here, lease_s=3_600) as one:
@@ -231,6 +241,35 @@ async def test_after_an_outage_of_the_registry_nobody_counts_as_gone_before_a_le
         assert one.failure is None
         assert here.brokers["b"].member.is_there
         assert registry.used == {5}  # what was used meanwhile is not forgotten
+
+
+@on_loop
+async def test_an_outage_of_the_registry_is_no_silence_of_the_others() -> None:
+    """Brokers could not write meanwhile, so the time until they count as gone begins anew."""
+    registry, here = FakeRegistry(), Here()
+    registry.put("b", 0, is_silent=True)
+    async with membership(registry, here, lease_s=3_600) as one:
+        await eventually(lambda: here.beats > 1)
+        since_s = one._rows[Owner("b", "run of b")][1]
+        registry.failure = StoreUnavailable("away")
+        await eventually(lambda: one.failure is not None)
+        registry.failure = None
+        await eventually(lambda: one.failure is None)
+        assert one._rows[Owner("b", "run of b")][1] > since_s
+
+
+@on_loop
+async def test_a_broker_is_late_before_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership_module, "LATE_S", 0.0001)
+    registry, here = FakeRegistry(), Here()
+    registry.put("b", 0, is_silent=True)
+    registry.put("c", 0)
+    async with membership(registry, here, lease_s=3_600):
+        await eventually(lambda: here.beats > 1)
+        assert (here.brokers["b"].is_late, here.brokers["b"].member.is_there) == (True, True)
+        assert not here.brokers["c"].is_late
+        registry.silent.clear()
+        await eventually(lambda: not here.brokers["b"].is_late)
 
 
 @on_loop

@@ -2,7 +2,18 @@
 
 from partibus.store.postgresql.address import Address, parse_address
 from partibus.store.postgresql.creation import Identity, identity_of, make_store
+from partibus.store.postgresql.ownership import OwnerWatch, watch_owner
 from partibus.store.postgresql.settings import PostgreSQLSettings
 from partibus.store.postgresql.store import PostgreSQLStore
 
-__all__ = ["Address", "Identity", "PostgreSQLSettings", "PostgreSQLStore", "identity_of", "make_store", "parse_address"]
+__all__ = [
+    "Address",
+    "Identity",
+    "OwnerWatch",
+    "PostgreSQLSettings",
+    "PostgreSQLStore",
+    "identity_of",
+    "make_store",
+    "parse_address",
+    "watch_owner",
+]

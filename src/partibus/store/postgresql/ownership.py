@@ -1,13 +1,19 @@
-"""Ownership of a store (D19): a row in it, with a lease that ends by the database's clock.
+"""Ownership of a store (D19): a row in it that its owner keeps writing.
 
 A new owner raises the epoch and ends the connections of the previous one, so that none of its commits is still on the
-way. A broker that was suspended and wakes up finds its connection closed and the epoch raised. A valid lease excludes
-others, unless they know that its holder is dead.
+way. A broker that was suspended and wakes up finds its connection closed and the epoch raised.
+
+An owner counts its lease on its own clock, from before it wrote the row. Another broker counts it on its own clock,
+too, from after it first read that version of the row. So it never takes the store over while the owner's lease counts,
+and the database's clock, which an operator can set, has no part in it (ADR 0025).
 """
 
 import logging
 import time
+from collections.abc import Callable, Collection
 from typing import NamedTuple
+
+import psycopg
 
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import StoreError, StoreFenced
@@ -23,10 +29,10 @@ from partibus.store.generations import NoNumbersLeft
 from partibus.store.owner import Owner
 from partibus.store.postgresql import generations
 from partibus.store.postgresql.address import Address
-from partibus.store.postgresql.connection import Connection, application_name
+from partibus.store.postgresql.connection import Connection, application_name, connect, end
 from partibus.store.postgresql.creation import install_functions
-from partibus.store.postgresql.failure import refused
-from partibus.store.postgresql.settings import PostgreSQLSettings
+from partibus.store.postgresql.failure import refused, store_error
+from partibus.store.postgresql.settings import DEFAULTS, PostgreSQLSettings
 from partibus.store.postgresql.sql import statement
 
 log = logging.getLogger(__name__)
@@ -39,6 +45,10 @@ def boot_ms() -> float:
     return time.clock_gettime(_BOOT_CLOCK) * 1_000
 
 
+_CLOCK_RATES = 1.01
+"""How much faster one machine's clock may run than another's. Real ones differ by 0.05 % at most."""
+
+
 class OwnerRow(NamedTuple):
     """The owner row as stored; see ``ddl/0001.sql``."""
 
@@ -47,8 +57,30 @@ class OwnerRow(NamedTuple):
     epoch: int
     last_commit: int
     taken_at: int
-    left_ms: int
-    """What is left of the lease, by the database's clock; 0 or less: it has ended."""
+    version: str
+    """The version of the row: each write makes another, and so does another server."""
+    is_released: bool
+    """Whether the owner has given the store back, or there was none."""
+
+
+class OwnerWatch:
+    """What this broker has seen of a store's owner row; it outlives the attempts to take the store over."""
+
+    def __init__(self, ended: Collection[str] = (), now_ms: Callable[[], float] = boot_ms) -> None:
+        """Begin without having seen the row. ``ended``: earlier runs of this broker, which have surely ended."""
+        self._ended = ended
+        self._now_ms = now_ms
+        self._version = ""
+        self._since_ms = 0.0
+
+    def see(self, row: OwnerRow, lease_ms: float) -> float:
+        """Note a row that was just read; return how long its owner's lease may still last, in ms."""
+        now_ms = self._now_ms()
+        if row.version != self._version:
+            self._version, self._since_ms = row.version, now_ms
+        if row.is_released or row.incarnation in self._ended:
+            return 0.0
+        return max(0.0, self._since_ms + lease_ms * _CLOCK_RATES - now_ms)
 
 
 class _Comparison(NamedTuple):
@@ -64,6 +96,18 @@ class _Comparison(NamedTuple):
     """Whether an operator has accepted that it has not."""
     is_unknown: bool = False
     """Whether the record is missing."""
+
+
+def watch_owner(address: Address, watch: OwnerWatch, settings: PostgreSQLSettings = DEFAULTS) -> None:
+    """Note the owner row without taking the store over. Raises `StoreError`."""
+    try:
+        connection = connect(address, "partibus looks at an owner", settings)
+        try:
+            watch.see(read_owner(connection), settings.lease_ms)
+        finally:
+            end(connection)
+    except psycopg.Error as error:
+        raise store_error(error, address.name, "looking at the owner", executed=False) from error
 
 
 def read_owner(connection: Connection, query: str = "select_owner") -> OwnerRow:
@@ -82,11 +126,14 @@ class Ownership:
         owner: Owner,
         settings: PostgreSQLSettings,
         record: AcknowledgedCommits | None = None,
+        watch: OwnerWatch | None = None,
     ) -> None:
         """Prepare for `take`.
 
-        ``record`` is this machine's record of acknowledged commits; None: there is none.
+        ``record`` is this machine's record of acknowledged commits; None: there is none. ``watch``: what it has seen of
+        the owner row; None: nothing.
         """
+        self._watch = watch or OwnerWatch()
         self._record = record
         self._address = address
         self._owner = owner
@@ -112,17 +159,14 @@ class Ownership:
     def take(self, connection: Connection, *, evict: bool) -> None:
         """Take the store over: raise the epoch and cut off the previous owner. Raises `psycopg.Error`, `StoreError`.
 
-        ``evict``: also take it while the previous owner's lease is valid, since that owner is known to be dead or to
-        have given up.
+        ``evict``: also take it while the previous owner's lease may be valid, since that owner is known to be dead or
+        to have given up.
         """
         before = read_owner(connection)
         is_ours = before.incarnation == self._owner.incarnation
-        if before.left_ms > 0 and not (evict or is_ours):
-            raise refused(
-                self._address.name,
-                f"in use by broker {before.broker!r}, incarnation {before.incarnation!r}, whose lease ends in "
-                f"{before.left_ms} ms unless it is renewed; stop that broker or choose another store",
-            )
+        left_ms = self._watch.see(before, self._settings.lease_ms)
+        if left_ms > 0 and not (evict or is_ours):
+            raise self._in_use(before, left_ms)
         if before.incarnation:
             self.evict(connection, before.incarnation)
         timeline = generations.timeline_of(connection)
@@ -131,6 +175,8 @@ class Ownership:
             now = read_owner(connection, "lock_owner")
             if now.epoch != before.epoch:
                 raise self.fenced(now)
+            if now.version != before.version and not (evict or is_ours):
+                raise self._in_use(now, self._watch.see(now, self._settings.lease_ms))
             compared = self._compare(now, is_ours=is_ours)
             parameters = {
                 "broker": self._owner.broker,
@@ -166,6 +212,13 @@ class Ownership:
             )
         self._follow(now, compared)
         self.sync()
+
+    def _in_use(self, row: OwnerRow, left_ms: float) -> StoreError:
+        return refused(
+            self._address.name,
+            f"in use by broker {row.broker!r}, incarnation {row.incarnation!r}, whose lease ends in {left_ms:.0f} ms "
+            "unless it is renewed; stop that broker or choose another store",
+        )
 
     @property
     def _is_shared(self) -> bool:

@@ -6,9 +6,10 @@ broker-a ── beat: "I am here, have these stores, apply change 17" ──▶ 
 broker-b ── ...                                    NOTIFY ──▶ all ─── └─────────┘
 ```
 
-A broker counts as present until its lease ends by the server's clock. This registry does not decide which broker may
-commit to a store: the store itself records that. Rows lost in a crash of the server are sent again a second later, so a
-broker does not wait until they are on the disk.
+A broker counts as present until its row has not changed for the time of a lease, on the clock of the broker that reads
+it. The server's clock, which an operator can set, is used only to forget old rows. This registry does not decide which
+broker may commit to a store: the store itself records that. Rows lost in a crash of the server are sent again a second
+later, so a broker does not wait until they are on the disk.
 
 Calls block, and come from one thread at a time; `wake` may come from any.
 """
@@ -46,7 +47,7 @@ _REGISTER = """
         clock_timestamp() + make_interval(secs => %(lease_s)s), (SELECT version FROM version), %(facts)s)
     ON CONFLICT (broker) DO UPDATE SET incarnation = excluded.incarnation, address = excluded.address,
         until = excluded.until, followed = excluded.followed, facts = excluded.facts
-    WHERE broker.address = '' OR broker.until < clock_timestamp()
+    WHERE broker.address = '' OR broker.incarnation = ANY(%(ended)s) OR broker.xmin::text = %(silent)s
     RETURNING followed
 """
 _BEAT = """
@@ -68,8 +69,7 @@ _REPORT = """
 """
 _REPORTED = "SELECT store_id, last_commit, epoch, incarnation FROM acknowledged"
 _BROKERS = """
-    SELECT broker, incarnation, address, extract(epoch FROM until - clock_timestamp())::float8, followed, facts
-    FROM broker ORDER BY broker
+    SELECT broker, incarnation, address, xmin::text, followed, facts FROM broker ORDER BY broker
 """
 _CHANGES = "SELECT version, body FROM change WHERE version > %(followed)s ORDER BY version"
 _FIRST_CHANGE = "SELECT coalesce(min(version), 0) FROM change"
@@ -90,10 +90,11 @@ _NOTIFY = "SELECT pg_notify(current_schema(), '')"
 _TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('partibus starts in ' || current_schema(), 0))"
 _UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('partibus starts in ' || current_schema(), 0))"
 _SPEAKING = """
-    SELECT broker, facts::json ->> 'speaks', facts::json ->> 'program' FROM broker
-    WHERE address <> '' AND until > clock_timestamp() ORDER BY broker
+    SELECT broker, xmin::text, facts::json ->> 'speaks', facts::json ->> 'program' FROM broker
+    WHERE address <> '' ORDER BY broker
 """
-_OTHERS = "SELECT broker FROM broker WHERE broker <> %s AND address <> '' AND until > clock_timestamp() ORDER BY broker"
+_OTHERS = "SELECT broker, xmin::text FROM broker WHERE broker <> %s AND address <> ''"
+_OUR_ROW = "SELECT xmin::text, address FROM broker WHERE broker = %s"
 
 
 class Version(NamedTuple):
@@ -115,12 +116,31 @@ class BrokerRow(NamedTuple):
     incarnation: str
     address: str
     """HOST:PORT for other brokers; empty after an orderly end."""
-    left_s: float
-    """What is left of its lease, by the server's clock."""
+    version: str
+    """The version of the row: each heartbeat makes another."""
     followed: int
     """The version of the last change that it has applied."""
     facts: str
     """Facts about the broker, as JSON."""
+
+
+class _Silence:
+    """How long rows have not changed, on this machine's clock."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[str, float]] = {}
+        self.has_changed = False
+        """Whether any row has changed."""
+
+    def has_lasted(self, broker: str, version: str) -> bool:
+        """Note a row that was just read; tell whether its broker has been silent for the time of a lease."""
+        now_s = time.monotonic()
+        before, since_s = self._rows.get(broker, (version, now_s))
+        if before != version:
+            self.has_changed = True
+            since_s = now_s
+        self._rows[broker] = version, since_s
+        return now_s - since_s >= LEASE_S
 
 
 class Heartbeat(NamedTuple):
@@ -140,10 +160,11 @@ def refuse_other_versions(address: Address, ours: Version) -> None:
     serve an older one. Waits for the end of leases that killed brokers have left. Raises `StartError`, `UnusableFile`.
     """
     give_up_s = time.monotonic() + LEASE_S + 1
+    silence = _Silence()
     try:
         connection = connect_catalog(address, "partibus looks who is there")
         try:
-            while others := _others_than(connection, ours):
+            while others := _others_than(connection, ours, silence):
                 if time.monotonic() > give_up_s:
                     named = ", ".join(f"{broker} with {theirs}" for broker, theirs in others.items())
                     raise StartError(
@@ -157,13 +178,14 @@ def refuse_other_versions(address: Address, ours: Version) -> None:
         raise unusable(address, error) from error
 
 
-def _others_than(connection: psycopg.Connection[Any], ours: Version) -> dict[str, Version]:
+def _others_than(connection: psycopg.Connection[Any], ours: Version, silence: _Silence) -> dict[str, Version]:
     row = connection.execute("SELECT to_regclass('broker') IS NOT NULL").fetchone()
     if row is None or not row[0]:
         return {}
     theirs = {
         broker: Version(speaks or "an unknown form", program or "an older one")
-        for broker, speaks, program in connection.execute(_SPEAKING).fetchall()
+        for broker, row_version, speaks, program in connection.execute(_SPEAKING).fetchall()
+        if not silence.has_lasted(broker, row_version)
     }
     return {broker: version for broker, version in theirs.items() if version.speaks != ours.speaks}
 
@@ -212,8 +234,19 @@ class Registry:
                 self._one(_UNLOCK)
 
     def others(self) -> list[str]:
-        """Return the brokers that are present."""
-        return [broker for (broker,) in self._run(_OTHERS, (self._broker,))]
+        """Return the other brokers that are present, after watching for their heartbeats.
+
+        That takes the time of a lease if one was lost less than a day ago, and a second otherwise.
+        """
+        first = dict(self._run(_OTHERS, (self._broker,)))
+        found: set[str] = set()
+        end_s = time.monotonic() + LEASE_S
+        while first.keys() - found and time.monotonic() < end_s:
+            time.sleep(_LOOK_S)
+            now = dict(self._run(_OTHERS, (self._broker,)))
+            found |= {broker for broker, version in now.items() if first.get(broker) != version}
+            first = {broker: version for broker, version in first.items() if broker in now}
+        return sorted(found)
 
     @property
     def is_new(self) -> bool:
@@ -251,11 +284,11 @@ class Registry:
         for row in stores.items():
             self._run(statement, row)
 
-    def register(self, address: str) -> int:
+    def register(self, address: str, ended: Sequence[str] = ()) -> int:
         """Register this broker at HOST:PORT; return the version of the last change. Call it before reading the catalog.
 
-        Waits for the end of a lease that a killed run of this broker has left. Raises `StartError` if that run is
-        alive.
+        ``ended``: earlier runs of this broker, which have surely ended. Another earlier run counts as lost when its row
+        has not changed for the time of a lease. Raises `StartError` if that run is alive.
         """
         self._our_address = address
         self._run(_FORGET_BROKERS)
@@ -265,20 +298,23 @@ class Registry:
             "address": address,
             "lease_s": LEASE_S,
             "facts": json.dumps(self._version._asdict()),
+            "ended": list(ended),
+            "silent": "",
         }
-        seen: object = None
+        silence = _Silence()
         while True:
             rows = self._run(_REGISTER, values)
             if rows:
                 self._run(_NOTIFY)
                 return int(rows[0][0])
-            there = self._run("SELECT address, until FROM broker WHERE broker = %s", (self._broker,))
-            if seen is not None and there and there[0] != seen:
-                raise StartError(
-                    f"{self.name}: a broker with the name '{self._broker}' runs already, reached at {there[0][0]}. "
-                    "Stop it, or give this one another name (--broker-name)."
-                )
-            seen = there[0] if there else None
+            for version, theirs in self._run(_OUR_ROW, (self._broker,)):
+                if silence.has_lasted(self._broker, version):
+                    values["silent"] = version
+                if silence.has_changed:
+                    raise StartError(
+                        f"{self.name}: a broker with the name '{self._broker}' runs already, reached at {theirs}. "
+                        "Stop it, or give this one another name (--broker-name)."
+                    )
             time.sleep(_LOOK_S)
 
     def fault_injections(self) -> str | None:

@@ -42,7 +42,7 @@ from partibus.store.postgresql.connection import Connection, application_name, e
 from partibus.store.postgresql.creation import Identity
 from partibus.store.postgresql.failure import refused, store_error
 from partibus.store.postgresql.lease import LeaseKeeper
-from partibus.store.postgresql.ownership import boot_ms
+from partibus.store.postgresql.ownership import OwnerWatch, boot_ms
 from partibus.store.postgresql.readers import Readers
 from partibus.store.postgresql.settings import DEFAULTS, PostgreSQLSettings
 from partibus.store.postgresql.sql import statement
@@ -69,6 +69,7 @@ class PostgreSQLStore:
         last_commit: int = 0,
         full_until_ms: float = 0.0,
         record: AcknowledgedCommits | None = None,
+        watch: OwnerWatch | None = None,
     ) -> None:
         """Connect and take the store over; see `open`.
 
@@ -82,7 +83,8 @@ class PostgreSQLStore:
         self._closed = False
         self._full_until_ms = full_until_ms
         self._record = record
-        self._writer = Writer(address, owner, settings, record)
+        self._watch = watch
+        self._writer = Writer(address, owner, settings, record, watch)
         self._writer.ownership.last_commit = last_commit
         self._readers = Readers(
             address, application_name(owner.incarnation, address), settings, lambda: self._writer.ownership.last_commit
@@ -117,15 +119,20 @@ class PostgreSQLStore:
         settings: PostgreSQLSettings = DEFAULTS,
         evict: bool = False,
         record: AcknowledgedCommits | None = None,
+        watch: OwnerWatch | None = None,
     ) -> Self:
         """Open the store and take it over, after making an empty one if its schema holds none.
 
         With None for ``created_ms`` a missing store counts as lost. ``evict``: also take it from an owner whose lease
-        is still valid, since the caller knows that it is dead or has given up. Raises `StoreError` (not reachable,
-        wrong password, in use by another broker, of a newer format, another store's or another cluster's schema, a
-        server without fsync), leaving the store as it was.
+        may still be valid, since the caller knows that it is dead or has given up. ``watch`` remembers the owner row
+        from attempt to attempt; without it an owner that has not given the store back counts as alive.
+
+        Raises `StoreError` (not reachable, wrong password, in use by another broker, of a newer format, another store's
+        or another cluster's schema, a server without fsync), leaving the store as it was.
         """
-        return cls(address, Identity(store_id, cluster), owner, created_ms, settings, evict=evict, record=record)
+        return cls(
+            address, Identity(store_id, cluster), owner, created_ms, settings, evict=evict, record=record, watch=watch
+        )
 
     def reopen(self) -> Self:
         """Close and reopen the store, as its owner does after a failed commit.
@@ -144,6 +151,7 @@ class PostgreSQLStore:
             last_commit=self.last_commit,
             full_until_ms=self._full_until_ms,
             record=self._record,
+            watch=self._watch,
         )
 
     @property

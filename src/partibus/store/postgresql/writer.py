@@ -18,7 +18,7 @@ from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.connection import Connection, application_name, connect, end
 from partibus.store.postgresql.creation import Identity, check_and_migrate, make_if_missing
 from partibus.store.postgresql.failure import BINDING_ERRORS, FENCED, refused, store_error
-from partibus.store.postgresql.ownership import Ownership, boot_ms, read_owner
+from partibus.store.postgresql.ownership import Ownership, OwnerWatch, boot_ms, read_owner
 from partibus.store.postgresql.rows import commit_parameters
 from partibus.store.postgresql.settings import PostgreSQLSettings
 from partibus.store.postgresql.sql import statement
@@ -36,6 +36,7 @@ class Writer:
         owner: Owner,
         settings: PostgreSQLSettings,
         record: AcknowledgedCommits | None = None,
+        watch: OwnerWatch | None = None,
     ) -> None:
         """Prepare for `open`."""
         self._address = address
@@ -43,7 +44,7 @@ class Writer:
         self._settings = settings
         self._application = application_name(owner.incarnation, address)
         self._warnings: list[str] = []
-        self.ownership = Ownership(address, owner, settings, record)
+        self.ownership = Ownership(address, owner, settings, record, watch)
         self.connection: Connection
         self.dropped_partitions: list[int] = []
         """The dropped partitions at the take-over, which the sweep has still to remove."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.owner import Owner
-from partibus.store.postgresql import Address, PostgreSQLSettings, PostgreSQLStore, parse_address
+from partibus.store.postgresql import Address, OwnerWatch, PostgreSQLSettings, PostgreSQLStore, parse_address
 from tests.contract.stores import new_address
 from tests.kit.postgresql_server import shared_server
 
@@ -24,10 +24,11 @@ def open_store(
     *,
     evict: bool = False,
     record: AcknowledgedCommits | None = None,
+    watch: OwnerWatch | None = None,
 ) -> PostgreSQLStore:
     """The store ``store-00`` at a place."""
     return PostgreSQLStore.open(
-        address, store_id="store-00", owner=owner, settings=settings, evict=evict, record=record
+        address, store_id="store-00", owner=owner, settings=settings, evict=evict, record=record, watch=watch
     )
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from partibus.partition.protocol.ports import StoreError, StoreFenced
 from partibus.store.owner import Owner
-from partibus.store.postgresql import PostgreSQLSettings
+from partibus.store.postgresql import OwnerWatch, PostgreSQLSettings, generations, watch_owner
+from partibus.store.postgresql.connection import Connection
+from partibus.store.postgresql.ownership import OwnerRow
 from tests.contract.stores import enqueued, new_address, positions
 from tests.unit.store.postgresql.places import THEY, US, open_store, sql
 
@@ -48,13 +50,30 @@ def test_a_valid_lease_keeps_other_brokers_out_until_it_is_given_back() -> None:
     second.close()
 
 
-def test_who_wakes_after_its_lease_has_ended_and_another_took_the_store_is_fenced_off() -> None:
-    address = new_address()
-    first = open_store(address)
+LONG = PostgreSQLSettings(lease_ms=600_000)
+"""No renewal comes in between, so a test decides about time by itself."""
+
+
+class Clock:
+    """A broker's own clock."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000.0
+
+    def watch(self, *ended: str) -> OwnerWatch:
+        return OwnerWatch(ended, lambda: self.now_ms)
+
+
+def test_a_broker_that_stood_still_for_longer_than_its_lease_is_fenced_off() -> None:
+    address, clock = new_address(), Clock()
+    watch = clock.watch()
+    first = open_store(address, settings=LONG)
     first.commit(enqueued(1))
     assert first.lease_left_ms > 0
-    sql(address, "UPDATE owner SET until_ms = 1")
-    second = open_store(address, THEY)
+    with pytest.raises(StoreError, match="in use"):
+        open_store(address, THEY, LONG, watch=watch)
+    clock.now_ms += 606_000
+    second = open_store(address, THEY, LONG, watch=watch)
 
     with pytest.raises(StoreFenced, match=r"taken over by broker 'broker-2', incarnation 'run-9', epoch 2") as caught:
         first.commit(enqueued(2))
@@ -87,14 +106,83 @@ def test_a_broker_that_is_known_to_be_dead_loses_its_store_at_once_with_its_conn
     second.close()
 
 
-def test_a_lease_that_has_ended_is_good_again_when_nobody_took_the_store() -> None:
-    address = new_address()
-    store = open_store(address)
-    sql(address, "UPDATE owner SET until_ms = 1")
-    store.commit(enqueued(1))
-    with pytest.raises(StoreError, match="in use"):
-        open_store(address, THEY)
-    store.close()
+@pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
+def test_a_step_of_the_databases_clock_neither_ends_a_lease_nor_prolongs_it(step_ms: int) -> None:
+    """The end that is stored moves as the clock does not: a step forward by an hour is an end that is an hour past."""
+    address, clock = new_address(), Clock()
+    first = open_store(address, settings=LONG)
+    sql(address, f"UPDATE owner SET until_ms = until_ms - {step_ms}")
+    watch = clock.watch()
+    with pytest.raises(StoreError, match=r"in use by broker 'broker-1'.* ends in 606000 ms"):
+        open_store(address, THEY, LONG, watch=watch)
+    clock.now_ms += 605_999
+    with pytest.raises(StoreError, match=r"ends in 1 ms"):
+        open_store(address, THEY, LONG, watch=watch)
+    assert first.lease_left_ms > 0
+    first.commit(enqueued(1))
+    clock.now_ms += 1
+    with pytest.raises(StoreError, match=r"ends in 606000 ms"):
+        open_store(address, THEY, LONG, watch=watch)
+    clock.now_ms += 606_000
+    second = open_store(address, THEY, LONG, watch=watch)
+    assert second.epoch == 2
+    first.close()
+    second.close()
+
+
+def test_looking_at_an_owner_begins_the_wait() -> None:
+    """A broker that is not heard of may be lost: another one that looks at once has waited when that is sure."""
+    address, clock = new_address(), Clock()
+    first = open_store(address, settings=LONG)
+    watch = clock.watch()
+    watch_owner(address, watch, LONG)
+    clock.now_ms += 606_000
+    second = open_store(address, THEY, LONG, watch=watch)
+    assert second.epoch == 2
+    first.close()
+    second.close()
+
+
+def test_another_server_begins_the_wait_anew() -> None:
+    """It may lack the owner's last renewal."""
+    clock = Clock()
+    watch = clock.watch()
+    row = OwnerRow("broker-1", "run-1", 1, 0, 0, "700 since Monday", is_released=False)
+    assert watch.see(row, 1_000) == 1_010
+    clock.now_ms += 1_000
+    assert watch.see(row, 1_000) == 10
+    assert watch.see(row._replace(version="700 since Tuesday"), 1_000) == 1_010
+
+
+def test_an_earlier_run_of_the_same_broker_is_not_waited_for() -> None:
+    address, clock = new_address(), Clock()
+    first = open_store(address, settings=LONG)
+    second = open_store(address, THEY, LONG, watch=clock.watch("run-1"))
+    with pytest.raises(StoreFenced):
+        first.commit(enqueued(1))
+    first.close()
+    second.close()
+
+
+def test_an_owner_that_wakes_while_another_one_takes_its_store_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    address, clock = new_address(), Clock()
+    watch = clock.watch()
+    first = open_store(address, settings=LONG)
+    watch_owner(address, watch, LONG)
+    clock.now_ms += 606_000
+    timeline_of = generations.timeline_of
+
+    def wake(connection: Connection) -> str:
+        first.commit(enqueued(1))
+        return timeline_of(connection)
+
+    monkeypatch.setattr(generations, "timeline_of", wake)
+    with pytest.raises(StoreError, match="in use by broker 'broker-1'"):
+        open_store(address, THEY, LONG, watch=watch)
+    monkeypatch.undo()
+    assert first.lease_left_ms > 0
+    first.commit(enqueued(2))
+    first.close()
 
 
 def test_an_idle_store_keeps_its_lease() -> None:

@@ -235,7 +235,6 @@ def lagging() -> Iterator[tuple[Address, Address, Path]]:
             standby.remove()
 
 
-@pytest.mark.row("S1")
 def test_a_promoted_standby_gives_no_number_out_again_whatever_has_become_of_the_record(
     lagging: tuple[Address, Address, Path], tmp_path: Path
 ) -> None:

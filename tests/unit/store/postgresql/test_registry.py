@@ -7,8 +7,9 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from threading import Event
 
 import psycopg
 import pytest
@@ -52,11 +53,34 @@ def change(address: Address, statement: str) -> None:
         connection.execute(statement.encode())
 
 
-def end_lease(address: Address, broker: str) -> None:
-    change(address, f"UPDATE broker SET until = clock_timestamp() - interval '1 s' WHERE broker = '{broker}'")
+@contextmanager
+def beating(one: Registry) -> Iterator[None]:
+    """One of the brokers lives."""
+    stopping = Event()
+
+    def beat() -> None:
+        while not stopping.is_set():
+            one.beat(0, "{}", [], tell=False)
+
+    with ThreadPoolExecutor(1) as pool:
+        living = pool.submit(beat)
+        try:
+            yield
+        finally:
+            stopping.set()
+            living.result()
 
 
-def test_who_is_there_and_what_was_changed_is_heard(make: Make, address: Address) -> None:
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that writes nothing counts as lost soon."""
+    monkeypatch.setattr(registry, "LEASE_S", 0.5)
+    monkeypatch.setattr(registry, "_LOOK_S", 0.02)
+
+
+def test_who_is_there_and_what_was_changed_is_heard(
+    make: Make, address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a, b = make("a"), make("b")
     assert a.register("host-a:1") == 0
     assert b.register("host-b:2") == 0
@@ -72,7 +96,7 @@ def test_who_is_there_and_what_was_changed_is_heard(make: Make, address: Address
         ("a", "1", "host-a:1"),
         ("b", "1", "host-b:2"),
     ]
-    assert all(0 < row.left_s <= 4 for row in heard.brokers)
+    first = {row.broker: row.version for row in heard.brokers}
     assert json.loads(heard.brokers[0].facts) == {"owned": {"1": 5}}
     assert [(version, json.loads(body)) for version, body in heard.changes] == [
         (1, {"entity": "orders"}),
@@ -82,10 +106,13 @@ def test_who_is_there_and_what_was_changed_is_heard(make: Make, address: Address
     heard = b.beat(1, "{}", [], tell=False)
     assert [version for version, _ in heard.changes] == [2]
     assert {row.broker: row.followed for row in heard.brokers} == {"a": 0, "b": 1}
+    changed = {row.broker for row in heard.brokers if row.version != first[row.broker]}
+    assert changed == {"b"}, "each heartbeat changes the row of its broker"
     assert sorted(b.take_used()) == [7, 8, 9]
     assert a.take_used() == []
-    assert json.loads(b.fault_injections() or "") == {"rehearsals": [1]}
-    end_lease(address, "a")
+    with beating(a):
+        assert json.loads(b.fault_injections() or "") == {"rehearsals": [1]}
+    monkeypatch.setattr(registry, "LEASE_S", 0.0)
     assert b.fault_injections() is None
 
 
@@ -151,16 +178,18 @@ def test_waiting_works_with_descriptors_above_1023(make: Make) -> None:
             pool.submit(registry.wait, 60).result(30)
 
 
-def test_a_name_belongs_to_one_run_until_its_lease_ends(make: Make, address: Address) -> None:
+@pytest.mark.usefixtures("short_lease")
+@pytest.mark.parametrize("step", ["1 hour", "-1 hour"])
+def test_a_name_belongs_to_one_run_until_that_is_silent_whatever_the_servers_clock_says(
+    make: Make, address: Address, step: str
+) -> None:
+    """The end that is stored moves as the clock does not."""
     first = make("a", "1")
     first.register("host:1")
-    with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(make("a", "2").register, "host:2")
-        while not second.done():
-            first.beat(0, "{}", [], tell=False)
-        with pytest.raises(StartError, match=r"'a' runs already, reached at host:1.*--broker-name"):
-            second.result()
-    end_lease(address, "a")
+    change(address, f"UPDATE broker SET until = until - interval '{step}'")
+    with beating(first), pytest.raises(StartError, match=r"'a' runs already, reached at host:1.*--broker-name"):
+        make("a", "2").register("host:2")
+    change(address, f"UPDATE broker SET until = until - interval '{step}'")
     third = make("a", "3")
     third.register("host:3")
     with pytest.raises(InvalidOperation, match="another run of the broker 'a'"):
@@ -171,18 +200,25 @@ def test_a_name_belongs_to_one_run_until_its_lease_ends(make: Make, address: Add
     make("a", "4").register("host:4")
 
 
-def test_what_all_must_have_alike_can_be_changed_by_who_is_alone(make: Make, address: Address) -> None:
+def test_an_earlier_run_that_has_surely_ended_is_replaced_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("a", "1").register("host:1")
+    monkeypatch.setattr(registry, "LEASE_S", 1e6)
+    make("a", "2").register("host:2", ["0", "1"])
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_what_all_must_have_alike_can_be_changed_by_who_is_alone(make: Make) -> None:
     a, b = make("a"), make("b")
     was_new = a.is_new
     assert a.join("cluster", "s", "k") == "cluster"
     assert (was_new, a.is_new) == (True, False)
     a.register("host:1")
     assert b.join("another", "s", "k") == "cluster"
-    with pytest.raises(UnusableFile, match=r"\(a\) have another secret than this one\. Copy cluster\.secret"):
-        b.join("another", "other", "k")
-    with pytest.raises(UnusableFile, match=r"\(a\) have other keys than this one\. Copy keys\.json"):
-        b.join("another", "s", "other")
-    end_lease(address, "a")
+    with beating(a):
+        with pytest.raises(UnusableFile, match=r"\(a\) have another secret than this one\. Copy cluster\.secret"):
+            b.join("another", "other", "k")
+        with pytest.raises(UnusableFile, match=r"\(a\) have other keys than this one\. Copy keys\.json"):
+            b.join("another", "s", "other")
     assert b.join("another", "other", "other") == "cluster"
 
 
@@ -215,19 +251,28 @@ def test_a_connection_that_is_lost_is_made_anew(make: Make, address: Address) ->
     a.wait(60)  # it listens again, too
 
 
+@pytest.mark.usefixtures("short_lease")
 @pytest.mark.parametrize("facts", ["{}", '{"speaks": "1.newer", "program": "9.9"}'])
-def test_brokers_of_another_version_are_not_joined(
-    make: Make, address: Address, facts: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry, "LEASE_S", -1.0)  # the patience with who may be dead
-    make("a").register("host-a:1")
+@pytest.mark.parametrize("step", ["1 hour", "-1 hour"])
+def test_brokers_of_another_version_are_not_joined(make: Make, address: Address, facts: str, step: str) -> None:
+    a = make("a")
+    a.register("host-a:1")
     refuse_other_versions(address, OURS)
-    change(address, f"UPDATE broker SET facts = '{facts}', until = clock_timestamp() + interval '1 min'")
-    with pytest.raises(StartError, match="stop all of them first") as refused:
-        refuse_other_versions(address, OURS)
+    change(address, f"UPDATE broker SET facts = '{facts}'")
+    stopping = Event()
+
+    def beat() -> None:
+        while not stopping.is_set():
+            change(address, f"UPDATE broker SET until = clock_timestamp() - interval '{step}'")
+
+    with ThreadPoolExecutor(1) as pool:
+        living = pool.submit(beat)
+        with pytest.raises(StartError, match="stop all of them first") as refused:
+            refuse_other_versions(address, OURS)
+        stopping.set()
+        living.result()
     assert "a with " in str(refused.value)
     assert str(OURS) in str(refused.value)
-    end_lease(address, "a")
     refuse_other_versions(address, OURS)
 
 

@@ -1,0 +1,63 @@
+"""The mark of a data directory: the namespace that it belongs to, and the runs that had it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from partibus.cluster.ownership import Owner
+from partibus.errors import UnusableFile
+from partibus.node import joining
+from partibus.node.joined_mark import MARK
+
+
+def started(data: Path, incarnation: str, broker: str = "a") -> list[str]:
+    """Start a run of a broker in the directory; return the earlier runs that have surely ended."""
+    mark = joining._check_mark(data, "catalog", "cluster")
+    return joining._note_run(data, mark, "catalog", "cluster", Owner(broker, incarnation))
+
+
+def test_earlier_runs_of_a_broker_in_its_directory_have_ended(tmp_path: Path) -> None:
+    assert started(tmp_path, "1") == []
+    assert started(tmp_path, "2") == ["1"]
+    assert started(tmp_path, "3") == ["1", "2"]
+    assert started(tmp_path, "4", broker="b") == []
+
+
+def test_runs_are_forgotten_one_by_one(tmp_path: Path) -> None:
+    for number in range(29):
+        started(tmp_path, str(number))
+    assert started(tmp_path, "29") == [str(number) for number in range(13, 29)]
+
+
+def test_a_run_with_the_original_of_a_copy_may_be_alive(tmp_path: Path) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    original.mkdir()
+    copy.mkdir()
+    started(original, "1")
+    (copy / MARK).write_bytes((original / MARK).read_bytes())
+    assert started(copy, "2") == []
+
+
+def test_a_run_before_the_machine_started_may_have_been_on_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume may be attached to another machine, where its lock tells nothing of the first."""
+    data, boot = tmp_path / "data", tmp_path / "boot_id"
+    data.mkdir()
+    boot.write_text("first")
+    monkeypatch.setattr(joining, "_BOOT_ID", boot)
+    started(data, "1")
+    boot.write_text("second")
+    assert started(data, "2") == []
+    boot.unlink()
+    assert started(data, "3") == []
+    assert started(data, "4") == []
+
+
+def test_a_mark_without_runs_is_read(tmp_path: Path) -> None:
+    (tmp_path / MARK).write_text(json.dumps({"catalog": "catalog", "cluster": "cluster"}))
+    assert started(tmp_path, "1") == []
+    assert started(tmp_path, "2") == ["1"]
+    with pytest.raises(UnusableFile, match="another namespace"):
+        joining._check_mark(tmp_path, "catalog", "another")
