@@ -11,6 +11,7 @@ from math import log2
 import pytest
 
 from partibus.amqp.codec.decoder import decode_all
+from tests.plugins.soak import seed_of
 from tests.robustness.fuzz import folder_of, fuzz, read_corpus
 from tests.robustness.parsers import CORPUS, PARSERS, Parser, Shape, colliding_uuids
 from tests.robustness.work import collisions, work_of
@@ -18,22 +19,34 @@ from tests.robustness.work import collisions, work_of
 CONSTANT = 3_000
 """Steps of any call, however small: what is made once for an error text, a connection, an event loop."""
 
-CASES = [
-    pytest.param(parser, shape, id=f"{parser.name}: {name}")
-    for parser in PARSERS
-    for name, shape in parser.shapes.items()
-]
+EACH = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
 
 
-@pytest.mark.parametrize(("parser", "shape"), CASES)
-def test_work_grows_with_the_input_and_no_faster(parser: Parser, shape: Shape) -> None:
+@EACH
+def test_work_grows_with_the_input_and_no_faster(parser: Parser) -> None:
+    found = [_too_much(parser, name, shape) for name, shape in parser.shapes.items()]
+    assert list(filter(None, found)) == []
+
+
+def _too_much(parser: Parser, name: str, shape: Shape) -> str | None:
+    """Name the shape with its steps if these grow faster than n log n."""
     inputs = [shape(size) for size in parser.sizes]
     parser.run(shape(40))  # what is imported
     works = [work_of(lambda data=data: _outcome(parser, data)) for data in inputs]  # type: ignore[misc]
     small = len(inputs[0])
     for data, work in zip(inputs[1:], works[1:], strict=True):
         factor = len(data) / small * log2(len(data)) / log2(small)
-        assert work <= factor * (works[0] + CONSTANT), f"{works} steps for {[len(data) for data in inputs]} bytes"
+        if work > factor * (works[0] + CONSTANT):
+            return f"{name}: {works} steps for {[len(data) for data in inputs]} bytes"
+    return None
+
+
+def test_work_that_grows_too_fast_is_named() -> None:
+    def quadratic(data: bytes) -> object:
+        return [other for one in range(len(data) // 10) for other in range(one)]
+
+    parser = Parser("p", quadratic, {"zeros": bytes}, sizes=(1_000, 2_000, 4_000))
+    assert "zeros: [" in str(_too_much(parser, "zeros", bytes))
 
 
 def _outcome(parser: Parser, data: bytes) -> object:
@@ -69,12 +82,13 @@ def test_a_dictionary_of_colliding_keys_would_be_seen() -> None:
     assert collisions(dict(decoded.items())) > 90_000  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
+@pytest.mark.seeded
+@EACH
 def test_damaged_inputs_are_refused_or_taken(parser: Parser) -> None:
     """The kept corpus, and some hundred new inputs of one seed: nothing but refusals is raised."""
     for data in read_corpus(parser):
         parser.run(data)
-    assert fuzz(parser, seed=1, inputs=150, keep=False) >= 0
+    assert fuzz(parser, seed=seed_of(1), inputs=150, keep=False) >= 0
 
 
 def test_every_parser_has_a_corpus() -> None:

@@ -28,18 +28,15 @@ def fields_of(items: list[object]) -> bytes:
     return encode(items)
 
 
-@pytest.mark.parametrize("handle", [UInt(0), UInt(7), BIG])
-@pytest.mark.parametrize("delivery_id", [UInt(0), UInt(200), BIG, None])
-@pytest.mark.parametrize("message_format", [UInt(0), UInt(1), UInt(0x80013700), None])
-@pytest.mark.parametrize("tag", [b"", b"0123456789abcdef", None])
-def test_transfer_is_read_in_every_width(
-    handle: UInt, delivery_id: UInt | None, message_format: UInt | None, tag: bytes | None
-) -> None:
-    encoded = fields_of([handle, delivery_id, tag, message_format, False, True])
-    frame = b"before" + encoded + b"payload"
-    assert read_transfer(frame, 6, len(frame)) == (
-        handle, delivery_id, tag, message_format, False, True, None, False, 6 + len(encoded),
-    )  # fmt: skip
+def test_transfer_is_read_in_every_width() -> None:
+    handles, delivery_ids = [UInt(0), UInt(7), BIG], [UInt(0), UInt(200), BIG, None]
+    formats, tags = [UInt(0), UInt(1), UInt(0x80013700), None], [b"", b"0123456789abcdef", None]
+    for handle, delivery_id, message_format, tag in product(handles, delivery_ids, formats, tags):
+        encoded = fields_of([handle, delivery_id, tag, message_format, False, True])
+        frame = b"before" + encoded + b"payload"
+        assert read_transfer(frame, 6, len(frame)) == (
+            handle, delivery_id, tag, message_format, False, True, None, False, 6 + len(encoded),
+        )  # fmt: skip
 
 
 FLAGS = (None, True, False)
@@ -110,13 +107,12 @@ def test_malformed_transfer_is_a_decode_error(spelling: str) -> None:
 STATES: list[Any] = [None, ACCEPTED, RELEASED, Modified(True), Rejected(AmqpError("a:b")), Rejected()]
 
 
-@pytest.mark.parametrize("role", [True, False])
-@pytest.mark.parametrize("first", [UInt(0), UInt(200), BIG])
-@pytest.mark.parametrize("last", [None, UInt(0), UInt(201), UInt(0x01020305)])
-@pytest.mark.parametrize("settled", FLAGS)
-def test_disposition_is_read_in_every_width(role: bool, first: UInt, last: UInt | None, settled: bool | None) -> None:
+def test_disposition_is_read_in_every_width() -> None:
     """Trap 27: a null last equals first."""
-    for state, batchable, length in product(STATES, FLAGS, range(2, 7)):
+    firsts, lasts = [UInt(0), UInt(200), BIG], [None, UInt(0), UInt(201), UInt(0x01020305)]
+    for role, first, last, settled, state, batchable, length in product(
+        [True, False], firsts, lasts, FLAGS, STATES, FLAGS, range(2, 7)
+    ):
         items: list[object] = [role, first, last, settled, state, batchable]
         encoded = fields_of(items[:length])
         values = (items[:length] + [None] * 6)[:6]
