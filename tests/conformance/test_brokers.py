@@ -147,7 +147,6 @@ def is_empty(broker: BrokerProcess, queue: str) -> bool:
     return broker.describe(queue).messages == 0
 
 
-@pytest.mark.row("A2")
 def test_a_change_is_answered_when_every_broker_goes_by_it(shared: BrokerProcess) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(connect(shared.connection_string)) for _ in range(CONNECTIONS)]

@@ -392,7 +392,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
         assert set(found) >= set(accepted)
 
 
-@pytest.mark.row("F1", "A2")
+@pytest.mark.row("F1")
 def test_one_of_several_brokers_killed_in_the_middle(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, arguments=("--brokers", "2")) as broker:
         broker.create_queue("last", EnablePartitioning=True)

@@ -239,7 +239,6 @@ def test_nothing_is_made_of_a_queue_that_needs_a_lost_store(own: OwnClient, faul
     assert entities.create_queue("needs-all", {"EnablePartitioning": True}).availability == "Available"
 
 
-@pytest.mark.row("A2")
 def test_a_change_reaches_a_lost_partition_when_it_is_back(
     python: PythonSync, own: OwnClient, fault_injections: FaultInjections, make_queue: MakeQueue
 ) -> None:

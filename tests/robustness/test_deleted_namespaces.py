@@ -123,7 +123,6 @@ def test_a_kill_right_after_leaves_it_deleted_and_the_next_start_clears_up(tmp_p
     assert left_in_stores(broker.data) == dict.fromkeys(TABLES, 0)
 
 
-@pytest.mark.row("A2")
 def test_with_stores_away_it_is_gone_and_they_are_cleared_when_they_are_back(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker, connect(broker.connection_string) as operator:
         _, string = made(operator)

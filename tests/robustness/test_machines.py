@@ -380,7 +380,7 @@ def tried(call: Callable[..., object], *arguments: object) -> bool:
     return True
 
 
-@pytest.mark.row("A2", "A4")
+@pytest.mark.row("A4")
 def test_without_the_catalog_messages_go_on_and_administration_is_refused(apart: Apart) -> None:
     machines, catalog = apart.machines, apart.catalog
     queue = machines.brokers["a"].create_queue("catalog-away", EnablePartitioning=True)

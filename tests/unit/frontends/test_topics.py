@@ -99,7 +99,6 @@ def test_who_can_not_is_told_why(world: World, client: Client) -> None:
             entity.check_send()
 
 
-@pytest.mark.row("A2")
 def test_a_store_that_is_away_limits_topic_and_subscription(world: World, client: Client) -> None:
     topology(world)
     topic, subscription = world.broker.entity("t"), world.broker.entity(PATH)
