@@ -55,6 +55,9 @@ def accept(store: str, last_commit: int, data: Path, other_history: bool) -> Non
     names both numbers. Also for a record in DATA/acknowledged that is damaged: the broker then names the last commit of
     the database only. Messages of the missing commits are lost. Numbers of the store's messages go on far above any
     that were given out. A running broker tries again within a second.
+
+    For the catalog of several machines STORE is `catalog`. Changes of entities that are missing are lost, and their
+    numbers are skipped. Start the broker again.
     """
     try:
         lost = accept_loss(data, store, last_commit, other_history=other_history)

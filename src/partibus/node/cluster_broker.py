@@ -135,7 +135,7 @@ class ClusterBroker:
         )
         from partibus.store.postgresql.catalog import CatalogSchema
 
-        catalog = Catalog(CatalogSchema(joined.catalog, f"partibus {self._us.broker}"[:60]), len(names))
+        catalog = Catalog(CatalogSchema(joined.catalog, f"partibus {self._us.broker}"[:60], joined.record), len(names))
         if settings.config is not None:
             apply_namespaces(catalog, read_config_json(settings.config), self._clock.now_ms())
         self._keys = first_keys(catalog)

@@ -33,6 +33,7 @@ from partibus.namespace.keys_file import load_policies
 from partibus.node.joined_mark import MARK
 from partibus.node.settings import Settings
 from partibus.partition.protocol.ports import StoreError
+from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.opening import StorePlace, find_distant_stores
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from partibus.store.postgresql.registry import Registry, Version
 
 
+CATALOG_RECORD = "catalog"
+"""The name of the catalog's record beside those of the stores."""
 _RUNS_NOTED = 16
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -58,6 +61,8 @@ class Joined:
     """For other brokers; bound, not listened at."""
     followed: int
     """Version of the last change, as of before the catalog is read."""
+    record: AcknowledgedCommits
+    """The last change of the catalog that this machine knows."""
     ended: list[str]
     """Incarnations of earlier runs of this broker that have surely ended."""
 
@@ -95,22 +100,34 @@ def catalog_address(settings: Settings) -> "Address":
 def join(settings: Settings, address: "Address", created_ms: int) -> Joined:
     """The caller has the data directory for itself. Raises `StartError`, `StoreError`, OSError when the port is
     taken."""
-    from partibus.store.postgresql.catalog import prepare_catalog
+    from partibus.store.postgresql.catalog import check_changes, prepare_catalog
     from partibus.store.postgresql.registry import Registry, refuse_other_versions
 
     _refuse_own_catalog(settings.data)
     refuse_other_versions(address, version())
     prepare_catalog(address, FORMAT_VERSION, partial(schema_steps, "postgresql"))
+    try:
+        record = AcknowledgedCommits(settings.data, CATALOG_RECORD)
+    except OSError as error:
+        raise UnusableFile(str(settings.data), f"can't be read ({error})", "Give it to the broker's user.") from error
     us = Owner(settings.cluster.broker or socket.gethostname(), token_hex(8))
     registry = Registry(address, us.broker, us.incarnation, version())
     try:
         with registry.starting():
-            return _join(settings, created_ms, us, address, registry)
+            check_changes(address, record)
+            return _join(settings, created_ms, us, address, registry, record)
     except StoreUnavailable as error:
         raise StartError(str(error)) from error
 
 
-def _join(settings: Settings, created_ms: int, us: Owner, address: "Address", registry: "Registry") -> Joined:
+def _join(
+    settings: Settings,
+    created_ms: int,
+    us: Owner,
+    address: "Address",
+    registry: "Registry",
+    record: AcknowledgedCommits,
+) -> Joined:
     from partibus.store.postgresql.registry import refuse_other_versions
 
     refuse_other_versions(address, version())  # others may have come since this was asked first
@@ -136,7 +153,7 @@ def _join(settings: Settings, created_ms: int, us: Owner, address: "Address", re
     except BaseException:
         listener.close()
         raise
-    return Joined(us, address, registry, places, secret, access, listener, followed, ended)
+    return Joined(us, address, registry, places, secret, access, listener, followed, record, ended)
 
 
 class CatalogListing:

@@ -5,6 +5,7 @@ fails at once. A thread reconnects. An outage stops administration but no messag
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -16,15 +17,22 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
+from partibus.store.acknowledged import Acknowledged, AcknowledgedCommits
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.connection import OLDEST_SERVER, end
 from partibus.store.postgresql.failure import next_step
 from partibus.store.postgresql.timed_connection import TimedConnection
 
+log = logging.getLogger(__name__)
+
 SCHEMA_DEFAULT = "partibus_catalog"
 CONNECT_TIMEOUT_S = 2
 """The shortest timeout of libpq."""
 RETRY_S = 0.5
+NUMBERS_SKIPPED = 16_384
+"""The numbers of changes, entities, namespaces and partitions that are skipped when a catalog has lost changes: more
+than were given out in those. A namespace has 2,097,151 partition rows over its life.
+"""
 
 _SESSION = """
     SET search_path = {schema};
@@ -43,6 +51,15 @@ _NOTE = """
     INSERT INTO change SELECT version, %s::text FROM next
     RETURNING version
 """
+_SKIP_NUMBERS = """
+    UPDATE numbers SET next_entity_id = next_entity_id + %(skipped)s,
+        next_partition_row = next_partition_row + %(skipped)s, next_namespace_id = next_namespace_id + %(skipped)s
+"""
+_SKIP_CHANGES = """
+    WITH gone AS (DELETE FROM change), next AS (UPDATE version SET version = %(version)s RETURNING version)
+    INSERT INTO change SELECT version, '{}' FROM next
+"""
+"""Without the changes before it every broker reads the whole catalog."""
 _NOTIFY = "SELECT pg_notify(current_schema(), '')"
 _TABLES = "SELECT array_agg(tablename::text) FROM pg_tables WHERE schemaname = current_schema()"
 _LOCK_FOR_MAKING = "SELECT pg_advisory_xact_lock(hashtextextended('partibus ' || %s, 0))"
@@ -100,19 +117,76 @@ def prepare_catalog(address: Address, format_version: int, steps: SchemaSteps) -
         raise unusable(address, error) from error
 
 
+def check_changes(address: Address, record: AcknowledgedCommits) -> None:
+    """Compare a prepared catalog with the last change that this machine knows, before it is read.
+
+    A catalog that went back in time would give the numbers of lost entities, and so the rows of their messages, to
+    others. If an operator accepts the loss, the catalog skips numbers, and every broker reads all of it. Raises
+    `UnusableFile`.
+    """
+    try:
+        connection = connect_catalog(address, "partibus compares the catalog")
+        try:
+            with connection.transaction():
+                version = _compare(connection, address, record)
+        finally:
+            end(connection)
+        if version is not None:
+            record.go_on_from(Acknowledged(version, 0, 0))
+    except psycopg.Error as error:
+        raise unusable(address, error) from error
+    except OSError as error:
+        raise UnusableFile(
+            str(record.path), f"can't be written ({error})", "See that the disk has room and is writable."
+        ) from error
+
+
+def _compare(connection: TimedConnection, address: Address, record: AcknowledgedCommits) -> int | None:
+    """Compare, in the caller's transaction; return the version with which changes go on after an accepted loss."""
+    row = connection.execute("SELECT version FROM version FOR UPDATE").fetchone()
+    version = 0 if row is None else int(row[0])
+    known = 0 if record.last is None else record.last.last_commit
+    if record.damage is not None:
+        problem = f"may lack changes: {record.damage}, so the last change is unknown"
+    elif version < known:
+        problem = f"is an older copy, which ends with change {version}, while change {known} was stored"
+    else:
+        record.withdraw()
+        if version > known or record.last is None:
+            record.note(Acknowledged(version, 0, 0))
+        record.sync()
+        return None
+    if not record.is_accepted(version):
+        raise UnusableFile(
+            address.name,
+            problem,
+            f"Bring the server back that has all changes, or accept the loss: {record.command} --last-commit {version}",
+        )
+    # Other machines may know later changes than this one: they are behind the next one, too.
+    connection.execute(_SKIP_NUMBERS.encode(), {"skipped": NUMBERS_SKIPPED})
+    next_version = max(known, version) + NUMBERS_SKIPPED
+    connection.execute(_SKIP_CHANGES.encode(), {"version": next_version})
+    connection.execute(_NOTIFY.encode())
+    return next_version
+
+
 class CatalogSchema:
     """A `partibus.namespace.catalog_database.CatalogDatabase` in a PostgreSQL schema."""
 
-    def __init__(self, address: Address, application: str) -> None:
-        """Connect to a catalog that `prepare_catalog` has checked. Raises `UnusableFile`."""
+    def __init__(self, address: Address, application: str, record: AcknowledgedCommits | None = None) -> None:
+        """Connect to a catalog that `prepare_catalog` has checked. Raises `UnusableFile`.
+
+        ``record`` keeps the last known change, as `check_changes` has left it.
+        """
         self._address = address
+        self._record = record
         self._application = application
         self._lock = Lock()
         self._closed = Event()
         self._connection: TimedConnection | None = None
         self._why = ""
         self._connecting = False
-        self._latest = 0
+        self._latest = 0 if record is None or record.last is None else record.last.last_commit
         """The version of the last change that is known to be stored."""
         self._noted = 0
         """The version of the last change in the open transaction."""
@@ -165,10 +239,11 @@ class CatalogSchema:
             self.rollback()
             raise StoreUnavailable(
                 f"{self.name}: the catalog is an older copy, which ends with change {version}, but must have change "
-                f"{self._latest}, which was stored; nothing was changed. Restore a newer copy, or restart all brokers "
-                "to go on with this one."
+                f"{self._latest}, which was stored; nothing was changed. Restore a newer copy, or restart this broker, "
+                "which names the command to go on with this one."
             )
-        self._latest = self._noted = version
+        self._noted = version
+        self._learn(version)
 
     def commit(self) -> None:
         """Commit the transaction. Raises StoreUnavailable; OutcomeUnknown if the connection was lost on the way."""
@@ -183,7 +258,18 @@ class CatalogSchema:
             raise OutcomeUnknown(
                 f"{self.name}: the change may or may not be stored ({error}). Look at the entity, repeat it if needed."
             ) from error
-        self._latest = self._noted
+        self._learn(self._noted)
+
+    def _learn(self, version: int) -> None:
+        """Remember the last stored change, also for the next run."""
+        if version == self._latest:
+            return
+        self._latest = version
+        if self._record is not None:
+            try:
+                self._record.note(Acknowledged(version, 0, 0))
+            except OSError as error:
+                log.warning("%s: change %d of the catalog can't be recorded: %s", self._record.path, version, error)
 
     def rollback(self) -> None:
         """Roll back the open transaction, if any."""
@@ -203,6 +289,10 @@ class CatalogSchema:
             connection, self._connection = self._connection, None
         if connection is not None:
             end(connection)
+        if self._record is not None:
+            with suppress(OSError):
+                self._record.sync()
+            self._record.close()
 
     def _run(self, statement: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         connection = self._connected()

@@ -2,15 +2,25 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
+from partibus.store.acknowledged import FOLDER, AcknowledgedCommits, accept_loss
 from partibus.store.postgresql.address import Address, parse_address
-from partibus.store.postgresql.catalog import SCHEMA_DEFAULT, CatalogSchema, prepare_catalog
+from partibus.store.postgresql.catalog import (
+    NUMBERS_SKIPPED,
+    SCHEMA_DEFAULT,
+    CatalogSchema,
+    check_changes,
+    prepare_catalog,
+)
+from partibus.store.postgresql.registry import Registry, Version
 from tests.contract.stores import new_address
 from tests.kit.postgresql_server import PostgreSQLServer, shared_server
 
@@ -52,6 +62,82 @@ def test_refused_with_the_reason_and_what_to_do() -> None:
     assert "make the database (createdb)" in refusal(server.url("nowhere"))
     assert "see that the server runs" in refusal("postgresql://partibus@127.0.0.1:1/partibus")
     assert "not-the-password" not in refusal(server.url(password="not-the-password"))
+
+
+def changed(catalog: CatalogSchema, times: int) -> None:
+    for _ in range(times):
+        catalog.begin(writing=True)
+        catalog.note({"entity": "orders"})
+        catalog.commit()
+
+
+def started(address: Address, data: Path) -> CatalogSchema:
+    """The catalog of a fresh process with this data directory."""
+    record = AcknowledgedCommits(data, "catalog")
+    check_changes(address, record)
+    return CatalogSchema(address, "a test", record)
+
+
+def numbers(catalog: CatalogSchema) -> list[tuple[object, ...]]:
+    return catalog.execute("SELECT next_entity_id, next_partition_row, next_namespace_id FROM numbers")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"x"])
+def test_a_fresh_process_refuses_a_catalog_that_has_gone_back_until_the_loss_is_accepted(
+    address: Address, tmp_path: Path, content: bytes | None
+) -> None:
+    """The rows of lost entities have messages in stores; given out again, they would be those of other entities."""
+    catalog = started(address, tmp_path)
+    other = started(address, tmp_path / "other")  # on another machine
+    changed(catalog, 3)
+    other.begin(writing=False)
+    other.rollback()
+    catalog.close()
+    change(address, "DELETE FROM change WHERE version > 1; UPDATE version SET version = 1")
+    if content is not None:
+        (tmp_path / FOLDER / "catalog").write_bytes(content)
+    known = "while change 3 was stored" if content is None else "is damaged"
+    for _ in range(2):
+        with pytest.raises(UnusableFile, match=f"{known}.*accept-loss catalog --data .* --last-commit 1"):
+            started(address, tmp_path)
+    assert accept_loss(tmp_path, "catalog", 1) == (2 if content is None else None)
+    catalog = started(address, tmp_path)
+    assert numbers(catalog) == [(1 + NUMBERS_SKIPPED, 1 + NUMBERS_SKIPPED, 1 + NUMBERS_SKIPPED)]
+    changed(catalog, 1)
+    catalog.close()
+    other.begin(writing=True)  # it has run all the time
+    other.rollback()
+    other.close()
+    again = started(address, tmp_path)
+    assert numbers(again) == [(1 + NUMBERS_SKIPPED, 1 + NUMBERS_SKIPPED, 1 + NUMBERS_SKIPPED)]
+    again.close()
+
+
+def test_brokers_that_run_read_a_catalog_anew_that_has_lost_changes(address: Address, tmp_path: Path) -> None:
+    catalog = started(address, tmp_path)
+    changed(catalog, 3)
+    catalog.close()
+    with closing(Registry(address, "b", "1", Version("1", "1"))) as registry:
+        followed = registry.register("host:1")
+        assert registry.beat(followed, "{}", [], tell=False).is_complete
+        change(address, "DELETE FROM change WHERE version > 1; UPDATE version SET version = 1")
+        accept_loss(tmp_path, "catalog", 1)
+        started(address, tmp_path).close()
+        assert followed == 3
+        heard = registry.beat(followed, "{}", [], tell=False)
+    assert heard.changes == [(3 + NUMBERS_SKIPPED, "{}")]
+    assert not heard.is_complete
+
+
+def test_a_catalog_that_has_all_changes_is_used_as_before(address: Address, tmp_path: Path) -> None:
+    for times in (0, 2, 1):
+        catalog = started(address, tmp_path)
+        changed(catalog, times)
+        assert numbers(catalog) == [(1, 1, 1)]
+        catalog.close()
+    record = AcknowledgedCommits(tmp_path, "catalog").last
+    assert record is not None
+    assert record.last_commit == 3
 
 
 def test_a_schema_of_something_else_is_refused() -> None:
