@@ -46,6 +46,18 @@ def test_each_subscription_gets_what_its_rules_select(world: World, client: Clie
     assert bodies(client, "t/Subscriptions/x") == [b"1", b"3"]
 
 
+def test_a_subscription_made_while_the_topic_is_in_use_gets_what_is_published_then(
+    world: World, client: Client
+) -> None:
+    topology(world, partitioned=False)
+    sender = client.sender("t")
+    client.send(sender, message(b"1"))
+    world.broker.create_subscription("t", "later", {})
+    client.send(sender, message(b"2"))
+    assert bodies(client, PATH) == [b"1", b"2"]
+    assert bodies(client, "t/Subscriptions/later") == [b"2"]
+
+
 def test_a_rule_that_was_made_holds_for_what_is_published_then(world: World, client: Client) -> None:
     topology(world)
     sender = client.sender("t")

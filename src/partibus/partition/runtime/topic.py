@@ -151,11 +151,11 @@ class Topics:
             return None
         pending_loads = {}
         for row in rows_of(planning.command):
-            if row not in subscriptions.sizes:
-                continue
             try:
                 options = current.options_of(row)
-            except KeyError:  # the namespace has deleted it, and the store hears of that in a moment
+            except KeyError:  # the namespace has deleted it
+                if row not in subscriptions.sizes:  # and the store has heard of that
+                    continue
                 options = planning.fan_out.options_of(row)
             slot = slots.get(row)
             if slot is not None:
