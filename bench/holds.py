@@ -416,6 +416,21 @@ _sends(
 _sends(
     "messages of 30 KB of properties", lambda: b"".join(deliver(tiny_properties(30_000) + _EMPTY, n) for n in range(32))
 )
+
+
+def _annotated(code: int, count: int) -> bytes:
+    pairs = [b"\xa3\x02%02x\x40" % (n % 256) for n in range(count)]
+    return b"\x00\x53" + bytes((code,)) + a_map(pairs) + _EMPTY
+
+
+for _code, _what in {0x71: "delivery annotations", 0x72: "annotations"}.items():
+    for _count in (60, 4_000, 12_000):
+        _sends(
+            f"messages of {_count} {_what}",
+            lambda code=_code, count=_count: b"".join(  # type: ignore[misc]
+                deliver(_annotated(code, count), n) for n in range(MIB // (5 * count))
+            ),
+        )
 _sends(
     "a batch of messages with 30 KB of properties",
     lambda: deliver(encode_data(tiny_properties(30_000) + _EMPTY) * 8, 0, BATCH_FORMAT),

@@ -5,7 +5,8 @@ Every front end makes one of these at ingress and every store keeps its *stored 
 ```text
 prefix (21 bytes)   version, flags, priority, annotation count, ttl ms, lengths of the three sections that follow
 annotations         pairs of the message-annotations map from the sender, without those that the broker writes;
-                    a forwarded message also keeps some of the entity that it comes from
+                    a forwarded message also keeps some of the entity that it comes from; delivery annotations are the
+                    value of one pair
 properties          whole section 0x73, or nothing
 application props   whole section 0x74, or nothing
 rest                body sections and footer
@@ -30,6 +31,8 @@ _PREFIX = Struct(">BBBHIIII")
 _VERSION = 1
 _DURABLE = 1
 _HAS_TTL = 2
+_HAS_DELIVERY_ANNOTATIONS = 4
+"""The flag of a message that came with delivery annotations (`DELIVERY_ANNOTATIONS_KEY`)."""
 _WAS_DEAD_LETTER = 8
 """The flag of a message whose annotations name the entity in which it was a dead letter."""
 _HOP = 16
@@ -42,6 +45,9 @@ the first of them.
 FORM_VERSION = _VERSION
 HAS_TTL, WAS_DEAD_LETTER, HOPS = _HAS_TTL, _WAS_DEAD_LETTER, _HOPS
 
+DELIVERY_ANNOTATIONS_KEY = "x-opt-partibus-delivery-annotations"
+"""The annotation that holds the sender's delivery annotations: an encoded map, as binary."""
+_DELIVERY_ANNOTATIONS = b"\x00\x53\x71"
 _APPLICATION_PROPERTIES = b"\x00\x53\x74"
 _DESCRIPTOR_BYTES = 3
 DEFAULT_PRIORITY = 4
@@ -97,9 +103,15 @@ def pack(
     application_properties: bytes = b"",
     rest: bytes = b"",
     forwarding: int = 0,
+    delivery_annotations: bool = False,
 ) -> bytes:
-    """Join the parts of a stored form. ``forwarding`` is the value from `StoredMessage`."""
+    """Join the parts of a stored form. ``forwarding`` is the value from `StoredMessage`.
+
+    ``delivery_annotations``: whether one of the annotations has the key `DELIVERY_ANNOTATIONS_KEY`.
+    """
     flags = (_DURABLE if durable else 0) | (_HAS_TTL if ttl_ms is not None else 0) | forwarding
+    if delivery_annotations:
+        flags |= _HAS_DELIVERY_ANNOTATIONS
     prefix = _PREFIX.pack(
         _VERSION,
         flags,
@@ -135,8 +147,8 @@ class StoredMessage:
         start = _PREFIX.size
         self.durable = bool(flags & _DURABLE)
         self.ttl_ms: int | None = ttl_ms if flags & _HAS_TTL else None
-        self.forwarding: int = flags & (_HOPS | _WAS_DEAD_LETTER)
-        """Flags about the message's way through entities, only to be passed on."""
+        self.forwarding: int = flags & (_HOPS | _WAS_DEAD_LETTER | _HAS_DELIVERY_ANNOTATIONS)
+        """Flags about the annotations, only to be passed on."""
         self.annotations = data[start : start + a]
         self.properties = data[start + a : start + a + p]
         self.application_properties = data[start + a + p : start + a + p + q]
@@ -224,6 +236,25 @@ def without_destination(data: bytes) -> tuple[str, bytes]:
         raise ValueError(f"the first annotation of a message on its way is {key!r}, not {_DESTINATION}")
     prefix = _PREFIX.pack(version, flags, priority, count - 1, ttl_ms, a - (end - _PREFIX.size), p, q)
     return str(name), prefix + data[end:]
+
+
+def split_delivery_annotations(data: bytes) -> tuple[bytes, bytes]:
+    """Return the section of the sender's delivery annotations, b"" without one, and the stored form without it."""
+    version, flags, priority, count, ttl_ms, a, p, q = _PREFIX.unpack_from(data)
+    if not flags & _HAS_DELIVERY_ANNOTATIONS:
+        return b"", data
+    start, section = _PREFIX.size, b""
+    pos, end = start, start + a
+    others = data[start:end]
+    for _ in range(count):
+        key, value_at = decode(data, pos, end)
+        value, after = decode(data, value_at, end)
+        if key == DELIVERY_ANNOTATIONS_KEY and isinstance(value, bytes):
+            section, others, count = _DELIVERY_ANNOTATIONS + value, data[start:pos] + data[after:end], count - 1
+            break
+        pos = after
+    prefix = _PREFIX.pack(version, flags & ~_HAS_DELIVERY_ANNOTATIONS, priority, count, ttl_ms, len(others), p, q)
+    return section, b"".join((prefix, others, data[end:]))
 
 
 def _encoded_pair(key: str, value: object) -> bytes:
@@ -332,7 +363,14 @@ class DeliveryEncoder:
         sender's annotations come first in that rest.
         """
         _, flags, priority, annotation_count, ttl_ms, length, _, _ = _PREFIX.unpack_from(data)
-        if flags & (_HOPS | _WAS_DEAD_LETTER) != self._shown:
+        if flags & (_HOPS | _WAS_DEAD_LETTER | _HAS_DELIVERY_ANNOTATIONS) != self._shown:
+            if flags & _HAS_DELIVERY_ANNOTATIONS:
+                section, data = split_delivery_annotations(data)
+                header, annotations, rest = self.encode(
+                    data, sequence=sequence, enqueued_ms=enqueued_ms, delivery_count=delivery_count,
+                    locked_until_ms=locked_until_ms, state=state,
+                )  # fmt: skip
+                return header + section, annotations, rest
             return self._variant(flags & (_HOPS | _WAS_DEAD_LETTER)).encode(
                 data, sequence=sequence, enqueued_ms=enqueued_ms, delivery_count=delivery_count,
                 locked_until_ms=locked_until_ms, state=state,

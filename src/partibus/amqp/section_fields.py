@@ -47,7 +47,7 @@ class Property(IntEnum):
     REPLY_TO_GROUP_ID = 12
 
 
-def _open(section: bytes) -> tuple[int, int, int]:
+def open_section(section: bytes) -> tuple[int, int, int]:
     """Return the count of elements, the first one's position, and the end of a list or map section."""
     if not section or section[_DESCRIPTOR_BYTES] == 0x45:
         return 0, 0, 0
@@ -56,7 +56,7 @@ def _open(section: bytes) -> tuple[int, int, int]:
 
 
 def _elements(section: bytes, count_max: int) -> list[object]:
-    count, pos, end = _open(section)
+    count, pos, end = open_section(section)
     if count > count_max:
         raise DecodeError(f"section {section[2]:#04x} has {count} fields, at most {count_max} are defined")
     values: list[object] = []
@@ -106,7 +106,7 @@ def properties(section: bytes) -> list[object]:
 
 def raw_property(section: bytes, which: Property) -> bytes | None:
     """Return the encoded bytes of one field; None if it is null or missing."""
-    count, pos, end = _open(section)
+    count, pos, end = open_section(section)
     if which >= count:
         return None
     for _ in range(which):
@@ -123,7 +123,7 @@ def later_properties(section: bytes) -> tuple[int, bytes]:
 
     The caller can write another message-id before them.
     """
-    count, pos, end = _open(section)
+    count, pos, end = open_section(section)
     if count < 2:
         return 0, b""
     return count - 1, section[skip_value(section, pos, end) : end]
@@ -145,7 +145,7 @@ def text_property(section: bytes, which: Property) -> str | None:
 
 def iter_map(section: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the key text and encoded value of annotations, application properties or footer."""
-    count, pos, end = _open(section)
+    count, pos, end = open_section(section)
     if count % 2:
         raise DecodeError(f"section {section[2]:#04x} has an odd number of elements: {count}")
     for _ in range(count // 2):

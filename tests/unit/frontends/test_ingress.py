@@ -103,7 +103,7 @@ class TestWhatIsStored:
             assert (message.ttl_ms, ttl_of(message.data)) == (lives_ms, lives_ms)
             assert StoredMessage(message.data).ttl_ms == ttl_ms
 
-    def test_delivery_annotations_are_for_the_hop_and_not_stored(self, ingress: Ingress, queue: Queue) -> None:
+    def test_a_lock_token_of_the_sender_is_not_stored(self, ingress: Ingress, queue: Queue) -> None:
         annotations = encode_annotations({"x-opt-lock-token": 1}, 0x71)
         message = one(ingress, queue, encode_properties(message_id="m"), BODY, annotations)
         assert b"x-opt-lock-token" not in message.data

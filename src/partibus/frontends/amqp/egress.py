@@ -2,9 +2,11 @@
 
 from uuid import UUID
 
-from partibus.amqp.section_encoding import encode_annotations
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.section_encoding import encode_raw_map
+from partibus.amqp.section_fields import iter_map
 from partibus.amqp.sections import DELIVERY_ANNOTATIONS
-from partibus.message import DeliveryEncoder, StoredMessage
+from partibus.message import DeliveryEncoder, StoredMessage, split_delivery_annotations
 from partibus.namespace.entity import Entity
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.ports import EntryRow, EntryState
@@ -54,6 +56,7 @@ def encode_deferred(
 
     One client reads the lock token of such a message only from its delivery annotations (section 4.7).
     """
+    section, data = split_delivery_annotations(data)
     header, *others = encoder.encode(
         data,
         sequence=sequence,
@@ -62,8 +65,10 @@ def encode_deferred(
         locked_until_ms=locked_until_ms,
         state=EntryState.DEFERRED,
     )
-    lock = b"" if token is None else encode_annotations({LOCK_TOKEN: token}, DELIVERY_ANNOTATIONS)
-    return b"".join((header, lock, *others))
+    if token is not None:
+        own = iter_map(section) if section else ()
+        section = encode_raw_map(DELIVERY_ANNOTATIONS, [(LOCK_TOKEN, encode(token)), *own])
+    return b"".join((header, section, *others))
 
 
 def without_body(data: bytes) -> bytes:

@@ -5,7 +5,7 @@ could read. Then the section is kept as its bytes. Senders repeat themselves, so
 is cached by their bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -14,14 +14,17 @@ from uuid import UUID
 from partibus.amqp import DecodeError, Delivery, EncodeError
 from partibus.amqp.codec.decoder import decode, decode_at_most
 from partibus.amqp.codec.encoder import encode, write_compound
+from partibus.amqp.codec.skip import skip_value
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.errors import TooManyValues
-from partibus.amqp.section_fields import Property, header, iter_map, later_properties
-from partibus.amqp.sections import BATCH_FORMAT, DATA, Sections, iter_batch, split_sections
+from partibus.amqp.section_encoding import encode_raw_map
+from partibus.amqp.section_fields import Property, header, iter_map, later_properties, open_section
+from partibus.amqp.sections import BATCH_FORMAT, DATA, DELIVERY_ANNOTATIONS, Sections, iter_batch, split_sections
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, QuotaExceeded
+from partibus.frontends.amqp.egress import LOCK_TOKEN
 from partibus.frontends.amqp.pattern import Repeats
 from partibus.frontends.amqp.plain import is_plain_map, plain_identity
-from partibus.message import DEFAULT_PRIORITY, Message, id_text, lifetime_ms, pack
+from partibus.message import DEFAULT_PRIORITY, DELIVERY_ANNOTATIONS_KEY, Message, id_text, lifetime_ms, pack
 from partibus.namespace.namespace import Queue
 
 PARTITION_KEY = "x-opt-partition-key"
@@ -45,8 +48,8 @@ BATCH_LEEWAY_BYTES = 2_048
 out what it sends around the messages: 56 bytes, and the ids and keys of the first message, each of up to 128 characters
 of up to four bytes.
 """
-PAIRS_MAX = 0xFFFF
-"""The most annotations of one message: the stored form counts them in two bytes."""
+PAIRS_MAX = 4_096
+"""The most annotations of one message, and as many delivery annotations. The stored form has room for 65,535."""
 REMEMBERED_MAX = 4_096
 """The most different headers and annotations that are cached: every partition key makes its own."""
 VALUES_MAX = 10_000
@@ -58,6 +61,11 @@ REMEMBERED_BYTES_MAX = 1024
 
 _DESCRIPTOR_BYTES = 3
 _PROPERTIES = b"\x00\x53\x73"
+_SYMBOL8 = 0xA3
+_KNOWN = frozenset(
+    key.encode() for key in (*WRITTEN_BY_BROKER, PARTITION_KEY, SCHEDULED_TIME, DELIVERY_ANNOTATIONS_KEY)
+)
+_DELIVERY_ANNOTATIONS = b"\x00\x53\x71"
 LIST8 = 0xC0
 _T = TypeVar("_T")
 
@@ -75,6 +83,8 @@ class _Annotations(NamedTuple):
     pairs: bytes
     partition_key: str | None
     scheduled_ms: int | None
+    of_delivery: bool = False
+    """Whether the sender's delivery annotations are among the pairs."""
 
 
 _NO_HEADER = _Header(durable=False, priority=DEFAULT_PRIORITY, ttl_ms=None, lifetime_ms=None)
@@ -136,6 +146,8 @@ class Ingress:
                 repeats.misses = 0
                 return found
         sections = split_sections(payload)
+        if len(payload) > queue.bounds.small_bytes:
+            _check_sizes(sections, queue)
         head = self._headers.get(sections.header) or self._read_header(sections.header)
         notes = self._annotations.get(sections.message_annotations) or self._read_annotations(
             sections.message_annotations
@@ -144,8 +156,6 @@ class Ingress:
         message_id, session_id = _identity(properties)
         if sections.application_properties and not is_plain_map(sections.application_properties):
             self._check_map(sections.application_properties)
-        if len(payload) > queue.bounds.small_bytes:
-            _check_sizes(sections, queue)
         if sections.footer:
             self._check_map(sections.footer)
         if sections.body_code > DATA:
@@ -165,12 +175,15 @@ class Ingress:
         if message_id is None:
             message_id = self.new_message_id()
             properties = _with_message_id(properties, message_id)
+        if sections.delivery_annotations:
+            notes = _with_delivery_annotations(notes, sections.delivery_annotations)
         data = pack(
             durable=head.durable,
             priority=head.priority,
             ttl_ms=head.ttl_ms,
             annotation_count=notes.pair_count,
             annotations=notes.pairs,
+            delivery_annotations=notes.of_delivery,
             properties=properties,
             application_properties=sections.application_properties,
             rest=sections.body + sections.footer if sections.footer else sections.body,
@@ -186,6 +199,42 @@ class Ingress:
         if repeats is not None:
             repeats.note(payload, sections, message, is_id_made=is_id_made)
         return message
+
+    def _iter_annotations(self, section: bytes) -> Iterator[tuple[bytes, int, str | None, bytes]]:
+        """Yield encoded pairs without meaning to the broker, and their number; then a key that has one, and its value.
+
+        The key is None after the last pairs. Symbols stay as they are encoded, and values are checked as long as the
+        run may check any: a section of 64 KB has 16,000 pairs. Raises `DecodeError`.
+        """
+        elements, pos, end = open_section(section)
+        if elements % 2:
+            raise DecodeError(f"annotations have an odd number of elements: {elements}")
+        if elements > 2 * PAIRS_MAX:
+            raise DecodeError(f"there are {elements // 2} annotations, at most {PAIRS_MAX} are kept")
+        start, count = pos, 0
+        try:
+            for _ in range(elements // 2):
+                value_at = pos + 2 + section[pos + 1]
+                name = section[pos + 2 : value_at]
+                if section[pos] == _SYMBOL8 and name not in _KNOWN and name.isascii():
+                    pos = skip_value(section, value_at, end)
+                    if self._values_left:
+                        with suppress(TooManyValues):
+                            _, _, self._values_left = decode_at_most(section, value_at, self._values_left)
+                    count += 1
+                    continue
+                key, value_at = decode(section, pos, end)
+                if not isinstance(key, str):
+                    raise DecodeError(f"an annotation has the key {key!r}, no symbol or string")
+                before = section[start:pos]
+                pos = start = skip_value(section, value_at, end)
+                yield before, count, str(key), section[value_at:pos]
+                count = 0
+        except IndexError:
+            raise DecodeError(f"the annotation at byte {pos} is cut short") from None
+        if pos != end:
+            raise DecodeError(f"annotations have {end - pos} bytes after {elements} elements")
+        yield section[start:end], count, None, b""
 
     def _check_map(self, section: bytes) -> None:
         """Check that application properties or a footer are readable; they are only stored and delivered.
@@ -219,14 +268,23 @@ class Ingress:
         pairs = bytearray()
         count = 0
         partition_key = scheduled_ms = None
-        for key, raw in iter_map(section):
-            if key in WRITTEN_BY_BROKER:
+        of_delivery = False
+        for raw_pairs, pair_count, key, raw in self._iter_annotations(section):
+            pairs += raw_pairs
+            count += pair_count
+            if key is None or key in WRITTEN_BY_BROKER:
                 continue
             if key == PARTITION_KEY:
                 partition_key = _text("partition key", decode(raw)[0])
                 raw = encode(partition_key)  # readers of other libraries expect a string
             elif key == SCHEDULED_TIME:
                 scheduled_ms = _time(key, decode(raw)[0])
+            elif key == DELIVERY_ANNOTATIONS_KEY:  # of a message that was read by position, and is sent again
+                found = decode(raw)[0]
+                if of_delivery or not isinstance(found, bytes):
+                    continue
+                raw = encode(_delivery_annotations(found))
+                of_delivery = True
             try:
                 pairs += encode(Symbol(key))
             except EncodeError as error:
@@ -234,9 +292,7 @@ class Ingress:
             decode(raw)
             pairs += raw
             count += 1
-        if count > PAIRS_MAX:
-            raise DecodeError(f"there are {count} annotations, at most {PAIRS_MAX} are kept")
-        found = _Annotations(count, bytes(pairs), partition_key, scheduled_ms)
+        found = _Annotations(count, bytes(pairs), partition_key, scheduled_ms, of_delivery)
         if scheduled_ms is None:  # a time hardly comes twice
             _remember(self._annotations, section, found)
         return found
@@ -244,6 +300,28 @@ class Ingress:
 
 def _unreadable(payload: bytes, error: DecodeError) -> ArgumentError:
     return ArgumentError("message", f"{len(payload)} bytes", "an encoded AMQP message", f"{error}.")
+
+
+def _delivery_annotations(encoded: bytes) -> bytes:
+    """Return an encoded map of delivery annotations without the lock token, which only the broker sets.
+
+    Raises `DecodeError`.
+    """
+    section = _DELIVERY_ANNOTATIONS + encoded
+    elements, _, _ = open_section(section)
+    if elements > 2 * PAIRS_MAX:
+        raise DecodeError(f"there are {elements // 2} delivery annotations, at most {PAIRS_MAX} are kept")
+    pairs = [(key, raw) for key, raw in iter_map(section) if key != LOCK_TOKEN]
+    return encode_raw_map(DELIVERY_ANNOTATIONS, pairs)[_DESCRIPTOR_BYTES:]
+
+
+def _with_delivery_annotations(notes: _Annotations, section: bytes) -> _Annotations:
+    """Put a section of delivery annotations among the pairs, unless it is there already. Raises `DecodeError`."""
+    encoded = _delivery_annotations(section[_DESCRIPTOR_BYTES:])
+    if notes.of_delivery:
+        return notes
+    pairs = encode(Symbol(DELIVERY_ANNOTATIONS_KEY)) + encode(encoded) + notes.pairs
+    return notes._replace(pair_count=notes.pair_count + 1, pairs=pairs, of_delivery=True)
 
 
 def _with_message_id(properties: bytes, message_id: str) -> bytes:
@@ -283,7 +361,8 @@ def _identity(properties: bytes) -> tuple[object, str | None]:
 def _check_sizes(sections: Sections, queue: Queue) -> None:
     """Check section sizes. Raises ArgumentError, see `Bounds`."""
     application_properties = sections.application_properties
-    kept = (sections.header, sections.message_annotations, sections.properties, application_properties)
+    annotations = sections.delivery_annotations + sections.message_annotations
+    kept = (sections.header, annotations, sections.properties, application_properties)
     pairs = iter_map(application_properties) if application_properties else ()
     queue.bounds.check_headers(sum(map(len, kept)), pairs)
 
