@@ -72,6 +72,10 @@ class Operation:
     """Of a settlement: ``complete`` or ``abandon``."""
     note: str = ""
     """The error's text, or the fault's name: for people."""
+    epoch: int = 0
+    """Of a delivery: the epoch of the store under which its owner handed the message out; 0: unknown."""
+    sent_ms: int = 0
+    """Of a delivery with an epoch: when the owner handed the message out. The client may receive it much later."""
 
 
 class History:

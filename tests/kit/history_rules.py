@@ -4,11 +4,13 @@ Each rule is a function from a history to what breaks it. What a rule lets pass 
 
 - A message lock is written with the next commit and is not waited for (D12). When a broker process ends before another
   settlement in that partition was acknowledged, the lock may be forgotten; the message is delivered again, and only the
-  new lock settles it.
+  new lock settles it. The next owner forgets it, which has a later epoch of the store. The same owner remembers its
+  locks, and an earlier owner has no lease: where a history has epochs, no loss excuses a delivery of these.
 - A message whose delivery never reached the application comes later, with a higher delivery count: that was not its
   first delivery, so it says nothing about order. In a session nothing comes before it even then.
 - A delivery that arrives after the end of its own lock was under way for that long, and says nothing. Nor does one
-  whose lock began before the message was completed under another: a broker that stood still had it in hand.
+  whose lock began before the message was completed under another: a broker that stood still had it in hand. Where the
+  time is known at which the owner handed it out, that time counts instead.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ def check(history: Sequence[Operation], queues: Queues, unavailable_max_ms: int,
         *lost(history),
         *stored_twice(history),
         *refused_but_stored(history),
+        *reissued(history),
         *delivered_after_complete(history, lock_ms),
         *second_live_lock(history, queues),
         *settled_by_an_old_lock(history),
@@ -88,6 +91,16 @@ def refused_but_stored(history: Sequence[Operation]) -> Iterator[Violation]:
             yield Violation("refused but stored", f"'{one.body}' is in '{one.queue}', which said: {one.note}")
 
 
+def reissued(history: Sequence[Operation]) -> Iterator[Violation]:
+    """Find sequence numbers that name several messages: a store that lacks commits would give their numbers again."""
+    bodies: dict[Message, set[str]] = defaultdict(set)
+    for one in _sightings(history):
+        bodies[one.queue, one.sequence].add(one.body)
+    for (queue, sequence), found in bodies.items():
+        if len(found) > 1:
+            yield Violation("reissued", f"the number {sequence} of '{queue}' was given to {sorted(found)}")
+
+
 def delivered_after_complete(history: Sequence[Operation], lock_ms: int) -> Iterator[Violation]:
     """An acknowledged complete is the end of a message."""
     completed: dict[Message, int] = {}
@@ -99,7 +112,8 @@ def delivered_after_complete(history: Sequence[Operation], lock_ms: int) -> Iter
         end_ms = completed.get((one.queue, one.sequence))
         if end_ms is None:
             continue
-        was_there = one.until_ms - lock_ms + SLACK_MS < end_ms  # with the broker that delivered it
+        # With the broker that delivered it.
+        was_there = one.sent_ms < end_ms if one.sent_ms else one.until_ms - lock_ms + SLACK_MS < end_ms
         if one.kind is Kind.LEFT or (end_ms < one.ended_ms <= one.until_ms and not was_there):
             yield Violation(
                 "delivered after complete",
@@ -110,18 +124,19 @@ def delivered_after_complete(history: Sequence[Operation], lock_ms: int) -> Iter
 def second_live_lock(history: Sequence[Operation], queues: Queues) -> Iterator[Violation]:
     """Nobody is given a message while somebody else's lock runs. Sessions are locked as a whole and freed early."""
     for first, second in _pairs(history):
-        if first.queue != queues.sessions and first.until_ms > second.ended_ms + SLACK_MS:
+        if first.queue != queues.sessions and first.until_ms > _handed_out_ms(second) + SLACK_MS:
+            epochs = f", in the epochs {first.epoch} and {second.epoch}" if first.epoch and second.epoch else ""
             yield Violation(
                 "second live lock",
                 f"'{first.body}' ({first.sequence}) of '{first.queue}' is {first.who}'s until {first.until_ms} and was "
-                f"delivered to {second.who} at {second.ended_ms}",
+                f"delivered to {second.who} at {_handed_out_ms(second)}{epochs}",
             )
 
 
 def forgotten_locks(history: Sequence[Operation], queues: Queues) -> int:
     """How many locks were let pass because they may have been forgotten with a broker."""
     every = sum(
-        first.queue != queues.sessions and first.until_ms > second.ended_ms + SLACK_MS
+        first.queue != queues.sessions and first.until_ms > _handed_out_ms(second) + SLACK_MS
         for first, second in _pairs(history, forgivable=True)
     )
     return every - sum(1 for _ in second_live_lock(history, queues))
@@ -204,6 +219,11 @@ def _completions(history: Iterable[Operation]) -> Iterator[Operation]:
     return (one for one in history if one.kind is Kind.SETTLE and one.action == "complete")
 
 
+def _handed_out_ms(one: Operation) -> int:
+    """Return when the owner handed a message out, or else when the client had it."""
+    return one.sent_ms or one.ended_ms
+
+
 def _deliveries(history: Iterable[Operation]) -> dict[Message, list[Operation]]:
     """In the order of their times; without those that came after the end of their locks."""
     found: dict[Message, list[Operation]] = defaultdict(list)
@@ -211,7 +231,7 @@ def _deliveries(history: Iterable[Operation]) -> dict[Message, list[Operation]]:
         if one.kind is Kind.DELIVER and one.ended_ms <= one.until_ms:
             found[one.queue, one.sequence].append(one)
     for deliveries in found.values():
-        deliveries.sort(key=lambda one: one.ended_ms)
+        deliveries.sort(key=_handed_out_ms)
     return found
 
 
@@ -235,7 +255,7 @@ def _pairs(history: Sequence[Operation], *, forgivable: bool = False) -> Iterato
                 end is not None
                 and end.action != "complete"
                 and end.outcome is not Outcome.FAIL
-                and end.began_ms <= second.ended_ms
+                and end.began_ms <= _handed_out_ms(second)
             )
             if given_back or first.token == second.token:
                 continue
@@ -248,10 +268,15 @@ def _pairs(history: Sequence[Operation], *, forgivable: bool = False) -> Iterato
 def _may_be_forgotten(
     first: Operation, second: Operation, losses: Iterable[Operation], commits: Sequence[Operation]
 ) -> bool:
-    """Whether a broker ended between two deliveries, and nothing shows that the first lock was stored by then."""
+    """Tell whether a broker ended between two deliveries, and nothing shows that the first lock was stored by then.
+
+    Only an owner that came later may have forgotten it.
+    """
+    if first.epoch and second.epoch and second.epoch <= first.epoch:
+        return False
     return any(
         first.began_ms <= loss.ended_ms
-        and loss.began_ms <= second.ended_ms
+        and loss.began_ms <= _handed_out_ms(second)
         and not any(first.ended_ms <= one.began_ms and one.ended_ms <= loss.began_ms for one in commits)
         for loss in losses
     )

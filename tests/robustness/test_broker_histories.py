@@ -140,6 +140,32 @@ def test_a_lock_may_be_forgotten_with_a_broker_unless_it_was_surely_stored() -> 
     assert broken(*history, *elsewhere, loss(400, 500)) == []
 
 
+@pytest.mark.parametrize("queue", [UNKEYED, KEYED])
+def test_only_a_later_owner_may_have_forgotten_a_lock(queue: str) -> None:
+    """By the times at which owners handed messages out: the one without a lease is late at its client."""
+    start, gone, end = send(0, "m", queue), loss(400, 500), left("m", queue)
+    first = replace(deliver(20, "1", "m", queue), epoch=3, sent_ms=15)
+    later = replace(deliver(1_000, "2", "m", queue), epoch=4, sent_ms=995)
+    assert broken(start, first, gone, later, end) == []
+    assert broken(start, first, gone, replace(later, epoch=3), end) == ["second live lock"]
+    assert broken(start, first, gone, replace(later, epoch=2), end) == ["second live lock"]
+    slow = replace(first, ended_ms=1_200, until_ms=2_000)
+    assert broken(start, later, gone, slow, end) == [], "it was handed out in time, and was under way"
+    woken = replace(slow, sent_ms=1_150)
+    assert broken(start, later, gone, woken, end) == ["second live lock"]
+    done = settle(later, 1_050)
+    assert "delivered after complete" not in broken(start, later, done, slow)
+    assert "delivered after complete" in broken(start, later, done, woken)
+
+
+@EVERY_QUEUE
+def test_a_number_is_given_out_once(queue: str) -> None:
+    first, other = deliver(20, "1", "m", queue), deliver(2_000, "2", "n", queue)
+    both = [send(0, "m", queue), first, settle(first, 30), send(1_990, "n", queue), other, settle(other, 2_010)]
+    assert "reissued" in broken(*both)
+    assert broken(*both[:4], replace(other, sequence=2), replace(both[5], sequence=2)) == []
+
+
 @EVERY_QUEUE
 def test_an_old_lock_settles_nothing(queue: str) -> None:
     first, second = deliver(20, "1", "m", queue), deliver(1_000, "2", "m", queue)
