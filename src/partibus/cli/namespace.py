@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import wraps
+from socket import getaddrinfo
 from typing import Any
 
 import click
@@ -294,7 +295,14 @@ def _check_host_stays(name: str, client: Client) -> None:
 
 
 def _note_host(info: NamespaceInfo, client: Client) -> None:
-    """An address is no name of a namespace."""
+    """Say what to do if the host name of a namespace leads nowhere here. An address is no name of a namespace."""
+    if info.is_default:
+        return
     host = host_of(info.name, client.endpoint.host)
-    if not info.is_default and "." not in host:
-        note(f"'{host}' must lead to {client.endpoint.host}: make it known in DNS, or say another host name that does.")
+    try:
+        getaddrinfo(host, client.endpoint.port)
+    except OSError:
+        note(
+            f"'{host}' must lead to {client.endpoint.host}, but does not resolve here. Add it to DNS or /etc/hosts, or "
+            "give clients a custom endpoint address."
+        )

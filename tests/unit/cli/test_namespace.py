@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from socket import EAI_NONAME, gaierror
 
 import pytest
 from click.testing import CliRunner, Result
@@ -35,6 +36,20 @@ def run(connection: str, *arguments: str, input: str | None = None) -> Result:
 def rows(result: Result) -> list[dict[str, object]]:
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_host_name_that_leads_nowhere_is_said(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"nowhere.localhost": False, "somewhere.localhost": True}
+
+    def look_up(host: str, port: int) -> list[object]:
+        if not known[host]:
+            raise gaierror(EAI_NONAME, "Name or service not known")
+        return []
+
+    monkeypatch.setattr("partibus.cli.namespace.getaddrinfo", look_up)
+    away = run(broker.connection_string, "namespace", "create", "nowhere")
+    assert "'nowhere.localhost' must lead to " in away.stderr
+    assert "must lead" not in run(broker.connection_string, "namespace", "create", "somewhere").stderr
 
 
 @pytest.mark.row("R10")

@@ -20,6 +20,16 @@ def test_a_refused_link_is_attached_with_nulls_and_closed_with_the_reason(world:
     assert "The messaging entity 'nowhere' could not be found" in str(error.description)
 
 
+def test_a_missing_entity_is_named_by_its_address(world: World) -> None:
+    """As live tests of the JavaScript library expect it."""
+    client = Client(world, Plain("root", "root-key"))
+    client.engine.open("client", hostname="acme.example")
+    world.carry()
+    for link in (client.sender("no/where"), client.receiver("no/where"), client.sender("no/where/$management")):
+        text = str(client.refusal(link).description)
+        assert text.startswith("The messaging entity 'sb://acme.example/no/where' could not be found.")
+
+
 @pytest.mark.parametrize(
     ("address", "condition"),
     [

@@ -65,7 +65,7 @@ class Attaching:
         except PartibusError as error:
             self._links.end(link)
             self._broker.requests.answered(RequestKind.ATTACH, 1, (error,))
-            link.refuse(amqp_error(error))
+            link.refuse(amqp_error(error, link.session.connection.called or ""))
 
     def _attach_incoming(self, link: Receiver) -> None:
         """Attach a link on which the client sends, to an entity or to a node."""

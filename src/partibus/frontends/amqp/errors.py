@@ -45,6 +45,12 @@ def status_of(error: PartibusError) -> int:
     return CONDITIONS[type(error)][1]
 
 
-def amqp_error(error: PartibusError) -> AmqpError:
-    """Return the error for close, end, detach and rejected."""
+def amqp_error(error: PartibusError, host: str = "") -> AmqpError:
+    """Return the error for close, end, detach and rejected.
+
+    ``host``: the host name in the client's open. Live tests of one client library expect the entity's whole address in
+    the refusal of a link.
+    """
+    if host and isinstance(error, core.EntityNotFound):
+        error = core.EntityNotFound(f"sb://{host}/{error.name}")
     return AmqpError(CONDITIONS[type(error)][0], str(error))
