@@ -71,6 +71,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     """The time to live; None means no limit."""
     scheduled_ms: int | None = None
     """The time at which the message becomes active, in ms since 1970; None means at once."""
+    tag: bytes = b""
+    """What duplicate detection remembers with the message id, for replies about duplicates."""
 
     @property
     def key(self) -> str | None:

@@ -58,6 +58,10 @@ COMMANDS: dict[int, type[msgspec.Struct]] = {
     28: c.AdvanceCursor,
     29: c.CloseCursor,
     30: c.CommitSink,
+    31: c.ChangeLocks,
+    32: c.ReceiveGroups,
+    33: c.CancelReceiveGroups,
+    34: c.PurgeAll,
     41: c.TakeSlots,
     42: c.GiveSlots,
     43: c.FinishSlots,
@@ -101,6 +105,7 @@ REPLIES: dict[int, type[msgspec.Struct]] = {
     93: r.ReceiveRefused,
     94: r.CursorRefused,
     95: r.Locked,
+    96: r.GroupsGranted,
     106: r.Moved,
     107: r.ScreenFirst,
     108: r.SessionElsewhere,
@@ -112,7 +117,7 @@ REPLIES: dict[int, type[msgspec.Struct]] = {
 }
 STAYS = frozenset(("planned", "holder"))
 """Fields, the last of their class, that the owner of a partition fills in for itself: they do not travel."""
-_NUMBERS = ("request", "receiver", "accept")
+_NUMBERS = ("request", "receiver", "accept", "receive")
 """Fields that hold a number of the asker's (`partibus.routing.partitions.Numbers`)."""
 
 
@@ -124,8 +129,8 @@ class _Shape(NamedTuple):
     unpack: Callable[[Any], Any]
 
 
-_MessageFields = tuple[bytes, str | None, str | None, str | None, int | None, int | None]
-_message_fields = attrgetter("data", "message_id", "partition_key", "session_id", "ttl_ms", "scheduled_ms")
+_MessageFields = tuple[bytes, str | None, str | None, str | None, int | None, int | None, bytes]
+_message_fields = attrgetter("data", "message_id", "partition_key", "session_id", "ttl_ms", "scheduled_ms", "tag")
 
 
 def _pack_messages(messages: list[Message]) -> list[Any]:
@@ -134,8 +139,16 @@ def _pack_messages(messages: list[Message]) -> list[Any]:
 
 def _unpack_messages(rows: list[_MessageFields]) -> list[Message]:
     return [
-        Message(data, message_id=i, partition_key=key, session_id=session, ttl_ms=ttl_ms, scheduled_ms=scheduled_ms)
-        for data, i, key, session, ttl_ms, scheduled_ms in rows
+        Message(
+            data,
+            message_id=i,
+            partition_key=key,
+            session_id=session,
+            ttl_ms=ttl_ms,
+            scheduled_ms=scheduled_ms,
+            tag=tag,
+        )
+        for data, i, key, session, ttl_ms, scheduled_ms, tag in rows
     ]
 
 

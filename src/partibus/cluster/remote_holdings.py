@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 
 if TYPE_CHECKING:
@@ -81,6 +82,27 @@ class Accepting:
                 return
             store.sessions[self.row, reply.lock_id] = self.options
         store.reply(reply)
+
+
+class Receiving:
+    """A request of a remote broker for messages of message groups."""
+
+    __slots__ = ("_store", "options", "row")
+
+    def __init__(self, store: "ServedStore", row: int, options: PartitionOptions) -> None:
+        self._store = store
+        self.row = row
+        self.options = options
+
+    def reply(self, reply: r.GroupsGranted | r.CursorHeld | r.Failed) -> None:
+        """Pass the reply on, or return the messages if the remote broker is gone."""
+        store = self._store
+        store.receiving.pop(reply.request, None)
+        if store.gives:
+            store.reply(reply)
+        elif isinstance(reply, r.GroupsGranted) and reply.entries:
+            tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
+            store.take_back(self.row, self.options, c.Settle(0, SubqueueKind.ACTIVE, c.Outcome.RELEASE, tokens))
 
 
 class Locking:

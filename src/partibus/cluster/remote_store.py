@@ -54,6 +54,7 @@ _LEAVES_NOTHING = frozenset(
         c.AcceptSession,
         c.CancelAccept,
         c.CancelReceive,
+        c.CancelReceiveGroups,
         c.GetSessionState,
         c.Inspect,
         c.ListSessions,

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from partibus.cluster.forms import renumber
-from partibus.cluster.remote_holdings import Accepting, Locking, RemoteReceiver, Reservation
+from partibus.cluster.remote_holdings import Accepting, Locking, Receiving, RemoteReceiver, Reservation
 from partibus.cluster.wire import Ask, Condition, Dropped, decode_options, value_of
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
@@ -45,6 +45,8 @@ class ServedStore:
         """By (row, lock id): held by the guest."""
         self.reservations: dict[tuple[int, int, int], Reservation] = {}
         """By (row, kind, reservation): kept by the guest."""
+        self.receiving: dict[int, Receiving] = {}
+        """Requests for messages of message groups that wait, by request."""
         self.accepting: dict[int, Accepting] = {}
         """By request: sessions that the guest waits for."""
         self._number = number
@@ -86,6 +88,9 @@ class ServedStore:
                 self._use_reserved(row, command.kind, command.tokens)
             case c.AcceptSession():
                 on_reply = self._accept(row, options, command)
+            case c.ReceiveGroups():
+                receiving = self.receiving[command.request] = Receiving(self, row, options)
+                on_reply = receiving.reply
             case c.ReleaseSession():
                 self.sessions.pop((row, command.session), None)
             case c.ReceiveDeferred() if frame.awaited:
@@ -208,6 +213,8 @@ class ServedStore:
         for request, accepting in list(self.accepting.items()):
             store.forget(request)
             store.submit(accepting.row, accepting.options, c.CancelAccept(0, request))
+        for request, receiving in list(self.receiving.items()):
+            store.submit(receiving.row, receiving.options, c.CancelReceiveGroups(0, request))
         for (row, lock_id), options in list(self.sessions.items()):
             store.submit(row, options, c.ReleaseSession(lock_id))
         for (row, kind, number), reservation in list(self.reservations.items()):

@@ -34,7 +34,17 @@ class Source(Protocol):
 class DirectSource:
     """A receiver at one partition without a cache (plain entities)."""
 
-    __slots__ = ("_delete", "_entity", "_kind", "_numbers", "_on_failed", "_on_granted", "_partition", "_receiver")
+    __slots__ = (
+        "_delete",
+        "_entity",
+        "_kind",
+        "_lock_ms",
+        "_numbers",
+        "_on_failed",
+        "_on_granted",
+        "_partition",
+        "_receiver",
+    )
 
     def __init__(
         self,
@@ -46,7 +56,9 @@ class DirectSource:
         delete: bool,
         on_granted: OnGranted,
         on_failed: OnFailed,
+        lock_ms: int = 0,
     ) -> None:
+        self._lock_ms = lock_ms
         self._entity = entity
         self._partition = partition
         self._kind = kind
@@ -65,7 +77,9 @@ class DirectSource:
 
     def ask(self, count: int, max_bytes: int) -> None:
         """Ask the partition for messages."""
-        self._partition.submit(Receive(self._kind, self._receiver, count, max_bytes, delete=self._delete))
+        self._partition.submit(
+            Receive(self._kind, self._receiver, count, max_bytes, delete=self._delete, lock_ms=self._lock_ms)
+        )
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """Withdraw the demand from the partition."""

@@ -56,6 +56,7 @@ class DuplicateIds:
         "_bucket",
         "_cells",
         "_counts",
+        "_forgotten_to",
         "_generation_ms",
         "_longest_ms",
         "_mask",
@@ -83,6 +84,8 @@ class DuplicateIds:
         """Ids in all of them."""
         self._bucket = 0
         """The one that ids go to now."""
+        self._forgotten_to = 0
+        """Ids in buckets before this one were forgotten by a purge."""
         self._to_trim = 0
         """Ids in the store whose bucket is out of the window."""
         self.trim_ms: int | None = None
@@ -142,7 +145,11 @@ class DuplicateIds:
 
     def first_bucket(self, now_ms: int) -> int:
         """No bucket before this one has ids inside of the window."""
-        return max(0, now_ms - self._window_ms - self._longest_ms) if self.is_known else 0
+        return (
+            max(self._forgotten_to, now_ms - self._window_ms - self._longest_ms)
+            if self.is_known
+            else self._forgotten_to
+        )
 
     def unknown(self, ids: Iterable[bytes | None], now_ms: int) -> list[bytes]:
         """Those of which only the store can say whether they were accepted."""
@@ -205,6 +212,16 @@ class DuplicateIds:
                     found.append(index)
         return found
 
+    def forget_all(self, now_ms: int) -> None:
+        """Forget every id; the store removes its own with those that are out of the window."""
+        self._recent.clear()
+        self._cells = bytearray(len(self._cells))
+        self.answered.clear()
+        self._forgotten_to = max(now_ms, self._bucket) + 1
+        self._bucket = self._forgotten_to
+        if self._counts:
+            self.trim_ms = now_ms
+
     def bucket_for(self, count: int, now_ms: int) -> int:
         """The bucket in which ``count`` ids are stored now: when it was begun, in ms."""
         bucket = self._bucket
@@ -217,6 +234,8 @@ class DuplicateIds:
         """Ids that were accepted before: (bucket, id, accepted ms)."""
         for bucket, message_id, accepted_ms in rows:
             self._count(bucket, 1)
+            if bucket < self._forgotten_to:
+                continue
             if accepted_ms - bucket >= self._longest_ms:
                 self._longest_ms = accepted_ms - bucket + 1
             if now_ms - accepted_ms < self._window_ms:

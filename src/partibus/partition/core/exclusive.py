@@ -131,7 +131,7 @@ def refuses(state: PartitionState, command: Input, step: Step) -> bool:
     match command:
         case c.Receive() | c.ReceiveDeferred() | c.Purge():
             kind = command.kind
-        case c.AcceptSession():
+        case c.AcceptSession() | c.ReceiveGroups():
             kind = int(SubqueueKind.ACTIVE)
         case _:
             return False

@@ -32,15 +32,22 @@ def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) ->
         if demand.receiver == command.receiver:
             demand.count += command.count
             demand.size_bytes = command.max_bytes
+            demand.lock_ms = command.lock_ms
             break
     else:
         if command.forward:
             take_over(state, state.subqueues[command.kind], command.receiver)
         demands.append(
             Demand(
-                command.receiver, command.count, command.max_bytes, command.delete, command.reserve, command.forward
+                command.receiver,
+                command.count,
+                command.max_bytes,
+                command.delete,
+                command.reserve,
+                command.forward,
+                command.lock_ms,
             )
-        )  # fmt: skip
+        )
     step.change(ready_list)
 
 
@@ -69,7 +76,7 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
         share = max(1, len(ready_list.ready) // len(demands))
         demand = demands[0]
         end = barrier(ready_list) if demand.forward else ready_list.paged_up_to
-        taken = _take(state, ready_list, min(share, demand.count), demand.size_bytes, end, now_ms, step)
+        taken = take(state, ready_list, min(share, demand.count), demand.size_bytes, end, now_ms, step)
         if not taken:
             if ready_list.ready:
                 break  # its head waits for a body, or what forwards it for those before
@@ -83,7 +90,7 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
         _grant(state, ready_list, demand, taken, ended, now_ms, step)
 
 
-def _take(
+def take(
     state: PartitionState, ready_list: ReadyList, count: int, max_bytes: int, end_pos: int, now_ms: int, step: Step
 ) -> list[Entry]:
     """Take up to ``count`` entries from the head, at least one, else no more than ``max_bytes``; what has expired or
@@ -141,7 +148,7 @@ def _grant(
         step.notes += ((DELIVER, ready_list.kind, entries, None), (COMPLETE, ready_list.kind, entries, None))
         state.remove(ready_list.kind, entries, Disposition.RECEIVED_AND_DELETED, step)
     else:
-        lock_id, until_ms = lock(state, ready_list, entries, now_ms, step)
+        lock_id, until_ms = lock(state, ready_list, entries, now_ms, step, demand.lock_ms)
     step.replies.append(Granted(demand.receiver, ready_list.kind, lock_id, until_ms, entries, ended=ended))
 
 

@@ -29,21 +29,24 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
     if ready_list.session is not None:
         low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
         # Somebody who takes one message and leaves is not read ahead for.
-        low = low and (bool(ready_list.demands) or not ready_list.paged_up_to or _is_probed(state, ready_list))
+        low = low and (bool(ready_list.demands) or not ready_list.paged_up_to or _is_wanted(state, ready_list))
     if not ready_list.loading_page and (low or blocked):
         if ready_list.in_memory:
             if ready_list.tail:
                 ready_list.absorb_tail()
         elif ready_list.has_more:
             _load_page(state, ready_list, step)
-    if ready_list.demands or ready_list.waiting_dead_letters:
+    if ready_list.demands or ready_list.waiting_dead_letters or _is_wanted(state, ready_list):
         _load_bodies(state, ready_list, step)
 
 
-def _is_probed(state: PartitionState, ready_list: ReadyList) -> bool:
-    """A session that is nobody's before a message of it was found."""
+def _is_wanted(state: PartitionState, ready_list: ReadyList) -> bool:
+    """Tell whether a session is to be granted once a message of it is found, or is a message group that is probed."""
     session = state.sessions.by_lock.get(ready_list.holder) if state.sessions is not None else None
-    return session is not None and session.asked is not None
+    if session is None or not session.is_group:
+        return session is not None and session.asked is not None
+    groups = None if state.sessions is None else state.sessions.groups
+    return groups is not None and session.name in groups.probed
 
 
 def _load_page(state: PartitionState, ready_list: ReadyList, step: Step) -> None:

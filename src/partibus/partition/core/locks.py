@@ -9,17 +9,20 @@ from partibus.partition.core.retention import begin_clearing
 from partibus.partition.core.session_locks import expire_sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
-from partibus.partition.protocol.commands import RenewLocks, Tick
+from partibus.partition.protocol.commands import ChangeLocks, RenewLocks, Tick
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.notes import DELIVER, LOCK_EXPIRED, RENEW
+from partibus.partition.protocol.notes import ABANDON, DELIVER, LOCK_EXPIRED, RENEW
 from partibus.partition.protocol.replies import LocksRenewed, Settled
 
 
 def lock(
-    state: PartitionState, ready_list: ReadyList, entries: list[Entry], now_ms: int, step: Step
+    state: PartitionState, ready_list: ReadyList, entries: list[Entry], now_ms: int, step: Step, lock_ms: int = 0
 ) -> tuple[int, int]:
-    """Lock entries as one delivery batch, or under the session's lock where they belong to one: (lock id, until ms)."""
+    """Lock entries as one delivery batch, or under the session's lock where they belong to one: (lock id, until ms).
+
+    Positions ascend. ``lock_ms`` is the length of the locks; 0: the entity's LockDuration.
+    """
     state.tally.delivered += len(entries)
     step.notes.append((DELIVER, ready_list.kind, entries, None))
     most = state.options.limits.locked_body_max
@@ -40,7 +43,7 @@ def lock(
         session.hand_out(remembered)
         return session.lock_id, session.until_ms
     lock_id = state.take_number()
-    until_ms = now_ms + state.options.lock_duration_ms
+    until_ms = now_ms + (lock_ms or state.options.lock_duration_ms)
     ready_list.locks.add(LockBatch(lock_id, until_ms, remembered))
     step.events.append(Locked(ready_list.kind, lock_id, until_ms, entries))
     return lock_id, until_ms
@@ -68,6 +71,39 @@ def renew_locks(state: PartitionState, command: RenewLocks, now_ms: int, step: S
     for batch in dict.fromkeys(found):
         step.events.append(LockChanged(command.kind, batch.lock_id, batch.parts()))
     step.replies.append(LocksRenewed(command.request, [until_ms] * len(command.tokens)))
+
+
+def change_locks(state: PartitionState, command: ChangeLocks, now_ms: int, step: Step) -> None:
+    """Set the end of each lock that still holds; with 0 ms it ends at once, and the delivery counts."""
+    subqueue = state.subqueues[command.kind]
+    lost: list[int] = []
+    ended: dict[int, list[int]] = {}
+    changed: dict[int, LockBatch] = {}
+    entries: list[Entry] = []
+    for index, ((lock_id, pos), lock_ms) in enumerate(zip(command.tokens, command.lock_ms, strict=True)):
+        batch = subqueue.locks.find(lock_id)
+        if batch is None or not batch.held([pos], now_ms) or pos in ended.get(lock_id, ()):
+            lost.append(index)
+        elif lock_ms <= 0:
+            ended.setdefault(lock_id, []).append(pos)
+        else:
+            subqueue.locks.renew(batch, [pos], now_ms + lock_ms)
+            changed[lock_id] = batch
+            entries.append(batch.entries[pos])
+    if entries:
+        step.notes.append((RENEW, command.kind, entries, None))
+    for lock_id, batch in changed.items():
+        if lock_id not in ended:
+            step.events.append(LockChanged(command.kind, lock_id, batch.parts()))
+    for lock_id, positions in ended.items():
+        batch = subqueue.locks.find(lock_id)
+        assert batch is not None, "found above"
+        back = [batch.entries[pos] for pos in positions]
+        state.tally.abandoned += len(back)
+        step.notes.append((ABANDON, command.kind, back, None))
+        state.unlock(subqueue, batch, positions, step, still_covered=True)
+        requeue(state, command.kind, back, now_ms, step, counted=True)
+    step.replies.append(Settled(command.request, lost))
 
 
 def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:

@@ -29,9 +29,15 @@ from partibus.partition.core.enqueue import (
 from partibus.partition.core.exclusive import end_leases, refuses
 from partibus.partition.core.forwarding import forwarded, forwards_no_longer
 from partibus.partition.core.grants import cancel_receive, lock_reserved, receive, return_reserved, serve
+from partibus.partition.core.groups import (
+    cancel_receive_groups,
+    look_after_group,
+    receive_groups,
+    serve_groups,
+)
 from partibus.partition.core.loaded import loaded
 from partibus.partition.core.loads import inspect, peek, read_ahead
-from partibus.partition.core.locks import renew_locks, tick
+from partibus.partition.core.locks import change_locks, renew_locks, tick
 from partibus.partition.core.move_commands import (
     ask_groups,
     await_held,
@@ -43,7 +49,7 @@ from partibus.partition.core.move_commands import (
     take_slots,
 )
 from partibus.partition.core.publish import arrive
-from partibus.partition.core.range_scans import cancel_scheduled, purge
+from partibus.partition.core.range_scans import cancel_scheduled, purge, purge_all
 from partibus.partition.core.residency import Cold
 from partibus.partition.core.session_locks import (
     accept_session,
@@ -80,6 +86,10 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     c.Forwarded: forwarded,
     c.Settle: settle,
     c.RenewLocks: renew_locks,
+    c.ChangeLocks: change_locks,
+    c.ReceiveGroups: receive_groups,
+    c.CancelReceiveGroups: cancel_receive_groups,
+    c.PurgeAll: purge_all,
     c.ReceiveDeferred: receive_deferred,
     c.Purge: purge,
     c.AcceptSession: accept_session,
@@ -152,10 +162,15 @@ class Partition:
                 for ready_list in ready_lists:
                     if ready_list.session is not None:
                         look_after_probe(state, ready_list, now_ms, step)
+                        look_after_group(state, ready_list)
                     serve(state, ready_list, now_ms, step)
                     read_ahead(state, ready_list, step)
                     state.weigh(ready_list)
-            if state.sessions is None or not state.sessions.waiting or state.closed & 1 or not offer(state, step):
+            if state.sessions is None or state.closed & 1:
+                break
+            if state.sessions.groups is not None:
+                serve_groups(state, now_ms, step)
+            if not step.changed and not (state.sessions.waiting and offer(state, step)):
                 break
         if state.slots is not None:
             tell_held(state.slots, step)

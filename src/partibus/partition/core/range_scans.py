@@ -20,13 +20,21 @@ from partibus.partition.core.retention import cursors_of
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
-from partibus.partition.protocol.commands import CancelScheduled, Purge
+from partibus.partition.protocol.commands import CancelScheduled, Purge, PurgeAll
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.fan_out import Planned
-from partibus.partition.protocol.load_requests import Consume, DueScan, RangeScan, RangeScanLoad
-from partibus.partition.protocol.notes import DELETE, PURGE
-from partibus.partition.protocol.ports import Disposition, DueRows, EntryRow, EntryState
-from partibus.partition.protocol.replies import Done, NotFound, Purged
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import (
+    Consume,
+    DueScan,
+    LostTokens,
+    PurgeSlice,
+    RangeScan,
+    RangeScanLoad,
+)
+from partibus.partition.protocol.notes import COMPLETE, DELETE, PURGE
+from partibus.partition.protocol.ports import FINISHED, Disposition, DueRows, EntryRow, EntryState
+from partibus.partition.protocol.replies import Done, NotFound, Purged, Settled
 
 SLICE_ENTRIES = 512
 SLICE_BYTES = 1 << 20
@@ -77,9 +85,16 @@ def swept(
         _begin(state, subqueue, step)
         return
     rows: Any = found.rows if isinstance(found, DueRows) else found
+    if isinstance(range_scan, PurgeSlice):
+        _purge_slice(state, subqueue, range_scan, rows, step)
+        rows = []
     entries = [entry_of(row, row.data, len(row.data)) for row in rows]
-    if isinstance(range_scan, CancelScheduled):
+    if isinstance(range_scan, PurgeSlice):
+        pass
+    elif isinstance(range_scan, CancelScheduled):
         _cancel(state, subqueue, range_scan, entries, step)
+    elif isinstance(range_scan, LostTokens):
+        _look_for_lost(state, subqueue, range_scan, entries, now_ms, step)
     elif isinstance(range_scan, Purge):
         _purge(state, subqueue, range_scan, entries, step)
     else:
@@ -132,7 +147,7 @@ def _begin(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
         count = range_scan.count
     elif isinstance(range_scan, DueScan) and state.subscriptions is not None:
         count = max(1, min(count, SLICE_COPIES // max(1, len(state.subscriptions.sizes))))
-    if not isinstance(range_scan, CancelScheduled):
+    if not isinstance(range_scan, CancelScheduled | LostTokens | PurgeSlice):
         # What is held is read and left out: the slice has to be larger by that, or it might never get past it.
         held_count, held_bytes = _held(state, subqueue)
         count += held_count
@@ -172,7 +187,8 @@ def _take_waiting(
             continue
         ready_list = state.ready_list_of(subqueue.kind, entry.session)
         if ready_list is None:
-            free.append(entry)
+            if state.sessions is None or not state.sessions.is_in_flight(entry.session, entry.pos):
+                free.append(entry)
         else:
             ready_lists.setdefault(ready_list, []).append(entry)
     rows = {entry.pos: entry for entry in entries}
@@ -200,6 +216,8 @@ def _take_waiting(
 
 def _not_exceeded(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> list[Entry]:
     """Dead-letter what had been delivered too often when its partition was lost, and its move with it; the others."""
+    if state.options.dead_letter_at_receive:
+        return entries
     exceeded = [
         entry for entry in entries if entry.delivery_count and exceeds_max_deliveries(state, subqueue.kind, entry)
     ]
@@ -235,6 +253,84 @@ def _purge(state: PartitionState, subqueue: Subqueue, range_scan: Purge, entries
     step.notes.append((PURGE, subqueue.kind, removed, None))
     state.remove(subqueue.kind, removed, Disposition.PURGED, step)
     step.replies.append(Purged(range_scan.request, len(removed)))
+
+
+def _look_for_lost(
+    state: PartitionState, subqueue: Subqueue, range_scan: LostTokens, rows: list[Entry], now_ms: int, step: Step
+) -> None:
+    """Answer a settlement whose tokens had no lock: complete what is still there, or tell what is not."""
+    command = range_scan.command
+    stored = {entry.pos: entry for entry in rows if entry.state in (EntryState.ACTIVE, EntryState.DELAYED)}
+    locked = {pos: batch for batch in subqueue.locks for pos in batch.entries}
+    lost: list[int] = []
+    gone: list[int] = []
+    completed: list[Entry] = []
+    done: set[int] = set()
+    for index in range_scan.lost:
+        pos = command.tokens[index][1]
+        batch = locked.get(pos)
+        if pos in done:
+            continue
+        if batch is not None and pos in stored:
+            if command.late:
+                completed.append(batch.entries[pos])
+                state.unlock(subqueue, batch, [pos], step, still_covered=False)
+                done.add(pos)
+            else:
+                lost.append(index)
+        elif pos in stored and command.late and (taken := _take_waiting(state, subqueue, [stored[pos]])):
+            completed += taken
+            done.add(pos)
+        elif pos in stored and not command.late and is_waiting(state, subqueue, stored[pos]):
+            lost.append(index)
+        else:
+            lost.append(index)
+            gone.append(index)
+    if completed:
+        step.notes.append((COMPLETE, subqueue.kind, completed, None))
+        state.tally.completed += len(completed)
+        state.remove(subqueue.kind, completed, Disposition.COMPLETED, step)
+    step.replies.append(Settled(command.request, lost, gone))
+
+
+def is_waiting(state: PartitionState, subqueue: Subqueue, entry: Entry) -> bool:
+    """Tell whether an entry that was read still waits, by what memory knows."""
+    ready_list = state.ready_list_of(subqueue.kind, entry.session)
+    return ready_list is None or bool(ready_list.waiting([entry]))
+
+
+def purge_all(state: PartitionState, command: PurgeAll, now_ms: int, step: Step) -> None:
+    """Remove every message up to now in slices; the reply leaves after the last one."""
+    subqueue = state.subqueues[command.kind]
+    if command.kind == SubqueueKind.ACTIVE and state.duplicates is not None:
+        state.duplicates.forget_all(now_ms)
+    add_range_scan(state, subqueue, PurgeSlice(command, 0, state.next_sequence), step)
+
+
+def _purge_slice(
+    state: PartitionState, subqueue: Subqueue, range_scan: PurgeSlice, rows: list[tuple[EntryRow, int]], step: Step
+) -> None:
+    found = [entry_of(row, None, size_bytes) for row, size_bytes in rows if row.state < FINISHED]
+    locked = {pos: batch for batch in subqueue.locks for pos in batch.entries}
+    removed: list[Entry] = []
+    active: list[Entry] = []
+    for entry in found:
+        if entry.pos in locked:
+            batch = locked[entry.pos]
+            removed.append(batch.entries[entry.pos])
+            state.unlock(subqueue, batch, [entry.pos], step, still_covered=False)
+        elif entry.state == EntryState.ACTIVE:
+            active.append(entry)
+        else:
+            removed.append(entry)
+    removed += _take_waiting(state, subqueue, active)
+    step.notes.append((PURGE, subqueue.kind, removed, None))
+    state.remove(subqueue.kind, removed, Disposition.PURGED, step)
+    if rows:
+        last, _ = rows[-1]
+        subqueue.range_scans.appendleft(PurgeSlice(range_scan.command, last.pos + 1, range_scan.to_pos))
+    else:
+        step.replies.append(Done(range_scan.request))
 
 
 def _activate(state: PartitionState, subqueue: Subqueue, entries: list[Entry], now_ms: int, step: Step) -> None:

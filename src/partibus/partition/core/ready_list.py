@@ -39,6 +39,8 @@ class Demand(Struct):
     delete: bool
     reserve: bool
     forward: bool = False
+    lock_ms: int = 0
+    """The length of the locks; 0: the entity's LockDuration."""
 
 
 class ReadyList:

@@ -32,9 +32,10 @@ def requeue(
     subqueue = state.subqueues[kind]
     pending_dead_letters = False
     raised = counted and counts_deliveries(kind)
+    at_receive = state.options.dead_letter_at_receive
     for entry in entries:
         entry.delivery_count += raised
-        if exceeds_max_deliveries(state, kind, entry):
+        if not at_receive and exceeds_max_deliveries(state, kind, entry):
             subqueue.pending_dead_letters[entry.pos] = entry
             pending_dead_letters = True
         elif entry.state == EntryState.DEFERRED:

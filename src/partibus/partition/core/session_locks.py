@@ -58,6 +58,12 @@ def accept_session(state: PartitionState, command: AcceptSession, now_ms: int, s
     if sessions.rules is not None and _is_elsewhere(sessions.rules, command, command.session, step):
         return
     session = sessions.held.get(command.session)
+    if (until_ms := _in_flight_until(state, command.session)) is not None:
+        step.replies.append(SessionHeld(command.request, until_ms))
+        return
+    if session is not None and session.is_group:
+        close_group(state, session)
+        session = None
     if session is not None and session.asked is not None:
         # A receiver that names the session goes before one that takes any session.
         _ask_again(sessions, session.asked, step)
@@ -68,12 +74,37 @@ def accept_session(state: PartitionState, command: AcceptSession, now_ms: int, s
         _end(state, session, now_ms, step)
         session = None
     if session is None and command.resident:
-        session = _open(state, command.session, command)
+        session = open_session(state, command.session, command)
         step.change(session.ready_list)
         return
     if session is None:
-        session = _open(state, command.session, None)
+        session = open_session(state, command.session, None)
     _grant(state, session, command, now_ms, step)
+
+
+def _in_flight_until(state: PartitionState, name: str) -> int | None:
+    """Return when the last lock on a message of a group ends; None: none is in flight."""
+    groups = _sessions(state).groups
+    held = None if groups is None else groups.in_flight.get(name)
+    if not held:
+        return None
+    batches = [batch for batch in state.subqueues[SubqueueKind.ACTIVE].locks if not held.isdisjoint(batch.entries)]
+    return max(until_ms for batch in batches for until_ms, _ in batch.parts())
+
+
+def close_group(state: PartitionState, session: Session) -> None:
+    """Forget the list of a message group: the store has what is in it."""
+    sessions = _sessions(state)
+    assert sessions.groups is not None, "it is a group"
+    sessions.groups.free.pop(session.name, None)
+    sessions.groups.probed.discard(session.name)
+    sessions.close(session)
+    sessions.note_changed(session.name)
+    subqueue = state.subqueues[SubqueueKind.ACTIVE]
+    if subqueue.range_scan is not None:
+        subqueue.released.add(session.name)
+    if not session.ready_list.is_exhausted:
+        sessions.add_candidate(session.name)
 
 
 def _is_elsewhere(rules: SlotRules, command: AcceptSession, name: str, step: Step) -> bool:
@@ -102,6 +133,9 @@ def end_idle_session(state: PartitionState, session: Session, now_ms: int, step:
     ready_list = session.ready_list
     if session.asked is not None or session.is_away or not ready_list.is_exhausted:
         return False
+    if session.is_group:
+        close_group(state, session)
+        return True
     _close(state, session, now_ms, step)
     step.replies.append(SessionEnded(session.receiver, session.lock_id))
     return True
@@ -203,8 +237,12 @@ def offer(state: PartitionState, step: Step) -> bool:
     """Give candidates to who waits for any session; True when a lane was opened that has to be looked after."""
     sessions = _sessions(state)
     opened = False
+    if sessions.waiting and sessions.groups is not None:
+        free = [one for one in sessions.groups.free.values() if one.name not in sessions.groups.in_flight]
+        for session in free[: len(sessions.waiting)]:
+            close_group(state, session)
     while sessions.waiting and (name := sessions.next_candidate()) is not None:
-        session = _open(state, name, sessions.waiting.popleft())
+        session = open_session(state, name, sessions.waiting.popleft())
         step.change(session.ready_list)
         opened = True
     if sessions.waiting and not sessions.scanning:
@@ -265,7 +303,14 @@ def revoke_sessions(state: PartitionState, cursor: str, until_ms: int, now_ms: i
     for asked in sessions.waiting:
         step.replies.append(CursorHeld(asked.request, cursor, until_ms))
     sessions.waiting.clear()
+    if sessions.groups is not None:
+        for receive in sessions.groups.waiting:
+            step.replies.append(CursorHeld(receive.request, cursor, until_ms))
+        sessions.groups.waiting.clear()
     for session in list(sessions.held.values()):
+        if session.is_group:
+            close_group(state, session)
+            continue
         step.replies.append(ReceiveRefused(session.receiver, SubqueueKind.ACTIVE, cursor, until_ms))
         _close(state, session, now_ms, step)
         step.replies.append(SessionEnded(session.receiver, session.lock_id))
@@ -276,7 +321,7 @@ def _sessions(state: PartitionState) -> Sessions:
     return state.sessions
 
 
-def _open(state: PartitionState, name: str, asked: AcceptSession | None) -> Session:
+def open_session(state: PartitionState, name: str, asked: AcceptSession | None) -> Session:
     subqueue = state.subqueues[SubqueueKind.ACTIVE]
     edited = _sessions(state).is_changed(name)
     session = Session(name, state.take_number(), subqueue.end_pos, asked, edited=edited)
@@ -284,6 +329,9 @@ def _open(state: PartitionState, name: str, asked: AcceptSession | None) -> Sess
     session.ready_list.above.update(
         pos for pos, entry in subqueue.pending_dead_letters.items() if entry.session == name
     )
+    groups = _sessions(state).groups
+    if groups is not None:
+        session.ready_list.above.update(groups.in_flight.get(name, ()))
     _sessions(state).open(session)
     return session
 

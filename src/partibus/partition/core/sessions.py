@@ -20,13 +20,15 @@ from partibus.partition.core.lock_table import LockBatch
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.slot_moves import SlotRules
 from partibus.partition.core.step import Step
-from partibus.partition.protocol.commands import AcceptSession, Settle, Transact
+from partibus.partition.protocol.commands import AcceptSession, ReceiveGroups, Settle, Transact
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.ports import SessionLockRow
 
 CANDIDATES_MAX = 4_096
 CHANGED_MAX = 4_096
+OPEN_MAX = 4_096
+"""Message groups that arrivals open in memory."""
 SESSION_BYTES = 3_000
 """Memory of a session that is held, without its window."""
 NAME_BYTES = 200
@@ -64,6 +66,7 @@ class Session:
         "asked",
         "away_until_ms",
         "holder",
+        "is_group",
         "lock_id",
         "name",
         "ready_list",
@@ -82,6 +85,8 @@ class Session:
         self.asked = asked
         """Who gets it if it has messages; None once it is held."""
         self.receiver = 0
+        self.is_group = False
+        """Whether it is a message group in memory, which has no holder."""
         self.holder = ""
         """The run of the holder's broker, where the lock is stored."""
         self.until_ms = 0
@@ -121,6 +126,46 @@ class Session:
             batch.until_ms = until_ms
 
 
+class Groups:
+    """The message groups that receivers without sessions use (`partibus.partition.core.groups`)."""
+
+    __slots__ = ("free", "in_flight", "probed", "total", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[ReceiveGroups] = deque()
+        self.free: OrderedDict[str, Session] = OrderedDict()
+        """Open groups whose head is visible, in the order of their turns."""
+        self.probed: set[str] = set()
+        """Open groups that wait for rows or bodies from the store."""
+        self.in_flight: dict[str, set[int]] = {}
+        """The positions of messages in flight, by group."""
+        self.total = 0
+        """The number of messages in flight."""
+
+    def barrier(self, name: str, end_pos: int) -> int:
+        """Return the position at which the run of a group ends, at most ``end_pos``."""
+        held = self.in_flight.get(name)
+        return end_pos if held is None else min(end_pos, *held)
+
+    def hand_out(self, name: str, entries: Iterable[Entry]) -> None:
+        """Note that messages of a group are in flight."""
+        for entry in entries:
+            self.in_flight.setdefault(name, set()).add(entry.pos)
+            self.total += 1
+
+    def take_back(self, entry: Entry) -> str | None:
+        """Note that a message is no longer in flight; return its group if it was."""
+        name = entry.session or ""
+        held = self.in_flight.get(name)
+        if held is None or entry.pos not in held:
+            return None
+        held.discard(entry.pos)
+        self.total -= 1
+        if not held:
+            del self.in_flight[name]
+        return name
+
+
 class Sessions:
     """Held sessions, candidates, and who waits for one."""
 
@@ -133,7 +178,9 @@ class Sessions:
         "by_lock",
         "candidates",
         "ended_bytes",
+        "groups",
         "held",
+        "last_group",
         "may_have_more",
         "overflowed",
         "resuming",
@@ -162,8 +209,12 @@ class Sessions:
         self._changed: set[str] = set()
         self._draining: set[str] = set()
         self._drained_by = 0
+        self.last_group = 0
+        """The number of the group that an arrival opened last. They are negative, as no lock id is."""
         self.ended_bytes = 0
         """Counted as windows of sessions that have ended since the partition looked."""
+        self.groups: Groups | None = None
+        """The message groups; None: no receiver without a session has come."""
         self.rules: SlotRules | None = None
         """The slots that have moved here or away (ADR 0026); None: none has."""
         self.resuming: dict[int, list[Settle | Transact]] = {}
@@ -216,6 +267,8 @@ class Sessions:
                 groups[name] = [entry]
         for name, group in groups.items():
             session = self.held.get(name)
+            if session is None and self._has_nothing_stored(name):
+                session = self._open_group(name, group[0].pos)
             if session is None:
                 self.add_candidate(name)
                 continue
@@ -226,6 +279,50 @@ class Sessions:
                 window_bytes=limits.session_window_bytes,
             )
             step.change(session.ready_list)
+
+    def _has_nothing_stored(self, name: str) -> bool:
+        """Tell whether a group surely has no messages but those that arrive, so that its list needs no page."""
+        groups = self.groups
+        return (
+            groups is not None
+            and not (self.may_have_more or self.overflowed or self.scanning)
+            and name not in self.candidates
+            and name not in groups.in_flight
+            and len(self.held) < OPEN_MAX
+            and (self.rules is None or self.rules.lets_pass(name))
+        )
+
+    def _open_group(self, name: str, end_pos: int) -> Session:
+        """Open a group whose first message is about to arrive."""
+        self.last_group -= 1
+        session = Session(name, self.last_group, end_pos, None, edited=False)
+        session.ready_list = ReadyList(
+            int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=True, session=name, holder=session.lock_id
+        )
+        session.is_group = True
+        self.open(session)
+        return session
+
+    def is_in_flight(self, name: str | None, pos: int) -> bool:
+        """Tell whether a receiver of message groups has the message."""
+        return self.groups is not None and pos in self.groups.in_flight.get(name or "", ())
+
+    def take_back(self, entries: Iterable[Entry], step: Step) -> None:
+        """Note that messages of groups are no longer in flight: their groups may be free."""
+        if self.groups is None:
+            return
+        for entry in entries:
+            name = self.groups.take_back(entry)
+            if name is None:
+                continue
+            session = self.held.get(name)
+            if session is not None:
+                step.change(session.ready_list)
+            elif name not in self.groups.in_flight:
+                self.note_changed(name)
+                self.add_candidate(name)
+            else:
+                self.note_changed(name)
 
     def add_candidate(self, name: str) -> None:
         """Note a session without a holder that may have messages, unless it is held back for another partition."""
@@ -266,7 +363,7 @@ class Sessions:
         """Take a name that nobody holds."""
         while self.candidates:
             name, _ = self.candidates.popitem(last=False)
-            if name not in self.held:
+            if name not in self.held and (self.groups is None or name not in self.groups.in_flight):
                 return name
         return None
 
@@ -315,7 +412,9 @@ class Sessions:
         """None is held or asked for."""
         gate = None if self.rules is None else self.rules.gate
         is_gated = gate is not None and (gate.asker is not None or bool(gate.accepts))
-        return not (self.held or self.waiting or self.resuming or self.scanning or is_gated)
+        is_waited = bool(self.waiting) or (self.groups is not None and bool(self.groups.waiting))
+        is_held = any(not session.is_group for session in self.held.values())
+        return not (is_held or is_waited or self.resuming or self.scanning or is_gated)
 
     @property
     def memory_bytes(self) -> int:

@@ -6,13 +6,14 @@ from partibus.partition.core.dead_letter import counts_deliveries, dead_letter
 from partibus.partition.core.events import Updated
 from partibus.partition.core.loads import body_load
 from partibus.partition.core.lock_table import LockBatch, by_lock
+from partibus.partition.core.range_scans import add_range_scan
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.requeue import requeue
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import Outcome, Settle, Transact
 from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.load_requests import BodyLoad
+from partibus.partition.protocol.load_requests import BodyLoad, LostTokens
 from partibus.partition.protocol.notes import ABANDON, COMPLETE, DEAD_LETTER_HELD, DEFER, LOCK_LOST, RELEASE
 from partibus.partition.protocol.ports import Disposition, EntryState
 from partibus.partition.protocol.replies import Settled
@@ -70,6 +71,9 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
     lost = _lost(command, held)
     if lost:
         step.refuse((_OPERATIONS[outcome], kind, LOCK_LOST, [command.tokens[index][1] for index in lost]))
+    if lost and (command.late or command.explain):
+        add_range_scan(state, state.subqueues[kind], LostTokens(command, lost), step)
+        return
     step.replies.append(Settled(command.request, lost))
 
 

@@ -13,7 +13,7 @@ from partibus.partition.core.meters import Tally
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.residency import Cold
 from partibus.partition.core.retention import keep
-from partibus.partition.core.sessions import Sessions
+from partibus.partition.core.sessions import Groups, Sessions
 from partibus.partition.core.sink import Sinks
 from partibus.partition.core.slot_moves import RULES_KEY, SlotRules
 from partibus.partition.core.step import Step
@@ -192,7 +192,10 @@ class PartitionState:
         if self.sessions is None or kind != SubqueueKind.ACTIVE:
             return self.subqueues[kind]
         session = self.sessions.find(lock_id, now_ms)
-        return None if session is None else session.ready_list
+        if session is not None:
+            return session.ready_list
+        subqueue = self.subqueues[kind]
+        return None if subqueue.locks.find(lock_id) is None else subqueue
 
     def ready_list_of(self, kind: int, session: str | None) -> ReadyList | None:
         """The lane of an entry; None while nobody holds its session, when all that waits of it is in the store."""
@@ -264,6 +267,8 @@ class PartitionState:
         self, ready_list: ReadyList, batch: LockBatch, positions: list[int], step: Step, *, still_covered: bool
     ) -> None:
         """Take positions out of a lock. ``still_covered``: their rows stay, so the lock's row must not cover them."""
+        if self.sessions is not None and ready_list.session is None and ready_list.kind == SubqueueKind.ACTIVE:
+            self.sessions.take_back([batch.entries[pos] for pos in positions], step)
         ended = ready_list.locks.unlock(batch.lock_id, positions)
         if ready_list.session is not None:
             return  # the lock of a session's message is the session's, which has no row
@@ -314,6 +319,11 @@ class PartitionState:
             restored.renewed.update((pos, later_ms) for pos, later_ms in untils.items() if later_ms > until_ms)
             subqueue.locks.add(restored)
             subqueue.above.update(entry.pos for entry in locked)
+            if self.sessions is not None and kind_of(subqueue_of) == SubqueueKind.ACTIVE:
+                if self.sessions.groups is None:
+                    self.sessions.groups = Groups()
+                for entry in locked:
+                    self.sessions.groups.hand_out(entry.session or "", [entry])
             subqueue.claimed.update(entry.sequence for entry in locked if entry.state == EntryState.DEFERRED)
 
 

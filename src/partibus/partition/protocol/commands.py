@@ -108,6 +108,8 @@ class Receive(Struct):
     """Reserve for a front end's cache (D10): no lock and no count until `LockReserved`."""
     session: int = 0
     """The lock id of a session that the receiver holds: it gets that session's messages."""
+    lock_ms: int = 0
+    """How long the locks of these messages last; 0: the entity's LockDuration."""
     forward: bool = False
     """Grant to the forwarder of the sub-queue: reserved until `Forwarded`, strictly in order of position.
 
@@ -165,6 +167,51 @@ class Settle(Struct):
     """Application properties to set."""
     delay_ms: int = 0
     """How long an abandoned message stays away; 0: as the entity's policy says."""
+    late: bool = False
+    """Whether to complete also messages whose lock has ended, or that another receiver holds."""
+    explain: bool = False
+    """Whether the reply tells which lost tokens are of messages that do not exist."""
+
+
+class ChangeLocks(Struct):
+    """End the lock of each message so many ms from now; 0: the message is back in its place, its delivery counted.
+
+    Reply: `Settled`.
+    """
+
+    request: int
+    kind: int
+    tokens: list[LockToken]
+    lock_ms: list[int]
+
+
+class ReceiveGroups(Struct):
+    """Grant up to ``count`` messages of an entity with message groups, each under a lock of its own.
+
+    They come from one group as far as it can give, then from others. With ``wait`` the reply `GroupsGranted` leaves
+    when there is a message, else at once.
+    """
+
+    request: int
+    count: int
+    max_bytes: int
+    lock_ms: int
+    """0: the messages are counted and stay visible."""
+    wait: bool = False
+
+
+class CancelReceiveGroups(Struct):
+    """End a waiting `ReceiveGroups`; ``receive`` is its request. Reply: `Done`."""
+
+    request: int
+    receive: int
+
+
+class PurgeAll(Struct):
+    """Remove every message, also locked and scheduled ones, and forget ids of duplicate detection. Reply: `Done`."""
+
+    request: int
+    kind: int
 
 
 class RenewLocks(Struct):
@@ -527,6 +574,10 @@ Command = (
     | Forwarded
     | Settle
     | RenewLocks
+    | ChangeLocks
+    | ReceiveGroups
+    | CancelReceiveGroups
+    | PurgeAll
     | ReceiveDeferred
     | Purge
     | AcceptSession

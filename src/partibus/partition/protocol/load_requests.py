@@ -18,6 +18,7 @@ from partibus.partition.protocol.commands import (
     Inspect,
     ListSessions,
     Purge,
+    PurgeAll,
     ReadDispositions,
     ReadRange,
     ReceiveDeferred,
@@ -81,7 +82,33 @@ class Consume(Struct):
         return self.command.request
 
 
-RangeScan = DueScan | CancelScheduled | Purge | Consume
+class LostTokens(Struct):
+    """The messages of tokens whose locks have ended, for a `Settle` that asks for them."""
+
+    command: Settle
+    lost: list[int]
+    """Indexes of the tokens."""
+
+    @property
+    def request(self) -> int:
+        """The request of the settlement."""
+        return self.command.request
+
+
+class PurgeSlice(Struct):
+    """The next slice of what a `PurgeAll` removes."""
+
+    command: PurgeAll
+    from_pos: int
+    to_pos: int
+
+    @property
+    def request(self) -> int:
+        """The request of the purge."""
+        return self.command.request
+
+
+RangeScan = DueScan | CancelScheduled | Purge | Consume | LostTokens | PurgeSlice
 """A scan over a sub-queue in the store, whatever part of it memory holds: one at a time."""
 
 

@@ -17,6 +17,11 @@ class PartitionOptions(Struct, frozen=True):
     requires_session: bool = False
     topic: bool = False
     """Whether its messages go to subscriptions (`partition.protocol.fan_out`)."""
+    dead_letter_at_receive: bool = False
+    """Whether a message that was delivered often enough becomes a dead letter when a receiver would get it again (SQS).
+
+    Otherwise it does when its last lock ends.
+    """
     forwards: int = 0
     """Bit ``1 << kind`` is set for each sub-queue that forwards."""
     duplicate_window_ms: int | None = None

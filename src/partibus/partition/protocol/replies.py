@@ -21,6 +21,8 @@ class Accepted(Struct):
     first_sequence: int
     duplicates: int = 0
     """The number of known messages of a sink or of a forwarder. The request is carried out all the same."""
+    known: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """The sequence counter and tag of the original, by the index of each duplicate in the command."""
 
 
 class Refused(Struct):
@@ -67,6 +69,17 @@ class Settled(Struct):
 
     request: int
     lost: list[int]
+    gone: list[int] = field(default_factory=list)
+    """Those of ``lost`` whose messages do not exist, where the command asks for them."""
+
+
+class GroupsGranted(Struct):
+    """Messages of message groups, under locks that end at ``until_ms``."""
+
+    request: int
+    lock_id: int
+    until_ms: int
+    entries: list[Entry]
 
 
 class Done(Struct):
@@ -397,6 +410,7 @@ Reply = (
     | Locked
     | Cancelled
     | Settled
+    | GroupsGranted
     | Done
     | NotFound
     | LocksRenewed

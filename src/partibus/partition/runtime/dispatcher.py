@@ -13,6 +13,7 @@ from typing import Any
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import SubqueueKind
 
 OnReply = Callable[[Any], None]
 
@@ -104,6 +105,10 @@ def given_back(reply: r.Reply) -> list[c.Command]:
     """
     if isinstance(reply, r.SessionAccepted):
         return [c.ReleaseSession(reply.lock_id)]
+    if isinstance(reply, r.GroupsGranted) and reply.entries:
+        return [
+            c.Settle(0, SubqueueKind.ACTIVE, c.Outcome.RELEASE, [(reply.lock_id, entry.pos) for entry in reply.entries])
+        ]
     if not isinstance(reply, r.Granted | r.Locked):
         return []
     tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]

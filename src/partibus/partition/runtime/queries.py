@@ -172,6 +172,12 @@ def _read_for_scan(store: Store, subqueue: int, load: w.RangeScanLoad) -> Any:
         return store.load_due(subqueue, range_scan.state, range_scan.until_ms, load.max_entries, load.max_bytes)
     if isinstance(range_scan, w.Consume):
         return store.scan(subqueue, range_scan.from_pos, range_scan.to_pos, load.max_entries)
+    if isinstance(range_scan, w.LostTokens):
+        return store.load_sequences(
+            subqueue, sorted({range_scan.command.tokens[index][1] for index in range_scan.lost})
+        )
+    if isinstance(range_scan, w.PurgeSlice):
+        return store.scan(subqueue, range_scan.from_pos, range_scan.to_pos, load.max_entries)
     if isinstance(range_scan, c.CancelScheduled):
         return store.load_sequences(subqueue, range_scan.sequences)
     return store.load_page(subqueue, 0, load.max_entries, load.max_bytes, range_scan.session)

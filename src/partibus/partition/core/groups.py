@@ -1,0 +1,147 @@
+"""Message groups: receivers without sessions take messages of many groups, each group in order (SQS FIFO queues).
+
+A group is a session of the entity. Receivers here do not lock the session but single messages, for a time that they
+choose. One rule keeps the order: a group gives the run of messages from its head that are visible. The first message
+in flight ends the run.
+
+```text
+ candidate ─▶ probed: its first page is read ─▶ free: its head is visible ─▶ granted: in flight ─┬▶ free again
+     ▲                └─▶ empty: closed                 ▲                                        └▶ empty: closed
+     └── arrivals, scans of the store                   └── an arrival of which the store has nothing else
+```
+
+The locks are those of the sub-queue. They have rows in the store, so they outlive the partition's owner. A group whose
+messages are in memory is an open session without a holder. A receiver of that session, over AMQP, closes it first, and
+gets the session only while no message of it is in flight.
+"""
+
+from collections import deque
+from operator import attrgetter
+from typing import Final
+
+from partibus.partition.core.grants import take
+from partibus.partition.core.locks import lock
+from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.session_locks import close_group, open_session
+from partibus.partition.core.sessions import Groups, Sessions
+from partibus.partition.core.state import PartitionState
+from partibus.partition.core.step import Step
+from partibus.partition.protocol.commands import CancelReceiveGroups, ReceiveGroups
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import SessionScan
+from partibus.partition.protocol.replies import Done, GroupsGranted
+
+PROBED: Final = 64
+"""The number of groups that are free, or on their way to be, ahead of the receivers."""
+IN_FLIGHT_MAX: Final = 120_000
+"""Messages in flight in one partition, as in the service. At the bound receivers find nothing."""
+
+
+def receive_groups(state: PartitionState, command: ReceiveGroups, now_ms: int, step: Step) -> None:
+    """Take a request for messages; `serve_groups` answers it."""
+    _groups_of(state).waiting.append(command)
+
+
+def cancel_receive_groups(state: PartitionState, command: CancelReceiveGroups, now_ms: int, step: Step) -> None:
+    """End a request that waits for messages."""
+    groups = _groups_of(state)
+    groups.waiting = deque(asked for asked in groups.waiting if asked.request != command.receive)
+    step.replies.append(Done(command.request))
+
+
+def _groups_of(state: PartitionState) -> Groups:
+    """Return the message groups, made at their first use."""
+    assert state.sessions is not None, "front ends refuse message groups on an entity without sessions"
+    if state.sessions.groups is None:
+        state.sessions.groups = Groups()
+    return state.sessions.groups
+
+
+def look_after_group(state: PartitionState, ready_list: ReadyList) -> None:
+    """Sort a group whose list has changed: it is free, blocked, waits for the store, or is empty and closed."""
+    sessions = state.sessions
+    session = None if sessions is None else sessions.by_lock.get(ready_list.holder)
+    if sessions is None or sessions.groups is None or session is None or not session.is_group:
+        return
+    groups, name = sessions.groups, session.name
+    if not ready_list.ready and ready_list.tail and ready_list.in_memory:
+        ready_list.absorb_tail()
+    head = ready_list.ready.head()
+    if head is not None and head.data is not None and head.pos < groups.barrier(name, ready_list.paged_up_to):
+        groups.probed.discard(name)
+        groups.free.setdefault(name, session)
+        return
+    groups.free.pop(name, None)
+    if name in groups.in_flight:
+        groups.probed.discard(name)
+    elif head is None and ready_list.in_memory:
+        close_group(state, session)
+    else:
+        groups.probed.add(name)  # `read_ahead` asks for its page, or for a body
+
+
+def serve_groups(state: PartitionState, now_ms: int, step: Step) -> None:
+    """Answer waiting requests from free groups, and open further groups. Lists that change need another look."""
+    sessions = state.sessions
+    if sessions is None or sessions.groups is None or state.closed & 1:
+        return
+    groups = sessions.groups
+    while groups.waiting and not step.changed:
+        asked = groups.waiting[0]
+        room = IN_FLIGHT_MAX - groups.total
+        if room <= 0:
+            _answer_the_impatient(groups, step)
+            return
+        _probe(state, sessions, groups, step)
+        if not groups.free or (len(groups.free) < asked.count and groups.probed):
+            if groups.probed or sessions.scanning:
+                return
+            if sessions.may_have_more:
+                sessions.scanning = True
+                step.loads.append(SessionScan(sessions.scanned_to, state.options.limits.scan_sessions))
+            else:
+                _answer_the_impatient(groups, step)
+            return
+        entries = _gather(state, groups, asked, min(asked.count, room), now_ms, step)
+        if entries:
+            groups.waiting.popleft()
+            in_order = sorted(entries, key=attrgetter("pos"))
+            # With 0 the messages are back a moment later, their delivery counted.
+            ends = lock(state, state.subqueues[SubqueueKind.ACTIVE], in_order, now_ms, step, max(1, asked.lock_ms))
+            step.replies.append(GroupsGranted(asked.request, *ends, entries))
+
+
+def _answer_the_impatient(groups: Groups, step: Step) -> None:
+    """Answer the requests that do not wait: there is nothing."""
+    for asked in groups.waiting:
+        if not asked.wait:
+            step.replies.append(GroupsGranted(asked.request, 0, 0, []))
+    groups.waiting = deque(asked for asked in groups.waiting if asked.wait)
+
+
+def _probe(state: PartitionState, sessions: Sessions, groups: Groups, step: Step) -> None:
+    """Open groups that may have messages."""
+    while len(groups.free) + len(groups.probed) < PROBED and (name := sessions.next_candidate()) is not None:
+        session = open_session(state, name, None)
+        session.is_group = True
+        groups.probed.add(name)
+        step.change(session.ready_list)
+
+
+def _gather(
+    state: PartitionState, groups: Groups, asked: ReceiveGroups, count: int, now_ms: int, step: Step
+) -> list[Entry]:
+    """Take messages from the group that has waited longest, then from the next ones."""
+    entries: list[Entry] = []
+    budget = asked.max_bytes
+    while groups.free and len(entries) < count and budget > 0:
+        name, session = groups.free.popitem(last=False)
+        ready_list = session.ready_list
+        end_pos = groups.barrier(name, ready_list.paged_up_to)
+        taken = take(state, ready_list, count - len(entries), budget, end_pos, now_ms, step)
+        groups.hand_out(name, taken)
+        entries += taken
+        budget -= sum([entry.size_bytes for entry in taken])
+        step.change(ready_list)
+    return entries
