@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
@@ -125,13 +125,17 @@ class PostgreSQLServer:
 
     # -- life --------------------------------------------------------------------------------------------------------
 
-    def start(self) -> Self:
-        """Run it and wait until it takes connections. Raises RuntimeError with the end of its log."""
+    def start(self, environment: Mapping[str, str] | None = None) -> Self:
+        """Run the server and wait until it takes connections. Raises RuntimeError with the end of its log.
+
+        ``environment``: variables beside those of this process.
+        """
         log = self.directory / "log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [str(self.programs / "postgres"), "-D", str(self.data)],
                 stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True, cwd=self.directory,
+                env={**os.environ, **(environment or {})},
                 user=self._user, group=self._user, extra_groups=None if self._user is None else [],
             )  # fmt: skip
         # postmaster.pid's eighth line says "ready" when the server takes connections, "standby" when a copy does.

@@ -165,6 +165,39 @@ def test_a_machine_that_has_not_owned_a_store_refuses_it_by_the_report_of_the_ow
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("is_shared", "has_record", "is_last_owner", "before", "generations"),
+    [
+        (False, True, True, "0000000A", 1),
+        (True, True, True, "0000000A", 1),  # every acknowledged commit is this machine's own
+        (True, True, False, "0000000A", 2),
+        (True, False, False, "0000000A", 2),
+        (True, False, False, "", 1),  # taken over before by a version that did not note the timeline
+    ],
+)
+def test_a_promoted_server_begins_a_generation_unless_the_record_proves_that_it_has_all_commits(
+    tmp_path: Path, is_shared: bool, has_record: bool, is_last_owner: bool, before: str, generations: int
+) -> None:
+    address = new_address()
+    here = tmp_path / "here"
+    served(address, here)
+    if not is_last_owner:
+        store = opened(address, tmp_path / "there", is_shared=True)
+        store.commit(enqueued(4))
+        store.close()
+    if not has_record:
+        (here / FOLDER / STORE).unlink()
+    (home,) = sql(address, "SELECT home FROM meta")
+    place, _, timeline = home.rpartition("/")
+    assert len(timeline) == 8
+    sql(address, f"UPDATE meta SET home = '{place}/{before}'")
+    for _ in range(2):
+        store = opened(address, here, is_shared=is_shared)
+        assert len(store.generations) == generations
+        store.close()
+    assert sql(address, "SELECT home FROM meta") == [home]
+
+
 @pytest.mark.parametrize("epoch_change", [-1, 0])
 def test_a_store_that_went_another_way_is_refused_by_its_epoch(tmp_path: Path, epoch_change: int) -> None:
     """Another broker used a standby that lagged: it has as many commits, and they are others."""
