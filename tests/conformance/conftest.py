@@ -59,23 +59,32 @@ PAIRS = {
     "sdk": (("python", "partitioned"), ("javascript", "plain"), ("javascript", "subscription")),
     "client": (("python", "plain"), ("javascript", "subscription"), ("rhea", "plain"), ("proton", "partitioned")),
 }
-"""Libraries and queues of a file that says ``PAIRED = True``. It runs each library, and each kind of queue, but not all
-of one with all of the other: those for Python take a second for each receiver that they open. Of the two for Python,
-which have their protocol in common, one test runs the one and another the other."""
+"""Libraries and queues of a file that says ``PAIRED = True``. Of the two libraries for Python, which have their
+protocol in common, one test runs the one and another the other."""
+EVERY = {"sdk": SERVICE_BUS, "client": (*SERVICE_BUS, *PLAIN_AMQP)}
+"""The libraries of each fixture."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Pairs instead of all combinations, where a file wants it so."""
+    """Pair libraries and kinds of queues instead of running all combinations.
+
+    Each test runs every library and every kind of queue once; another test pairs them otherwise. A file that says
+    ``PAIRED`` runs `PAIRS`.
+    """
     python = ("python", "python-asyncio")[crc32(metafunc.function.__name__.encode()) % 2]
     kinds = QUEUES if metafunc.definition.get_closest_marker("queues") else (*QUEUES, "subscription")
     names = {"queue"} & set(metafunc.fixturenames)
     for fixture, pairs in PAIRS.items():
-        if getattr(metafunc.module, "PAIRED", False) and {fixture, "queue"} <= set(metafunc.fixturenames):
-            chosen = [
-                (python if library == "python" else library, kind if kind in kinds else "partitioned")
-                for library, kind in pairs
-            ]
+        if {fixture, "queue"} <= set(metafunc.fixturenames):
+            if getattr(metafunc.module, "PAIRED", False):
+                chosen = [
+                    (python if library == "python" else library, kind if kind in kinds else "partitioned")
+                    for library, kind in pairs
+                ]
+            else:
+                first = crc32(metafunc.function.__name__.encode())
+                chosen = [(library, kinds[(first + at) % len(kinds)]) for at, library in enumerate(EVERY[fixture])]
             ids = ["-".join(pair) for pair in chosen]
             # As a mark, which takes precedence over the parameters of the fixtures.
             metafunc.definition.add_marker(pytest.mark.parametrize((fixture, "queue"), chosen, indirect=True, ids=ids))

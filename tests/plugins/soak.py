@@ -28,7 +28,7 @@ VARIABLE = "PARTIBUS_SOAK"
 ROUND = int(os.environ[VARIABLE]) if VARIABLE in os.environ else None
 """The seed of this round of a soak; None in `make test`."""
 
-RANDOM = ("tests/property/", "tests/simulation/")
+RANDOM = ("tests/property/", "tests/simulation/", "tests/contract/test_store_model")
 """Folders whose tests draw from a seed; elsewhere the marker `seeded` says so."""
 TIMES = 5
 """So many times the examples of `make test` and the histories of its simulations make up a round."""

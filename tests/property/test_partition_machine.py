@@ -632,30 +632,30 @@ def quick(examples: int) -> settings:
 
 
 TestPartition = PartitionMachine.TestCase
-TestPartition.settings = quick(60)
+TestPartition.settings = quick(30)
 TestSessions = SessionMachine.TestCase
-TestSessions.settings = quick(90)
+TestSessions.settings = quick(45)
 TestDuplicates = DuplicateMachine.TestCase
-TestDuplicates.settings = quick(40)
+TestDuplicates.settings = quick(20)
 TestDuplicatesInSessions = DuplicateSessionMachine.TestCase
-TestDuplicatesInSessions.settings = quick(30)
+TestDuplicatesInSessions.settings = quick(15)
 TestExpress = ExpressMachine.TestCase
-TestExpress.settings = quick(40)
+TestExpress.settings = quick(20)
 TestExpressInSessions = ExpressSessionMachine.TestCase
-TestExpressInSessions.settings = quick(25)
+TestExpressInSessions.settings = quick(13)
 TestExpressAndCursors = ExpressCursorMachine.TestCase
-TestExpressAndCursors.settings = quick(15)
+TestExpressAndCursors.settings = quick(10)
 TestPartitionBehindBytes = CopiedPartitionMachine.TestCase
-TestPartitionBehindBytes.settings = quick(20)
+TestPartitionBehindBytes.settings = quick(10)
 TestSessionsBehindBytes = CopiedSessionMachine.TestCase
-TestSessionsBehindBytes.settings = quick(20)
+TestSessionsBehindBytes.settings = quick(10)
 
 TestCursors = CursorMachine.TestCase
-TestCursors.settings = quick(40)
+TestCursors.settings = quick(20)
 TestCursorsAndSessions = CursorSessionMachine.TestCase
-TestCursorsAndSessions.settings = quick(30)
+TestCursorsAndSessions.settings = quick(15)
 TestCursorsBehindBytes = CopiedCursorMachine.TestCase
-TestCursorsBehindBytes.settings = quick(12)
+TestCursorsBehindBytes.settings = quick(10)
 
 
 GO_COLD = Partition.go_cold
@@ -707,7 +707,7 @@ class ColdMachine(PartitionMachine):
 
 
 TestCold = ColdMachine.TestCase
-TestCold.settings = quick(30)
+TestCold.settings = quick(15)
 
 PLANTED: dict[str, tuple[type, str, object, type[PartitionMachine], str | None]] = {
     "gives a reservation twice": (Partition, "go_cold", reserves_twice, ColdMachine, "was given before"),

@@ -26,7 +26,7 @@ _POLLING = (
     "_pyamqp.aio._client_async",
 )
 """Modules of the library that look at a connection again after a fixed pause."""
-_SHORTER = {0.05: 0.002, 1: 0.02}
+_SHORTER = {0.05: 0.002, 1: 0.05}
 """Their pauses, in seconds, and those of the tests. Other pauses, such as those between tries, stay."""
 
 
