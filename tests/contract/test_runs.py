@@ -100,7 +100,6 @@ def browsed(store: Store, subqueue: int) -> list[Packed]:
     return [packed(row) for row in rows if row.state != EntryState.SCHEDULED]
 
 
-@pytest.mark.row("D2")
 def test_a_frame_has_what_browsing_finds(store: Store) -> None:
     writes = Writes()
     for number, (odd, common, ttl) in enumerate(CASES):
@@ -116,7 +115,6 @@ def test_a_frame_has_what_browsing_finds(store: Store) -> None:
                 assert frames(store, subqueue, from_pos, to_pos, *bounds) == expected, (case, from_pos, bounds)
 
 
-@pytest.mark.row("D2")
 def test_times_around_a_change_of_their_upper_bits(store: Store) -> None:
     subqueue = filled(store, {number: {"enqueued_ms": WRAP_MS - 100 + number} for number in range(COUNT)})
     there = browsed(store, subqueue)
@@ -124,7 +122,6 @@ def test_times_around_a_change_of_their_upper_bits(store: Store) -> None:
     assert frames(store, subqueue, 1_150, 1_250) == there[150:250]
 
 
-@pytest.mark.row("D2")
 def test_holes_between_entries(store: Store) -> None:
     subqueue = filled(store, {})
     for first, last, left in ((1_000, 1_009, 290), (1_100, 1_100, 289), (1_299, 1_299, 288)):
@@ -134,7 +131,6 @@ def test_holes_between_entries(store: Store) -> None:
         assert found == browsed(store, subqueue)
 
 
-@pytest.mark.row("D2")
 @pytest.mark.parametrize("left", [range(1_000, 1_300), range(1_100, 1_200)], ids=["all", "a third"])
 def test_entries_that_have_left_and_are_kept(store: Store, left: range) -> None:
     subqueue, writes = filled(store, {}), Writes()

@@ -27,7 +27,7 @@ from partibus.namespace.durations import format_duration
 from partibus.testing.broker_process import COMMAND, BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
 from tests.kit.fault_proxy import FaultProxy
-from tests.kit.history import History, Kind, Operation, read_history
+from tests.kit.history import History, Kind, Operation, add_epochs, read_history
 from tests.kit.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
 from tests.kit.history_process import RECEIVING, SENDING, SENDING_TO_SESSIONS, ClientProcess
 from tests.kit.history_rules import Queues, Violation, check, forgotten_locks
@@ -86,6 +86,8 @@ class Stage:
     """Its server is killed as well, and the ways to it are bad at times; ``arguments`` say that it has stores."""
     bad_ways: bool = False
     """Some clients have connections that are bad at times, and some are processes that are killed."""
+    grants: Path | None = None
+    """Where brokers note what they hand out, if they do: `history.add_epochs` says how."""
     network: NetworkNamespace | None = None
     """Where these processes run, with a cable that is bad at times."""
 
@@ -146,6 +148,8 @@ def run(
         with connect(broker.connection_string) as client:
             for queue in QUEUES:
                 what_is_left(client, queue, history)
+    if stage.grants is not None:
+        add_epochs(history.operations, stage.grants)
     history.write(folder / "history.jsonl")
     violations = [*never_came, *check(history.operations, QUEUES, stage.unavailable_max_ms, _LOCK_MS)]
     return Verdict(seed, history, violations, nemesis.deeds, forgotten_locks(history.operations, QUEUES))

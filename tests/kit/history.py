@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -16,9 +18,15 @@ from partibus.client.errors import ClientError, ConnectionLost, LinkLost, SendFa
 from partibus.clock import SystemClock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from partibus.client.driver import LinkOwner
+
+
+_TOKEN_DIGITS = 32
+_PARTITION_MASK = (1 << 48) - 1
+"""Takes the partition's id away from a sequence number, and from the first half of a token."""
 
 
 class Kind(StrEnum):
@@ -121,6 +129,32 @@ def read_history(path: Path) -> list[Operation]:
     """What `History.write` wrote. Raises ValueError or TypeError for anything else."""
     read = [json.loads(line) for line in path.read_text().splitlines()]
     return [Operation(**one | {"kind": Kind(one["kind"]), "outcome": Outcome(one["outcome"])}) for one in read]
+
+
+def add_epochs(operations: Iterable[Operation], folder: Path) -> int:
+    """Add to deliveries what owners have noted about them; returns how many deliveries have it now.
+
+    Each line of the files in ``folder`` is ``[[counter, lock id, position, end of lock], epoch, ms, end of data]``.
+    Messages of several partitions may agree in the numbers. The end of the data, in hexadecimal digits, tells which.
+    """
+    noted: dict[tuple[int, ...], list[tuple[int, int, bytes]]] = defaultdict(list)
+    for file in folder.glob("*.jsonl"):
+        for line in file.read_text().splitlines():
+            with suppress(json.JSONDecodeError):  # a process was killed while it wrote
+                given, epoch, sent_ms, data = json.loads(line)
+                noted[tuple(given)].append((epoch, sent_ms, bytes.fromhex(data)))
+    found = 0
+    for one in operations:
+        if one.kind is not Kind.DELIVER or len(one.token) != _TOKEN_DIGITS:
+            continue
+        start, pos = (int(digits, 16) for digits in (one.token[:16], one.token[16:]))
+        key = one.sequence & _PARTITION_MASK, start & _PARTITION_MASK, pos, one.until_ms
+        for epoch, sent_ms, data in noted.get(key, ()):
+            if data.endswith(one.body.encode()):
+                one.epoch, one.sent_ms = epoch, sent_ms
+                found += 1
+                break
+    return found
 
 
 def outcome_of(error: ClientError, link: LinkOwner) -> Outcome:

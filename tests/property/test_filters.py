@@ -30,8 +30,6 @@ from partibus.filters.sql import compile_action, compile_filter
 from partibus.filters.view import GivenView, application_properties, by_name, read_user
 from tests.unit.filters.messages import NOW_MS, message
 
-pytestmark = pytest.mark.row("C38")
-
 
 class Failed(Exception):
     """The reference's error."""
@@ -310,6 +308,7 @@ conditions = st.recursive(tests, combinations, max_leaves=6).filter(lambda node:
 # What is shown -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("C38")
 @settings(max_examples=200)
 @given(expressions, properties)
 def test_expressions_have_the_value_that_the_reference_gives(
@@ -331,6 +330,7 @@ def test_expressions_have_the_value_that_the_reference_gives(
         assert compile_filter(SqlFilter(f"{text} = @value", {"@value": expected})).test(view) is True
 
 
+@pytest.mark.row("C38")
 @settings(max_examples=200)
 @given(conditions, properties)
 def test_filters_say_what_the_reference_says(condition: Node, given_properties: dict[str, object]) -> None:
@@ -493,6 +493,7 @@ def test_properties_read_in_line_are_what_the_decoder_reads(wire: dict[str, obje
     assert read_user(cut) == by_name(application_properties(cut))
 
 
+@pytest.mark.row("C38")
 def test_durations_of_parameters_are_exact() -> None:
     """A duration is kept in microseconds, and compared in ticks of 100 ns."""
     described = SqlFilter("@a < @b", {"@a": timedelta(microseconds=1), "@b": timedelta(microseconds=2)})

@@ -11,6 +11,7 @@ PARTIBUS_ALTERED="answers_late:0.05 denies_what_was_executed" python tests/robus
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -150,6 +151,21 @@ def forgets_the_epoch() -> None:
     _replace(PostgreSQLStore, "is_held", property(lambda _: True))
 
 
+def hands_out_without_a_lease() -> None:
+    """What waited for a commit is handed out whoever has the store by then."""
+    from partibus.partition.runtime.commits import Commits
+
+    _replace(Commits, "_without_locks", lambda _, passing: passing)
+
+
+def accepts_what_lags() -> None:
+    """A store in PostgreSQL goes on with whatever the server has, and gives its next numbers out again."""
+    from partibus.store.postgresql import ownership
+
+    _replace(ownership, "lacks", lambda *_: False)
+    _replace(ownership, "went_another_way", lambda *_: False)
+
+
 def follows_stores() -> None:
     """A broker goes by the latest time that a store remembers, whatever its machine's clock says."""
     from partibus.node import node
@@ -162,6 +178,35 @@ def follows_stores() -> None:
         return check
 
     _replace(node, "stored_time", stored_time)
+
+
+# -- what the broker writes down, which is no bug ---------------------------------------------------------------------
+
+
+def notes_grants(folder: str) -> None:
+    """Each process notes what its owners hand out under lock, as `tests.kit.history.add_epochs` reads it."""
+    from partibus.partition.protocol import replies as r
+    from partibus.partition.runtime.dispatcher import ReplyDispatcher
+    from partibus.partition.runtime.store_runtime import StoreRuntime
+
+    file = (Path(folder) / f"{os.getpid()}.jsonl").open("a", buffering=1)
+    runtimes: dict[int, Any] = {}
+    make, put = StoreRuntime.__init__, ReplyDispatcher.put
+
+    def known(runtime: Any, *arguments: Any, **options: Any) -> None:
+        make(runtime, *arguments, **options)
+        runtimes[id(runtime._answers)] = runtime
+
+    def noted(dispatcher: ReplyDispatcher, call: Callable[[Any], None], reply: Any) -> None:
+        if isinstance(reply, r.Granted | r.Locked) and reply.lock_id:
+            sent_ms, store = time.time_ns() // 1_000_000, runtimes[id(dispatcher)].store
+            for entry in reply.entries:
+                given = [entry.sequence, reply.lock_id, entry.pos, reply.until_ms]
+                file.write(json.dumps([given, store.epoch, sent_ms, (entry.data or b"")[-40:].hex()]) + "\n")
+        put(dispatcher, call, reply)
+
+    _replace(StoreRuntime, "__init__", known)
+    _replace(ReplyDispatcher, "put", noted)
 
 
 # -- slowness, which is no bug ---------------------------------------------------------------------------------------
@@ -178,6 +223,28 @@ def answers_late(seconds: str) -> None:
         time.sleep(pause_s)
 
     _replace(SQLiteStore, "commit", late)
+
+
+def stands_still(file: str) -> None:
+    """The first process with a durable commit for which a locked message waits takes ``file`` away and stops itself."""
+    from partibus.partition.protocol import replies as r
+    from partibus.partition.runtime.commits import Commits
+
+    end = Commits._end
+
+    def stop_and_end(commits: Any) -> None:
+        waiting = [value for _, value in commits.queue._for_under_way]
+        if any(isinstance(value, r.Granted) and value.lock_id for value in waiting):
+            try:
+                os.unlink(file)
+            except FileNotFoundError:
+                pass
+            else:
+                Path(f"{file}.pid").write_text(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGSTOP)
+        end(commits)
+
+    _replace(Commits, "_end", stop_and_end)
 
 
 # -- versions --------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def broker(far: tuple[BrokerProcess, FaultProxy]) -> BrokerProcess:
     return far[0]
 
 
-@pytest.mark.row("S1", "R14")
+@pytest.mark.row("R14")
 @pytest.mark.parametrize("lost", ["request", "answer"])
 def test_a_connection_that_is_cut_during_a_commit(broker: BrokerProcess, way: FaultProxy, lost: str) -> None:
     """Whether the commit happened is found out: the client is told what is true, and no message is there twice."""
@@ -123,14 +123,12 @@ def test_while_the_database_is_not_reached(broker: BrokerProcess, way: FaultProx
     assert len(found) == len(set(found))
 
 
-@pytest.mark.row("S1")
 def test_a_late_database_is_slow_and_nothing_else(broker: BrokerProcess, way: FaultProxy) -> None:
     way.to_target.delay_s = way.to_client.delay_s = 0.05
     assert send_all(broker) == list(range(64))
     assert sorted(drained(broker, "orders")) == list(range(64))
 
 
-@pytest.mark.row("S1")
 def test_a_database_without_connections_to_spare(tmp_path: Path, server: PostgreSQLServer) -> None:
     """Its stores are away with the reason, the others serve; when there are connections again, so do they."""
     role = f"r{os.getpid()}"

@@ -154,7 +154,7 @@ def has_done(history: History, count: int) -> bool:
     return len(history.completed) >= count and len(history.read) >= count
 
 
-@pytest.mark.row("D3", "R14", "S1")
+@pytest.mark.row("R14")
 @pytest.mark.parametrize(("bound_bytes", "brokers"), [(WIDE, 1), (TIGHT, 1), (WIDE, 2)])
 def test_what_a_cursor_stands_before_outlives_kills(tmp_path: Path, bound_bytes: int, brokers: int) -> None:
     history = History()
@@ -343,7 +343,7 @@ class Alone:
         return set(found)
 
 
-@pytest.mark.row("D3", "R14")
+@pytest.mark.row("R14")
 @pytest.mark.parametrize("place", PLACES)
 def test_who_reads_alone_completes_what_it_was_shown_and_nothing_else_whatever_is_killed(
     tmp_path: Path, place: str
@@ -351,7 +351,7 @@ def test_who_reads_alone_completes_what_it_was_shown_and_nothing_else_whatever_i
     attack_who_reads_alone(tmp_path, place, 2 if place == "queue" else 1)
 
 
-@pytest.mark.row("D3", "R14", "S1")
+@pytest.mark.row("R14")
 def test_who_reads_alone_does_so_with_stores_in_a_server_too(tmp_path: Path, server: PostgreSQLServer) -> None:
     url = server.url(parameters=f"schema={new_schema()}&stores=16")
     attack_who_reads_alone(tmp_path, "topic/Subscriptions/one", 1, "--store", url)
@@ -401,7 +401,7 @@ def everything(ranges: RangeClient, *, finished: bool = False) -> list[int]:
     ]
 
 
-@pytest.mark.row("D3", "R14")
+@pytest.mark.row("R14")
 def test_a_lease_holds_while_its_stores_go_from_broker_to_broker(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, arguments=("--brokers", "4")) as broker:
         broker.create_queue("q", EnablePartitioning=True)
@@ -443,7 +443,6 @@ def test_a_lease_holds_while_its_stores_go_from_broker_to_broker(tmp_path: Path)
             ranges.close_cursor("alone", epochs=epochs(states), drop=True)
 
 
-@pytest.mark.row("D3")
 def test_two_who_want_to_read_alone_never_both_do(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         broker.create_queue("q", EnablePartitioning=True)
@@ -485,7 +484,7 @@ def test_two_who_want_to_read_alone_never_both_do(tmp_path: Path) -> None:
             assert everything(ranges) == []
 
 
-@pytest.mark.row("D3", "F1")
+@pytest.mark.row("F1")
 def test_what_forwards_is_not_read_alone(process: BrokerProcess) -> None:
     process.create_queue("onward")
     process.create_queue("source", EnablePartitioning=True, ForwardTo="onward")
@@ -504,7 +503,6 @@ def test_what_forwards_is_not_read_alone(process: BrokerProcess) -> None:
         process.delete_queue(name)
 
 
-@pytest.mark.row("D3")
 def test_an_entity_that_is_deleted_takes_its_cursors_along(process: BrokerProcess) -> None:
     process.create_queue("short", EnablePartitioning=True)
     fill(process, "short", 30)
@@ -526,7 +524,6 @@ def test_an_entity_that_is_deleted_takes_its_cursors_along(process: BrokerProces
     process.delete_queue("short")
 
 
-@pytest.mark.row("D3", "S1")
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_bodies_that_subscriptions_share_stay_as_long_as_a_cursor_may_read_them(tmp_path: Path, end: str) -> None:
     one, two, three = (f"topic/Subscriptions/{name}" for name in ("one", "two", "three"))
@@ -573,7 +570,6 @@ def rows_left(broker: BrokerProcess) -> int:
     return total
 
 
-@pytest.mark.row("D3", "S1")
 def test_what_is_kept_for_cursors_is_not_restored(process: BrokerProcess, tmp_path: Path) -> None:
     """A restore sends what waited when the backup was made."""
     process.create_queue("kept", EnablePartitioning=True)
@@ -639,7 +635,6 @@ HOSTILE: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-@pytest.mark.row("D3")
 def test_values_out_of_bounds_are_refused_and_change_nothing(broker: BrokerProcess) -> None:
     with closing(open_ranges(broker.connection_string, "parts")) as ranges:
         ranges.open_cursor("there", start="latest")
@@ -653,7 +648,6 @@ def test_values_out_of_bounds_are_refused_and_change_nothing(broker: BrokerProce
         ranges.close_cursor("there", drop=True)
 
 
-@pytest.mark.row("D3")
 def test_positions_far_beyond_the_end_complete_only_what_is_there(broker: BrokerProcess) -> None:
     far = (1 << 40) - 1
     with closing(open_ranges(broker.connection_string, "parts")) as ranges:
@@ -666,7 +660,6 @@ def test_positions_far_beyond_the_end_complete_only_what_is_there(broker: Broker
     assert drained(broker, "parts", set(range(40))) == set(range(40))
 
 
-@pytest.mark.row("D3")
 def test_cursors_without_end_are_refused_and_can_be_dropped(broker: BrokerProcess) -> None:
     with closing(open_ranges(broker.connection_string, "parts")) as ranges:
         for number in range(100):

@@ -7,8 +7,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from partibus.client.errors import ClientError
 from tests.kit.eventually import eventually
 from tests.kit.postgresql_server import PostgreSQLServer
@@ -27,7 +25,6 @@ def is_lost(machines: Machines, asked: str) -> bool:
     return set(troubles) == {LOST} and "has lost store" in str(troubles[LOST])
 
 
-@pytest.mark.row("S1")
 def test_a_schema_that_is_gone_is_missed_while_brokers_run_and_when_they_start(
     tmp_path: Path, server: PostgreSQLServer
 ) -> None:

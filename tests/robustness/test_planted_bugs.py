@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from partibus.client import OutgoingMessage, connect
 from partibus.store.postgresql.settings import DEFAULTS
+from partibus.testing.broker_process import BrokerProcess
 from tests.kit.chaos import QUEUES, Stage, Verdict, run
 from tests.kit.eventually import EVENTUALLY_S, eventually, pause
+from tests.kit.history import History, Kind, Operation
+from tests.kit.history_clients import Receiving
+from tests.kit.history_rules import check
 from tests.kit.nemesis import Nemesis
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 from tests.plugins.soak import seed_of
 from tests.robustness import altered_broker
+from tests.robustness.test_postgresql_losses import wait_for_replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,9 +54,13 @@ def run_with(
     seed: int = SEED,
 ) -> Verdict:
     """Two brokers with bugs, clients, and these deeds. How available they are on a busy machine is not asked here."""
-    environment = {altered_broker.VARIABLE: bugs}
-    stage = Stage(2, arguments, altered_broker.COMMAND, environment, within_s, unavailable_max_ms=60_000)
-    return run(seed, 0, folder, plan, stage)
+    (grants := folder / "grants").mkdir()
+    environment = {altered_broker.VARIABLE: f"notes_grants:{grants} {bugs}"}
+    stage = Stage(2, arguments, altered_broker.COMMAND, environment, within_s, unavailable_max_ms=60_000, grants=grants)
+    verdict = run(seed, 0, folder, plan, stage)
+    known = [one for one in verdict.history.operations if one.kind is Kind.DELIVER]
+    assert sum(one.epoch > 0 for one in known) > len(known) * 0.9, "owners note nearly all that is delivered"
+    return verdict
 
 
 def runs_until_a_rule_is_broken(
@@ -124,6 +136,11 @@ def wake_after_the_loss_of_all_stores(nemesis: Nemesis) -> str:
     pid = nemesis.any_broker()
     began_ms = nemesis.now_ms()
     os.kill(pid, signal.SIGSTOP)
+    return wake(nemesis, pid, began_ms)
+
+
+def wake(nemesis: Nemesis, pid: int, began_ms: int) -> str:
+    """Let a process that stands still go on once the others have its stores and its leases are over; then kill it."""
     try:
         eventually("the others take its stores", lambda: f"(process {pid}) has ended" in nemesis.log)
         pause(max(0, began_ms + DEFAULTS.lease_ms + AFTER_LEASES_MS - nemesis.now_ms()) / 1_000)
@@ -140,6 +157,85 @@ def test_a_broker_that_wakes_after_its_stores_were_taken(tmp_path: Path, server:
     verdict = run_with("spares_the_silent", tmp_path, [wake_after_the_loss_of_all_stores], *stores_of(server))
     assert verdict.deeds, "nobody was stopped"
     assert rules_broken(verdict) == set(), str(verdict)
+
+
+@pytest.mark.soak
+def test_a_reply_gate_without_a_lease(tmp_path: Path, server: PostgreSQLServer) -> None:
+    """`tests/simulation/test_lost_leases.py` is its canary. A process stops itself behind a commit for which messages
+    wait, until others have its stores and its lease is over."""
+    flag = tmp_path / "stop"
+
+    def wake_behind_a_commit(nemesis: Nemesis) -> str:
+        nemesis.wait_for_sends(QUEUES.unkeyed, 40)
+        began_ms = nemesis.now_ms()
+        (told := flag.with_name("stop.pid")).unlink(missing_ok=True)
+        flag.touch()
+        eventually("one stands still", lambda: told.exists() and bool(told.read_text()))
+        return wake(nemesis, int(told.read_text()), began_ms)
+
+    bugs = f"spares_the_silent hands_out_without_a_lease stands_still:{flag}"
+    verdict = runs_until_a_rule_is_broken(bugs, tmp_path, [wake_behind_a_commit], server)
+    assert rules_broken(verdict) & {"second live lock", "delivered after complete"}, str(verdict)
+
+
+def test_a_standby_that_lags_is_accepted(tmp_path: Path) -> None:
+    """Numbers are given out again, what was completed comes again, and what was acknowledged is gone."""
+    history = History()
+    with PostgreSQLServer() as primary:
+        standby = PostgreSQLServer.standby_of(primary, "behind")
+        try:
+            standby.start()
+            hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+            url = primary.url(parameters="schema=pair").replace(f"127.0.0.1:{primary.port}", hosts)
+            environment = {altered_broker.VARIABLE: "accepts_what_lags"}
+            make = partial(
+                BrokerProcess, tmp_path, arguments=("--store", url), command=altered_broker.COMMAND,
+                environment=environment,
+            )  # fmt: skip
+            with make() as broker:
+                broker.create_queue(QUEUES.unkeyed)
+                send_each(broker, history, range(3))
+                wait_for_replay(primary, standby)
+                standby.stop()
+                send_each(broker, history, range(3, 6))
+                complete_all(broker, history, 6)
+                send_each(broker, history, range(6, 9))
+                broker.kill()
+                primary.kill()
+            standby.start()
+            standby.promote()
+            with make() as broker:
+                send_each(broker, history, range(9, 12))
+                complete_all(broker, history, 6)
+        finally:
+            standby.remove()
+    broken = {one.rule for one in check(history.operations, QUEUES, 60_000, 60_000)}
+    assert broken >= {"lost", "reissued", "delivered after complete"}
+
+
+def send_each(broker: BrokerProcess, history: History, numbers: range) -> None:
+    """Send messages one by one, and note that they were acknowledged."""
+    with connect(broker.connection_string) as client:
+        sender = client.sender(QUEUES.unkeyed)
+        for number in numbers:
+            sent = Operation(
+                kind=Kind.SEND, began_ms=history.now_ms(), ended_ms=0, queue=QUEUES.unkeyed, body=f"m{number}"
+            )
+            sender.send([OutgoingMessage(body=sent.body.encode())])
+            sent.ended_ms = history.now_ms()
+            history.add(sent)
+
+
+def complete_all(broker: BrokerProcess, history: History, count: int) -> None:
+    """Receive so many messages, complete them, and note both."""
+    worker = Receiving("r", broker.connection_string, QUEUES.unkeyed, history, Random(SEED))
+    worker.calm.set()
+    with connect(broker.connection_string) as client:
+        receiver = client.receiver(QUEUES.unkeyed)
+        while count > 0:
+            messages = worker.take(receiver)
+            worker.use(receiver, messages)
+            count -= len(messages)
 
 
 @pytest.mark.soak

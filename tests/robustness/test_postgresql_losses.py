@@ -91,7 +91,7 @@ def wait_for_trouble(broker: BrokerProcess, words: str) -> dict[str, str]:
     return trouble
 
 
-@pytest.mark.row("S1", "R14")
+@pytest.mark.row("R14")
 def test_the_database_is_killed_again_and_again_while_clients_send(tmp_path: Path, server: PostgreSQLServer) -> None:
     """In whatever phase its commits are: what was acknowledged is there, and nothing twice that was sent once."""
     url = server.url(parameters=f"schema={new_schema()}&stores=16")
@@ -128,7 +128,6 @@ def test_the_database_is_killed_again_and_again_while_clients_send(tmp_path: Pat
     assert len(found) == len(set(found))
 
 
-@pytest.mark.row("S1")
 def test_a_broker_that_stands_still_by_itself_goes_on(tmp_path: Path, server: PostgreSQLServer) -> None:
     """Nobody took its stores meanwhile, so they are still its own; locks that have ended are ended."""
     way = FaultProxy(("127.0.0.1", server.port))
@@ -144,7 +143,6 @@ def test_a_broker_that_stands_still_by_itself_goes_on(tmp_path: Path, server: Po
 # -- copies ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("S1")
 def test_a_dump_that_was_made_while_clients_sent_is_one_moment_of_each_store(
     tmp_path: Path, server: PostgreSQLServer
 ) -> None:

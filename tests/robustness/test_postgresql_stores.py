@@ -16,7 +16,6 @@ from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 from tests.robustness.ways import KEYS, client_of, drained, message, number_of
 
 
-@pytest.mark.row("S1")
 def test_what_was_acknowledged_is_there_after_broker_and_server_were_killed(
     tmp_path: Path, server: PostgreSQLServer
 ) -> None:

@@ -16,8 +16,6 @@ from partibus.filters.view import MessageView
 from partibus.message import Message, StoredMessage
 from tests.unit.filters.messages import NOW_MS, field_of, message, user_of
 
-pytestmark = pytest.mark.row("C38")
-
 
 def changed(original: Message, action: str, **parameters: Constant) -> Message:
     described = SqlAction(action, {f"@{name}": value for name, value in parameters.items()})

@@ -15,8 +15,6 @@ from partibus.filters.sql import compile_filter, explain
 from partibus.filters.view import SYSTEM_PROPERTIES, GivenView, MessageView
 from tests.unit.filters.messages import NOW_MS, message
 
-pytestmark = pytest.mark.row("C38")
-
 USER: dict[str, object] = {
     "one": 1,
     "two": 2.0,
@@ -39,6 +37,7 @@ def says(expression: str, **parameters: Constant) -> bool | None:
     return compile_filter(described).test(GivenView(USER, {"Label": "urgent", "To": None}))
 
 
+@pytest.mark.row("C38")
 @pytest.mark.parametrize(
     "expression",
     [
@@ -137,6 +136,7 @@ def test_true(expression: str) -> None:
         assert says(expression) is True
 
 
+@pytest.mark.row("C38")
 @pytest.mark.parametrize(
     "expression",
     [
@@ -158,6 +158,7 @@ def test_false(expression: str) -> None:
     assert says(expression) is False
 
 
+@pytest.mark.row("C38")
 @pytest.mark.parametrize(
     "expression",
     [
@@ -206,6 +207,7 @@ _UNKNOWN, _TRUE, _FALSE = "missing = 1", "1 = 1", "1 = 2"
 _TRUTHS = {True: _TRUE, False: _FALSE, None: _UNKNOWN}
 
 
+@pytest.mark.row("C38")
 @pytest.mark.parametrize("left", _TRUTHS)
 @pytest.mark.parametrize("right", _TRUTHS)
 @pytest.mark.parametrize("third", _TRUTHS)
@@ -246,17 +248,20 @@ def test_error(expression: str, text: str) -> None:
         described.test(GivenView(USER | {"bang": "!"}, {}))
 
 
+@pytest.mark.row("C38")
 @pytest.mark.parametrize("expression", ["1 = 2 AND sys.Colour = 1", "1 = 1 OR sys.Colour = 1"])
 def test_what_can_not_change_the_answer_is_not_evaluated(expression: str) -> None:
     assert says(expression) is ("OR" in expression)
 
 
+@pytest.mark.row("C38")
 def test_fractions_divide_by_zero_as_doubles_do() -> None:
     assert says("1 / 0.0 > 1E300 AND -1.0 / 0 < -1E300 AND 1 / 0.0 = two / 0.0") is True
     assert says("0.0 / 0 = 0.0 / 0") is False  # not a number
     assert says("1.0 % 0 <> 1.0 % 0") is True
 
 
+@pytest.mark.row("C38")
 def test_parameters_are_constants_of_any_kind() -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     assert says("one = @n AND text LIKE @p AND yes = @Y AND two IN (@n, @m)", n=1, p="it%", y=True, m=2.0) is True
@@ -268,6 +273,7 @@ def test_parameters_are_constants_of_any_kind() -> None:
     assert says("@p IN (@q, @p)", p="x", q="y") is True
 
 
+@pytest.mark.row("C38")
 @pytest.mark.parametrize(
     ("value", "expression"),
     [
@@ -299,6 +305,7 @@ def test_types_of_the_wire(value: object, expression: str) -> None:
     assert compile_filter(SqlFilter(expression, parameters)).test(view) is True
 
 
+@pytest.mark.row("C38")
 def test_whole_numbers_become_doubles_beside_a_fraction() -> None:
     """As in C#: exact among themselves, not beside a double."""
     assert says("9007199254740993 = 9007199254740992") is False
@@ -306,6 +313,7 @@ def test_whole_numbers_become_doubles_beside_a_fraction() -> None:
     assert says("9007199254740993 <= 9007199254740992.0") is True
 
 
+@pytest.mark.row("C38")
 def test_the_first_of_two_names_that_differ_in_case_counts() -> None:
     view = MessageView(message({"Size": 1, "SIZE": 2}), NOW_MS)
     assert compile_filter(SqlFilter("size = 1")).test(view) is True
@@ -355,6 +363,7 @@ def test_system_properties_of_a_message() -> None:
     }
 
 
+@pytest.mark.row("C38")
 def test_a_message_without_time_to_live_lives_longer_than_any() -> None:
     view = MessageView(message(), NOW_MS)
     described = SqlFilter(
@@ -364,6 +373,7 @@ def test_a_message_without_time_to_live_lives_longer_than_any() -> None:
     assert compile_filter(described).test(view) is True
 
 
+@pytest.mark.row("C38")
 def test_damaged_sections_read_as_if_they_were_not_there() -> None:
     damaged = message({"a": 1}, subject="s")
     cut = bytearray(damaged.data)
@@ -375,6 +385,7 @@ def test_damaged_sections_read_as_if_they_were_not_there() -> None:
     assert compile_filter(expression).test(MessageView(damaged, NOW_MS)) is True
 
 
+@pytest.mark.row("C38")
 def test_explaining() -> None:
     assert explain("a = 1", {"A": 1}, {}) is True
     assert explain("a = 1 AND sys.Label = 'x'", {"a": 1}, {"Label": "y"}) is False

@@ -231,7 +231,6 @@ def test_a_filter_that_fails_makes_a_dead_letter_once_and_others_go_on() -> None
     )
 
 
-@pytest.mark.row("C38")
 def test_an_action_that_fails_makes_a_dead_letter_of_the_message_as_it_was() -> None:
     found = matched({1: [rule(TrueFilter(), "SET n = color - 1", "bad"), rule(TrueFilter(), "SET n = 1")]}, RED)
     assert [user_of(copy) for copy in found.shares[1]] == [{"color": "red", "n": 1, "RuleName": "r"}]

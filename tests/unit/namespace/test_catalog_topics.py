@@ -74,7 +74,6 @@ def test_everything_is_there_after_reopening_as_it_was_made(catalog: Catalog, da
     catalog.close()
 
 
-@pytest.mark.row("C38")
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_a_subscription_lies_beside_its_topic(catalog: Catalog, partitioned: bool) -> None:
     catalog.create(EntityDescription("q"), 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,7 +133,6 @@ def test_damaged_annotations_are_refused_or_read_as_ever(place: int, byte: int) 
     assert together == alone
 
 
-@pytest.mark.row("D2")
 def test_many_shapes_are_more_than_are_looked_for() -> None:
     forms = [
         stored(b"x", application_properties={f"name-{shape}": shape, "n": copy})
