@@ -26,6 +26,7 @@ from partibus.partition.core.session_locks import close_group, open_session
 from partibus.partition.core.sessions import Groups, Sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import NEVER
 from partibus.partition.protocol.commands import CancelReceiveGroups, ReceiveGroups
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
@@ -67,18 +68,20 @@ def look_after_group(state: PartitionState, ready_list: ReadyList) -> None:
     groups, name = sessions.groups, session.name
     if not ready_list.ready and ready_list.tail and ready_list.in_memory:
         ready_list.absorb_tail()
-    head = ready_list.ready.head()
-    if head is not None and head.data is not None and head.pos < groups.barrier(name, ready_list.paged_up_to):
+    head, end_pos = ready_list.ready.head(), groups.barrier(name, NEVER)
+    if head is not None and head.data is not None and head.pos < min(end_pos, ready_list.paged_up_to):
         groups.probed.discard(name)
         groups.free.setdefault(name, session)
         return
     groups.free.pop(name, None)
-    if name in groups.in_flight:
-        groups.probed.discard(name)
-    elif head is None and ready_list.in_memory:
+    if head is None and ready_list.in_memory and name not in groups.in_flight:
         close_group(state, session)
+    elif ready_list.in_memory or ready_list.paged_up_to > end_pos:  # blocked, or its head needs its body
+        groups.probed.discard(name)
+        if head is not None and head.pos < end_pos:
+            groups.probed.add(name)
     else:
-        groups.probed.add(name)  # `read_ahead` asks for its page, or for a body
+        groups.probed.add(name)  # `read_ahead` asks for the page
 
 
 def serve_groups(state: PartitionState, now_ms: int, step: Step) -> None:
@@ -135,9 +138,13 @@ def _gather(
     """Take messages from the group that has waited longest, then from the next ones."""
     entries: list[Entry] = []
     budget = asked.max_bytes
-    while groups.free and len(entries) < count and budget > 0:
-        name, session = groups.free.popitem(last=False)
+    while groups.free and len(entries) < count:
+        name, session = next(iter(groups.free.items()))
         ready_list = session.ready_list
+        head = ready_list.ready.head()
+        if entries and head is not None and head.size_bytes > budget:
+            break
+        del groups.free[name]
         end_pos = groups.barrier(name, ready_list.paged_up_to)
         taken = take(state, ready_list, count - len(entries), budget, end_pos, now_ms, step)
         groups.hand_out(name, taken)

@@ -54,6 +54,7 @@ from partibus.partition.core.residency import Cold
 from partibus.partition.core.session_locks import (
     accept_session,
     cancel_accept,
+    close_group,
     get_session_state,
     list_sessions,
     look_after_probe,
@@ -232,6 +233,9 @@ class Partition:
     def drop_windows(self) -> None:
         """Let go of all windows, while the store is asked for nothing. What only memory has stays."""
         state = self.state
+        if state.sessions is not None:
+            for session in [session for session in state.sessions.held.values() if session.is_group]:
+                close_group(state, session)
         stays = _has_unwritten(state) or any(subqueue.pending_dead_letters for subqueue in state.subqueues.values())
         for ready_list in state.ready_lists:
             if not stays and not state.closed >> ready_list.kind & 1:

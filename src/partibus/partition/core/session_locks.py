@@ -241,7 +241,7 @@ def offer(state: PartitionState, step: Step) -> bool:
         free = [one for one in sessions.groups.free.values() if one.name not in sessions.groups.in_flight]
         for session in free[: len(sessions.waiting)]:
             close_group(state, session)
-    while sessions.waiting and (name := sessions.next_candidate()) is not None:
+    while sessions.waiting and (name := sessions.next_session()) is not None:
         session = open_session(state, name, sessions.waiting.popleft())
         step.change(session.ready_list)
         opened = True

@@ -318,11 +318,9 @@ class Sessions:
             session = self.held.get(name)
             if session is not None:
                 step.change(session.ready_list)
-            elif name not in self.groups.in_flight:
-                self.note_changed(name)
-                self.add_candidate(name)
             else:
                 self.note_changed(name)
+                self.add_candidate(name)
 
     def add_candidate(self, name: str) -> None:
         """Note a session without a holder that may have messages, unless it is held back for another partition."""
@@ -360,12 +358,25 @@ class Sessions:
     # -- candidates --------------------------------------------------------------------------------------------------
 
     def next_candidate(self) -> str | None:
-        """Take a name that nobody holds."""
+        """Take the name of a session without a holder."""
         while self.candidates:
             name, _ = self.candidates.popitem(last=False)
-            if name not in self.held and (self.groups is None or name not in self.groups.in_flight):
+            if name not in self.held:
                 return name
         return None
+
+    def next_session(self) -> str | None:
+        """Take the name of a session without a holder, of which no message is in flight."""
+        if self.groups is None:
+            return self.next_candidate()
+        found, passed_over = None, []
+        while found is None and (name := self.next_candidate()) is not None:
+            if name in self.groups.in_flight:
+                passed_over.append(name)
+            else:
+                found = name
+        self.candidates.update(dict.fromkeys(passed_over))
+        return found
 
     def open(self, session: Session) -> None:
         """A session has a lane from now on."""
