@@ -20,6 +20,8 @@ that is listed here and fits the key: ``none`` and algorithms with shared secret
 """
 
 import asyncio
+import base64
+import hashlib
 import json
 import logging
 import time
@@ -50,6 +52,8 @@ REFRESH_S: Final = 30.0
 """Least time between two reads of the keys that tokens with unknown keys bring about."""
 KEEP_S: Final = 3_600.0
 """After so long the keys are read again when a token comes."""
+CHECKED_MAX: Final = 1_000
+"""Valid tokens that are remembered until their end, or until the keys are read again."""
 WAITING_MAX: Final = 1_000
 """Tokens that wait for keys."""
 LEEWAY_S: Final = 60
@@ -207,6 +211,8 @@ class IdentityProvider:
         """When the keys were read last, or failed to be."""
         self._named: tuple[str, str | None] = ("", None)
         """The token that was asked about last, and its key: it is asked about once to fetch keys, and once to check."""
+        self._checked: dict[bytes, Mapping[str, Any]] = {}
+        """The claims of valid tokens, by their hash: a client shows one token on each of its connections."""
         self._waiting: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -241,6 +247,10 @@ class IdentityProvider:
 
     def check(self, text: str) -> Mapping[str, Any]:
         """Return the claims of a token. Raise `Unauthorized`, with what is wrong."""
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        known = self._checked.get(digest)
+        if known is not None and int(known["exp"]) + self.settings.leeway_s > time.time():
+            return known
         key_id = self._key_id(text)
         key = self._keys.get(key_id)
         if key is None:
@@ -271,6 +281,9 @@ class IdentityProvider:
             ) from None
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise Unauthorized(f"The token of the identity provider is not valid ({shown(str(error))}).") from None
+        if len(self._checked) >= CHECKED_MAX:
+            self._checked.clear()
+        self._checked[digest] = claims
         return claims
 
     def _algorithms_of(self, key: PublicKey) -> list[str]:
@@ -285,12 +298,16 @@ class IdentityProvider:
             return self._named[1]
         if len(text) > TOKEN_CHARS_MAX:
             raise Unauthorized(f"The token has {len(text)} characters, but may have {TOKEN_CHARS_MAX}.")
+        head = text.partition(".")[0]
         try:
-            header = jwt.get_unverified_header(text)
-        except (jwt.PyJWTError, ValueError, RecursionError) as error:
+            # For the choice of a key only: all of the token is checked with it. PyJWT would decode the whole token.
+            header = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+        except (ValueError, RecursionError) as error:
             raise Unauthorized(
                 f"The token is neither a shared access signature nor a JSON web token ({shown(str(error))})."
             ) from None
+        if not isinstance(header, dict):
+            raise Unauthorized("The header of the JSON web token is no object.")
         key_id = header.get("kid")
         if key_id is None and len(self._keys) == 1:
             return next(iter(self._keys))
@@ -305,6 +322,7 @@ class IdentityProvider:
     async def _read(self) -> None:
         try:
             self._keys = await asyncio.to_thread(self._load, self.settings.keys)
+            self._checked.clear()  # a key may have been withdrawn
         except (OSError, ValueError, RecursionError) as error:
             log.warning("the keys of the identity provider at %s can't be read: %s", self.settings.keys, error)
         finally:

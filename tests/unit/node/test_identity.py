@@ -292,3 +292,78 @@ def test_a_claim_is_found_by_its_name_or_by_a_path() -> None:
     assert values_of(claims, "realm.roles") == ["b"]
     assert values_of(claims, "scp") == ["c d", "c", "d"]
     assert values_of(claims, "realm.roles.more") == []
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens whose signatures were checked."""
+    seen: list[str] = []
+    original = identity.jwt.decode
+
+    def decode(text: str, *arguments: Any, **more: Any) -> Any:
+        seen.append(text)
+        return original(text, *arguments, **more)
+
+    monkeypatch.setattr(identity.jwt, "decode", decode)
+    return seen
+
+
+def test_a_token_of_many_connections_is_checked_once(
+    provider: IdentityProvider, issuer: Issuer, decoded: list[str]
+) -> None:
+    token, another = issuer.token(roles=[OWNER]), issuer.token(roles=[SENDER])
+    for _ in range(3):
+        assert provider.of("default").grants(token)[0].rights == Right.MANAGE
+        assert provider.of("default").grants(another)[0].rights == Right.SEND
+    assert decoded == [token, another]
+    for _ in range(2):
+        with pytest.raises(Unauthorized):
+            provider.of("default").grants(token[:-8] + "AAAAAAAA")
+    assert len(decoded) == 4, "a refused token is checked each time"
+
+
+def test_a_token_that_was_good_is_checked_again_after_its_end(
+    provider: IdentityProvider, issuer: Issuer, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.time()
+    token = issuer.token(roles=[OWNER], exp=int(now_s) - 30)
+    assert provider.of("default").grants(token)
+    monkeypatch.setattr(identity.time, "time", lambda: now_s + 29)
+    assert provider.of("default").grants(token)
+    assert len(decoded) == 1
+    monkeypatch.setattr(identity.time, "time", lambda: now_s + 31)
+    provider.of("default").grants(token)
+    assert len(decoded) == 2
+
+
+def test_a_token_of_a_withdrawn_key_is_good_until_the_keys_are_read(
+    tmp_path: Path, issuer: Issuer, other: Issuer, decoded: list[str]
+) -> None:
+    loop = Loop()
+    provider = provider_of(tmp_path, issuer, loop)
+    token = issuer.token(roles=[OWNER])
+    assert provider.of("default").grants(token)
+    other.write(tmp_path)
+    loop.now_s += 4_000
+
+    async def show() -> None:
+        provider.fetch_for(token, lambda: None)
+        assert provider._task is not None
+        await provider._task
+
+    loop.run_until_complete(show())
+    with pytest.raises(Unauthorized, match="not valid"):
+        provider.of("default").grants(token)
+    loop.close()
+
+
+def test_few_tokens_are_remembered(
+    provider: IdentityProvider, issuer: Issuer, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "CHECKED_MAX", 3)
+    tokens = [issuer.token(roles=[OWNER], jti=str(number)) for number in range(10)]
+    for token in tokens:
+        provider.of("default").grants(token)
+        assert len(provider._checked) <= 3
+    assert provider.of("default").grants(tokens[0])
+    assert len(decoded) == 11

@@ -9,6 +9,7 @@ without checking their number. Only an inner value without any field (accepted, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
 from msgspec import NODEFAULT, defstruct
@@ -162,7 +163,10 @@ def _write(out: bytearray, value: object, depth: int) -> None:
     table = _FIELDS[type(value)]
     for name, kind, _required in table:
         item = getattr(value, name)
-        if item is not None and kind.convert is not None:
+        if item is None:  # most fields of most performatives
+            content.append(0x40)
+            continue
+        if kind.convert is not None:
             item = kind.convert(item)
         encoder.write(content, item, depth - 1)
     encoder.write_descriptor(out, type(value).CODE)  # type: ignore[attr-defined]
@@ -197,8 +201,7 @@ def from_list(cls: type, items: object) -> Any:
     if len(items) > len(table):
         raise DecodeError(f"{name} has {len(table)} fields, not {len(items)}")
     values: dict[str, object] = {}
-    for index, (field_name, kind, required) in enumerate(table):
-        item = items[index] if index < len(items) else None
+    for (field_name, kind, required), item in zip_longest(table, items):
         if item is not None:
             try:
                 values[field_name] = kind.read(item)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from struct import Struct
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from partibus.amqp.codec.types import (
@@ -25,6 +26,7 @@ from partibus.amqp.codec.types import (
 )
 from partibus.amqp.errors import DecodeError
 
+T = TypeVar("T", bound=int)
 Reader = Callable[[bytes, int, int, int], tuple[object, int]]
 """A function of buffer, position after the format code, end and remaining depth. It returns the value and the position
 after it.
@@ -59,6 +61,11 @@ def _fixed(layout: str, make: Callable[[int], object]) -> Reader:
         return make(unpack(buf, pos)[0]), after
 
     return read
+
+
+def _in_range(wrapper: type[T]) -> Callable[[int], T]:
+    """Return a maker of wrapped integers that need no check of their range: as many bytes hold no other."""
+    return partial(int.__new__, wrapper)
 
 
 def _raw(width: int, make: Callable[[bytes], object]) -> Reader:
@@ -141,24 +148,24 @@ SCALAR_READERS: Final[dict[int, Reader]] = {
     0x42: _constant(False),
     0x43: _constant(UInt(0)),
     0x44: _constant(ULong(0)),
-    0x50: _fixed(">B", UByte),
-    0x51: _fixed(">b", Byte),
-    0x52: _fixed(">B", UInt),
-    0x53: _fixed(">B", ULong),
-    0x54: _fixed(">b", Int),
+    0x50: _fixed(">B", _in_range(UByte)),
+    0x51: _fixed(">b", _in_range(Byte)),
+    0x52: _fixed(">B", _in_range(UInt)),
+    0x53: _fixed(">B", _in_range(ULong)),
+    0x54: _fixed(">b", _in_range(Int)),
     0x55: _fixed(">b", _long),
     0x56: _boolean,
-    0x60: _fixed(">H", UShort),
-    0x61: _fixed(">h", Short),
-    0x70: _fixed(">I", UInt),
-    0x71: _fixed(">i", Int),
+    0x60: _fixed(">H", _in_range(UShort)),
+    0x61: _fixed(">h", _in_range(Short)),
+    0x70: _fixed(">I", _in_range(UInt)),
+    0x71: _fixed(">i", _in_range(Int)),
     0x72: _fixed(">f", _float),
     0x73: _char,
     0x74: _raw(4, Decimal32),
-    0x80: _fixed(">Q", ULong),
+    0x80: _fixed(">Q", _in_range(ULong)),
     0x81: _fixed(">q", _long),
     0x82: _double,
-    0x83: _fixed(">q", Timestamp),
+    0x83: _fixed(">q", _in_range(Timestamp)),
     0x84: _raw(8, Decimal64),
     0x94: _raw(16, Decimal128),
     0x98: _raw(16, _uuid),
