@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, ClassVar
 
+import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -298,13 +299,13 @@ def test_a_claim_is_found_by_its_name_or_by_a_path() -> None:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tokens whose signatures were checked."""
     seen: list[str] = []
-    original = identity.jwt.decode
+    original = jwt.decode
 
     def decode(text: str, *arguments: Any, **more: Any) -> Any:
         seen.append(text)
         return original(text, *arguments, **more)
 
-    monkeypatch.setattr(identity.jwt, "decode", decode)
+    monkeypatch.setattr("partibus.node.identity.jwt.decode", decode)
     return seen
 
 
@@ -328,10 +329,10 @@ def test_a_token_that_was_good_is_checked_again_after_its_end(
     now_s = time.time()
     token = issuer.token(roles=[OWNER], exp=int(now_s) - 30)
     assert provider.of("default").grants(token)
-    monkeypatch.setattr(identity.time, "time", lambda: now_s + 29)
+    monkeypatch.setattr("partibus.node.identity.time.time", lambda: now_s + 29)
     assert provider.of("default").grants(token)
     assert len(decoded) == 1
-    monkeypatch.setattr(identity.time, "time", lambda: now_s + 31)
+    monkeypatch.setattr("partibus.node.identity.time.time", lambda: now_s + 31)
     provider.of("default").grants(token)
     assert len(decoded) == 2
 
