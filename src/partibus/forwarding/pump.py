@@ -45,8 +45,9 @@ from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.generations import Generation, generation_of, origin_key
 from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.replies import Accepted, Failed, Granted, ReceiveRefused
+from partibus.partition.protocol.replies import Accepted, Failed, Granted, Moved, ReceiveRefused, ScreenFirst
 from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.placing import screen
 from partibus.routing.send import COUNTER_BITS
 from partibus.routing.store_access import StoreAccess
 from partibus.tracing.tracer import Step, Tracer
@@ -342,12 +343,22 @@ class Pump:
             return
         assert way.sent is not None, "there is something to send"
         # Each attempt gets a command of its own: another component may still hold the last one.
-        command = Enqueue(self._numbers.next(), way.sent.messages, origin=way.sent.origin)
+        sent = way.sent
+        command = Enqueue(self._numbers.next(), sent.messages, origin=sent.origin, screened=sent.screened)
         way.maybe_stored = True
         partition.submit(command, lambda reply: self._answered(way, reply))
 
     def _answered(self, way: _Way, reply: Any) -> None:
         if self._is_over(way):
+            return
+        if isinstance(reply, Moved):
+            # Slots belong to other partitions now (ADR 0026). The source grants the messages again, and by then this
+            # broker knows where they go.
+            way.stalled = True
+            self._call_later(RETRY_MS_MIN, lambda: None if self._is_over(way) else self._begin_again())
+            return
+        if isinstance(reply, ScreenFirst):
+            self._screen(way, list(reply.sources))
             return
         if not isinstance(reply, Accepted):
             # The destination is full, was lost before storing, or the outcome is in doubt. Resend: the destination's
@@ -362,6 +373,25 @@ class Pump:
             self._trace(self._tracer, way, way.sent)
         self._settle(way, None)
         self._go_on(way)
+
+    def _screen(self, way: _Way, sources: list[int]) -> None:
+        """Ask former owners of slots which messages of a batch they have stored; then send it again."""
+        sent, partitions = way.sent, way.partitions
+        assert sent is not None, "it was answered"
+
+        def asked(failed: Any) -> None:
+            if self._is_over(way):
+                return
+            if failed is None:
+                self._attempt(way)
+            else:
+                sent.screened = None
+                self._answered(way, Failed(0, False, False, "a former owner of slots does not answer"))
+
+        def partition_of(partition_id: int) -> PartitionHandle | None:
+            return partitions[partition_id] if partition_id < len(partitions) else None
+
+        screen(self._numbers, partition_of, partitions[way.index], [sent], sources, asked)
 
     def _trace(self, tracer: Tracer, way: _Way, sent: Enqueue) -> None:
         details = (("partibus.forwarded.to", way.target),)

@@ -9,14 +9,17 @@ from partibus.filters.model import Rule
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, SasPolicy
 from partibus.namespace.announcing import Announcer, Change
+from partibus.namespace.catalog_entities import EntityRecord
 from partibus.namespace.clients import Clients
 from partibus.namespace.dropping import drop
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.entity import Entity
 from partibus.namespace.in_use import EntitiesInUse, MakeHandle
+from partibus.namespace.moving import Movers
 from partibus.namespace.names import subscription_path
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.namespace_options import DEFAULT_ID
+from partibus.namespace.partition_moves import EntitySlots
 from partibus.namespace.policy_changes import PolicyChanges
 from partibus.namespace.properties import (
     FORWARD_DEAD_LETTERED_TO,
@@ -96,7 +99,17 @@ class Broker:
         """Whether the namespace was deleted."""
         self.requests = RequestCounters()
         beside_others = None if self._announcer.is_alone else call_later
-        self._entities = EntitiesInUse(make_handle, numbers, limits, self.requests, beside_others, self._inject_fault)
+        self._entities = EntitiesInUse(
+            make_handle,
+            numbers,
+            limits,
+            self.requests,
+            beside_others,
+            self._inject_fault,
+            lambda queue: self._follow_entity(queue.name),
+        )
+        self.movers = Movers(self.entity_of, self.change_slots, clock, call_later)
+        """The moves of slots that this broker carries out."""
         self.account = Account()
         """The namespace's use of this process."""
         self.clients = Clients(namespace.name, namespace.bounds)
@@ -107,6 +120,8 @@ class Broker:
         for queue in namespace:
             if queue.policies:
                 access.follow(queue.name, queue.policies)
+            if queue.slots.moves:
+                self.movers.note(queue)
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
@@ -191,6 +206,22 @@ class Broker:
         entity = self.entity_of(changed)
         self._go_by(entity)
         self._tell(changed.name)
+        return entity
+
+    def change_slots(self, path: str, change: Callable[[EntityRecord], tuple[EntitySlots, int]]) -> Entity:
+        """Give an entity other slots, and more or fewer partitions (ADR 0026).
+
+        Raises what `Namespace.change_slots` raises.
+        """
+        queue = self.namespace.entity(path)
+        before = list(self.entity_of(queue).route.partitions)
+        changed = self.namespace.change_slots(path, change)
+        entity = self.entity_of(changed)
+        self._go_by(entity)
+        self._tell(changed.name)
+        gone = before[len(changed.partitions) :]
+        if gone:
+            self.when_followed(lambda: drop(gone, self.numbers, self.namespace.forget_dropped))
         return entity
 
     def delete(self, path: str, *, kind: EntityKind | None = None) -> None:
@@ -311,6 +342,8 @@ class Broker:
         entity = None if changed is None else self.in_use(changed)
         if entity is not None:
             self._go_by(entity)
+        elif now is not None:
+            self.movers.note(now)
 
     def _catch_up(self, path: str) -> None:
         """A change that others have made may not have been told yet."""
@@ -325,6 +358,7 @@ class Broker:
         queue = entity.queue
         self.access.follow(queue.name, queue.policies)
         self._entities.follow(entity)
+        self.movers.note(queue)
 
     def _let_go(self, queue: Queue) -> None:
         """The entity is deleted."""

@@ -27,6 +27,7 @@ from partibus.namespace.catalog_policies import PolicyTable, owner_of
 from partibus.namespace.catalog_rules import RuleTable
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, NamespaceRecord
+from partibus.namespace.partition_moves import EntitySlots
 from partibus.namespace.properties import change_refused, immutable_changes
 from partibus.namespace.tiers import limits_of
 
@@ -213,6 +214,20 @@ class Catalog:
             if policies is not None:
                 self._policies.replace_all(old.entity_id, f"'{name}'", policies, self._entities.limits.policies)
             self._note(name)
+            return self._entities.existing(name)
+
+    def change_slots(self, name: str, change: Callable[[EntityRecord], tuple[EntitySlots, int]]) -> EntityRecord:
+        """Give an entity the slots and the number of partitions that ``change`` makes of its record.
+
+        Raises EntityNotFound, QuotaExceeded, and what ``change`` raises.
+        """
+        with self._changing():
+            old = self._entities.existing(name)
+            slots, partitions = change(old)
+            if (slots, partitions) == (old.slots, len(old.placements)):
+                return old
+            self._entities.change_slots(old, slots, partitions)
+            self._note(old.description.name)
             return self._entities.existing(name)
 
     def delete(self, name: str) -> list[EntityRecord]:

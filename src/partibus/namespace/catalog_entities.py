@@ -26,6 +26,9 @@ from partibus.namespace.catalog_rules import RuleTable
 from partibus.namespace.entities import STANDARD_PARTITION_COUNT, EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.names import check_entity_name, check_short_name, fold_name, split_path, subscription_path
 from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions
+from partibus.namespace.partition_moves import NO_MOVES, EntitySlots
+from partibus.namespace.partition_moves import from_plain as slots_from_plain
+from partibus.namespace.partition_moves import to_plain as slots_to_plain
 from partibus.namespace.placement import Placement, deal, next_first_store_no
 from partibus.namespace.properties import options_of, properties_of
 from partibus.namespace.tier_rules import changed_options, new_options, partition_count
@@ -37,6 +40,8 @@ _PLACEMENT_COLUMNS = "partition_no, store_no, partition_row"
 
 PARTITION_ROW_MAX = (1 << 21) - 1
 """Largest number that the stores' keys have room for."""
+_SLOTS = "Slots"
+"""Beside the properties of an entity whose slots have moved."""
 _PARTITION_COUNT = "PartitionCount"
 """Beside the properties of a partitioned entity. Those from before it was written have sixteen."""
 
@@ -55,6 +60,8 @@ class EntityRecord(Struct, frozen=True):
     policies: tuple[SasPolicy, ...] = ()
     """In order of name."""
     namespace_id: int = 0
+    slots: EntitySlots = NO_MOVES
+    """The owners of slots, and their moves."""
 
 
 class EntityTable:
@@ -130,7 +137,39 @@ class EntityTable:
         options = changed_options(self._namespace, kind, options, old.description.options, partitions)
         self._database.execute(
             "UPDATE entity SET properties = ?, updated_ms = ? WHERE entity_id = ?",
-            (_to_text(kind, options, partitions), max(now_ms, old.updated_ms + 1), old.entity_id),
+            (_to_text(kind, options, partitions, old.slots), max(now_ms, old.updated_ms + 1), old.entity_id),
+        )
+
+    def change_slots(self, old: EntityRecord, slots: EntitySlots, partitions: int) -> None:
+        """Give an entity other slots, and so many partitions: new ones at the end, or the last ones removed.
+
+        New partitions go to the stores that have the fewest of the entity's. The time of the entity's last change is
+        that of its options, and stays.
+        """
+        places = list(old.placements)
+        if partitions > len(places):
+            first_row = self._take_partition_rows(partitions - len(places))
+            used = [0] * self._store_count
+            for place in places:
+                used[place.store_no] += 1
+            start = places[-1].store_no
+            for number in range(len(places), partitions):
+                order = range(start + 1, start + 1 + self._store_count)
+                store_no = min((turn % self._store_count for turn in order), key=used.__getitem__)
+                used[store_no] += 1
+                start = store_no
+                place = Placement(number, store_no, first_row)
+                first_row += 1
+                self._database.execute("INSERT INTO placement VALUES (?, ?, ?, ?)", (old.entity_id, *place))
+        for place in places[partitions:]:
+            self._database.execute("INSERT INTO dropped_partition VALUES (?, ?)", (place.partition_row, place.store_no))
+            self._database.execute(
+                "DELETE FROM placement WHERE entity_id = ? AND partition_no = ?", (old.entity_id, place.partition_no)
+            )
+        kind, options = old.description.kind, old.description.options
+        self._database.execute(
+            "UPDATE entity SET properties = ? WHERE entity_id = ?",
+            (_to_text(kind, options, partitions, slots), old.entity_id),
         )
 
     def remove(self, records: Sequence[EntityRecord]) -> None:
@@ -288,7 +327,12 @@ class EntityTable:
                 "Delete one, or create this one with EnablePartitioning false.",
             )
 
-    def _take_rows(self, count: int) -> tuple[int, int]:
+    def _take_partition_rows(self, count: int) -> int:
+        """Take rows for partitions that are added to an entity; return the first."""
+        _, first_row = self._take_rows(count, entities=0)
+        return first_row
+
+    def _take_rows(self, count: int, *, entities: int = 1) -> tuple[int, int]:
         """The next entity id, and the first of so many partition rows."""
         ((entity_id, first_row),) = self._database.execute("SELECT next_entity_id, next_partition_row FROM numbers")
         if first_row + count - 1 > self._partition_row_max:
@@ -300,7 +344,7 @@ class EntityTable:
             )
         self._database.execute(
             "UPDATE numbers SET next_entity_id = ?, next_partition_row = ?",
-            (entity_id + 1, first_row + count),
+            (entity_id + entities, first_row + count),
         )
         return entity_id, first_row
 
@@ -325,27 +369,37 @@ class EntityTable:
     ) -> EntityRecord:
         entity_id, name, kind, properties, created_ms, updated_ms = row
         try:
-            options, count = _from_text(kind, properties, len(placements) > 1)
+            options, count, slots = _from_text(kind, properties, len(placements) > 1)
         except (ValueError, TypeError, PartibusError) as error:
             raise self._damaged(name, f"properties that can't be read ({error})") from error
         if len(placements) != count:
             raise self._damaged(name, f"{len(placements)} of its {count} partitions")
         description = EntityDescription(name, options, EntityKind(kind))
         return EntityRecord(
-            entity_id, description, tuple(placements), created_ms, updated_ms, rules, policies, self._namespace_id
+            entity_id,
+            description,
+            tuple(placements),
+            created_ms,
+            updated_ms,
+            rules,
+            policies,
+            self._namespace_id,
+            slots,
         )
 
     def _damaged(self, name: str, what: str) -> UnusableFile:
         return UnusableFile(self._database.name, f"has the entity '{name}' with {what}", "Restore it from a backup.")
 
 
-def _to_text(kind: EntityKind, options: EntityOptions, partitions: int) -> str:
-    count = {_PARTITION_COUNT: partitions} if partitions > 1 else {}
-    return json.dumps(properties_of(kind, options) | count)
+def _to_text(kind: EntityKind, options: EntityOptions, partitions: int, slots: EntitySlots = NO_MOVES) -> str:
+    more: dict[str, object] = {_PARTITION_COUNT: partitions} if partitions > 1 else {}
+    if slots != NO_MOVES:
+        more[_SLOTS] = slots_to_plain(slots)
+    return json.dumps(properties_of(kind, options) | more)
 
 
 @lru_cache(maxsize=256)
-def _from_text(kind: str, properties: str, several: bool) -> tuple[EntityOptions, int]:
+def _from_text(kind: str, properties: str, several: bool) -> tuple[EntityOptions, int, EntitySlots]:
     """The options, and how many partitions there should be. Kept, since most entities share a few sets of options:
     10,000 are read in 0.05 s and not in 0.6 s. Whether a subscription is partitioned is said by how many partitions it
     has."""
@@ -353,9 +407,11 @@ def _from_text(kind: str, properties: str, several: bool) -> tuple[EntityOptions
     if not isinstance(document, dict):
         raise TypeError("no JSON object")
     count = document.pop(_PARTITION_COUNT, None)
+    moved = document.pop(_SLOTS, None)
+    slots = NO_MOVES if moved is None else slots_from_plain(moved)
     options = options_of(EntityKind(kind), document)
     if kind == EntityKind.SUBSCRIPTION.value:
         options = replace(options, partitioned=several)
     if type(count) is not int:
         count = STANDARD_PARTITION_COUNT if options.partitioned else 1
-    return options, count
+    return options, count, slots

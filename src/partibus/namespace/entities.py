@@ -68,6 +68,8 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
     """Messages are acknowledged from memory (D18)."""
     express_bound_ms: int = EXPRESS_BOUND_MS
     """Of an express entity: what is older survives a crash."""
+    elastic_partitions: int = 0
+    """The most partitions of a queue with sessions whose partitions follow its load; 0: their number is fixed."""
     max_size_mb: int = 1024
     """Of each partition, in MiB."""
     max_message_size_kb: int = 256

@@ -27,12 +27,13 @@ class EntitiesInUse:
         requests: RequestCounters,
         call_later: CallLater | None,
         made: Callable[[Entity], None],
+        catch_up: Callable[[Queue], None] = lambda _: None,
     ) -> None:
         """Begin without entities.
 
         ``call_later`` is None where there is one broker, which may keep messages for its receivers without limit.
         ``made`` is
-        called with each entity before its first use.
+        called with each entity before its first use. ``catch_up`` reads an entity from the catalog, and tells `follow`.
         """
         self._make_handle = make_handle
         self._numbers = numbers
@@ -42,6 +43,7 @@ class EntitiesInUse:
         if call_later is not None:
             self._call_idle = lambda call: call_later(limits.cache_idle_ms, call)
         self._made = made
+        self._catch_up = catch_up
         self._entities: dict[int, Entity] = {}
         self.tracer: Tracer | None = None
         """The tracer; None: traces are off."""
@@ -59,8 +61,14 @@ class EntitiesInUse:
 
     def follow(self, entity: Entity) -> None:
         """Apply new options to an entity and its users."""
-        queue = entity.queue
-        for partition, placement in zip(entity.route.partitions, queue.partitions, strict=True):
+        queue, route = entity.queue, entity.route
+        added = [self._make_handle(queue, placement) for placement in queue.partitions[len(route.partitions) :]]
+        if len(route.partitions) > len(queue.partitions):
+            route.shrink(len(queue.partitions))
+        route.is_elastic = queue.is_elastic
+        if added or route.slots.version != queue.slots.version:
+            route.follow(added, queue.slots.map(len(queue.partitions)))
+        for partition, placement in zip(route.partitions, queue.partitions, strict=True):
             partition.follow(self._make_handle(queue, placement))
             if queue.description.options.forwards:
                 partition.wake()  # what waits there is forwarded from now on, though nobody uses it
@@ -87,7 +95,10 @@ class EntitiesInUse:
             first_turn,
             lock_kept=self._limits.cache_locks,
             call_idle=self._call_idle,
+            slots=queue.slots.map(len(partitions)),
+            is_elastic=queue.is_elastic,
         )
+        route.on_unknown = lambda: self._catch_up(queue)
         entity = self._entities[queue.entity_id] = Entity(queue, route, self._requests, self.tracer)
         self._made(entity)
         return entity

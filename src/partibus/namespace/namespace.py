@@ -23,6 +23,8 @@ from partibus.namespace.entities import DEFAULT_OPTIONS, EntityDescription, Enti
 from partibus.namespace.forwards import check_targets
 from partibus.namespace.names import fold_name, split_path
 from partibus.namespace.namespace_options import NamespaceRecord
+from partibus.namespace.partition_moves import EntitySlots
+from partibus.namespace.placement import Placement
 from partibus.namespace.policies import completed
 from partibus.namespace.queues import Queue, Subscription, Topic
 from partibus.namespace.rules import check_rule, default_rule
@@ -237,6 +239,10 @@ class Namespace:
         followed = [self._follow_record(record) for record in self._catalog.delete(name)]
         return self._take_out(followed[0])
 
+    def change_slots(self, name: str, change: Callable[[EntityRecord], tuple[EntitySlots, int]]) -> Queue:
+        """Give an entity other slots, and partitions at its end, durably. Raises what `Catalog.change_slots` does."""
+        return self._follow_record(self._catalog.change_slots(name, change))
+
     def add_rule(self, path: str, rule: Rule) -> Rule:
         """Add a rule to the subscription of that path.
 
@@ -332,7 +338,10 @@ class Namespace:
         """Make or update the entity of a record."""
         known = self.find(record.description.name)
         if known is not None and known.entity_id == record.entity_id:
+            before = known.partitions
             known.follow(record)
+            if known.partitions != before:
+                self._replaced(known, before)
             return known
         if known is not None:
             self._take_out(known)
@@ -354,6 +363,13 @@ class Namespace:
         for placement in entity.partitions:
             self.queues_by_row[placement.partition_row] = entity
         return entity
+
+    def _replaced(self, entity: Queue, before: Sequence[Placement]) -> None:
+        """Follow partitions that were added to an entity, or removed."""
+        for placement in before:
+            del self.queues_by_row[placement.partition_row]
+        for placement in entity.partitions:
+            self.queues_by_row[placement.partition_row] = entity
 
     def _take_out(self, entity: Queue) -> list[Queue]:
         """Remove an entity from memory, a topic with its subscriptions; returns them."""

@@ -54,6 +54,9 @@ MAX_REDELIVERY_DELAY = "PartibusMaxRedeliveryDelay"
 EXPRESS_BOUND = "PartibusExpressBoundInMilliseconds"
 """Of an express entity (row C22): what is older survives a crash."""
 
+ELASTIC_PARTITIONS = "PartibusElasticPartitions"
+"""The most partitions of a queue whose partitions follow its load (ADR 0026); 0: their number is fixed."""
+
 FORWARD_TO = "ForwardTo"
 FORWARD_DEAD_LETTERED_TO = "ForwardDeadLetteredMessagesTo"
 
@@ -67,6 +70,7 @@ _ALL = (
     Property("EnableBatchedOperations", "batched_operations", BooleanValue()),
     Property("EnableExpress", "express", BooleanValue()),
     Property(EXPRESS_BOUND, "express_bound_ms", IntegerValue(EXPRESS_BOUND_MIN_MS, EXPRESS_BOUND_MAX_MS)),
+    Property(ELASTIC_PARTITIONS, "elastic_partitions", IntegerValue(0, 1024)),
     # Which sizes there are depends on the tier: `tier_rules` has them.
     Property("MaxSizeInMegabytes", "max_size_mb", IntegerValue(1, ENTITY_SIZES_MB[-1])),
     Property("MaxMessageSizeInKilobytes", "max_message_size_kb", IntegerValue(256, 102_400)),
@@ -88,6 +92,7 @@ _ALL = (
 )
 _FOR_SUBSCRIPTIONS_ONLY = {"dead_lettering_on_filter_exceptions"}
 _FOR_TOPICS_ONLY = {"support_ordering"}
+_FOR_QUEUES_ONLY = {"elastic_partitions"}
 _OF_RECEIVING = {
     "lock_duration_ms",
     "max_delivery_count",
@@ -116,8 +121,8 @@ def _without(*fields: set[str]) -> tuple[Property, ...]:
 
 
 QUEUE_PROPERTIES = _without(_FOR_SUBSCRIPTIONS_ONLY, _FOR_TOPICS_ONLY)
-TOPIC_PROPERTIES = _without(_FOR_SUBSCRIPTIONS_ONLY, _OF_RECEIVING)
-SUBSCRIPTION_PROPERTIES = _without(_OF_STORING, _FOR_TOPICS_ONLY)
+TOPIC_PROPERTIES = _without(_FOR_SUBSCRIPTIONS_ONLY, _FOR_QUEUES_ONLY, _OF_RECEIVING)
+SUBSCRIPTION_PROPERTIES = _without(_OF_STORING, _FOR_QUEUES_ONLY, _FOR_TOPICS_ONLY)
 PROPERTIES = {
     EntityKind.QUEUE: QUEUE_PROPERTIES,
     EntityKind.TOPIC: TOPIC_PROPERTIES,

@@ -18,6 +18,7 @@ from partibus.namespace.catalog_rules import rule_path
 from partibus.namespace.durations import UNLIMITED_MS
 from partibus.namespace.entities import EntityDescription, EntityKind
 from partibus.namespace.names import fold_name, split_path, subscription_path
+from partibus.namespace.partition_moves import EntitySlots
 from partibus.namespace.placement import Placement
 from partibus.namespace.rules import same_rules
 
@@ -44,6 +45,7 @@ class Queue:
         "express_ms",
         "forward_dead_lettered_to",
         "forward_to",
+        "is_elastic",
         "kind",
         "lock_duration_ms",
         "max_delivery_count",
@@ -58,6 +60,7 @@ class Queue:
         "redelivery_delay_ms",
         "requires_duplicate_detection",
         "requires_session",
+        "slots",
         "updated_ms",
     )
 
@@ -69,7 +72,6 @@ class Queue:
         self.name: str = record.description.name
         """The name; of a subscription its path, ``topic/Subscriptions/name``."""
         self.kind: EntityKind = record.description.kind
-        self.partitions: tuple[Placement, ...] = record.placements
         self.partitioned: bool = record.description.options.partitioned
         self.requires_session: bool = record.description.options.requires_session
         self.requires_duplicate_detection: bool = record.description.options.requires_duplicate_detection
@@ -80,6 +82,12 @@ class Queue:
     def follow(self, record: EntityRecord) -> None:
         """Apply everything that an update may change."""
         options = record.description.options
+        self.partitions: tuple[Placement, ...] = record.placements
+        """The partitions; some entities get more, or fewer."""
+        self.is_elastic: bool = bool(options.elastic_partitions) and options.requires_session
+        """Whether the number of partitions follows the load."""
+        self.slots: EntitySlots = record.slots
+        """The owners of slots, and their moves."""
         self.description: EntityDescription = record.description
         self.updated_ms: int = record.updated_ms
         self.policies: tuple[SasPolicy, ...] = record.policies
@@ -131,7 +139,12 @@ class Queue:
 
     def is_as(self, record: EntityRecord) -> bool:
         """Tell whether the entity matches a catalog record."""
-        return self.updated_ms == record.updated_ms and self.description == record.description
+        return (
+            self.updated_ms == record.updated_ms
+            and self.description == record.description
+            and self.slots.version == record.slots.version
+            and self.partitions == record.placements
+        )
 
     def index_of(self, partition_row: int) -> int:
         """Return the index of one of its partitions."""

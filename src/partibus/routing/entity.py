@@ -23,16 +23,26 @@ class EntityRoute:
         lock_kept: bool = False,
         call_idle: CallIdle | None = None,
         slots: SlotMap | None = None,
+        is_elastic: bool = False,
     ) -> None:
-        """Build a route; ``lock_kept`` and ``call_idle`` configure the front end's caches."""
+        """Build a route; ``lock_kept`` and ``call_idle`` configure the front end's caches.
+
+        ``is_elastic``: the entity may get more partitions, and is treated as partitioned while it has one.
+        """
         self.name = name
         self.partitions = partitions
         self.numbers = numbers
         self.slots = slots or SlotMap(len(partitions))
-        """The owner of each slot; `follow_slots` replaces it."""
+        """The owner of each slot; `follow` replaces it."""
         self._turn = first_turn
         self.sessions = SessionDesk(name, partitions, numbers, first_turn, self.partition_of)
         self.session_list = SessionList(name, partitions, numbers)
+        self.grown: list[Callable[[], None]] = []
+        """Functions to call after partitions were added: receivers ask those, too."""
+        self.on_unknown: Callable[[], None] = lambda: None
+        """Reads the entity's partitions from the catalog; replaced by the namespace."""
+        self.sessions.catch_up = self.catch_up
+        self.is_elastic = is_elastic
         self._lock_kept = lock_kept
         """Whether cached messages are locked, as in the service (row P14)."""
         self._call_idle = call_idle
@@ -42,10 +52,48 @@ class EntityRoute:
         """Return the id of the partition of a key: the only way from a key to a partition."""
         return self.slots.partition_of(key)
 
+    def catch_up(self) -> None:
+        """Read the entity's partitions from the catalog: a partition has named one that is not known here."""
+        self.on_unknown()
+
+    def partition(self, partition_id: int) -> PartitionHandle | None:
+        """Return a partition; None if there is none of that id.
+
+        An id that another broker's partition has named may be new, so `catch_up` looks for it first.
+        """
+        if partition_id >= len(self.partitions):
+            self.catch_up()
+        return self.partitions[partition_id] if partition_id < len(self.partitions) else None
+
+    def follow(self, partitions: list[PartitionHandle], slots: SlotMap) -> None:
+        """Follow a change of the entity's partitions and of the owners of slots.
+
+        ``partitions`` are those to add, which follow the present ones.
+        """
+        self.slots = slots
+        if not partitions:
+            return
+        self.partitions += partitions
+        self.sessions.resize()
+        for cache in self._caches.values():
+            cache.grow(partitions)
+        for call in list(self.grown):
+            call()
+
+    def shrink(self, count: int) -> None:
+        """Forget partitions that were removed, which were empty."""
+        gone = self.partitions[count:]
+        del self.partitions[count:]
+        self.sessions.resize()
+        for cache in self._caches.values():
+            cache.forget(gone)
+        if self._turn >= count:
+            self._turn = 0
+
     @property
     def partitioned(self) -> bool:
-        """Whether the entity has more than one partition."""
-        return len(self.partitions) > 1
+        """Whether the entity has more than one partition, or may get more."""
+        return self.is_elastic or len(self.partitions) > 1
 
     @property
     def overloaded(self) -> bool:

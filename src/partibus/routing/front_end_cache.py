@@ -106,6 +106,21 @@ class FrontEndCache:
         for kept in self._kept:
             self._register(kept)
 
+    def grow(self, partitions: list[PartitionHandle]) -> None:
+        """Ask new partitions of the entity, too."""
+        for partition in partitions:
+            kept = _Kept(partition, self._numbers)
+            self._kept.append(kept)
+            self._register(kept)
+        self.pump()
+
+    def forget(self, partitions: list[PartitionHandle]) -> None:
+        """Stop asking partitions that were removed; they were empty."""
+        for kept in [kept for kept in self._kept if kept.partition in partitions]:
+            self._kept.remove(kept)
+            kept.partition.unregister(kept.receiver)
+        self._turn = 0
+
     def source(self, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> CachedSource:
         """Add a receiver. ``on_failed`` reports an exclusive reader of the sub-queue (`ReadExclusively`)."""
         source = CachedSource(self.pump, self._leave, on_granted, on_failed, delete=delete)

@@ -14,7 +14,7 @@ from partibus.errors import (
 )
 from partibus.partition.protocol.commands import Command, Enqueue, Inspect, Outcome, Settle, Tick
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.replies import CursorHeld, Failed, ReceiveRefused, Refused
+from partibus.partition.protocol.replies import CursorHeld, Failed, Moved, ReceiveRefused, Refused, ScreenFirst
 from partibus.partition.runtime.dispatcher import OnReply
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
@@ -53,6 +53,12 @@ class PartitionHandle:
     def available(self) -> bool:
         """Whether the partition's store is available."""
         return self._store.failure is None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this broker owns the partition's store, which is open."""
+        access = self._store.access if isinstance(self._store, StoreRoute) else self._store
+        return isinstance(access, StoreRuntime) and access.failure is None
 
     @property
     def failure(self) -> str | None:
@@ -131,8 +137,10 @@ class Numbers:
         return next(self._count)
 
 
-def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused, entity: str) -> PartibusError:
+def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused | Moved | ScreenFirst, entity: str) -> PartibusError:
     """Return the client's error for a partition's failed reply."""
+    if isinstance(reply, Moved | ScreenFirst):
+        return StoreUnavailable(f"Keys of '{entity}' are moving between its partitions, try again.")
     if isinstance(reply, ReceiveRefused):
         return ReadExclusively(entity, reply.cursor, reply.until_ms)
     if isinstance(reply, CursorHeld):

@@ -16,6 +16,7 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Accepted, Failed
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.routing.placing import KeyedParts
 
 Batch = Sequence[Message]
 COUNTER_BITS = 48
@@ -120,53 +121,49 @@ class _KeyedRun:
         self._on_sent = on_sent
         self._errors: list[PartibusError | None] = [None] * len(batches)
         self._failed = False
-        self._open = 0
+        self._keyed: list[Message] = []
+        self._members: list[int] = []
+        """The batch of each message in `_keyed`."""
+        self._parts: KeyedParts
+        self._open_unkeyed = False
 
     def start(self) -> None:
-        keyed: dict[int, list[Message]] = {}
-        members: dict[int, list[int]] = {}
         unkeyed: list[Message] = []
         unkeyed_members: list[int] = []
-        partition_of = self._route.slots.partition_of
         for index, batch in enumerate(self._batches):
             for message in batch:
-                key = message.key
-                if key is None:
+                if message.key is None:
                     unkeyed.append(message)
                     unkeyed_members.append(index)
-                    continue
-                partition = partition_of(key)
-                if partition in keyed:
-                    keyed[partition].append(message)
-                    members[partition].append(index)
                 else:
-                    keyed[partition] = [message]
-                    members[partition] = [index]
-        self._open = len(keyed) + bool(unkeyed)
-        for partition, messages in keyed.items():
-            command = Enqueue(self._route.numbers.next(), messages)
-            self._route.partitions[partition].submit(command, self._answered(members[partition]), more=self._more)
+                    self._keyed.append(message)
+                    self._members.append(index)
+        self._parts = KeyedParts(self._route, self._keyed, self._command, self._answered, more=self._more)
+        self._open_unkeyed = bool(unkeyed)
+        self._parts.send_by_key(range(len(self._keyed)))
         if unkeyed:
             first = self._route.next_partition()
 
             def done(_: PartitionHandle, result: int | PartibusError) -> None:
+                self._open_unkeyed = False
                 self._done(unkeyed_members, result if isinstance(result, PartibusError) else None)
 
             _send_unkeyed(self._route, unkeyed, first, done, more=self._more)
 
-    def _answered(self, members: list[int]) -> Callable[[Any], None]:
-        def answered(reply: Any) -> None:
-            self._done(members, None if isinstance(reply, Accepted) else error_of(reply, self._route.name))
+    def _command(self, request: int, indexes: list[int]) -> Enqueue:
+        return Enqueue(request, [self._keyed[index] for index in indexes])
 
-        return answered
+    def _answered(self, partition: PartitionHandle, indexes: list[int], reply: Any) -> None:
+        error = None if isinstance(reply, Accepted) else error_of(reply, self._route.name)
+        self._done([self._members[index] for index in indexes], error)
 
     def _done(self, members: list[int], error: PartibusError | None) -> None:
         if error is not None:
             self._failed = True
             for index in members:
                 self._errors[index] = error
-        self._open -= 1
-        if not self._open:
+        if not self._parts.open and not self._open_unkeyed:
+            del self._parts  # a reference cycle
             self._on_sent(self._errors if self._failed else None)
 
 
@@ -193,50 +190,46 @@ class _NumberedRun:
         self._numbers = [0] * len(messages)
         self._stored: list[tuple[PartitionHandle, list[int]]] = []
         self._error: PartibusError | None = None
-        self._open = 0
+        self._parts: KeyedParts
+        self._open_unkeyed = False
 
     def start(self) -> None:
-        partitions = self._route.partitions
-        groups: dict[PartitionHandle | None, list[int]] = {}
-        for index, message in enumerate(self._messages):
-            if not self._route.partitioned:
-                place: PartitionHandle | None = partitions[0]
-            else:
-                key = message.key
-                place = None if key is None else partitions[self._route.partition_of(key)]
-            groups.setdefault(place, []).append(index)
-        self._open = len(groups)
-        for place, members in groups.items():
-            messages = [self._messages[index] for index in members]
-            if place is None:
-                _send_unkeyed(self._route, messages, self._route.next_partition(), self._done(members), more=False)
-            else:
-                command = Enqueue(self._route.numbers.next(), messages)
-                place.submit(command, self._answered(place, members))
+        route = self._route
+        self._parts = KeyedParts(route, self._messages, self._command, self._answered)
+        everything = list(range(len(self._messages)))
+        if not route.partitioned:
+            self._parts.send(0, everything)
+            return
+        unkeyed = [index for index in everything if self._messages[index].key is None]
+        self._open_unkeyed = bool(unkeyed)
+        self._parts.send_by_key([index for index in everything if self._messages[index].key is not None])
+        if unkeyed:
 
-    def _answered(self, partition: PartitionHandle, members: list[int]) -> Callable[[Any], None]:
-        done = self._done(members)
+            def done(partition: PartitionHandle, result: int | PartibusError) -> None:
+                self._open_unkeyed = False
+                self._done(partition, unkeyed, result)
 
-        def answered(reply: Any) -> None:
-            accepted = isinstance(reply, Accepted)
-            done(partition, reply.first_sequence if accepted else error_of(reply, self._route.name))
+            messages = [self._messages[index] for index in unkeyed]
+            _send_unkeyed(route, messages, route.next_partition(), done, more=False)
 
-        return answered
+    def _command(self, request: int, indexes: list[int]) -> Enqueue:
+        return Enqueue(request, [self._messages[index] for index in indexes])
 
-    def _done(self, members: list[int]) -> Callable[[PartitionHandle, int | PartibusError], None]:
-        def done(partition: PartitionHandle, result: int | PartibusError) -> None:
-            if isinstance(result, PartibusError):
-                self._error = result
-            else:
-                counters = list(range(result, result + len(members)))
-                self._stored.append((partition, counters))
-                for index, counter in zip(members, counters, strict=True):
-                    self._numbers[index] = partition.partition_id << COUNTER_BITS | counter
-            self._open -= 1
-            if not self._open:
-                self._finish()
+    def _answered(self, partition: PartitionHandle, indexes: list[int], reply: Any) -> None:
+        accepted = isinstance(reply, Accepted)
+        self._done(partition, indexes, reply.first_sequence if accepted else error_of(reply, self._route.name))
 
-        return done
+    def _done(self, partition: PartitionHandle, members: list[int], result: int | PartibusError) -> None:
+        if isinstance(result, PartibusError):
+            self._error = result
+        else:
+            counters = list(range(result, result + len(members)))
+            self._stored.append((partition, counters))
+            for index, counter in zip(members, counters, strict=True):
+                self._numbers[index] = partition.partition_id << COUNTER_BITS | counter
+        if not self._parts.open and not self._open_unkeyed:
+            del self._parts  # a reference cycle
+            self._finish()
 
     def _finish(self) -> None:
         if self._error is None:

@@ -37,14 +37,15 @@ class SessionHold:
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
-    def ask(self, session: str | None, on_reply: OnReply, *, wait: bool) -> None:
+    def ask(self, session: str | None, on_reply: OnReply, *, wait: bool, resident: bool = False) -> None:
         """Ask the partition for a session, or for any session.
 
-        ``on_reply`` may run before this returns, and once more after `cancel` with an answer in flight.
+        ``on_reply`` may run before this returns, and once more after `cancel` with an answer in flight. ``resident``:
+        the session may have moved away, and is wanted for the messages that the partition still has.
         """
         self._on_reply = on_reply
         self.partition.register(self.receiver, self._tell)
-        self.partition.submit(AcceptSession(self._request, self.receiver, session, wait), on_reply)
+        self.partition.submit(AcceptSession(self._request, self.receiver, session, wait, resident=resident), on_reply)
 
     def cancel(self) -> None:
         """Withdraw the request."""

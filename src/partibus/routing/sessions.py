@@ -19,7 +19,14 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.errors import PartibusError, SessionCannotBeLocked, StoreUnavailable, Timeout
-from partibus.partition.protocol.replies import CursorHeld, Failed, ReceiveRefused, SessionAccepted
+from partibus.partition.protocol.replies import (
+    CursorHeld,
+    Failed,
+    NoSession,
+    ReceiveRefused,
+    SessionAccepted,
+    SessionElsewhere,
+)
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 from partibus.routing.session_hold import SessionHold
 from partibus.routing.slots import SlotMap
@@ -28,6 +35,9 @@ ASKED_MAX = 64
 """The number of sessions that one partition is asked for at a time. As many receivers get theirs at once when as many
 sessions arrive together; then the desk asks for the next ones.
 """
+
+HOPS_MAX = 16
+"""The most times that a search follows a session whose slot has moved."""
 
 OnFound = Callable[[SessionHold | PartibusError], None]
 
@@ -47,6 +57,8 @@ class SessionDesk:
         self.partitions = partitions
         self.partition_of = partition_of or SlotMap(len(partitions)).partition_of
         """The function from a session's name to its partition; the default is the formula."""
+        self.catch_up: Callable[[], None] = lambda: None
+        """Reads the entity's partitions from the catalog."""
         self.numbers = numbers
         self._turn = first_turn
         self._waiting: dict[SessionSearch, None] = {}
@@ -62,6 +74,17 @@ class SessionDesk:
         `SessionSearch.start` begins it. ``on_found`` is called at most once.
         """
         return SessionSearch(self, session, on_found)
+
+    def resize(self) -> None:
+        """Follow partitions that were added or removed at the end of the list."""
+        count = len(self.partitions)
+        while len(self._asked) > count:
+            for hold in self._asked.pop():
+                hold.cancel()
+            self._away.discard(len(self._asked))
+        self._turn %= count
+        self._asked += [{} for _ in range(count - len(self._asked))]
+        self._balance()
 
     def next_turn(self) -> int:
         """Return the index of the partition with which a search begins."""
@@ -147,7 +170,7 @@ class SessionDesk:
 class SessionSearch:
     """The search of one receiver for a session."""
 
-    __slots__ = ("_asked", "_desk", "_given_up", "_on_found", "_over", "_session", "_untried", "_waiting")
+    __slots__ = ("_asked", "_desk", "_given_up", "_hops", "_on_found", "_over", "_session", "_untried", "_waiting")
 
     def __init__(self, desk: SessionDesk, session: str | None, on_found: OnFound) -> None:
         self._desk = desk
@@ -158,6 +181,8 @@ class SessionSearch:
         """Indexes of partitions to ask before the search waits."""
         self._waiting = False
         self._given_up = False
+        self._hops = 0
+        """The number of times that a partition has named another one."""
         self._over = False
 
     def start(self) -> None:
@@ -198,7 +223,7 @@ class SessionSearch:
         """Ask the next partition with an available store; wait when all have been asked."""
         while self._untried:
             index = self._untried.popleft()
-            if self._desk.partitions[index].available:
+            if index < len(self._desk.partitions) and self._desk.partitions[index].available:
                 self._ask(index)
                 return
         if self._given_up:
@@ -207,11 +232,15 @@ class SessionSearch:
             self._waiting = True
             self._desk.join(self)
 
-    def _ask(self, index: int) -> None:
+    def _ask(self, index: int, *, resident: bool = False) -> None:
         hold = self._asked = SessionHold(self._desk.partitions[index], self._desk.numbers)
-        hold.ask(self._session, lambda reply: self._answered(hold, reply), wait=False)
 
-    def _answered(self, hold: SessionHold, reply: Any) -> None:
+        def answered(reply: Any) -> None:
+            self._answered(hold, reply, resident=resident)
+
+        hold.ask(self._session, answered, wait=False, resident=resident)
+
+    def _answered(self, hold: SessionHold, reply: Any, *, resident: bool) -> None:
         wanted = self._asked is hold
         if wanted:
             self._asked = None
@@ -223,7 +252,24 @@ class SessionSearch:
                 hold.release()
         elif wanted:
             hold.forget()
-            self._denied(reply)
+            if self._session is not None and self._hops < HOPS_MAX and isinstance(reply, SessionElsewhere):
+                self._hops += 1
+                self._ask_elsewhere(reply)
+            elif self._session is not None and self._hops < HOPS_MAX and resident and isinstance(reply, NoSession):
+                # The former partition has nothing left of the session, and the present one may have.
+                self._hops += 1
+                self._ask(self._desk.partition_of(self._session))
+            else:
+                self._denied(reply)
+
+    def _ask_elsewhere(self, reply: SessionElsewhere) -> None:
+        """Go on at the partition that has the session (ADR 0026)."""
+        if reply.partition >= len(self._desk.partitions):
+            self._desk.catch_up()
+        if reply.partition >= len(self._desk.partitions):
+            self.end(StoreUnavailable(f"The partition {reply.partition} of '{self._desk.entity}' is new, try again."))
+        else:
+            self._ask(reply.partition, resident=reply.resident)
 
     def _denied(self, reply: Any) -> None:
         """End the search, or continue it for a next session.

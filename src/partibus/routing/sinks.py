@@ -18,7 +18,8 @@ from partibus.message import Message
 from partibus.partition.protocol.commands import CommitSink, Enqueue
 from partibus.partition.protocol.replies import Accepted, Done
 from partibus.routing.entity import EntityRoute
-from partibus.routing.partitions import error_of
+from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.routing.placing import KeyedParts
 
 BLOCK_BITS = 8
 ID_BYTES = 16
@@ -95,25 +96,28 @@ class _Parts:
                 self._indexes[place].append(index)
             else:
                 self._indexes[place] = [index]
-        self._left = len(self._indexes)
+        self._answered_rows = 0
 
     def send(self, command_of: Callable[[int, list[Message], list[int]], Enqueue]) -> None:
         """Send each partition's command.
 
         ``command_of`` gets the number of the request, and the messages of one partition with their indexes.
         """
-        for place, indexes in self._indexes.items():
-            messages = [self._messages[index] for index in indexes]
-            command = command_of(self._route.numbers.next(), messages, indexes)
-            self._route.partitions[place].submit(command, self._answered)
 
-    def _answered(self, reply: Any) -> None:
+        def make(request: int, indexes: list[int]) -> Enqueue:
+            return command_of(request, [self._messages[index] for index in indexes], indexes)
+
+        parts = KeyedParts(self._route, self._messages, make, self._answered)
+        for place, indexes in self._indexes.items():
+            parts.send(place, indexes)
+
+    def _answered(self, _: PartitionHandle, indexes: list[int], reply: Any) -> None:
+        self._answered_rows += len(indexes)
         if isinstance(reply, Accepted):
             self._duplicates += reply.duplicates
         else:
             error = error_of(reply, self._route.name)
             if self._error is None or not error.retriable:
                 self._error = error
-        self._left -= 1
-        if not self._left:
+        if self._answered_rows == len(self._messages):
             self._on_put(self._duplicates if self._error is None else self._error)

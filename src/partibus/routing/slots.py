@@ -11,15 +11,18 @@ partition. Slots that move to another partition are recorded in the entity's `Sl
 
 from collections.abc import Iterable, Sequence
 
-from partibus.partition.protocol.slots import SLOT_BITS, SLOT_COUNT, Run, slot_for_key
+from partibus.partition.protocol.slots import SLOT_BITS, SLOT_COUNT, Run, runs_of, slot_for_key, slots_in
 
 __all__ = [
     "SLOT_COUNT",
+    "Run",
     "SlotMap",
     "partition_for_key",
     "partition_for_slot",
     "partitions_for_keys",
+    "runs_of",
     "slot_for_key",
+    "slots_in",
 ]
 
 

@@ -25,9 +25,19 @@ from partibus.errors import (
 from partibus.limits import TransactionLimits
 from partibus.message import Message, with_destination
 from partibus.partition.protocol.commands import Enqueue, Settle, TakeNumbers, Transact
-from partibus.partition.protocol.replies import Accepted, Failed, Refused, Settled, Transacted, TransactionRefused
+from partibus.partition.protocol.replies import (
+    Accepted,
+    Failed,
+    Moved,
+    Refused,
+    ScreenFirst,
+    Settled,
+    Transacted,
+    TransactionRefused,
+)
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.routing.placing import HOPS_MAX, screen
 
 OnDone = Callable[[PartibusError | None], None]
 """A function that gets None when a transaction is durable, `OutcomeUnknown` when it is in doubt, else the error of a
@@ -295,15 +305,31 @@ class Transaction:
             self._clear()
             on_done(error)
             return
-        route = self._entity.route
-        commands = self._commands
+        assert self._partition is not None, "pinned with the entity"
+        self._submit_to(self._entity.route, self._partition, self._commands, on_done, HOPS_MAX)
+
+    def _submit_to(
+        self, route: EntityRoute, partition: PartitionHandle, commands: list[_Operation], on_done: OnDone, hops: int
+    ) -> None:
+        """Have a partition carry the operations out; follow slots that have moved (ADR 0026)."""
 
         def answered(reply: Any) -> None:
-            self._clear()
-            on_done(_error_of(reply, commands, route.name))
+            if hops and isinstance(reply, Moved) and (owner := _new_owner(route, reply, commands)) is not None:
+                self._submit_to(route, owner, commands, on_done, hops - 1)
+            elif hops and isinstance(reply, ScreenFirst):
+                sends = [command for command in commands if isinstance(command, Enqueue) and not command.via]
+                screen(route.numbers, route.partition, partition, sends, list(reply.sources), screened)
+            else:
+                self._clear()
+                on_done(_error_of(reply, commands, route.name))
 
-        assert self._partition is not None, "pinned with the entity"
-        self._partition.submit(Transact(route.numbers.next(), commands), answered)
+        def screened(failed: Any) -> None:
+            if failed is None:
+                self._submit_to(route, partition, commands, on_done, hops - 1)
+            else:
+                answered(failed)
+
+        partition.submit(Transact(route.numbers.next(), commands), answered)
 
     def _check_open(self) -> None:
         if self._error is not None:
@@ -385,6 +411,8 @@ class Transactions:
 def _error_of(reply: Any, commands: list[_Operation], entity: str) -> PartibusError | None:
     if isinstance(reply, Transacted):
         return None
+    if isinstance(reply, Moved | ScreenFirst):
+        return TransactionRolledBack(str(error_of(reply, entity)))
     if isinstance(reply, TransactionRefused):
         what = _described(commands[reply.index])
         because = _because(reply.because, entity)
@@ -395,6 +423,14 @@ def _error_of(reply: Any, commands: list[_Operation], entity: str) -> PartibusEr
             f"transaction was done as a whole or not at all: {reply.message}"
         )
     return TransactionRolledBack(str(error_of(reply, entity)))
+
+
+def _new_owner(route: EntityRoute, reply: Moved, commands: list[_Operation]) -> PartitionHandle | None:
+    """Return the partition that carries out the operations instead; None: messages of the old one are settled, too."""
+    places = set(reply.places.values())
+    if len(places) != 1 or any(isinstance(command, Settle) or command.via for command in commands):
+        return None
+    return route.partition(places.pop())
 
 
 def _described(command: _Operation) -> str:

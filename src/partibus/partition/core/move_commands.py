@@ -29,9 +29,9 @@ def take_slots(state: PartitionState, command: TakeSlots, now_ms: int, step: Ste
         rules.take(command.runs, Taken(command.source, command.version, command.until_ms, is_held))
         record_rules(rules, state.inbound_marks, step)
         _reconsider(state, rules)
-    if state.next_sequence < command.first_sequence < NUMBERS_FULL:
-        state.next_sequence = command.first_sequence
-        step.events.append(NumbersTaken())
+        if state.next_sequence < command.first_sequence < NUMBERS_FULL:
+            state.next_sequence = command.first_sequence
+            step.events.append(NumbersTaken())
     step.replies.append(Done(command.request))
 
 
