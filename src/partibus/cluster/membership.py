@@ -1,8 +1,8 @@
-"""Keeps a broker on the roster of a namespace that several machines serve, and tells it what the others say (D19).
+"""Keeps a broker among the brokers of a namespace on several machines, and tells it what the others report (D19).
 
-Once a second, and whenever somebody has news, it says what this broker has and learns what the others have, by a
-registry that they all reach (the catalog's server). While that is away everything stays as it was: who has a store
-keeps it, by the lease in the store itself.
+Once a second, and whenever a broker has news, a broker reports its stores to a registry that all reach (the catalog's
+server), and reads the reports of the others. While the registry is away every broker keeps its stores, by the lease in
+the store itself.
 
 A broker is gone when its row has not changed for as long as a lease, on the clock of the broker that reads it: the
 clock of the registry may be set. After an outage of the registry that time begins anew, since no broker could write.
@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 
 from partibus.cluster.ownership import Owner
-from partibus.cluster.share import SupervisedBroker
+from partibus.cluster.share import Member
 from partibus.errors import InvalidOperation, StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -25,14 +25,15 @@ log = logging.getLogger(__name__)
 BEAT_S = 1.0
 RETRY_S = 0.5
 CATCH_UP_S = 0.1
-"""Until the next beat when a change could not be followed, since the catalog could not be read."""
+"""The time until the next heartbeat when the catalog could not be read, so a change was not followed."""
 
 LATE_S = 1.0
 """A broker is late when a second reading of its row has found no heartbeat."""
 
 Row = tuple[str, str, str, str, int, str]
-"""A broker: its name, incarnation, address (empty: it has ended in order), the version of its row, which each of its
-heartbeats changes, the version of the last change that it has applied, and its facts as JSON."""
+"""A broker: its name, incarnation, address (empty after an orderly end), the version of its row, which each of its
+heartbeats changes, the version of the last change that it has applied, and its facts as JSON.
+"""
 
 
 class HeartbeatReply(Protocol):
@@ -43,12 +44,12 @@ class HeartbeatReply(Protocol):
 
     @property
     def changes(self) -> Sequence[tuple[int, str]]:
-        """Version and JSON of each that this broker does not go by yet, in order."""
+        """Version and JSON of each change that this broker has not applied yet, in order."""
         ...
 
     @property
     def is_complete(self) -> bool:
-        """False: more have been made than are remembered."""
+        """Whether these are all; False: earlier changes were deleted."""
         ...
 
 
@@ -56,7 +57,7 @@ class Registry(Protocol):
     """`partibus.store.postgresql.registry.Registry`; its calls block. They raise `StoreUnavailable`."""
 
     def beat(self, followed: int, facts: str, used: Iterable[int], *, tell: bool) -> HeartbeatReply:
-        """Also raises `InvalidOperation`: another run of this broker has been started."""
+        """Report this broker, and read the news. Raises `InvalidOperation` if another run has taken its name."""
         ...
 
     def wait(self, seconds: float) -> None: ...
@@ -73,9 +74,9 @@ class Registry(Protocol):
 
 
 class MemberInfo(NamedTuple):
-    """A broker on the roster."""
+    """A broker of the namespace."""
 
-    member: SupervisedBroker
+    member: Member
     address: str
     """HOST:PORT of its listener for other brokers."""
     followed: int
@@ -216,7 +217,7 @@ class Membership:
         self.failure = None
         latest = heard.changes[-1][0] if heard.changes else self.followed
         caught_up = self._follow(heard)
-        brokers = [self._present(row) for row in heard.brokers if row[2]]
+        brokers = [self._present(row, asked_s) for row in heard.brokers if row[2]]
         self._rows = {one.member.owner: self._rows[one.member.owner] for one in brokers}
         self._here.seen(brokers)
         self._see_followed(number, latest, brokers)
@@ -238,16 +239,16 @@ class Membership:
             return False
         return True
 
-    def _present(self, row: Row) -> MemberInfo:
+    def _present(self, row: Row, asked_s: float) -> MemberInfo:
+        """Judge a broker by its row. Time in which this process stood still while it asked is no silence of others."""
         broker, incarnation, address, version, followed, said = row
         facts = json.loads(said)
         owner = Owner(broker, incarnation)
-        now_s = self._loop.time()
         if self._rows.get(owner, ("",))[0] != version:
-            self._rows[owner] = version, now_s
-        silent_s = now_s - self._rows[owner][1]
+            self._rows[owner] = version, self._loop.time()
+        silent_s = asked_s - self._rows[owner][1]
         owned = {int(store_no): int(epoch) for store_no, epoch in facts.get("owned", {}).items()}
-        member = SupervisedBroker(owner, silent_s <= self._lease_s, bool(facts.get("leaving")), owned)
+        member = Member(owner, silent_s <= self._lease_s, bool(facts.get("leaving")), owned)
         return MemberInfo(member, address, followed, facts, silent_s >= LATE_S)
 
     def _see_followed(self, number: int, latest: int, brokers: Sequence[MemberInfo]) -> None:

@@ -1,12 +1,12 @@
-"""Which stores a broker of several machines should take and give up, from what all brokers say of themselves (D1, D19).
+"""The stores that a broker of several machines should take and give up, computed from the reports of all (D1, D19).
 
-Nobody decides for the others, and nothing is promised to anybody: each broker works out the same from the same rows,
-and where two differ for a moment the store itself arbitrates, since it has one owner with a valid lease, and an epoch
-that rises with each. So the owner of a store is, of those who say that they have it, the one with the highest epoch.
+No broker decides for the others. Each computes the same assignment from the same rows. Where two differ for a moment,
+the store itself arbitrates: it has one owner with a lease, and an epoch that rises with each owner. So of the brokers
+that report a store, the one with the highest epoch owns it.
 
 ```text
             opened (the lease of the owner before has ended, or it has given up)
-  nobody ────────────────────────────────────────────────────────────────────────▶ owned
+   free  ────────────────────────────────────────────────────────────────────────▶ owned
     ▲                                                                                │ another should have it,
     └────────────────────────────────────────────────────────────────────────────────┘ or has
 ```
@@ -21,29 +21,29 @@ from partibus.cluster.assignment import assign
 from partibus.cluster.ownership import Owner
 
 
-class SupervisedBroker(NamedTuple):
-    """A broker as it has said itself."""
+class Member(NamedTuple):
+    """A broker as it has reported itself."""
 
     owner: Owner
     is_there: bool
-    """Its lease is valid, or it can't be told yet whether it is."""
+    """Whether its heartbeats are heard, or it is too early to tell."""
     is_leaving: bool
-    """It is giving up what it has."""
+    """Whether it is giving up its stores."""
     owned: Mapping[int, int]
-    """The epochs of the stores that it has, by number."""
+    """The epochs of its stores, by number."""
 
 
 class Steps(NamedTuple):
     """Numbers of stores."""
 
     take: list[int]
-    """To be opened: wanted here, and nobody who is there has it."""
+    """Stores to open: this broker should have them, and no present broker does."""
     give: list[int]
-    """Another broker should have it, or has it."""
+    """Stores to give up: another broker should have them, or has them."""
 
 
-def owners_of(store_count: int, members: Sequence[SupervisedBroker]) -> list[Owner | None]:
-    """By store number: who has it, whether it is there or not; None when nobody says so."""
+def owners_of(store_count: int, members: Sequence[Member]) -> list[Owner | None]:
+    """Return the owner of each store, present or not; None for a store that no broker reports."""
     owners: list[Owner | None] = [None] * store_count
     epochs = [-1] * store_count
     for member in members:
@@ -53,8 +53,8 @@ def owners_of(store_count: int, members: Sequence[SupervisedBroker]) -> list[Own
     return owners
 
 
-def steps_of(us: Owner, store_count: int, members: Sequence[SupervisedBroker], ours: Collection[int]) -> Steps:
-    """What ``us`` has to do; ``ours`` are the stores that it has open. Its own row in ``members`` says the same."""
+def steps_of(us: Owner, store_count: int, members: Sequence[Member], ours: Collection[int]) -> Steps:
+    """Return the steps of the broker ``us``. ``ours``: the stores that it has open, which ``members`` show as well."""
     owners = owners_of(store_count, members)
     present = {member.owner for member in members if member.is_there}
     wanted = assign(

@@ -28,7 +28,7 @@ from partibus.cluster.membership import MemberInfo, Membership
 from partibus.cluster.ownership import Owner, Stores
 from partibus.cluster.peers import PeerChannels
 from partibus.cluster.serving import Serving
-from partibus.cluster.share import SupervisedBroker, owners_of, steps_of
+from partibus.cluster.share import Member, owners_of, steps_of
 from partibus.cluster.sockets import Address, TcpAddress, listen_tls_at
 from partibus.errors import InvalidOperation, StartError, StoreUnavailable
 from partibus.namespace.announcing import Change
@@ -241,10 +241,10 @@ class ClusterBroker:
                 return TcpAddress(host.strip("[]"), int(port), self._outbound)
         raise AssertionError(f"{peer} is on no roster")
 
-    def _members(self) -> list[SupervisedBroker]:
+    def _members(self) -> list[Member]:
         """Return the brokers as all report themselves; this one as it is now."""
         others = [one.member for one in self._brokers if one.member.owner != self._us]
-        return [*others, SupervisedBroker(self._us, True, self._is_leaving, self._owned())]
+        return [*others, Member(self._us, True, self._is_leaving, self._owned())]
 
     def _owned(self) -> dict[int, int]:
         for store_no, runtime in self.stores.runtimes.items():

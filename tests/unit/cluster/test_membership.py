@@ -259,6 +259,21 @@ async def test_an_outage_of_the_registry_is_no_silence_of_the_others() -> None:
 
 
 @on_loop
+async def test_a_broker_that_stood_still_while_it_asked_misses_nobody() -> None:
+    """The answer is as old as the question, so it tells nothing about the time since then."""
+    registry, here = FakeRegistry(), Here()
+    registry.put("b", 0, is_silent=True)
+    async with membership(registry, here, lease_s=3_600) as one:
+        await eventually(lambda: here.beats > 1)
+        owner = Owner("b", "run of b")
+        version, since_s = one._rows[owner]
+        row = ("b", owner.incarnation, "b:1", version, 0, "{}")
+        one._rows[owner] = version, since_s - 7_200
+        assert not one._present(row, since_s).member.is_there
+        assert one._present(row, since_s - 7_200).member.is_there
+
+
+@on_loop
 async def test_a_broker_is_late_before_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership_module, "LATE_S", 0.0001)
     registry, here = FakeRegistry(), Here()

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.cluster.ownership import Owner
-from partibus.cluster.share import Steps, SupervisedBroker, owners_of, steps_of
+from partibus.cluster.share import Member, Steps, owners_of, steps_of
 
 A, B, C = (Owner(name, f"run of {name}") for name in "abc")
 
 
-def there(owner: Owner, owned: dict[int, int], *, leaving: bool = False) -> SupervisedBroker:
-    return SupervisedBroker(owner, True, leaving, owned)
+def there(owner: Owner, owned: dict[int, int], *, leaving: bool = False) -> Member:
+    return Member(owner, True, leaving, owned)
 
 
-def gone(owner: Owner, owned: dict[int, int]) -> SupervisedBroker:
-    return SupervisedBroker(owner, False, False, owned)
+def gone(owner: Owner, owned: dict[int, int]) -> Member:
+    return Member(owner, False, False, owned)
 
 
 def test_the_highest_epoch_says_whose_a_store_is() -> None:
@@ -70,7 +70,7 @@ def test_brokers_that_act_on_old_news_end_with_an_even_share(count: int, seed: i
     owned: dict[Owner, dict[int, int]] = {A: {}, B: {}, C: {}}
     alive = {A, B, C}
     """Whose lease on the roster is valid."""
-    news: dict[Owner, list[SupervisedBroker]] = {owner: [] for owner in owned}
+    news: dict[Owner, list[Member]] = {owner: [] for owner in owned}
 
     def act(us: Owner) -> None:
         for store_no in owned[us]:  # a lease that has ended: its runtime opens the store anew, if that is still free
@@ -88,7 +88,7 @@ def test_brokers_that_act_on_old_news_end_with_an_even_share(count: int, seed: i
                 owned[us][store_no] = epoch
 
     def hear(us: Owner) -> None:
-        news[us] = [SupervisedBroker(one, one in alive, False, dict(owned[one])) for one in owned]
+        news[us] = [Member(one, one in alive, False, dict(owned[one])) for one in owned]
 
     for _ in range(60):
         us = random.choice([A, B, C])

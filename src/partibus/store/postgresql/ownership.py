@@ -69,18 +69,20 @@ class OwnerWatch:
     def __init__(self, ended: Collection[str] = (), now_ms: Callable[[], float] = boot_ms) -> None:
         """Begin without having seen the row. ``ended``: earlier runs of this broker, which have surely ended."""
         self._ended = ended
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._version = ""
         self._since_ms = 0.0
 
-    def see(self, row: OwnerRow, lease_ms: float) -> float:
-        """Note a row that was just read; return how long its owner's lease may still last, in ms."""
-        now_ms = self._now_ms()
+    def see(self, row: OwnerRow, lease_ms: float, asked_ms: float) -> float:
+        """Note a row that was read after ``asked_ms``; return how long its owner's lease may still last, in ms.
+
+        A process that stood still while it read has an old row: the time since then does not count.
+        """
         if row.version != self._version:
-            self._version, self._since_ms = row.version, now_ms
+            self._version, self._since_ms = row.version, self.now_ms()
         if row.is_released or row.incarnation in self._ended:
             return 0.0
-        return max(0.0, self._since_ms + lease_ms * _CLOCK_RATES - now_ms)
+        return max(0.0, self._since_ms + lease_ms * _CLOCK_RATES - asked_ms)
 
 
 class _Comparison(NamedTuple):
@@ -103,7 +105,8 @@ def watch_owner(address: Address, watch: OwnerWatch, settings: PostgreSQLSetting
     try:
         connection = connect(address, "partibus looks at an owner", settings)
         try:
-            watch.see(read_owner(connection), settings.lease_ms)
+            asked_ms = watch.now_ms()
+            watch.see(read_owner(connection), settings.lease_ms, asked_ms)
         finally:
             end(connection)
     except psycopg.Error as error:
@@ -162,9 +165,10 @@ class Ownership:
         ``evict``: also take it while the previous owner's lease may be valid, since that owner is known to be dead or
         to have given up.
         """
+        asked_ms = self._watch.now_ms()
         before = read_owner(connection)
         is_ours = before.incarnation == self._owner.incarnation
-        left_ms = self._watch.see(before, self._settings.lease_ms)
+        left_ms = self._watch.see(before, self._settings.lease_ms, asked_ms)
         if left_ms > 0 and not (evict or is_ours):
             raise self._in_use(before, left_ms)
         if before.incarnation:
@@ -176,7 +180,7 @@ class Ownership:
             if now.epoch != before.epoch:
                 raise self.fenced(now)
             if now.version != before.version and not (evict or is_ours):
-                raise self._in_use(now, self._watch.see(now, self._settings.lease_ms))
+                raise self._in_use(now, self._watch.see(now, self._settings.lease_ms, asked_ms))
             compared = self._compare(now, is_ours=is_ours)
             parameters = {
                 "broker": self._owner.broker,

@@ -148,10 +148,21 @@ def test_another_server_begins_the_wait_anew() -> None:
     clock = Clock()
     watch = clock.watch()
     row = OwnerRow("broker-1", "run-1", 1, 0, 0, "700 since Monday", is_released=False)
-    assert watch.see(row, 1_000) == 1_010
+    assert watch.see(row, 1_000, clock.now_ms) == 1_010
     clock.now_ms += 1_000
-    assert watch.see(row, 1_000) == 10
-    assert watch.see(row._replace(version="700 since Tuesday"), 1_000) == 1_010
+    assert watch.see(row, 1_000, clock.now_ms) == 10
+    assert watch.see(row._replace(version="700 since Tuesday"), 1_000, clock.now_ms) == 1_010
+
+
+def test_time_in_which_a_broker_stood_still_while_it_read_does_not_count() -> None:
+    clock = Clock()
+    watch = clock.watch()
+    row = OwnerRow("broker-1", "run-1", 1, 0, 0, "700 since Monday", is_released=False)
+    watch.see(row, 1_000, clock.now_ms)
+    asked_ms = clock.now_ms
+    clock.now_ms += 60_000
+    assert watch.see(row, 1_000, asked_ms) == 1_010
+    assert watch.see(row._replace(version="701 since Monday"), 1_000, asked_ms) > 1_010
 
 
 def test_an_earlier_run_of_the_same_broker_is_not_waited_for() -> None:
