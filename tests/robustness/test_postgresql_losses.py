@@ -9,6 +9,7 @@ import threading
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -20,6 +21,7 @@ from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually, pause
 from tests.kit.fault_proxy import FaultProxy
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema
+from tests.robustness.machines import Machines
 from tests.robustness.ways import (
     KEYS,
     broker_with_distant_stores,
@@ -247,3 +249,53 @@ def sequence_of(broker: BrokerProcess, queue: str) -> int:
     with client_of(broker) as client:
         client.sender(queue).send([message(1)])
         return max(one.sequence_number or 0 for one in client.management(queue).peek(count=100))
+
+
+def test_a_machine_that_never_owned_a_store_refuses_a_standby_that_lacks_what_the_owner_reported(
+    tmp_path: Path, server: PostgreSQLServer
+) -> None:
+    """The server of the store and the machine of its owner are lost together; the catalog is on another server."""
+    with PostgreSQLServer() as primary:
+        standby = PostgreSQLServer.standby_of(primary, "a_third_room")
+        try:
+            standby.start()
+            machines = Machines(tmp_path, primary, catalog=server)
+            hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+            url = primary.url(parameters=f"schema={machines.schema}")
+            machines.store_url = url.replace(f"127.0.0.1:{primary.port}", hosts)
+            with machines:
+                owner = machines.make("a")
+                owner.start()
+                owner.create_queue("orders")
+                before = sequence_of(owner, "orders")
+                wait_for_replay(primary, standby)
+                standby.stop()
+                lost = [sequence_of(owner, "orders") for _ in range(3)]
+                assert before < min(lost)
+                (store,) = machines.status("a").stores
+                (schema,) = parse_qs(urlsplit(machines.catalog_url).query)["schema"]
+                query = f"SELECT last_commit >= {store.last_commit} FROM {schema}.acknowledged"
+                eventually("the owner has reported its last commit", lambda: server.sql(query) == ["t"])
+                owner.kill()
+                primary.kill()
+                standby.start()
+                standby.promote()
+                other = machines.make("b")
+                other.start()
+                eventually("the store is refused", lambda: REFUSED.search(str(health_of(other))) is not None)
+                found = REFUSED.search(str(health_of(other)))
+                assert found is not None
+                last, acknowledged, name, _ = found.groups()
+                assert int(last) <= int(acknowledged) - 3
+                command = ["cluster", "accept-loss", name, "--data", str(other.data), "--last-commit", last]
+                assert CliRunner().invoke(main, command).exit_code == 0
+                eventually("the store goes on", lambda: set(health_of(other).values()) == {"ok"})
+                began = sequence_of(other, "orders")
+                assert began > max(lost) + (1 << 30)
+                owner.start()
+                other.stop()
+                eventually("the store is back", lambda: set(health_of(owner).values()) == {"ok"})
+                # The loss need not be accepted on this machine, too, and no further generation begins.
+                assert sequence_of(owner, "orders") == began + 1
+        finally:
+            standby.remove()
