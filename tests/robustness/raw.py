@@ -60,9 +60,9 @@ class RawPeer:
         self.sock.settimeout(EVENTUALLY_S)
         return taken
 
-    def open(self, **fields: Any) -> None:
-        """Log in with all rights, open, begin a session."""
-        login = SaslInit(mechanism="PLAIN", initial_response=f"\0{ROOT_POLICY}\0{EMULATOR_KEY}".encode())
+    def open(self, policy: str = ROOT_POLICY, key: str = EMULATOR_KEY, **fields: Any) -> None:
+        """Log in, with all rights unless another policy is given, open, begin a session."""
+        login = SaslInit(mechanism="PLAIN", initial_response=f"\0{policy}\0{key}".encode())
         opening = Open(container_id="raw", **fields)
         begin = Begin(next_outgoing_id=0, incoming_window=1 << 31, outgoing_window=1 << 31)
         self.write(SASL_HEADER + frame(0, login, SASL_FRAME) + AMQP_HEADER)

@@ -194,14 +194,18 @@ serve(
       const missing = count - state.buffer.length - state.link.credit;
       if (missing > 0) state.link.add_credit(missing);
       if (!state.buffer.length) {
-        await new Promise((resolve) => {
-          const timer = setTimeout(resolve, wait_ms);
-          state.waiting = () => {
-            clearTimeout(timer);
-            resolve();
-          };
+        let timer;
+        const arrived = new Promise((resolve) => {
+          timer = setTimeout(resolve, wait_ms);
+          state.waiting = resolve;
         });
-        state.waiting = null;
+        try {
+          // The broker may end the link while this waits.
+          await Promise.race([arrived, state.failed]);
+        } finally {
+          clearTimeout(timer);
+          state.waiting = null;
+        }
       }
       return state.buffer.splice(0, count).map(fromRhea);
     },
