@@ -53,12 +53,13 @@ CREATE TABLE store (
     name TEXT NOT NULL
 );
 
--- The brokers, each with what it said of itself the last time, by this server's clock.
+-- The brokers, each with its last report. A broker that reads a row judges by its version (xmin) whether it is alive.
 CREATE TABLE broker (
     broker TEXT PRIMARY KEY,
     incarnation TEXT NOT NULL,
     -- HOST:PORT for the others; empty when it has ended in order
     address TEXT NOT NULL,
+    -- by this server's clock; rows of a day ago are forgotten
     until TIMESTAMPTZ NOT NULL,
     -- version of the last change that it goes by
     followed BIGINT NOT NULL,

@@ -11,7 +11,7 @@ CREATE TABLE meta (
     store_id text NOT NULL,             -- what the broker calls it, e.g. store-07
     cluster text NOT NULL,              -- whose store it is: one data directory, or the brokers of one catalog
     created_ms bigint NOT NULL,
-    home text NOT NULL DEFAULT ''       -- where the tables were made: of a restored dump they are other tables
+    home text NOT NULL DEFAULT ''       -- database, table and timeline at the last take-over: a restored dump has other tables
 );
 
 -- The generations that the store has gone through (partibus.partition.protocol.generations).
@@ -36,7 +36,7 @@ CREATE TABLE owner (
     broker text NOT NULL,
     incarnation text NOT NULL,          -- one run of the broker's process; in the application name of its connections
     epoch bigint NOT NULL,              -- rises with every take-over
-    until_ms bigint NOT NULL,           -- end of the lease by this database's clock; 0: given back
+    until_ms bigint NOT NULL,           -- 0: given back; else the end of the lease by this database's clock, for people
     last_commit bigint NOT NULL,
     taken_at bigint NOT NULL,           -- last_commit when this epoch began: what the epoch before has got done
     highest_ms bigint NOT NULL DEFAULT 0    -- the latest time that an owner's clock has shown at a commit (D26)
