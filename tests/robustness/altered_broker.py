@@ -151,13 +151,6 @@ def forgets_the_epoch() -> None:
     _replace(PostgreSQLStore, "is_held", property(lambda _: True))
 
 
-def hands_out_without_a_lease() -> None:
-    """What waited for a commit is handed out whoever has the store by then."""
-    from partibus.partition.runtime.commits import Commits
-
-    _replace(Commits, "_without_locks", lambda _, passing: passing)
-
-
 def accepts_what_lags() -> None:
     """A store in PostgreSQL goes on with whatever the server has, and gives its next numbers out again."""
     from partibus.store.postgresql import ownership
@@ -223,28 +216,6 @@ def answers_late(seconds: str) -> None:
         time.sleep(pause_s)
 
     _replace(SQLiteStore, "commit", late)
-
-
-def stands_still(file: str) -> None:
-    """The first process with a durable commit for which a locked message waits takes ``file`` away and stops itself."""
-    from partibus.partition.protocol import replies as r
-    from partibus.partition.runtime.commits import Commits
-
-    end = Commits._end
-
-    def stop_and_end(commits: Any) -> None:
-        waiting = [value for _, value in commits.queue._for_under_way]
-        if any(isinstance(value, r.Granted) and value.lock_id for value in waiting):
-            try:
-                os.unlink(file)
-            except FileNotFoundError:
-                pass
-            else:
-                Path(f"{file}.pid").write_text(str(os.getpid()))
-                os.kill(os.getpid(), signal.SIGSTOP)
-        end(commits)
-
-    _replace(Commits, "_end", stop_and_end)
 
 
 # -- versions --------------------------------------------------------------------------------------------------------

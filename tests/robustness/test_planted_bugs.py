@@ -136,11 +136,6 @@ def wake_after_the_loss_of_all_stores(nemesis: Nemesis) -> str:
     pid = nemesis.any_broker()
     began_ms = nemesis.now_ms()
     os.kill(pid, signal.SIGSTOP)
-    return wake(nemesis, pid, began_ms)
-
-
-def wake(nemesis: Nemesis, pid: int, began_ms: int) -> str:
-    """Let a process that stands still go on once the others have its stores and its leases are over; then kill it."""
     try:
         eventually("the others take its stores", lambda: f"(process {pid}) has ended" in nemesis.log)
         pause(max(0, began_ms + DEFAULTS.lease_ms + AFTER_LEASES_MS - nemesis.now_ms()) / 1_000)
@@ -157,25 +152,6 @@ def test_a_broker_that_wakes_after_its_stores_were_taken(tmp_path: Path, server:
     verdict = run_with("spares_the_silent", tmp_path, [wake_after_the_loss_of_all_stores], *stores_of(server))
     assert verdict.deeds, "nobody was stopped"
     assert rules_broken(verdict) == set(), str(verdict)
-
-
-@pytest.mark.soak
-def test_a_reply_gate_without_a_lease(tmp_path: Path, server: PostgreSQLServer) -> None:
-    """`tests/simulation/test_lost_leases.py` is its canary. A process stops itself behind a commit for which messages
-    wait, until others have its stores and its lease is over."""
-    flag = tmp_path / "stop"
-
-    def wake_behind_a_commit(nemesis: Nemesis) -> str:
-        nemesis.wait_for_sends(QUEUES.unkeyed, 40)
-        began_ms = nemesis.now_ms()
-        (told := flag.with_name("stop.pid")).unlink(missing_ok=True)
-        flag.touch()
-        eventually("one stands still", lambda: told.exists() and bool(told.read_text()))
-        return wake(nemesis, int(told.read_text()), began_ms)
-
-    bugs = f"spares_the_silent hands_out_without_a_lease stands_still:{flag}"
-    verdict = runs_until_a_rule_is_broken(bugs, tmp_path, [wake_behind_a_commit], server)
-    assert rules_broken(verdict) & {"second live lock", "delivered after complete"}, str(verdict)
 
 
 def test_a_standby_that_lags_is_accepted(tmp_path: Path) -> None:

@@ -183,7 +183,6 @@ def test_each_planted_fault_is_found_and_nothing_else(spark: SparkSession, tmp_p
     assert "doubled" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.row("D12")
 def test_logs_may_be_csv_and_have_the_needed_columns_only(spark: SparkSession, tmp_path: Path) -> None:
     """What was received is completed where nobody logs completions: it was received and deleted. With what remains,
     nothing is found."""

@@ -42,7 +42,6 @@ def test_predicted_shares_are_those_of_a_replay(count: int) -> None:
     assert predicted.error == 0
 
 
-@pytest.mark.row("D8")
 def test_a_sample_predicts_within_the_error_that_it_states() -> None:
     sent = zipf(100_000, 500, 3)
     whole = predict(Counter(map(slot_for_key, sent)), 0, 16, len(sent), 1.0)
@@ -85,7 +84,6 @@ def test_no_number_explains_keys_that_moved() -> None:
 loads = st.dictionaries(st.integers(0, SLOT_COUNT - 1), st.integers(1, 1000).map(float), min_size=1, max_size=60)
 
 
-@pytest.mark.row("D8")
 @given(loads, st.integers(0, 5000), st.integers(1, 20), st.floats(1.05, 3))
 @settings(max_examples=150, deadline=None)
 def test_a_plan_is_a_division_that_its_actions_lead_to(

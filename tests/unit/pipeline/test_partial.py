@@ -18,7 +18,6 @@ from partibus.pipeline import partial
 from partibus.pipeline.partial import READ, partial_sums, value_of
 from partibus.pipeline.rows import Chosen, rows_of
 
-pytestmark = pytest.mark.row("D8")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TYPES = pa.schema([
     ("time", pa.timestamp("us", "UTC")), ("op", pa.string()), ("namespace", pa.string()), ("entity", pa.string()),

@@ -84,7 +84,6 @@ def test_a_page_is_closed_quotes_everything_and_refers_to_nothing_outside() -> N
     assert "prefers-color-scheme: dark" in text
 
 
-@pytest.mark.row("D14")
 @pytest.mark.parametrize("plot", plots())
 def test_a_plot_is_well_formed_and_its_colours_are_the_pages(plot: str) -> None:
     ElementTree.fromstring(plot)
