@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from partibus.amqp import ACCEPTED, Rejected
 from partibus.namespace.namespace_options import NamespaceOptions
-from tests.unit.frontends.harness import Client, World
+from tests.unit.frontends.harness import Client, World, message
 
 QUOTA = "amqp:resource-limit-exceeded"
 
@@ -134,3 +135,23 @@ def test_a_connection_has_so_many_links(tmp_path: Path) -> None:
     first.detach()
     world.wait()
     assert not refused(client, "q", receive=False)
+
+
+@pytest.mark.row("C36")
+def test_a_link_whose_queue_was_made_again_waits_for_a_place_there(world: World) -> None:
+    client, second, third = (world.client() for _ in range(3))
+    sender = client.sender("q")
+    assert client.send(sender, message()) == [ACCEPTED]
+    world.broker.delete("q")
+    world.queue("q")
+    links = [other.sender("q") for other in (second, third)]
+    for _ in range(3):
+        (state,) = client.send(sender, message())
+        assert isinstance(state, Rejected), "two connections use the new queue"
+    links[0].detach()
+    world.wait()
+    assert client.send(sender, message()) == [ACCEPTED]
+    assert refused(second, "q", receive=False), "it is counted there now"
+    sender.detach()
+    world.wait()
+    assert not refused(second, "q", receive=False)

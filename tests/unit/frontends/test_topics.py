@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from partibus.amqp import Plain
+from partibus.amqp import ACCEPTED, Plain
 from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation
 from partibus.filters.model import CorrelationFilter, Rule, SqlFilter
 from partibus.namespace.access import Right, SasPolicy
 from partibus.namespace.entities import EntityKind
 from partibus.partition.protocol.ports import StoreError
 from tests.unit.frontends.harness import Client, World, body_of, message
+from tests.unit.frontends.node_requests import peek
 
 PATH = "t/Subscriptions/s"
 KEY = "mine-key-of-16-characters"
@@ -140,6 +141,23 @@ def test_an_update_changes_what_it_names_or_all(world: World) -> None:
         world.broker.update("t", {}, kind=EntityKind.QUEUE)
     with pytest.raises(InvalidOperation, match="is a subscription and no topic"):
         world.broker.delete(PATH, kind=EntityKind.TOPIC)
+
+
+def test_a_policy_of_a_deleted_entity_opens_none_that_is_made_again(world: World) -> None:
+    world.queue("q")
+    world.broker.policies.set("q", SasPolicy("mine", Right.MANAGE, KEY, "other-key-of-16-chars"))
+    client = Client(world, Plain("mine", KEY))
+    client.open()
+    sender = client.sender("q")
+    assert client.send(sender, message()) == [ACCEPTED]
+    world.broker.delete("q")
+    world.queue("q")
+    client.peer.check_claims()  # as the server does after each change of policies
+    client.send_raw(sender, message(), 1)
+    world.wait()
+    assert client.refusal(sender).condition == "amqp:unauthorized-access"
+    assert client.refusal(client.receiver("q")).condition == "amqp:unauthorized-access"
+    assert peek(world.client(), "q") == []
 
 
 @pytest.mark.parametrize("change", ["key", "rights", "deleted", "unrelated"])

@@ -98,11 +98,10 @@ class Links:
         self._using[link] = entity
 
     def move(self, link: Link, old: Queue, new: Queue) -> None:
-        """Count a link that uses ``old`` at ``new``. Raises as `use`."""
+        """Count a link that uses ``old`` at ``new``. Raises as `use`; the link is then counted at ``old`` still."""
         if self._using.get(link) is old:
-            self._broker.clients.leave(old, self)
-            del self._using[link]
             self.use(link, new)
+            self._broker.clients.leave(old, self)
 
     def receive(self, link: Link, entity: Queue) -> None:
         """Count a receiver of the entity. Raises `ServerBusy` if the entity has its maximum of receivers."""
