@@ -110,7 +110,7 @@ def fill_ids(data: Path, queue: str, count: int, window_ms: int) -> None:
         for first in range(0, count, _RUN):
             writes = Writes()
             for bucket, message_id, accepted_ms in rows[first : first + _RUN]:
-                writes.duplicate_ids += (row, bucket, message_id, accepted_ms)
+                writes.duplicate_ids += (row, bucket, message_id, accepted_ms, None)
             writes.counters[row] = (1, 1, 0)
             writes.counts[subqueue_key(row, SubqueueKind.ACTIVE)] = (0, 0)
             store.commit(writes)

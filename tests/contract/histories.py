@@ -53,7 +53,7 @@ class _Commits:
             self.some(3, lambda: ((self.partition(), self.session()), (self.maybe(self.bytes), self.time_ms())))
         )
         for _ in range(random.randint(0, 6)):
-            writes.duplicate_ids += [self.partition(), self.bucket(), random.choice(IDS), self.number()]
+            writes.duplicate_ids += [self.partition(), self.bucket(), random.choice(IDS), self.number(), None]
         writes.forgotten_duplicates = self.some(2, lambda: (self.partition(), self.bucket(), random.randint(0, 4)))
         writes.deleted_locks = self.some(4, self.entry)
         writes.lock_batches = dict(

@@ -59,7 +59,7 @@ class Model:
             self.states.pop(session, None)
             if state is not None:
                 self.states[session] = (state, updated_ms)
-        for row, bucket, message_id, accepted_ms in _rows(writes.duplicate_ids, 4):
+        for row, bucket, message_id, accepted_ms, _ in _rows(writes.duplicate_ids, 5):
             self.ids[row, bucket, message_id] = accepted_ms
         for row, bucket, most in writes.forgotten_duplicates:
             for key in sorted(key for key in self.ids if key[0] == row and key[1] < bucket)[:most]:

@@ -29,7 +29,7 @@ def remembered(*ids: tuple[int, bytes, int], partition: int = PARTITION) -> Writ
     """(bucket, id, accepted ms)."""
     writes = Writes()
     for row in ids:
-        writes.duplicate_ids += (partition, *row)
+        writes.duplicate_ids += (partition, *row, None)
     return writes
 
 
@@ -249,18 +249,34 @@ A, B, C = (bytes([number]) * 16 for number in (1, 2, 255))
 def test_an_id_is_found_in_its_bucket_and_later_ones_with_the_last_time(store: Store) -> None:
     store.commit(remembered((5, A, 100), (6, A, 200), (5, B, 300)))
     store.commit(remembered((9, C, 1), partition=PARTITION + 1))
-    assert store.find_duplicates(PARTITION, 5, [A, B, C]) == {A: 200, B: 300}
-    assert store.find_duplicates(PARTITION, 6, [A, B, A]) == {A: 200}
+    assert accepted_ms(store, 5, [A, B, C]) == {A: 200, B: 300}
+    assert accepted_ms(store, 6, [A, B, A]) == {A: 200}
     assert store.find_duplicates(PARTITION, 7, [A]) == {}
     store.commit(remembered((5, B, 400), (5, B, 350)))
-    assert store.find_duplicates(PARTITION, 0, [B]) == {B: 350}
+    assert accepted_ms(store, 0, [B]) == {B: 350}
+
+
+def accepted_ms(store: Store, first_bucket: int, ids: list[bytes]) -> dict[bytes, int]:
+    found = store.find_duplicates(PARTITION, first_bucket, ids)
+    assert {note for _, note in found.values()} <= {b""}
+    return {message_id: when_ms for message_id, (when_ms, _) in found.items()}
+
+
+def test_the_note_about_the_last_message_comes_with_an_id(store: Store) -> None:
+    writes = Writes()
+    for bucket, message_id, when_ms, note in ((5, A, 100, b"first"), (6, A, 200, b"second"), (6, B, 1, None)):
+        writes.duplicate_ids += (PARTITION, bucket, message_id, when_ms, note)
+    store.commit(writes)
+    assert store.find_duplicates(PARTITION, 5, [A, B]) == {A: (200, b"second"), B: (1, b"")}
+    store.commit(remembered((6, A, 300)))
+    assert store.find_duplicates(PARTITION, 5, [A]) == {A: (300, b"")}
 
 
 def test_more_ids_than_one_statement_takes(store: Store) -> None:
     ids = [number.to_bytes(16, "big") for number in range(1_500)]
     store.commit(remembered(*((number % 4, message_id, number) for number, message_id in enumerate(ids))))
     expected = {message_id: number for number, message_id in enumerate(ids)}
-    assert store.find_duplicates(PARTITION, 0, [*ids, b"\xff" * 16]) == expected
+    assert accepted_ms(store, 0, [*ids, b"\xff" * 16]) == expected
     scanned = []
     after = (-1, b"")
     while page := store.scan_duplicates(PARTITION, after, 400):
@@ -304,7 +320,7 @@ def everything(partition: int) -> Writes:
     writes = enqueue(Writes(), 1, session="s", due_ms=5, subqueue=subqueue)
     writes.counters[partition] = (2, 0, 5)
     writes.session_states[partition, "s"] = (b"state", 1)
-    writes.duplicate_ids += (partition, 1, A, 1)
+    writes.duplicate_ids += (partition, 1, A, 1, None)
     return writes
 
 

@@ -9,8 +9,8 @@ class DuplicateIds:
     """The message ids of all partitions of one store."""
 
     def __init__(self) -> None:
-        self._ids: dict[int, dict[int, dict[bytes, int]]] = {}
-        """Partition row -> bucket -> id -> accepted ms."""
+        self._ids: dict[int, dict[int, dict[bytes, tuple[int, bytes]]]] = {}
+        """Partition row -> bucket -> id -> accepted ms, note about the original."""
 
     def copy(self) -> Self:
         """Copy the containers; ids and times are immutable."""
@@ -21,9 +21,11 @@ class DuplicateIds:
         }
         return twin
 
-    def remember(self, partition_row: int, bucket: int, message_id: bytes, accepted_ms: int) -> None:
-        """Add an id, or update its time."""
-        self._ids.setdefault(partition_row, {}).setdefault(bucket, {})[message_id] = accepted_ms
+    def remember(
+        self, partition_row: int, bucket: int, message_id: bytes, accepted_ms: int, original: bytes | None
+    ) -> None:
+        """Add an id, or update its time and note."""
+        self._ids.setdefault(partition_row, {}).setdefault(bucket, {})[message_id] = (accepted_ms, original or b"")
 
     def forget(self, partition_row: int, bucket: int, most: int) -> None:
         """Remove the first ``most`` ids of buckets below ``bucket``, in order."""
@@ -40,15 +42,15 @@ class DuplicateIds:
         """Remove all ids of a partition."""
         self._ids.pop(partition_row, None)
 
-    def find(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
-        found: dict[bytes, int] = {}
+    def find(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
+        """Return which of ``ids`` are in ``first_bucket`` or later, with time and note of the last acceptance."""
+        found: dict[bytes, tuple[int, bytes]] = {}
         for bucket, remembered in self._ids.get(partition_row, {}).items():
             if bucket >= first_bucket:
                 for message_id in ids:
-                    accepted_ms = remembered.get(message_id)
-                    if accepted_ms is not None:
-                        found[message_id] = max(accepted_ms, found.get(message_id, accepted_ms))
+                    accepted = remembered.get(message_id)
+                    if accepted is not None:
+                        found[message_id] = max(accepted, found.get(message_id, accepted))
         return found
 
     def scan(self, partition_row: int, after: tuple[int, bytes], max_ids: int) -> list[tuple[int, bytes, int]]:
@@ -57,7 +59,7 @@ class DuplicateIds:
             (bucket, message_id, accepted_ms)
             for bucket, ids in sorted(self._ids.get(partition_row, {}).items())
             if bucket >= after[0]
-            for message_id, accepted_ms in sorted(ids.items())
+            for message_id, (accepted_ms, _) in sorted(ids.items())
             if (bucket, message_id) > after
         )
         return list(islice(behind, max(0, max_ids)))

@@ -247,7 +247,9 @@ class FaultyStore:
         """Load the state of a session; None if it has none."""
         return self._loading().load_session_state(partition_row, session)
 
-    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+    def find_duplicates(
+        self, partition_row: int, first_bucket: int, ids: Sequence[bytes]
+    ) -> dict[bytes, tuple[int, bytes]]:
         """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
         return self._loading().find_duplicates(partition_row, first_bucket, ids)
 

@@ -247,7 +247,9 @@ class MemoryStore:
             state, _ = self._tables().session_states.get((partition_row, session), (None, 0))
             return state
 
-    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+    def find_duplicates(
+        self, partition_row: int, first_bucket: int, ids: Sequence[bytes]
+    ) -> dict[bytes, tuple[int, bytes]]:
         """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
         with self._lock:
             return self._tables().duplicate_ids.find(partition_row, first_bucket, ids)

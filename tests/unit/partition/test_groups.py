@@ -46,8 +46,8 @@ class Fifo(OnePartition):
         granted = self.ask(c.ReceiveGroups(0, count, max_bytes, lock_ms))
         return [(granted.lock_id, entry.pos) for entry in granted.entries]
 
-    def complete(self, *handles: Handle, **more: bool) -> r.Settled:
-        settled: r.Settled = self.ask(c.Settle(0, ACTIVE, c.Outcome.COMPLETE, list(handles), **more))
+    def complete(self, *handles: Handle, explain: bool = False) -> r.Settled:
+        settled: r.Settled = self.ask(c.Settle(0, ACTIVE, c.Outcome.COMPLETE, list(handles), explain=explain))
         return settled
 
     def change(self, handle: Handle, lock_ms: int) -> list[int]:
@@ -405,3 +405,26 @@ def test_an_expired_handle_that_is_accepted_is_caught(monkeypatch: pytest.Monkey
     )
     with pytest.raises(AssertionError):
         test_histories_keep_what_sqs_promises()
+
+
+# Duplicates ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_duplicate_is_answered_with_its_original_also_after_a_restart_and_a_delete() -> None:
+    queue = Fifo(duplicate_window_ms=300_000)
+
+    def send(*named: tuple[str, bytes]) -> r.Accepted:
+        messages = [Message(pack(rest=b"x"), session_id="g", message_id=name, tag=tag) for name, tag in named]
+        accepted: r.Accepted = queue.ask(c.Enqueue(0, messages))
+        return accepted
+
+    first = send(("a", b"A" * 16), ("b", b"B" * 16), ("a", b"C" * 16))
+    assert first.known == {2: (first.first_sequence, b"A" * 16)}
+    queue.complete(*queue.receive())
+    assert send(("b", b"D" * 16), ("c", b"E" * 16)).known == {0: (first.first_sequence + 1, b"B" * 16)}
+    queue.crash()
+    assert send(("b", b"F" * 16)).known == {0: (first.first_sequence + 1, b"B" * 16)}
+    queue.ask(c.PurgeAll(0, ACTIVE))
+    assert send(("b", b"G" * 16)).known == {}
+    queue.advance(300_001)
+    assert send(("b", b"H" * 16)).known == {}

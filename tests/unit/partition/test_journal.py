@@ -117,4 +117,4 @@ def test_session_states_and_ids_of_a_partition_are_its_own() -> None:
     record(ROW, [SessionStateSet("s", b"one", 5), SessionStateSet("s", None, 6)], writes)
     record(ROW, [IdsRemembered(0, 7, [b"i" * 16])], writes)
     assert writes.session_states == {(ROW, "s"): (None, 6)}
-    assert writes.duplicate_ids == [ROW, 0, b"i" * 16, 7]
+    assert writes.duplicate_ids == [ROW, 0, b"i" * 16, 7, None]

@@ -11,7 +11,7 @@ for one id in ten, and detection costs a look-up in the store for those (docs/be
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
@@ -49,6 +49,16 @@ class Waiting(NamedTuple):
     ids: list[bytes | None]
 
 
+def note_of(sequence: int, tag: bytes) -> bytes:
+    """Return what is remembered of an accepted message, beside its id."""
+    return sequence.to_bytes(8, "big") + tag
+
+
+def original_of(note: bytes) -> tuple[int, bytes]:
+    """Return the sequence counter and the tag in a note."""
+    return int.from_bytes(note[:8], "big"), note[8:]
+
+
 class DuplicateIds:
     """The ids of one partition."""
 
@@ -68,6 +78,7 @@ class DuplicateIds:
         "is_known",
         "is_stale",
         "loading",
+        "originals",
         "scanning",
         "trim_ms",
         "waiting",
@@ -102,6 +113,8 @@ class DuplicateIds:
         self.waiting: deque[Waiting] = deque()
         """Commands in their order; the first perhaps waits for the store."""
         self.loading = False
+        self.originals: dict[bytes, bytes] = {}
+        """Notes about accepted messages that have a tag (`note_of`), of ids in memory."""
         self.answered: dict[bytes, int | None] = {}
         """What the store said of ids that commands wait for: when they were accepted."""
 
@@ -127,7 +140,7 @@ class DuplicateIds:
     @property
     def memory_bytes(self) -> int:
         """Of the filter and of the ids."""
-        return len(self._cells) + RECENT_BYTES * len(self._recent)
+        return len(self._cells) + RECENT_BYTES * (len(self._recent) + len(self.originals))
 
     def begin_scan(self, step: Step, most: int) -> None:
         """Have all ids in the store read, ``most`` at a time."""
@@ -194,7 +207,8 @@ class DuplicateIds:
             recent[item] = now_ms
             recent.move_to_end(item)
         while len(recent) > RECENT_MAX:
-            recent.popitem(last=False)
+            oldest, _ = recent.popitem(last=False)
+            self.originals.pop(oldest, None)
         self._mark(accepted, now_ms, now_ms)
         return duplicate, accepted
 
@@ -212,11 +226,27 @@ class DuplicateIds:
                     found.append(index)
         return found
 
+    def take_answers(self, ids: Iterable[bytes], found: Mapping[bytes, tuple[int, bytes]]) -> None:
+        """Take what the store knows of ids."""
+        for item in ids:
+            accepted_ms, note = found.get(item, (None, b""))
+            self.answered[item] = accepted_ms
+            if note:
+                self.originals[item] = note
+
+    def forget_answers(self) -> None:
+        """Forget what the store has said, once no command needs it."""
+        for item in self.answered:
+            if item not in self._recent:
+                self.originals.pop(item, None)
+        self.answered.clear()
+
     def forget_all(self, now_ms: int) -> None:
         """Forget every id; the store removes its own with those that are out of the window."""
         self._recent.clear()
         self._cells = bytearray(len(self._cells))
-        self.answered.clear()
+        self.forget_answers()
+        self.originals.clear()
         self._forgotten_to = max(now_ms, self._bucket) + 1
         self._bucket = self._forgotten_to
         if self._counts:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from partibus.message import Message
-from partibus.partition.core.duplicates import DuplicateIds, Waiting, id_of
+from partibus.partition.core.duplicates import DuplicateIds, Waiting, id_of, note_of, original_of
 from partibus.partition.core.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.core.forwarding import new_ones, take_transfers
 from partibus.partition.core.publish import publish, schedule, share_some
@@ -116,12 +116,13 @@ def store(
         messages, ids = sinks_of(state).new_rows(command, ids, step)
         known = messages.count(None)
     first = command.first_sequence
+    originals: dict[int, tuple[int, bytes]] = {}
     taken = first is not None
     if first is None:
         first = state.next_sequence
         state.next_sequence += len(messages)
     if state.duplicates is not None and ids is not None:
-        messages = _without_duplicates(state.duplicates, messages, ids, now_ms, step)
+        messages, originals = _without_duplicates(state.duplicates, messages, ids, first, now_ms, step)
     if state.options.topic:
         state.tally.received += len(messages)
         step.notes.append((SEND, SubqueueKind.ACTIVE, range(first, first + len(messages)), messages))
@@ -179,7 +180,7 @@ def store(
         state.arrive(SubqueueKind.ACTIVE, entries, total, step)
     elif not scheduled:
         step.events.append(NumbersTaken())
-    return Accepted(command.request, first, known)
+    return Accepted(command.request, first, known, originals)
 
 
 def _not_elsewhere(
@@ -274,7 +275,7 @@ def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | N
     if duplicates.loading:
         return None
     if not duplicates.waiting:
-        duplicates.answered.clear()
+        duplicates.forget_answers()
         return None
     if duplicates.unknown(duplicates.waiting[0].ids, now_ms):
         unknown: dict[bytes, None] = {}
@@ -288,11 +289,11 @@ def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | N
     return duplicates.waiting.popleft()
 
 
-def duplicates_found(state: PartitionState, load: DuplicateLoad, found: dict[bytes, int]) -> None:
+def duplicates_found(state: PartitionState, load: DuplicateLoad, found: dict[bytes, tuple[int, bytes]]) -> None:
     """The store has looked ids up."""
     duplicates = _duplicates(state)
     duplicates.loading = False
-    duplicates.answered.update((item, found.get(item)) for item in load.ids)
+    duplicates.take_answers(load.ids, found)
 
 
 def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]], now_ms: int, step: Step) -> None:
@@ -313,17 +314,36 @@ def _without_duplicates(
     duplicates: DuplicateIds,
     messages: Sequence[Message | None],
     ids: Iterator[bytes | None],
+    first: int,
     now_ms: int,
     step: Step,
-) -> Sequence[Message | None]:
-    """None in place of each message that was accepted before; the others are remembered."""
-    duplicate, accepted = duplicates.accept(islice(ids, len(messages)), now_ms)
+) -> tuple[Sequence[Message | None], dict[int, tuple[int, bytes]]]:
+    """Remember the ids of messages, numbered from ``first`` on.
+
+    Returns the messages with None in place of each that was accepted before, and the original of each of those that has
+    a tag.
+    """
+    wanted = list(islice(ids, len(messages)))
+    duplicate, accepted = duplicates.accept(wanted, now_ms)
+    notes: list[bytes | None] | None = None
+    if any(message is not None and message.tag for message in messages):
+        notes = []
+        for index, (message, item) in enumerate(zip(messages, wanted, strict=True)):
+            if message is not None and item is not None and not duplicate[index]:
+                notes.append(note_of(first + index, message.tag) if message.tag else None)
+                if message.tag:
+                    duplicates.originals[item] = note_of(first + index, message.tag)
     if accepted:
         bucket = duplicates.bucket_for(len(accepted), now_ms)
-        step.events.append(IdsRemembered(bucket, now_ms, accepted))
+        step.events.append(IdsRemembered(bucket, now_ms, accepted, notes))
     if len(accepted) == len(messages):  # the usual case
-        return messages
-    return [None if known else message for message, known in zip(messages, duplicate, strict=True)]
+        return messages, {}
+    originals = {
+        index: original_of(duplicates.originals[item])
+        for index, item in enumerate(wanted)
+        if duplicate[index] and item in duplicates.originals
+    }
+    return [None if known else message for message, known in zip(messages, duplicate, strict=True)], originals
 
 
 def _duplicates(state: PartitionState) -> DuplicateIds:

@@ -183,6 +183,8 @@ class IdsRemembered(Struct):
     bucket: int
     accepted_ms: int
     ids: list[bytes]
+    originals: list[bytes | None] | None = None
+    """Notes about their messages, in the order of the ids (`partition.core.duplicates.note_of`)."""
 
 
 class IdsForgotten(Struct):

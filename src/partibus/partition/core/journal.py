@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import repeat
 
 from partibus.partition.core.events import (
     Cleared,
@@ -129,8 +130,8 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
             writes.size_bytes += len(event.state or b"")
         case IdsRemembered():
             bucket, accepted_ms = event.bucket, event.accepted_ms
-            for message_id in event.ids:
-                writes.duplicate_ids += (partition_row, bucket, message_id, accepted_ms)
+            for message_id, original in zip(event.ids, event.originals or repeat(None), strict=False):
+                writes.duplicate_ids += (partition_row, bucket, message_id, accepted_ms, original)
         case IdsForgotten():
             writes.forgotten_duplicates.append((partition_row, event.bucket, event.most))
         case MarkRaised():

@@ -268,10 +268,10 @@ class Writes:
         """
         self.session_states: dict[tuple[int, str], tuple[bytes | None, int]] = {}
         """(partition row, session) -> (state, updated ms); None removes the row."""
-        self.duplicate_ids: list[int | bytes] = []
-        """Flat: partition row, bucket, id (16 bytes), accepted ms.
+        self.duplicate_ids: list[int | bytes | None] = []
+        """Flat: partition row, bucket, id (16 bytes), accepted ms, note about the original message or None.
 
-        An id that the bucket has already gets the new time.
+        An id that the bucket has already gets the new time and note.
         """
         self.forgotten_duplicates: list[tuple[int, int, int]] = []
         """(partition row, bucket, most): delete up to ``most`` ids of buckets below ``bucket``."""
@@ -332,7 +332,7 @@ class Writes:
 ENTRY_COLUMNS = 8
 BODY_COLUMNS = 2
 UPDATE_COLUMNS = 5
-DUPLICATE_COLUMNS = 4
+DUPLICATE_COLUMNS = 5
 DISPOSITION_COLUMNS = 6
 SINK_ID_COLUMNS = 4
 
@@ -510,8 +510,13 @@ class Store(Protocol):
         """Load the state of a session; None when it has none."""
         ...
 
-    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Find the ``ids`` in ``first_bucket`` or a later one, with the time in ms when each was last accepted."""
+    def find_duplicates(
+        self, partition_row: int, first_bucket: int, ids: Sequence[bytes]
+    ) -> dict[bytes, tuple[int, bytes]]:
+        """Find the ``ids`` in ``first_bucket`` or a later one.
+
+        With each the time in ms when it was last accepted, and the note about the original message; empty: none.
+        """
         ...
 
     def scan_duplicates(

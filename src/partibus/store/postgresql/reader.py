@@ -228,12 +228,13 @@ def session_state(connection: Connection, partition_row: int, session: str) -> b
 
 def find_duplicates(
     connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
-) -> dict[bytes, int]:
-    """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
+) -> dict[bytes, tuple[int, bytes]]:
+    """Return which of ``ids`` are in ``first_bucket`` or later (`partition.protocol.ports.Store.find_duplicates`)."""
     if not ids:
         return {}
     parameters = {"partition_row": partition_row, "first_bucket": first_bucket, "ids": list(ids)}
-    return dict(_rows(connection, statement("find_duplicates"), parameters))
+    rows = _rows(connection, statement("find_duplicates"), parameters)
+    return {message_id: (accepted_ms, original or b"") for message_id, accepted_ms, original in rows}
 
 
 def scan_duplicates(

@@ -158,9 +158,12 @@ def _states(writes: Writes) -> tuple[Bigints, bytes]:
 def _ids(flat: list[Any]) -> tuple[Bigints, bytes]:
     """Reduce ids to one row each, with the last time."""
     columns = [iter(flat)] * DUPLICATE_COLUMNS
-    last = {(row, bucket, message_id): when_ms for row, bucket, message_id, when_ms in zip(*columns, strict=True)}
+    last = {(row, bucket, item): (when_ms, note) for row, bucket, item, when_ms, note in zip(*columns, strict=True)}
     blob = _Blob()
-    rows = [(row, bucket, *blob.add(message_id), when_ms) for (row, bucket, message_id), when_ms in last.items()]
+    rows = [
+        (row, bucket, *blob.add(message_id), when_ms, *(blob.add(original) if original else (0, 0)))
+        for (row, bucket, message_id), (when_ms, original) in last.items()
+    ]
     return _flat(rows), blob.joined()
 
 

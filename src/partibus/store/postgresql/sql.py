@@ -3,7 +3,7 @@
 from functools import cache
 from importlib.resources import files
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 OLDEST_VERSION = 1
 """The first format that `creation.migrate` handles."""
 

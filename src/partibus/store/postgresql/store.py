@@ -319,7 +319,9 @@ class PostgreSQLStore:
             partition_row, None, lambda connection: reader.session_state(connection, partition_row, session)
         )
 
-    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+    def find_duplicates(
+        self, partition_row: int, first_bucket: int, ids: Sequence[bytes]
+    ) -> dict[bytes, tuple[int, bytes]]:
         """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
         return self._load(
             partition_row, {}, lambda connection: reader.find_duplicates(connection, partition_row, first_bucket, ids)

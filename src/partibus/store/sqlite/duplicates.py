@@ -9,13 +9,14 @@ from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 
 def find_duplicates(
     connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
-) -> dict[bytes, int]:
+) -> dict[bytes, tuple[int, bytes]]:
     """Return the ids that a bucket has (`partition.protocol.ports.Store.find_duplicates`)."""
-    found: dict[bytes, int] = {}
+    found: dict[bytes, tuple[int, bytes]] = {}
     for chunk in padded_keys(ids):
         form = in_list_form("find_duplicates", len(chunk))
         (listed,) = connection.execute(form, (partition_row, first_bucket, *chunk)).fetchone()
-        found.update((bytes.fromhex(message_id), accepted_ms) for message_id, accepted_ms in json.loads(listed))
+        for message_id, accepted_ms, original in json.loads(listed):
+            found[bytes.fromhex(message_id)] = (accepted_ms, bytes.fromhex(original))
     return found
 
 

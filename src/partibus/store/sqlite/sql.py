@@ -16,7 +16,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 OLDEST_VERSION = 1
 """The first format that `migration` handles."""
 

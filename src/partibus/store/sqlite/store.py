@@ -1,6 +1,6 @@
 """One SQLite file as a messaging store.
 
-Layout: ``ddl/0005.sql``, keys as in `partition.protocol.keys`. Beside ``store-00.db`` are SQLite's ``-wal`` and
+Layout: ``ddl/0006.sql``, keys as in `partition.protocol.keys`. Beside ``store-00.db`` are SQLite's ``-wal`` and
 ``-shm``, ``store-00.lock`` (`owner`) and ``store-00.ballast`` (`reserved_space`).
 
 Sync points: each commit syncs the write-ahead log before `commit` returns; a checkpoint syncs log and database. So a
@@ -261,7 +261,9 @@ class SQLiteStore:
         """Load the state of a session; None if it has none."""
         return self._load(partition_row, None, sessions.session_state, partition_row, session)
 
-    def find_duplicates(self, partition_row: int, first_bucket: int, ids: Sequence[bytes]) -> dict[bytes, int]:
+    def find_duplicates(
+        self, partition_row: int, first_bucket: int, ids: Sequence[bytes]
+    ) -> dict[bytes, tuple[int, bytes]]:
         """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
         return self._load(partition_row, {}, duplicates.find_duplicates, partition_row, first_bucket, ids)
 

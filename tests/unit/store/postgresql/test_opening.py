@@ -75,7 +75,7 @@ def test_a_newer_format_is_refused_and_left_as_it_was() -> None:
     address = new_address()
     open_store(address).close()
     sql(address, "UPDATE meta SET format_version = 99")
-    with pytest.raises(StoreError, match="has format version 99, this partibus knows 1 to 4; install a version"):
+    with pytest.raises(StoreError, match="has format version 99, this partibus knows 1 to 5; install a version"):
         open_store(address)
     assert sql(address, "SELECT epoch FROM owner") == ["1"]
 
@@ -104,18 +104,19 @@ def test_an_older_format_is_migrated_and_keeps_its_rows(monkeypatch: pytest.Monk
         "ORDER BY indexname"
     )
     assert sql(address, described) == sql(new, described)
-    assert sql(address, "SELECT format_version, pos, messages FROM meta, inbound_mark, retained") == ["4|9|1"]
+    found = sql(address, "SELECT format_version, pos, messages FROM meta, inbound_mark, retained")
+    assert found == [f"{store_sql.FORMAT_VERSION}|9|1"]
 
 
 def test_a_migration_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     address = new_address()
     open_store(address).close()
-    monkeypatch.setattr(creation, "FORMAT_VERSION", 6)
-    scripts = {4: "CREATE TABLE made ()", 5: "SELECT 1/0"}
+    monkeypatch.setattr(creation, "FORMAT_VERSION", 7)
+    scripts = {5: "CREATE TABLE made ()", 6: "SELECT 1/0"}
     monkeypatch.setattr(creation, "migration_script", scripts.__getitem__)
     with pytest.raises(StoreError, match="division by zero"):
         open_store(address)
-    assert sql(address, "SELECT format_version, to_regclass('made') FROM meta") == ["4|"]
+    assert sql(address, "SELECT format_version, to_regclass('made') FROM meta") == [f"{store_sql.FORMAT_VERSION}|"]
 
 
 def test_another_stores_place_and_another_clusters_store() -> None:

@@ -82,7 +82,7 @@ def test_default_settings_bound_memory_and_log() -> None:
 def test_the_log_is_copied_earlier_when_a_commit_has_sessions_ids_or_states() -> None:
     plain, other = enqueued(1, 2), enqueued(1, 2)
     other.entries[6] = "session"
-    other.duplicate_ids += [PARTITION, 1, b"x" * 16, 1]
+    other.duplicate_ids += [PARTITION, 1, b"x" * 16, 1, None]
     other.session_states[PARTITION, "session"] = (bytes(10_000), 1)
     assert estimate_appended_bytes(other) == estimate_appended_bytes(plain) + 10_000 + 2 * 2_048
 

@@ -32,7 +32,7 @@ def filled(rows: int) -> sqlite3.Connection:
         enqueue(writes, at + 4, due_ms=2_000 + number)
         enqueue(writes, at, subqueue=DEAD_LETTERS, sequence=at + 5)
         writes.session_states[PARTITION, f"{number:06}"] = (b"state", number)
-        writes.duplicate_ids += [PARTITION, number % 3, IDS[number], number]
+        writes.duplicate_ids += [PARTITION, number % 3, IDS[number], number, None]
         enqueue(writes, at + 1, subqueue=DEAD_LETTERS, sequence=at + 6)
         left = FINISHED + Disposition.COMPLETED
         writes.entry_updates += [entry_key(DEAD_LETTERS, at + 1), body_key(PARTITION, at + 6), left, 1, None]

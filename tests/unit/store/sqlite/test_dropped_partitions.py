@@ -57,7 +57,7 @@ def test_states_and_remembered_ids_of_a_dropped_partition_go_in_slices_too(tmp_p
     for partition in (PARTITION, PARTITION + 1):
         writes.session_states.update({(partition, f"{number}"): (large, 1) for number in range(4 * megabytes)})
         for number in range(MANY):
-            writes.duplicate_ids += (partition, number % 3, number.to_bytes(16, "big"), 1)
+            writes.duplicate_ids += (partition, number % 3, number.to_bytes(16, "big"), 1, None)
     store.commit(writes)
     store.commit(dropping(PARTITION))
     assert store.load_session_state(PARTITION, "1") is None

@@ -189,9 +189,9 @@ def test_the_copy_is_the_old_store_and_can_be_put_back(tmp_path: Path) -> None:
     path = tmp_path / "store-00.db"
     write_version_1(path)
     open_store(tmp_path).close()
-    kept = tmp_path / "store-00.before-format-5.copy"
+    kept = tmp_path / "store-00.before-format-6.copy"
     assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "store-00.ballast", "store-00.before-format-5.copy", "store-00.db", "store-00.lock",
+        "store-00.ballast", "store-00.before-format-6.copy", "store-00.db", "store-00.lock",
     ]  # fmt: skip
     assert version_of(kept) == 1
     path.unlink()
@@ -223,7 +223,7 @@ def test_a_copy_of_an_earlier_attempt_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "store-00.db"
     write_version_1(path)
     copy_path(path).write_bytes(b"older")
-    copy_path(path).with_name("store-00.before-format-5.copy.new").write_bytes(b"half")
+    copy_path(path).with_name("store-00.before-format-6.copy.new").write_bytes(b"half")
     store = open_store(tmp_path)
     assert_migrated(store)
     store.close()
@@ -237,7 +237,7 @@ def test_without_room_for_a_copy_nothing_changes_and_the_error_says_how_much_it_
     before = path.read_bytes()
     with pytest.raises(StoreError) as caught:
         SQLiteStore.open(path, store_id="store-00", owner=US, settings=SETTINGS, free=lambda _: 1 << 20)
-    for word in (str(path), "format version 1", "store-00.before-format-5.copy", "takes 2 MiB", "1 MiB", "start again"):
+    for word in (str(path), "format version 1", "store-00.before-format-6.copy", "takes 2 MiB", "1 MiB", "start again"):
         assert word in str(caught.value)
     assert caught.value.executed is False
     assert path.read_bytes() == before
@@ -269,7 +269,7 @@ def test_a_disk_that_fails_in_the_change_leaves_the_old_format(tmp_path: Path, m
 
 
 def assert_migration_fails(path: Path) -> None:
-    with pytest.raises(StoreError, match="migration from format version 1 to 5 failed") as caught:
+    with pytest.raises(StoreError, match="migration from format version 1 to 6 failed") as caught:
         open_store(path.parent)
     assert caught.value.executed is False
     assert str(path) in str(caught.value)
@@ -403,4 +403,4 @@ def test_a_process_killed_in_the_migration_leaves_one_format_or_the_other(tmp_pa
     store.close()
     assert version_of(path) == FORMAT_VERSION
     assert version_of(copy_path(path)) == 1
-    assert os.listdir(tmp_path).count("store-00.before-format-5.copy.new") == 0
+    assert os.listdir(tmp_path).count("store-00.before-format-6.copy.new") == 0

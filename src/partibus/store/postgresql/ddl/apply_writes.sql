@@ -100,10 +100,12 @@ BEGIN
     END IF;
 
     IF cardinality(ids) > 0 THEN
-        INSERT INTO duplicate_id (partition_row, bucket, id, accepted_ms)
-        SELECT ids[n], ids[n + 1], substring(id_data FROM ids[n + 2]::integer FOR ids[n + 3]::integer), ids[n + 4]
-        FROM generate_series(1, cardinality(ids), 5) AS n
-        ON CONFLICT (partition_row, bucket, id) DO UPDATE SET accepted_ms = excluded.accepted_ms;
+        INSERT INTO duplicate_id (partition_row, bucket, id, accepted_ms, original)
+        SELECT ids[n], ids[n + 1], substring(id_data FROM ids[n + 2]::integer FOR ids[n + 3]::integer), ids[n + 4],
+            CASE WHEN ids[n + 6] > 0 THEN substring(id_data FROM ids[n + 5]::integer FOR ids[n + 6]::integer) END
+        FROM generate_series(1, cardinality(ids), 7) AS n
+        ON CONFLICT (partition_row, bucket, id)
+            DO UPDATE SET accepted_ms = excluded.accepted_ms, original = excluded.original;
     END IF;
     IF cardinality(forgotten) > 0 THEN
         FOR at IN 1 .. cardinality(forgotten) BY 3 LOOP

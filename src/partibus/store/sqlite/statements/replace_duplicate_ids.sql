@@ -1,2 +1,2 @@
-REPLACE INTO duplicate_id (partition_row, bucket, id, accepted_ms)
-SELECT * FROM (VALUES (?, ?, ?, ?)) LIMIT ?
+REPLACE INTO duplicate_id (partition_row, bucket, id, accepted_ms, original)
+SELECT * FROM (VALUES (?, ?, ?, ?, ?)) LIMIT ?
