@@ -1,4 +1,4 @@
-"""`partibus partition`: inject faults into partitions and stores of a running broker."""
+"""`partibus partition`: show partitions, rebalance their load, and inject faults into them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +9,15 @@ from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json, print_table
 from partibus.cli.types import duration
 from partibus.client.fault_injections import FaultInjectionInfo, FaultInjections
+from partibus.client.partitions import Partitions
+from partibus.client.values import integer, maps
 
 Command = Callable[..., Any]
 
 
 @click.group()
 def partition() -> None:
-    """Inject faults into partitions and stores.
+    """Show partitions, rebalance their load, inject faults.
 
     A fault lasts until it is healed or the broker restarts. Stored messages are not touched. Needs the
     Manage right.
@@ -80,10 +82,19 @@ def heal(entity: str | None, partitions: tuple[int, ...], store: str | None, con
 
 
 @partition.command("list")
+@click.argument("entity", required=False)
 @CONNECTION
 @JSON
-def list_all(connection: str, as_json: bool) -> None:
-    """Show the injected faults."""
+def list_all(entity: str | None, connection: str, as_json: bool) -> None:
+    """Show the partitions of ENTITY, or the injected faults of all.
+
+    For an entity: its slots and load by partition, moves of slots in progress, and those that have finished. The
+    share is of the keyed messages that clients of the answering broker have sent of late.
+    """
+    if entity is not None:
+        with open_client(connection) as client:
+            _print_partitions(entity, Partitions(client).of(entity), as_json=as_json)
+        return
     with open_client(connection) as client:
         found = FaultInjections(client).all()
     if as_json:
@@ -94,6 +105,84 @@ def list_all(connection: str, as_json: bool) -> None:
     else:
         columns = ("store", "entity", "partition", "effect")
         print_table(columns, [list(_facts(one).values()) for one in found], numeric=columns[2:3])
+
+
+@partition.command()
+@click.argument("entity")
+@CONNECTION
+@JSON
+@click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
+@click.option(
+    "--any-order",
+    is_flag=True,
+    help="Of an entity without sessions: messages of a moved key may be received before earlier ones.",
+)
+def rebalance(entity: str, connection: str, as_json: bool, dry_run: bool, any_order: bool) -> None:
+    """Move hot slots of ENTITY from busy partitions to less busy ones.
+
+    Messages stay where they are, and sessions keep their order. The load is that of the keyed messages that clients
+    of the answering broker have sent of late.
+    """
+    with open_client(connection) as client:
+        plan = Partitions(client).rebalance(entity, dry_run=dry_run, any_order=any_order)
+    if as_json:
+        print_json(plan)
+        return
+    moves = maps(plan, "moves")
+    if not moves:
+        note(f"'{entity}': no move would make the load more even.")
+    else:
+        rows = [[one["source"], one["target"], _slot_count(one)] for one in moves]
+        print_table(("from", "to", "slots"), rows, numeric=("from", "to", "slots"))
+        before, after = (_shares(plan, name) for name in ("before", "after"))
+        verb = "would fall" if dry_run else "falls"
+        click.echo(f"The busiest partition's share {verb} from {max(before):.1%} to {max(after):.1%}.")
+    for slot in _numbers(plan, "hot-slots"):
+        note(f"Warning: slot {slot} alone has more than a partition's fair share. Use more distinct keys.")
+
+
+def _print_partitions(entity: str, found: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    columns = ("partition", "store", "slots", "share", "use", "messages", "bytes")
+    rows = [
+        [
+            one["partition"],
+            one["store"],
+            one["slots"],
+            f"{one['share']:.1%}",
+            f"{one['use']:.0%}",
+            one["messages"] if one["available"] else "away",
+            one["bytes"],
+        ]
+        for one in maps(found, "partitions")
+    ]
+    print_table(columns, rows, numeric=(columns[0], *columns[2:]))
+    for one in maps(found, "moves"):
+        note(f"Moving: {one['slots']} slots from {one['source']} to {one['target']}, {one['step']} ({one['why']}).")
+    for one in maps(found, "history")[-10:]:
+        taken_s = (integer(one, "ended-ms") - integer(one, "began-ms")) / 1000
+        note(f"Moved: {one['slots']} slots from {one['source']} to {one['target']} in {taken_s:g} s ({one['why']}).")
+    if found["hot-slot"] != -1:
+        note(f"Warning: slot {found['hot-slot']} of '{entity}' has most of its partition's load; a split won't help.")
+
+
+def _slot_count(move: dict[str, object]) -> int:
+    runs = move["runs"]
+    assert isinstance(runs, list), "a list of runs"
+    return sum(last - first + 1 for first, last in runs)
+
+
+def _shares(plan: dict[str, object], name: str) -> list[float]:
+    values = plan[name]
+    assert isinstance(values, list), "a share for each partition"
+    return [float(value) for value in values] or [0.0]
+
+
+def _numbers(plan: dict[str, object], name: str) -> list[int]:
+    values = plan[name]
+    return [int(value) for value in values] if isinstance(values, list) else []
 
 
 def _facts(one: FaultInjectionInfo) -> dict[str, object]:

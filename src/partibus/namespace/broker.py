@@ -12,6 +12,7 @@ from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.catalog_entities import EntityRecord
 from partibus.namespace.clients import Clients
 from partibus.namespace.dropping import drop
+from partibus.namespace.elastic import ElasticQueues
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.entity import Entity
 from partibus.namespace.in_use import EntitiesInUse, MakeHandle
@@ -105,11 +106,13 @@ class Broker:
             limits,
             self.requests,
             beside_others,
-            self._inject_fault,
+            self._made,
             lambda queue: self._follow_entity(queue.name),
         )
         self.movers = Movers(self.entity_of, self.change_slots, clock, call_later)
         """The moves of slots that this broker carries out."""
+        self.elastic = ElasticQueues(self.change_slots, clock, call_later)
+        """The elastic queues that this broker's clients use."""
         self.account = Account()
         """The namespace's use of this process."""
         self.clients = Clients(namespace.name, namespace.bounds)
@@ -359,6 +362,7 @@ class Broker:
         self.access.follow(queue.name, queue.policies)
         self._entities.follow(entity)
         self.movers.note(queue)
+        self.elastic.note(entity)
 
     def _let_go(self, queue: Queue) -> None:
         """The entity is deleted."""
@@ -375,6 +379,11 @@ class Broker:
             Place(self.qualified(entity.queue.name), names[placement.store_no] if names else "", partition)
             for placement, partition in zip(entity.queue.partitions, entity.route.partitions, strict=True)
         ]
+
+    def _made(self, entity: Entity) -> None:
+        """An entity is used for the first time."""
+        self._inject_fault(entity)
+        self.elastic.note(entity)
 
     def _inject_fault(self, entity: Entity) -> None:
         """It takes part in the losses on purpose that are going on."""

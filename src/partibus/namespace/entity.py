@@ -6,6 +6,7 @@ from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.queues import Queue
 from partibus.namespace.requests import RequestCounters
+from partibus.routing.elastic import Elastic
 from partibus.routing.entity import EntityRoute
 from partibus.tracing.tracer import Tracer
 
@@ -26,7 +27,7 @@ class EntityUser(Protocol):
 class Entity:
     """A queue, topic or subscription, and the way to its partitions."""
 
-    __slots__ = ("_users", "queue", "requests", "route", "tracer")
+    __slots__ = ("_users", "elastic", "hot_slot", "queue", "requests", "route", "tracer")
 
     def __init__(
         self, queue: Queue, route: EntityRoute, requests: RequestCounters, tracer: Tracer | None = None
@@ -38,6 +39,10 @@ class Entity:
         self.tracer = tracer
         """The tracer; None: traces are off."""
         self._users: set[EntityUser] = set()
+        self.elastic: Elastic | None = None
+        """The measurement and the budgets of an elastic queue's partitions."""
+        self.hot_slot: int | None = None
+        """A slot with most of a partition's load, which keeps an elastic queue from being split."""
 
     @property
     def away(self) -> list[int]:

@@ -124,6 +124,7 @@ class Movers:
             version,
             move.runs,
             move.until_ms,
+            queue.slots.first_sequence,
             has_sessions=queue.requires_session,
             call_later=self._call_later,
             on_given=lambda: self._change(queue, lambda old: old.slots.routed(version, len(old.placements))),

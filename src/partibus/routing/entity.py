@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from partibus.routing.elastic import SlotLoad
 from partibus.routing.front_end_cache import CallIdle, FrontEndCache
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.receive import DirectSource, OnFailed, OnGranted, Source
@@ -43,6 +44,10 @@ class EntityRoute:
         """Reads the entity's partitions from the catalog; replaced by the namespace."""
         self.sessions.catch_up = self.catch_up
         self.is_elastic = is_elastic
+        self.load = SlotLoad()
+        """The load of slots, as this broker's senders cause it."""
+        self.on_sent: Callable[[dict[int, int]], None] | None = None
+        """A function that gets the messages by partition of each run with keys, of an elastic queue."""
         self._lock_kept = lock_kept
         """Whether cached messages are locked, as in the service (row P14)."""
         self._call_idle = call_idle
@@ -51,6 +56,13 @@ class EntityRoute:
     def partition_of(self, key: str) -> int:
         """Return the id of the partition of a key: the only way from a key to a partition."""
         return self.slots.partition_of(key)
+
+    def note_sent(self, key: str | None, parts: dict[int, int]) -> None:
+        """Note a run of messages with keys: one of its keys, and messages by partition."""
+        if key is not None:
+            self.load.note(key, sum(parts.values()))
+        if self.on_sent is not None:
+            self.on_sent(parts)
 
     def catch_up(self) -> None:
         """Read the entity's partitions from the catalog: a partition has named one that is not known here."""

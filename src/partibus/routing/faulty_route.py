@@ -97,6 +97,11 @@ class FaultyRoute:
     # -- StoreAccess -------------------------------------------------------------------------------------------------
 
     @property
+    def beneath(self) -> object:
+        """The route that this one stands in."""
+        return self._store
+
+    @property
     def failure(self) -> str | None:
         """The reason why the partition is unavailable; None while it is available."""
         return self._why if self._effect.fails else self._store.failure

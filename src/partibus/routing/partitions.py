@@ -57,7 +57,9 @@ class PartitionHandle:
     @property
     def is_local(self) -> bool:
         """Whether this broker owns the partition's store, which is open."""
-        access = self._store.access if isinstance(self._store, StoreRoute) else self._store
+        access: object = getattr(self._store, "beneath", self._store)  # a faulty route stands in
+        if isinstance(access, StoreRoute):
+            access = access.access
         return isinstance(access, StoreRuntime) and access.failure is None
 
     @property

@@ -66,6 +66,7 @@ class SlotMover:
         version: int,
         runs: Sequence[Run],
         until_ms: int,
+        first_sequence: int,
         *,
         has_sessions: bool,
         call_later: CallLater,
@@ -74,6 +75,7 @@ class SlotMover:
     ) -> None:
         """Prepare a move.
 
+        ``first_sequence`` is above the counters of a removed partition that may have had the target's id.
         ``on_given`` is called when the source refuses messages of the slots: the catalog's map may name the target.
         ``on_finished`` is called when the source has nothing of them.
         """
@@ -84,6 +86,7 @@ class SlotMover:
         self._runs = list(runs)
         self._wanted = set(slots_in(runs))
         self._until_ms = until_ms
+        self._first_sequence = first_sequence
         self._has_sessions = has_sessions
         self._call_later = call_later
         self._on_given = on_given
@@ -129,7 +132,7 @@ class SlotMover:
             self._again()
             return
         self.step = "take"
-        first = reply.end_pos + SLACK
+        first = max(reply.end_pos + SLACK, self._first_sequence)
 
         def taken(reply: Any) -> None:
             if isinstance(reply, Done):

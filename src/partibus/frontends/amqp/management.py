@@ -19,6 +19,7 @@ from partibus.frontends.amqp.operations import (
     entities,
     fault_injection,
     namespaces,
+    partitions,
     peek,
     policies,
     ranges,
@@ -108,6 +109,8 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     fault_injection.SLOW: fault_injection.slow,
     fault_injection.HEAL: fault_injection.heal,
     fault_injection.LIST: fault_injection.list_all,
+    partitions.LIST: partitions.list_all,
+    partitions.REBALANCE: partitions.rebalance_entity,
 }
 """The operations on a namespace; each needs Manage."""
 

@@ -1,0 +1,150 @@
+"""Elastic queues: their partitions follow the load (ADR 0026).
+
+Each second every broker looks at the elastic queues that its clients use (`partibus.routing.elastic` decides), and
+begins moves. A partition without slots is removed when it is empty and no duplicates are looked up there.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from partibus.clock import Clock
+from partibus.errors import ArgumentError, InvalidOperation, OutcomeUnknown, QuotaExceeded, StoreUnavailable
+from partibus.namespace.catalog_entities import EntityRecord
+from partibus.namespace.entity import Entity
+from partibus.namespace.moving import ChangeSlots, plan
+from partibus.namespace.partition_moves import EntitySlots, even_counts, even_moves
+from partibus.routing.elastic import Action, Elastic, ElasticLimits, owners_used
+from partibus.routing.faulty_route import CallLater
+from partibus.routing.inspect import inspect_all
+
+LOOK_MS = 1_000.0
+
+
+class ElasticQueues:
+    """The elastic queues of a namespace that this broker's clients use."""
+
+    def __init__(
+        self,
+        change_slots: ChangeSlots,
+        clock: Clock,
+        call_later: CallLater | None,
+        limits: ElasticLimits | None = None,
+    ) -> None:
+        """Begin without queues; without ``call_later`` their partitions stay as they are."""
+        self._change_slots = change_slots
+        self._clock = clock
+        self._call_later = call_later
+        self.limits = limits or ElasticLimits()
+        self._entities: dict[int, Entity] = {}
+        self._is_waiting = False
+        self._inspected: set[int] = set()
+        """Ids of the entities whose last partition is being looked at."""
+
+    def note(self, entity: Entity) -> None:
+        """Look at an entity that is used for the first time, or has changed."""
+        queue, route = entity.queue, entity.route
+        if not queue.is_elastic:
+            self._entities.pop(queue.entity_id, None)
+            entity.elastic = route.on_sent = None
+            return
+        if entity.elastic is None:
+            elastic = entity.elastic = Elastic(route.load, self.limits)
+
+            def sent(parts: dict[int, int]) -> None:
+                now_ms = self._clock.now_ms()
+                for partition, messages in parts.items():
+                    elastic.note(partition, Action.SEND, messages, now_ms)
+
+            route.on_sent = sent
+        self._entities[queue.entity_id] = entity
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._is_waiting or self._call_later is None:
+            return
+        self._is_waiting = True
+
+        def look() -> None:
+            self._is_waiting = False
+            self.look()
+
+        self._call_later(LOOK_MS, look)
+
+    def look(self) -> None:
+        """Decide on all elastic queues in use."""
+        for entity_id, entity in list(self._entities.items()):
+            if entity.queue.deleted:
+                del self._entities[entity_id]
+            else:
+                self._look_at(entity)
+        if self._entities:
+            self._look_later()
+
+    def _look_at(self, entity: Entity) -> None:
+        queue, elastic = entity.queue, entity.elastic
+        assert elastic is not None, "noted"
+        slots = entity.route.slots
+        used = owners_used(slots)
+        now_ms = self._clock.now_ms()
+        if queue.slots.moves:
+            # Of partitions on their way there is no measure yet.
+            return
+        decision = elastic.decide(slots, used, queue.description.options.elastic_partitions, now_ms)
+        entity.hot_slot = None if decision is None else decision.hot_slot
+        if decision is not None and decision.partitions != used:
+            self._resize(entity, decision.partitions, decision.why)
+        elif len(queue.partitions) > used:
+            self._remove_last(entity)
+
+    def _resize(self, entity: Entity, partitions: int, why: str) -> None:
+        def change(old: EntityRecord) -> tuple[EntitySlots, int]:
+            if old.entity_id != entity.queue.entity_id or old.slots.version != entity.queue.slots.version:
+                return old.slots, len(old.placements)
+            return resized(old, partitions, self._clock.now_ms(), why)
+
+        self._try(entity, change)
+
+    def _remove_last(self, entity: Entity) -> None:
+        """Remove the last partition, which owns no slots, if nothing is left in it."""
+        queue = entity.queue
+        last = len(queue.partitions) - 1
+        now_ms = self._clock.now_ms()
+        if queue.entity_id in self._inspected or any(
+            past.until_ms > now_ms for past in queue.slots.history if last in (past.source, past.target)
+        ):
+            return
+        self._inspected.add(queue.entity_id)
+
+        def looked(found: list[Any]) -> None:
+            self._inspected.discard(queue.entity_id)
+            there = found[last] if len(found) > last else None
+            if there is None or any(info.messages for info in there.subqueues.values()) or there.cursors:
+                return
+
+            def change(old: EntityRecord) -> tuple[EntitySlots, int]:
+                if old.entity_id != queue.entity_id or old.slots.version != queue.slots.version:
+                    return old.slots, len(old.placements)
+                first = max(old.slots.first_sequence, there.end_pos)
+                return replace(old.slots, version=old.slots.version + 1, first_sequence=first), last
+
+            self._try(entity, change)
+
+        inspect_all(entity.route, looked, lambda _: self._inspected.discard(queue.entity_id))
+
+    def _try(self, entity: Entity, change: Callable[[EntityRecord], tuple[EntitySlots, int]]) -> None:
+        """Change an entity now, or decide again later."""
+        try:
+            self._change_slots(entity.queue.name, change)
+        except (InvalidOperation, ArgumentError, QuotaExceeded, StoreUnavailable, OutcomeUnknown):
+            return
+
+
+def resized(old: EntityRecord, partitions: int, now_ms: int, why: str) -> tuple[EntitySlots, int]:
+    """Plan the moves after which so many partitions share the slots evenly. Raises what `plan` raises."""
+    have = max(len(old.placements), partitions)
+    slots = old.slots.map(len(old.placements))
+    lately = old.slots.lately_at(now_ms)
+    fixed = old.slots.unsettled() | lately.keys()
+    return plan(old, even_moves(slots, even_counts(have, partitions), fixed), have, now_ms, why)

@@ -1,0 +1,71 @@
+"""What an operator sees of an entity's partitions: slots, load, messages, moves."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from partibus.namespace.broker import Broker
+from partibus.namespace.entity import Entity
+from partibus.namespace.partition_moves import Move, PastMove
+from partibus.routing.inspect import Inspection, inspect_each
+
+
+class PartitionLine(NamedTuple):
+    """One partition."""
+
+    partition: int
+    store: str
+    slots: int
+    share: float
+    """The share of the keyed messages that this broker's clients have sent of late."""
+    use: float
+    """The use of its capacity, of an elastic queue: 1 is all."""
+    messages: int
+    size_bytes: int
+    is_available: bool
+
+
+class PartitionReport(NamedTuple):
+    """All partitions of an entity."""
+
+    entity: str
+    version: int
+    partitions: Sequence[PartitionLine]
+    moves: Sequence[tuple[Move, str | None]]
+    """Moves in progress, with the mover's step if it is here."""
+    history: Sequence[PastMove]
+    hot_slot: int | None
+
+
+def report(broker: Broker, entity: Entity, on_report: Callable[[PartitionReport], None]) -> None:
+    """Collect the report; the callback runs once."""
+    queue, route = entity.queue, entity.route
+
+    def inspected(inspection: Inspection) -> None:
+        slots = route.slots
+        counts = slots.counts()
+        shares = [0.0] * len(counts)
+        for slot, load in route.load.by_slot.items():
+            shares[slots.owner(slot)] += load
+        total = sum(shares) or 1.0
+        uses = {} if entity.elastic is None else entity.elastic.use_of(broker.clock.now_ms())
+        lines = []
+        for place in broker.places_of(entity):
+            number = place.partition.partition_id
+            found = inspection.found.get(number)
+            infos = [] if found is None else list(found.subqueues.values())
+            lines.append(
+                PartitionLine(
+                    number,
+                    place.store,
+                    counts[number] if number < len(counts) else 0,
+                    shares[number] / total if number < len(shares) else 0.0,
+                    uses.get(number, 0.0),
+                    sum(info.messages for info in infos),
+                    sum(info.size_bytes for info in infos),
+                    found is not None,
+                )
+            )
+        moves = [(move, broker.movers.step_of(queue, move.version)) for move in queue.slots.moves]
+        on_report(PartitionReport(queue.name, queue.slots.version, lines, moves, queue.slots.history, entity.hot_slot))
+
+    inspect_each(route, inspected)
