@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -86,7 +86,7 @@ class Inner(asyncio.Protocol):
 class Pair:
     """A client, and the server under test."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *offered: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *offered: str, headers: Sequence[tuple[str, str]] = ()) -> None:
         self.loop = loop
         self.wire = Wire()
         self.inner = Inner()
@@ -97,7 +97,10 @@ class Pair:
         )
         self.socket = self._run(lambda: Websocket(self.inner, FRAME_MAX, 60.0))
         self.socket.connection_made(self.wire)
-        self.client.send_request(self.client.connect())
+        request = self.client.connect()
+        for name, value in headers:
+            request.headers[name] = value
+        self.client.send_request(request)
         self.pass_on()
 
     def _run(self, make: Callable[[], Websocket]) -> Websocket:
@@ -189,6 +192,18 @@ def test_sub_protocol_is_the_service_s_or_the_standard_s(
 def test_client_that_speaks_something_else_is_refused_and_nobody_hears_of_it(loop: asyncio.AbstractEventLoop) -> None:
     pair = Pair(loop, "mqtt")
     assert pair.client.handshake_exc is not None
+    assert pair.wire.closed
+    pair.socket.connection_lost(None)
+    assert pair.inner.said == []
+
+
+@pytest.mark.parametrize("name", ["Origin", "Host"])
+def test_a_header_that_decides_comes_once(loop: asyncio.AbstractEventLoop, name: str) -> None:
+    """The library raises an error for the second one."""
+    headers = [("Origin", "http://localhost")] * (name == "Origin") + [(name, "http://evil.example")]
+    pair = Pair(loop, "AMQPWSB10", headers=headers)
+    assert pair.client.handshake_exc is not None
+    assert "400" in str(pair.client.handshake_exc)
     assert pair.wire.closed
     pair.socket.connection_lost(None)
     assert pair.inner.said == []

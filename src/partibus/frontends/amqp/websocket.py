@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, cast
 
+from websockets.datastructures import MultipleValuesError
 from websockets.exceptions import NegotiationError
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -219,13 +220,18 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
 
     def _answer(self, request: Request) -> None:
         """Answer the client's handshake."""
-        refusal = self._origins.refusal(request.headers.get("Origin"), request.headers.get("Host"))
+        try:
+            origin, host = request.headers.get("Origin"), request.headers.get("Host")
+        except MultipleValuesError as error:
+            self._framing.send_response(self._framing.reject(400, f"The header {error} came more than once.\n"))
+            return
+        refusal = self._origins.refusal(origin, host)
         if refusal is not None:
             self._framing.send_response(self._framing.reject(403, f"{refusal}\n"))
             return
         self._framing.send_response(self._framing.accept(request))
         if self._framing.state is State.OPEN:
-            self._host = request.headers.get("Host")
+            self._host = host
             self._send()
             self._open = True
             self._inner.connection_made(self)
