@@ -49,14 +49,14 @@ class ClusterAdmin:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = ManualClock(NOW_MS)
-        self.members: list[SupervisedBroker] = []
+        self.members: list[Member] = []
 
-    def join(self) -> SupervisedBroker:
+    def join(self) -> Member:
         """One more, which reads the catalog now."""
-        self.members.append(SupervisedBroker(self))
+        self.members.append(Member(self))
         return self.members[-1]
 
-    def announce(self, source: SupervisedBroker, change: Change, followed: Callable[[], None]) -> None:
+    def announce(self, source: Member, change: Change, followed: Callable[[], None]) -> None:
         for member in self.members:
             if member is not source:
                 member.heard.append(change)
@@ -80,7 +80,7 @@ class ClusterAdmin:
             member.waiting.clear()
 
 
-class SupervisedBroker:
+class Member:
     """One broker."""
 
     def __init__(self, whole: ClusterAdmin) -> None:
