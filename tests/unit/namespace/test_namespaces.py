@@ -14,7 +14,7 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.sas import make_token
 from partibus.namespace.tiers import Tier
-from tests.unit.namespace.servers import NOW_MS, ClusterAdmin, SupervisedBroker
+from tests.unit.namespace.servers import NOW_MS, ClusterAdmin, Member
 
 STANDARD = NamespaceOptions()
 LATER_S = NOW_MS // 1000 + 60
@@ -29,12 +29,12 @@ def whole(tmp_path: Path) -> Iterator[ClusterAdmin]:
 
 
 @pytest.fixture
-def member(whole: ClusterAdmin) -> SupervisedBroker:
+def member(whole: ClusterAdmin) -> Member:
     return whole.join()
 
 
 @pytest.fixture
-def namespaces(member: SupervisedBroker) -> Namespaces:
+def namespaces(member: Member) -> Namespaces:
     return member.namespaces
 
 
@@ -121,7 +121,7 @@ class TestApart:
             with pytest.raises(ArgumentError, match="a queue or topic of this namespace"):
                 create("other", {name: "sb://bravo-1.localhost/target"})
 
-    def test_a_partition_that_is_woken_wakes_no_other_namespace(self, member: SupervisedBroker) -> None:
+    def test_a_partition_that_is_woken_wakes_no_other_namespace(self, member: Member) -> None:
         acme = member.namespaces.create("acme-1", STANDARD)
         member.namespaces.default.create_queue("q", {})
         queue = acme.create_queue("q", {}).queue
@@ -241,7 +241,7 @@ class TestDeleting:
         assert second.store.dropped == [], "one sees to it"
         assert first.catalog.dropped_partitions() == []
 
-    def test_rows_of_subscriptions_go_before_their_topics(self, member: SupervisedBroker, whole: ClusterAdmin) -> None:
+    def test_rows_of_subscriptions_go_before_their_topics(self, member: Member, whole: ClusterAdmin) -> None:
         acme = member.namespaces.create("acme-1", STANDARD)
         topic = acme.create_topic("t", {}).queue
         subscription = acme.create_subscription("t", "s", {}).queue
@@ -275,7 +275,7 @@ class TestDeleting:
         assert acme.access.renewed(grant) is None
         assert namespaces.of_host("acme-1.localhost") is namespaces.default
 
-    def test_many_entities_are_few_statements(self, member: SupervisedBroker) -> None:
+    def test_many_entities_are_few_statements(self, member: Member) -> None:
         acme = member.namespaces.create("acme-1", replace(STANDARD, limits={"entities": 10_000}))
         with member.catalog.together():
             for number in range(300):
