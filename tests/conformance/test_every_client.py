@@ -45,7 +45,7 @@ def test_message_arrives_as_it_was_sent_and_is_gone_once_completed(
     assert messages_in(queue) == 0
 
 
-@pytest.mark.row("C6", "P15")
+@pytest.mark.row("C6")
 def test_receive_and_delete_leaves_nothing_behind(client: Client, queue: str, messages_in: CountMessages) -> None:
     client.send(queue, *(Outgoing(b"%d" % i, partition_key="one") for i in range(3)))
     assert [m.body for m in receive_all(client, queue, 3, delete=True)] == [b"0", b"1", b"2"]

@@ -57,7 +57,7 @@ def bodies(messages: list[Received]) -> list[bytes]:
     return [message.body for message in messages]
 
 
-@pytest.mark.row("C38", "P15")
+@pytest.mark.row("C38")
 @EACH
 def test_each_subscription_gets_what_its_rules_select(
     broker: BrokerProcess, sdk: ServiceBusClient, topic: str, messages_in: CountMessages
