@@ -23,6 +23,7 @@ from partibus.namespace.entities import (
 )
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.properties import (
+    ELASTIC_PARTITIONS,
     EXPRESS_BOUND,
     FORWARD_DEAD_LETTERED_TO,
     FORWARD_TO,
@@ -93,10 +94,16 @@ LABELS: Final[Mapping[str, Label]] = {
         f"From {EXPRESS_BOUND_MIN_MS} to {EXPRESS_BOUND_MAX_MS:,}: what is older survives.",
         Feature.EXPRESS,
     ),
+    ELASTIC_PARTITIONS: Label(
+        "Elastic partitions",
+        "The most partitions of a queue with sessions, whose number follows the load. 0: the number stays.",
+        Feature.SESSIONS,
+    ),
     _MESSAGE_SIZE: Label("Maximum size of a message, in KB"),
     "Status": Label("Status"),
     "DeadLetteringOnMessageExpiration": Label("Dead-letter what expires"),
     "DeadLetteringOnFilterEvaluationExceptions": Label("Dead-letter what a filter fails on"),
+    "SupportOrdering": Label("Support ordering", "Changes nothing: the messages of one partition are in order."),
     "EnableBatchedOperations": Label("Batched store access", "Writes may wait a moment to share a commit."),
     "AutoDeleteOnIdle": Label("Delete when idle for", "Empty: never."),
     REDELIVERY_DELAY: Label("Delay after an abandon", "Twice as long after each further one. 0 s: none."),
