@@ -1,9 +1,11 @@
-"""What an exclusive cursor passes is completed (D14): a sweep over the store, since memory does not know what waits in
-a sub-queue that is read alone.
+"""Completion of the messages that an exclusive cursor passes (D14).
 
-From the cursor's position up to the new one everything active goes: it was readable when the lease was granted, or came
-later, and what was away meanwhile has got a place at the end. The cursor moves with each slice, so a sweep that is cut
-short by a crash or by the end of the lease has done some of it, and asking again does the rest.
+It is a range scan over the store, because memory does not know the entries of a sub-queue with an exclusive reader.
+
+Every active entry from the cursor's position up to the new one is completed: it was readable when the lease was
+granted, or came later, and entries that were away meanwhile have got a place at the end. The cursor moves with each
+slice. So a scan that is cut short by a crash or by the end of the lease has done a part of it, and a repeated command
+does the rest.
 """
 
 from partibus.partition.core.cursor_answers import find, moved, opened, why_lost
@@ -28,13 +30,13 @@ def consumed(
     now_ms: int,
     step: Step,
 ) -> bool:
-    """The rows came; True when the sweep has come to its end."""
+    """Complete the entries of a slice; return True when the scan has ended."""
     command = range_scan.command
     cursor = find(subqueue, command.name)
     if cursor is None or not cursor.until_ms or cursor.epoch != command.epoch:
         step.replies.append(CursorLost(command.request, why_lost(cursor, command.name, command.epoch)))
         return True
-    # First the cursor, or what it completes would be kept for it.
+    # The cursor moves first, or the completed entries would be kept for it.
     reached = rows[-1][0].pos + 1 if rows else range_scan.to_pos
     if command.only:
         chosen = set(command.only)
@@ -59,7 +61,7 @@ def consumed(
 
 
 def from_here(subqueue: Subqueue, range_scan: Consume) -> None:
-    """Begin where the cursor is now: those before may have moved it."""
+    """Begin at the cursor's present position: earlier scans may have moved it."""
     cursor = find(subqueue, range_scan.command.name)
     if cursor is not None and not range_scan.command.only:
         range_scan.from_pos = cursor.position

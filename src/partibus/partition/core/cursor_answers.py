@@ -1,4 +1,4 @@
-"""Where cursors stand, for who asks (D14)."""
+"""Replies about the positions and holders of cursors (D14)."""
 
 from partibus.partition.core.cursors import Cursor, Cursors
 from partibus.partition.core.events import CursorSet
@@ -11,17 +11,17 @@ from partibus.partition.protocol.replies import CursorHeld, CursorInfo, CursorOp
 
 
 def find(subqueue: Subqueue, name: str) -> Cursor | None:
-    """The cursor of that name."""
+    """Return the cursor of that name."""
     return None if subqueue.cursors is None else subqueue.cursors.by_name.get(name)
 
 
 def end_of(state: PartitionState, subqueue: Subqueue) -> int:
-    """Above every position that entries have got so far; those to come get this one or a higher one."""
+    """Return the end of a sub-queue: later entries get this position or a higher one."""
     return state.next_sequence if subqueue.kind == SubqueueKind.ACTIVE else state.end_number
 
 
 def moved(subqueue: Subqueue, cursor: Cursor, now_ms: int, step: Step) -> None:
-    """A position of it has risen."""
+    """Note that a position of a cursor has risen."""
     cursor.moved_ms = now_ms
     cursors_of(subqueue).refresh()
     step.events.append(CursorSet(subqueue.kind, cursor))
@@ -30,7 +30,7 @@ def moved(subqueue: Subqueue, cursor: Cursor, now_ms: int, step: Step) -> None:
 def opened(
     state: PartitionState, request: int, subqueue: Subqueue, cursor: Cursor, *, made: bool = False
 ) -> CursorOpened:
-    """Where it stands."""
+    """Return the reply with a cursor's positions."""
     return CursorOpened(
         request,
         cursor.epoch if cursor.until_ms else 0,
@@ -57,14 +57,14 @@ def cursor_infos(state: PartitionState) -> list[CursorInfo]:
 
 
 def held_by(cursors: Cursors, request: int) -> CursorHeld:
-    """Who reads the sub-queue alone, or has stopped it for that."""
+    """Return the refusal that names the exclusive reader, or the cursor that paused the sub-queue to become one."""
     if cursors.exclusive is not None:
         return CursorHeld(request, cursors.exclusive.name, cursors.exclusive.until_ms)
     return CursorHeld(request, cursors.paused_by, cursors.paused_until_ms, paused=True)
 
 
 def why_lost(cursor: Cursor | None, name: str, epoch: int) -> str:
-    """For who asked something of a cursor that is not his, with what he can do."""
+    """Return why a reader does not hold a cursor, with the next step."""
     if cursor is None:
         return f"there is no cursor {name!r}: open it first"
     if not cursor.until_ms:

@@ -1,4 +1,4 @@
-"""Cursors are opened, advanced and closed, and read what they stand before (D14)."""
+"""The commands that open, advance and close cursors, and read ranges for them (D14)."""
 
 from partibus.partition.core.cursor_answers import end_of, find, held_by, moved, opened, why_lost
 from partibus.partition.core.cursors import CURSORS_MAX, Cursor, Cursors
@@ -59,7 +59,7 @@ def open_cursor(state: PartitionState, command: OpenCursor, now_ms: int, step: S
 
 
 def advance_cursor(state: PartitionState, command: AdvanceCursor, now_ms: int, step: Step) -> None:
-    """Raise its positions. What an exclusive one passes is completed first."""
+    """Raise a cursor's positions. An exclusive cursor completes the passed entries first."""
     subqueue = state.subqueues[command.kind]
     cursor = find(subqueue, command.name)
     if cursor is None or not _may(cursor, command.epoch):
@@ -109,7 +109,7 @@ def close_cursor(state: PartitionState, command: CloseCursor, now_ms: int, step:
 
 
 def read_range(state: PartitionState, command: ReadRange, now_ms: int, step: Step) -> None:
-    """The store has it. What comes while it is read is above its end."""
+    """Ask the store for a range. Entries that arrive during the read are above its end."""
     subqueue = state.subqueues[command.kind]
     if command.cursor is not None and find(subqueue, command.cursor) is None:
         step.replies.append(CursorLost(command.request, why_lost(None, command.cursor, 0)))
@@ -165,12 +165,12 @@ def _make(state: PartitionState, subqueue: Subqueue, command: OpenCursor, now_ms
 
 
 def _follow(state: PartitionState, cursor: Cursor, command: OpenCursor) -> None:
-    """What its reader may ask for anew each time."""
+    """Apply the options that a reader may change each time it opens its cursor."""
     cursor.bound_bytes = command.bound_bytes
     if command.dispositions and cursor.disposition_position < 0:
         cursor.disposition_position = state.next_number
 
 
 def _may(cursor: Cursor, epoch: int) -> bool:
-    """A lease can't be passed by, nor used after its end."""
+    """Tell whether an epoch gives access: it must be that of the current lease."""
     return epoch == cursor.epoch if cursor.until_ms else not epoch

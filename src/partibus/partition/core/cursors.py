@@ -1,14 +1,15 @@
-"""The named readers of one sub-queue in memory, and what is kept for them (D14).
+"""The cursors of one sub-queue in memory, and the bounds of the entries kept for them (D14).
 
 ```text
  positions   0 ........... keep_from ................................. end
-              what leaves    what leaves stays readable as a *finished*
-              is deleted     entry, until the lowest cursor has passed it
+              a leaving      a leaving entry stays readable as a *finished*
+              entry is       entry, until the lowest cursor has passed it
+              deleted
 ```
 
-``cleared_to`` is the janitor's: below it no finished entry is left, but for the range that is being read for it. Only
-a sub-queue that has a cursor, or finished entries of one, has this object at all: everywhere else a message that leaves
-pays for one comparison.
+``cleared_to`` is the janitor's: below it no finished entry is left, except in the range that is being read for it. Only
+a sub-queue that has a cursor, or finished entries of one, has this object: elsewhere a message that leaves costs one
+comparison.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,9 @@ from partibus.partition.protocol.ports import CursorRow, SubqueueCounts
 NOWHERE = 1 << 62
 """Above every position and number."""
 CURSORS_MAX = 100
-"""Of a sub-queue: readers have names that last. A cursor takes memory wherever its partition is in use, and each one
-that moves has all of them looked at."""
+"""The most cursors of a sub-queue. Each takes memory wherever its partition is in use, and each move of one looks at
+all.
+"""
 
 
 class Cursor:
@@ -66,7 +68,7 @@ class Cursor:
 
 
 class Cursors:
-    """Those of one sub-queue."""
+    """The cursors of one sub-queue."""
 
     __slots__ = (
         "bound_bytes",
@@ -90,31 +92,32 @@ class Cursors:
         self.exclusive: Cursor | None = None
         """The one whose lease holds."""
         self.paused_until_ms = 0
-        """Until then nobody is handed a message, since somebody wants to read exclusively; 0: no pause."""
+        """The time until which receivers get no message, because a cursor wants to read exclusively; 0: no pause."""
         self.paused_by = ""
-        """Who that is."""
+        """The name of that cursor."""
         self.retained = retained.messages if retained else 0
         """Finished entries that are there."""
         self.retained_bytes = retained.size_bytes if retained else 0
         self.keep_from = NOWHERE
-        """What leaves its place from here on stays readable."""
+        """The position from which on entries that leave stay readable."""
         self.dispositions_from = NOWHERE
-        """Lines of the log of fates are kept from this number on; nobody reads it: none is written."""
+        """The number from which on lines of the log of dispositions are kept; without a reader, no line is written."""
         self.bound_bytes = 0
-        """What finished entries may take up."""
+        """The most bytes of finished entries."""
         self.passed_to = 0
-        """Below, an entry that becomes active again would be unread for ever by a cursor that completes what it passes:
-        it gets a new place at the end."""
+        """The position below which a cursor that completes would never read an entry that becomes active again. Such an
+        entry gets a new place at the end.
+        """
         self.cleared_to = 0
         self.dispositions_forgotten_to = 0
         """No line of the log below this number is left, as far as is known."""
         self.clearing = False
         """Rows are being read for the janitor."""
         self.unbegun = True
-        """The janitor has not looked yet: what an owner before has left undone."""
+        """Whether the janitor has yet to look for work that an earlier owner left."""
 
     def refresh(self) -> None:
-        """A cursor came, moved or went."""
+        """Recompute the bounds after a cursor was opened, moved or closed."""
         keep_from = dispositions_from = NOWHERE
         bound_bytes = passed_to = 0
         for cursor in self.by_name.values():
@@ -140,7 +143,7 @@ class Cursors:
         return not (self.by_name or self.retained or self.clearing or self.paused_until_ms or self.unbegun)
 
     def next_deadline_ms(self) -> int | None:
-        """When a lease or pause ends, or the janitor is to begin."""
+        """Return when a lease or pause ends, or the janitor is to begin."""
         if self.unbegun:
             return 0
         if self.exclusive is not None:
@@ -149,7 +152,7 @@ class Cursors:
 
 
 def restored_cursors(rows: Sequence[CursorRow], retained: Mapping[int, SubqueueCounts]) -> dict[int, Cursors]:
-    """By kind of sub-queue: what a snapshot has of them."""
+    """Return the cursors of a snapshot, by kind of sub-queue."""
     found = {kind_of(subqueue): Cursors(counts) for subqueue, counts in retained.items() if counts.messages}
     for row in rows:
         kind = kind_of(row.subqueue)

@@ -26,8 +26,11 @@ def dead_letter(
     step: Step,
     to_kind: SubqueueKind = SubqueueKind.DEAD_LETTER,
 ) -> None:
-    """Move entries, setting application properties; their bodies are there. They keep their sequence number and get a
-    new position. A message that is dead-lettered already goes to the end, with the new reason."""
+    """Move entries, whose bodies are loaded, to the dead-letter sub-queue, and set application properties.
+
+    They keep their sequence number and get a new position. A message that is a dead letter already goes to the end,
+    with the new reason.
+    """
     if not entries:
         return
     state.leave(kind, entries)
@@ -76,13 +79,15 @@ def counts_deliveries(kind: int) -> bool:
 
 
 def exceeds_max_deliveries(state: PartitionState, kind: int, entry: Entry) -> bool:
-    """Delivered as often as the entity allows. Nothing is ever used up in a dead-letter sub-queue."""
+    """Tell whether an entry was delivered as often as the entity allows. A dead-letter sub-queue has no such bound."""
     return kind == SubqueueKind.ACTIVE and entry.delivery_count >= state.options.max_delivery_count
 
 
 def is_deferred_too_often(state: PartitionState, kind: int, entry: Entry) -> bool:
-    """Whether a deferred entry has more deliveries than the entity allows. The deferral itself counts, so an entry at
-    the bound can still be received once by its number."""
+    """Tell whether a deferred entry has more deliveries than the entity allows.
+
+    The deferral itself counts, so an entry at the bound can still be received once by its number.
+    """
     return kind == SubqueueKind.ACTIVE and entry.delivery_count > state.options.max_delivery_count
 
 
@@ -94,7 +99,7 @@ def dead_letter_exceeded(state: PartitionState, kind: int, entries: list[Entry],
 
 
 def dead_letter_pending(state: PartitionState, kind: int, step: Step) -> None:
-    """Move what is to go and has its body; the machine has the other bodies read."""
+    """Move pending dead letters whose bodies are loaded; the machine loads the other bodies."""
     subqueue = state.subqueues[kind]
     pending_dead_letters = subqueue.pending_dead_letters
     whole = [entry for entry in pending_dead_letters.values() if entry.data is not None]
@@ -127,5 +132,5 @@ def expire(state: PartitionState, kind: int, entries: list[Entry], step: Step) -
 
 
 def with_reason(reason: str, description: str) -> dict[str, object]:
-    """The application properties that say why a message is a dead letter."""
+    """Return the application properties that give the reason of a dead letter."""
     return {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}

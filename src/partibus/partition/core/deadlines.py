@@ -10,9 +10,12 @@ _STALE_MIN = 64
 
 
 class DeadlineHeap:
-    """One deadline for each key, the earliest first. A row of the heap whose key has gone, or has another deadline
-    since, is stale. When more than half of the rows are stale the heap is rebuilt, so that one late deadline at its
-    head does not keep what has ended behind it: constant time per change, amortised."""
+    """One deadline for each key, the earliest first.
+
+    A row of the heap is stale if its key was removed or has got another deadline since. When more than half of the rows
+    are stale the heap is rebuilt, so that one late deadline at its head does not keep ended ones behind it. A change
+    takes constant time, amortised.
+    """
 
     __slots__ = ("_deadlines", "_heap")
 
@@ -35,7 +38,7 @@ class DeadlineHeap:
             heapify(heap)
 
     def of(self, key: int) -> int | None:
-        """The deadline of a key; None when it has none."""
+        """Return the deadline of a key; None when it has none."""
         return self._deadlines.get(key)
 
     def discard(self, key: int) -> None:
@@ -43,7 +46,7 @@ class DeadlineHeap:
         self._deadlines.pop(key, None)
 
     def earliest_ms(self) -> int | None:
-        """The earliest deadline; None when there is none."""
+        """Return the earliest deadline; None when there is none."""
         heap, deadlines = self._heap, self._deadlines
         while heap:
             deadline_ms, key = heap[0]
@@ -79,7 +82,7 @@ class Deadlines:
         self._armed_ms = 0
 
     def add(self, deadline_ms: int, row: int, now_ms: int) -> None:
-        """A partition has an earlier deadline than before."""
+        """Note that a partition has an earlier deadline than before."""
         self._heap.set(row, deadline_ms)
         self.arm(now_ms)
 
@@ -88,15 +91,17 @@ class Deadlines:
         self._heap.discard(row)
 
     def due(self, now_ms: int) -> list[tuple[int, int]]:
-        """Take what has come: (deadline, row), earliest first. The timer is off until `arm`: its delay was reckoned
-        before the clock may have been moved."""
+        """Remove and return the deadlines that have passed as (deadline, row), earliest first.
+
+        The timer is off until `arm`: its delay was computed before the clock may have been moved.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         return self._heap.take_due(now_ms)
 
     def is_due(self, now_ms: int) -> bool:
-        """The earliest deadline has come."""
+        """Tell whether the earliest deadline has passed."""
         earliest_ms = self._heap.earliest_ms()
         return earliest_ms is not None and earliest_ms <= now_ms
 

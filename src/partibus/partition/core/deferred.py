@@ -1,7 +1,7 @@
-"""Deferred messages come back to whoever asks for them by their sequence numbers.
+"""Deferred messages, which receivers ask for by sequence number.
 
-They are in the store only. From the moment somebody asks until the message is settled, or its lock has ended, its
-number is *claimed*, so that nobody else gets it and no row that was read meanwhile is taken for the truth.
+They are in the store only. From the first request until the message is settled, or its lock has ended, its number is
+*claimed*. So no other receiver gets it, and a row that was read meanwhile is not taken for the current one.
 """
 
 from partibus.partition.core.cursor_answers import held_by
@@ -35,7 +35,7 @@ def receive_deferred(state: PartitionState, command: ReceiveDeferred, now_ms: in
 def deferred_loaded(
     state: PartitionState, command: ReceiveDeferred, rows: list[EntryRow], now_ms: int, step: Step
 ) -> None:
-    """Lock or remove what was asked for, if all of it is there."""
+    """Lock or remove the requested messages, if all of them exist."""
     subqueue = state.subqueues[command.kind]
     if state.closed >> command.kind & 1:  # since it was asked for
         subqueue.claimed.difference_update(command.sequences)
@@ -75,5 +75,5 @@ def deferred_loaded(
 
 
 def _ready_list(state: PartitionState, command: ReceiveDeferred, now_ms: int) -> ReadyList | None:
-    """Where the lock is kept; None when the session is not held under that lock."""
+    """Return the ready list of the lock; None when the session is not held under that lock id."""
     return state.ready_list_under(command.kind, command.session, now_ms)

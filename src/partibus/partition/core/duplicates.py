@@ -1,13 +1,13 @@
 """Duplicate detection: which message ids were accepted inside of the window (rows K7-K9).
 
-Every accepted id goes to the store, in buckets of an eighth of the window or 32,768 ids, so that what is out of it can
-be removed by range and the ids of a commit fall on few pages. Memory has the latest ids, and a filter over all of them
-that says "surely not" for nearly every new id: one byte per cell, two cells per id, each with the eighth of a window in
-which it was used last. So the filter forgets by itself, and it grows by repeating itself, without knowing the ids. Only
-when it says "perhaps" the store is asked, for a batch of ids at a time; commands behind keep their order.
+Every accepted id goes to the store, in buckets of an eighth of the window or 32,768 ids. So expired ids can be removed
+by range, and the ids of a commit fall on few pages. Memory has the latest ids, and a filter over all of them that says
+"surely not" for nearly every new id. The filter has one byte per cell and two cells per id; a cell holds the eighth of
+a window in which it was used last. So the filter forgets by itself, and it grows by repeating itself, without knowing
+the ids. Only when it says "perhaps" is the store asked, for a batch of ids at a time; later commands keep their order.
 
-The filter's size is bounded. Past some 3 million ids in the window of one partition it says "perhaps" more often than
-for one id in ten, and detection costs a look-up in the store for those (docs/benchmarks.md).
+The filter's size is bounded. Past some 3 million ids in the window of one partition it says "perhaps" for more than one
+id in ten, and detection costs a look-up in the store for those (docs/benchmarks.md).
 """
 
 from collections import OrderedDict, deque
@@ -28,14 +28,16 @@ BUCKET_IDS = 1 << 15
 RECENT_MAX = 1 << 15
 """Ids in memory: some 6 MB."""
 RECENT_BYTES = 190
-"""Of one: its bytes, the time, its place in the dictionary and in the list behind that."""
+"""The memory of one id: its bytes, the time, its place in the dictionary and in the list behind that."""
 CELLS_MIN = 1 << 16
 CELLS_MAX = 1 << 24
 CELLS_PER_ID = 16
 GROWTH = 4
-"""What is in the filter stays in every copy of it until it is out of the window, so few large steps beat many small."""
+"""The growth factor of the filter. Old cells stay in every copy until they leave the window, so few large steps are
+better than many small ones.
+"""
 GENERATIONS = 251
-"""Eighths of a window are numbered modulo this, and one is added: 0 is a cell that nobody used."""
+"""Eighths of a window are numbered modulo this, plus one: 0 is an unused cell."""
 TRIM_IDS = 2_000
 TRIM_PAUSE_MS = 20
 
@@ -100,7 +102,7 @@ class DuplicateIds:
         self._to_trim = 0
         """Ids in the store whose bucket is out of the window."""
         self.trim_ms: int | None = None
-        """When the first bucket is out of the window."""
+        """When the first bucket leaves the window."""
         self._longest_ms = 0
         """The longest time between the begin of a bucket and an id in it. A bucket may be older than the window of now:
         only a scan knows."""
@@ -116,7 +118,7 @@ class DuplicateIds:
         self.originals: dict[bytes, bytes] = {}
         """Notes about accepted messages that have a tag (`note_of`), of ids in memory."""
         self.answered: dict[bytes, int | None] = {}
-        """What the store said of ids that commands wait for: when they were accepted."""
+        """The store's answers about ids that commands wait for: when they were accepted."""
 
     def _follow(self, window_ms: int) -> None:
         self._window_ms = window_ms
@@ -124,8 +126,10 @@ class DuplicateIds:
         self._longest_ms = max(self._longest_ms, self._generation_ms)
 
     def change_window(self, window_ms: int) -> None:
-        """Empty the filter after an update of the entity: its cells count eighths of another window. A scan of all ids
-        fills it again; one that is under way begins anew."""
+        """Empty the filter after an update of the entity: its cells count eighths of another window.
+
+        A scan of all ids fills it again; a running scan begins anew.
+        """
         if window_ms != self._window_ms:
             self._follow(window_ms)
             self._cells = bytearray(len(self._cells))
@@ -139,7 +143,7 @@ class DuplicateIds:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the filter and of the ids."""
+        """The memory of the filter and of the ids."""
         return len(self._cells) + RECENT_BYTES * (len(self._recent) + len(self.originals))
 
     def begin_scan(self, step: Step, most: int) -> None:
@@ -165,7 +169,7 @@ class DuplicateIds:
         )
 
     def unknown(self, ids: Iterable[bytes | None], now_ms: int) -> list[bytes]:
-        """Those of which only the store can say whether they were accepted."""
+        """Return the ids of which only the store can tell whether they were accepted."""
         recent, answered = self._recent, self.answered
         new = [item for item in ids if item is not None and item not in recent and item not in answered]
         if not self.is_known:
@@ -187,7 +191,7 @@ class DuplicateIds:
         return found
 
     def accept(self, ids: Iterable[bytes | None], now_ms: int) -> tuple[list[bool], list[bytes]]:
-        """Take ids of which everything is known: for each whether it is a duplicate, and those that are new."""
+        """Accept ids that are all decided: return for each whether it is a duplicate, and the new ones."""
         recent, answered = self._recent, self.answered
         after_ms = now_ms - self._window_ms
         duplicate: list[bool] = []
@@ -242,7 +246,7 @@ class DuplicateIds:
         self.answered.clear()
 
     def forget_all(self, now_ms: int) -> None:
-        """Forget every id; the store removes its own with those that are out of the window."""
+        """Forget every id; the store removes its own when they leave the window."""
         self._recent.clear()
         self._cells = bytearray(len(self._cells))
         self.forget_answers()
@@ -253,7 +257,7 @@ class DuplicateIds:
             self.trim_ms = now_ms
 
     def bucket_for(self, count: int, now_ms: int) -> int:
-        """The bucket in which ``count`` ids are stored now: when it was begun, in ms."""
+        """Return the bucket in which ``count`` ids are stored now, as its start in ms."""
         bucket = self._bucket
         if now_ms - bucket >= self._generation_ms or self._counts.get(bucket, 0) >= BUCKET_IDS:
             bucket = self._bucket = max(now_ms, bucket + 1)
@@ -300,7 +304,7 @@ class DuplicateIds:
                     cells[cell] = generation
 
     def _grow(self) -> None:
-        """More cells: an id's cell is where it was, or behind it by a multiple of what the number of cells was."""
+        """Enlarge the filter. An id's cell stays, or moves behind by a multiple of the old number of cells."""
         self._cells = self._cells * min(GROWTH, CELLS_MAX // len(self._cells))
         self._mask = len(self._cells) - 1
 
@@ -310,11 +314,11 @@ class DuplicateIds:
     # -- removing what is out of the window --------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """When `trim` has something to do."""
+        """Return when `trim` has work."""
         return None if self.scanning else self.trim_ms
 
     def trim(self, now_ms: int, step: Step, scan_ids: int) -> None:
-        """Have some of the ids removed that are out of the window. What the store has is read before, if need be."""
+        """Have some of the expired ids removed, after a scan of the store's ids if necessary."""
         if self.trim_ms is None or now_ms < self.trim_ms or self.scanning:
             return
         if not self.is_known:
@@ -336,7 +340,7 @@ class DuplicateIds:
 
 
 def id_of(message: Message) -> bytes | None:
-    """What makes two messages duplicates: the id, and the key beside it. None for a message without an id."""
+    """Return the identity of a message for duplicate detection: its id with its key. None without an id."""
     if message.message_id is None:
         return None
     key = message.session_id if message.session_id is not None else message.partition_key

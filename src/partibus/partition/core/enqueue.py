@@ -27,8 +27,10 @@ LOOKED_UP_MAX = 8_192
 def enqueue(
     state: PartitionState, command: Enqueue, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
 ) -> None:
-    """Store the messages, now or, of a sink, when it is known which of them are stored already. ``ids``: theirs, on an
-    entity with duplicate detection."""
+    """Store messages, now or, for a sink, when it is known which of them are stored already.
+
+    ``ids``: their ids, on an entity with duplicate detection.
+    """
     if command.sink is not None and not sinks_of(state).lets_pass(command):
         _stand_in_line(state, command, now_ms, step)
         return
@@ -98,8 +100,10 @@ def take_numbers(state: PartitionState, command: TakeNumbers, now_ms: int, step:
 def store(
     state: PartitionState, command: Enqueue, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
 ) -> Accepted:
-    """Give the messages their sequence counters and put them at the end of the active sub-queue; those that are not
-    due yet wait in the store. With ``step.at_once`` the store hears of them later."""
+    """Give messages their sequence counters, and append them to the active sub-queue.
+
+    Messages that are not due yet wait in the store. With ``step.at_once`` the store gets their rows later.
+    """
     if command.via:
         if ids is not None:
             next(islice(ids, len(command.messages) - 1, None), None)
@@ -186,8 +190,10 @@ def store(
 def _not_elsewhere(
     state: PartitionState, command: Enqueue, ids: Iterator[bytes | None] | None, step: Step
 ) -> tuple[Sequence[Message | None], Iterator[bytes | None] | None]:
-    """Return the messages with None in place of those that a former owner of their slots knows, or that were forwarded
-    here before; with them ``ids``."""
+    """Return the messages with None in place of known ones, and their ``ids``.
+
+    Known are those that a former owner of their slots knows, or that were forwarded here before.
+    """
     known = set(command.screened or ())
     if command.origin is not None and state.slots is not None:
         known.update(state.slots.forwarded_before(command, state.inbound_marks, step))
@@ -202,14 +208,14 @@ def _not_elsewhere(
 
 
 def sinks_of(state: PartitionState) -> Sinks:
-    """Those of the partition, made when the first is used."""
+    """Return the sinks of the partition, made at their first use."""
     if state.sinks is None:
         state.sinks = Sinks({})
     return state.sinks
 
 
 def commit_sink(state: PartitionState, command: CommitSink, now_ms: int, step: Step) -> None:
-    """A sink has committed a batch."""
+    """Commit a batch of a sink."""
     sinks_of(state).commit(command, step)
     step.replies.append(Done(command.request))
 
@@ -217,7 +223,7 @@ def commit_sink(state: PartitionState, command: CommitSink, now_ms: int, step: S
 def sink_ids_found(
     state: PartitionState, load: SinkLoad, stored: set[bytes], count: int | None, now_ms: int, step: Step
 ) -> None:
-    """The store has looked ids up."""
+    """Take the store's answer about ids of a sink."""
     sinks_of(state).found(load, stored, count)
     _advance(state, now_ms, step)
 
@@ -290,7 +296,7 @@ def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | N
 
 
 def duplicates_found(state: PartitionState, load: DuplicateLoad, found: dict[bytes, tuple[int, bytes]]) -> None:
-    """The store has looked ids up."""
+    """Take the store's answer about ids of duplicate detection."""
     duplicates = _duplicates(state)
     duplicates.loading = False
     duplicates.take_answers(load.ids, found)

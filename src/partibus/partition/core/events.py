@@ -1,7 +1,7 @@
-"""What happened to entries, in the past tense: the record of a step that `journal` turns into rows.
+"""Changes to entries, in the past tense: the record of a step that `journal` turns into rows.
 
-Memory has already changed when an event is seen; a store that fails before the rows are durable makes the partition
-forget its memory and load again (D11). There is no replay: the store holds the image, not the history.
+Memory has already changed when an event is seen. A store that fails before the rows are durable makes the partition
+drop its memory and load again (D11). There is no replay: the store holds the image, not the history.
 """
 
 from msgspec import Struct
@@ -22,12 +22,12 @@ class Enqueued(Struct):
 
 
 class Written(Struct):
-    """Express messages are no longer in memory only (D18). Nobody waits for it."""
+    """Express messages were written to the store (D18). No reply waits for it."""
 
     entries: list[Entry]
-    """Of the active sub-queue, as they are now."""
+    """Entries of the active sub-queue, as they are now."""
     locks: list[tuple[int, list[tuple[int, list[int]]]]]
-    """Lock ids that the store does not know, and what is locked under each: as `LockChanged.parts`."""
+    """Lock ids that the store does not know, and the entries locked under each, as in `LockChanged.parts`."""
 
 
 class Published(Struct):
@@ -36,11 +36,11 @@ class Published(Struct):
     bodies: list[int | bytes]
     """Flat: body key, stored form."""
     are_new: bool = True
-    """False: they take the place of what was stored before, so they are not refused for lack of room."""
+    """Whether the entries are new; False: they replace stored ones, and are not refused for lack of room."""
 
 
 class Locked(Struct):
-    """One delivery batch went out under one lock. Written lazily: nobody waits for it (D12)."""
+    """One delivery batch was granted under one lock. Written lazily: no reply waits for it (D12)."""
 
     kind: int
     lock_id: int
@@ -49,7 +49,7 @@ class Locked(Struct):
 
 
 class Removed(Struct):
-    """Entries are gone: completed, received-and-deleted, expired."""
+    """Entries were completed, received-and-deleted, or have expired."""
 
     kind: int
     entries: list[Entry]
@@ -82,14 +82,14 @@ class RetainedCounted(Struct):
 
 
 class CursorSet(Struct):
-    """A cursor is what it is now."""
+    """The state of a cursor has changed."""
 
     kind: int
     cursor: Cursor
 
 
 class CursorDropped(Struct):
-    """A cursor is gone."""
+    """A cursor was removed."""
 
     kind: int
     name: str
@@ -111,7 +111,7 @@ class DispositionsForgotten(Struct):
 
 
 class Updated(Struct):
-    """State, delivery count, due time or body of entries are what they are now."""
+    """The state, delivery count, due time or body of entries has changed."""
 
     kind: int
     entries: list[Entry]
@@ -133,7 +133,7 @@ class LockChanged(Struct):
 
 
 class Unlocked(Struct):
-    """Nothing of a delivery batch is locked any more."""
+    """The last lock of a delivery batch has ended."""
 
     kind: int
     lock_id: int
@@ -150,7 +150,7 @@ class Moved(Struct):
 
 
 class NumbersTaken(Struct):
-    """Sequence counters were given to somebody without an entry: the counter is to be durable all the same."""
+    """Sequence counters were given out without an entry: the counter must be durable all the same."""
 
 
 class SessionStateSet(Struct):
@@ -162,7 +162,7 @@ class SessionStateSet(Struct):
 
 
 class SessionLocked(Struct):
-    """Somebody holds a session, where several brokers share the stores (D21). Of a renewal somebody waits for that."""
+    """A session was locked, where several brokers share the stores (D21). The reply to a renewal waits for it."""
 
     session: str
     lock_id: int
@@ -172,7 +172,7 @@ class SessionLocked(Struct):
 
 
 class SessionUnlocked(Struct):
-    """Nobody holds a session any more whose lock was stored."""
+    """A session whose lock was stored has no holder."""
 
     session: str
 
@@ -202,7 +202,7 @@ class MarkRaised(Struct):
 
 
 class SinkIdsKept(Struct):
-    """Rows of a sink are stored, or were: their ids are kept, as those of this batch (row D5)."""
+    """Rows of a sink are stored now, or were before: their ids are kept as those of this batch (row D5)."""
 
     sink: int
     batch: int

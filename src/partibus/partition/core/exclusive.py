@@ -1,18 +1,18 @@
-"""A cursor reads a sub-queue alone (D14): nobody else is handed a message while its lease holds.
+"""The exclusive lease of a cursor: other receivers get no message while it holds (D14).
 
 ```text
- open ── something is locked ──▶ paused: nothing more is handed out, asks again ──┐
-   │                                                                              │
-   ├── nothing is locked, or locks are revoked ◀──────────────────────────────────┘
+ open ── an entry is locked ──▶ paused: no more grants, the reader asks again ──┐
+   │                                                                            │
+   ├── no entry is locked, or locks are revoked ◀───────────────────────────────┘
    ▼
  exclusive ── lease over, or closed ──▶ open for receivers again: the window is read anew
 ```
 
-The store is the truth about a sub-queue that is read alone: at the grant everything that memory holds of it is
-forgotten, and what arrives is not kept. So what the reader has passed is found by going over the store (`consuming`).
+The store is the truth about a sub-queue with an exclusive reader: the grant drops all of its entries from memory, and
+arrivals are not kept there. So the entries that the reader has passed are found by a scan of the store (`consuming`).
 
-What was away when the reader passed its place must not be completed unread: an entry that becomes active again behind
-a cursor that completes, or while one reads, gets a new place at the end, as scheduled ones do.
+An entry that was away when the reader passed its place must not be completed unread. So an entry that becomes active
+again behind a cursor that completes, or during a lease, gets a new place at the end, as scheduled ones do.
 """
 
 from partibus.partition.core.cursor_answers import held_by
@@ -31,8 +31,9 @@ from partibus.partition.protocol.ports import EntryState
 from partibus.partition.protocol.replies import CursorBusy, ReceiveRefused
 
 PAUSE_MS = 10_000
-"""Nothing is handed out for so long after somebody asked to read alone: who waits asks again every second or so, and a
-reader that has gone stops the receivers for no longer."""
+"""The length of a pause for a reader that wants the lease. It asks again every second or so. A reader that has ended
+stops the receivers for no longer than this.
+"""
 
 
 def is_going_on(subqueue: Subqueue) -> bool:
@@ -41,8 +42,11 @@ def is_going_on(subqueue: Subqueue) -> bool:
 
 
 def locked(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
-    """How much is in somebody's hands, and until when: messages under lock or on their way to another entity, sessions,
-    and messages that are to be dead-lettered once their bodies are there (until 0: soon)."""
+    """Return how many entries are held, and until when (0: soon).
+
+    Held are messages under lock or on their way to another entity, sessions, and pending dead letters without their
+    bodies.
+    """
     batches = [*subqueue.locks, *(batch for batch in subqueue.reservations if batch.until_ms == NEVER)]
     count = sum(len(batch.entries) for batch in batches) + len(subqueue.pending_dead_letters)
     untils = [until for batch in batches for until, _ in batch.parts() if until != NEVER]
@@ -54,7 +58,7 @@ def locked(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
 
 
 def pause(state: PartitionState, subqueue: Subqueue, command: c.OpenCursor, now_ms: int, step: Step) -> None:
-    """Hand out nothing for a while, so that locks come to an end; the answer says what there is."""
+    """Grant nothing for a while, so that locks come to an end; the reply counts those that remain."""
     if subqueue.cursors is None:
         subqueue.cursors = Cursors()
     subqueue.cursors.paused_until_ms = now_ms + PAUSE_MS
@@ -71,7 +75,7 @@ def pause(state: PartitionState, subqueue: Subqueue, command: c.OpenCursor, now_
 
 
 def take(state: PartitionState, subqueue: Subqueue, cursor: Cursor, until_ms: int, now_ms: int, step: Step) -> None:
-    """The sub-queue is the cursor's until then. Locks that there are end, uncounted."""
+    """Give the sub-queue to a cursor until then. Existing locks end, uncounted."""
     cursors = subqueue.cursors
     assert cursors is not None, "it has the cursor"
     cursors.exclusive = cursor
@@ -98,7 +102,7 @@ def take(state: PartitionState, subqueue: Subqueue, cursor: Cursor, until_ms: in
 
 
 def let_go(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
-    """The lease is over: receivers may come."""
+    """End the lease: receivers are granted messages again."""
     cursors = subqueue.cursors
     assert cursors is not None, "one has a lease"
     cursor = cursors.exclusive
@@ -126,8 +130,10 @@ def end_leases(state: PartitionState, now_ms: int, step: Step) -> None:
 
 
 def refuses(state: PartitionState, command: Input, step: Step) -> bool:
-    """While a sub-queue is closed: answer a command that asks for its messages. While it is only paused, receivers may
-    wait."""
+    """Answer a command that asks for messages of a closed sub-queue; return whether it was answered.
+
+    While the sub-queue is only paused, receivers may wait.
+    """
     match command:
         case c.Receive() | c.ReceiveDeferred() | c.Purge():
             kind = command.kind

@@ -1,10 +1,10 @@
 """Express messages: in memory only, until they are consumed or old (D18, ADR 0016).
 
-A partition of an express entity acknowledges a message when it has taken it. The message is *unwritten* then: memory is
-all that has it. It is written when it is nearly as old as the entity's loss bound; a receiver that is done with it
-before that spares the store everything. `partition.core.write_behind` keeps the store from hearing of it so long.
+A partition of an express entity acknowledges a message when it has taken it. The message is *unwritten* then: it is in
+memory only. It is written when it is nearly as old as the entity's loss bound. A receiver that completes it before that
+spares the store all work. `partition.core.write_behind` delays the rows.
 
-What is counted as not older than the bound is as old as the broker knows, by the time at which it was taken.
+The age of a message counts from the time at which the broker took it.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ have their turn after what else has come, so that a burst of sends does not hold
 
 
 class Room:
-    """What all stores of a broker may have unwritten, together."""
+    """The bound of the unwritten messages of all stores of a broker."""
 
     __slots__ = ("bytes_max", "size_bytes")
 
@@ -34,7 +34,7 @@ class Room:
 
 
 class Pool:
-    """What all partitions of one store have unwritten."""
+    """The unwritten messages of all partitions of one store."""
 
     __slots__ = ("_room", "_writing", "messages", "size_bytes")
 
@@ -57,7 +57,7 @@ class Pool:
         self._room.size_bytes += size_bytes
 
     def writing(self, commit: int, oldest_ms: int) -> None:
-        """A commit writes what was unwritten."""
+        """Note that a commit writes unwritten messages."""
         self._writing[commit] = min(oldest_ms, self._writing.get(commit, oldest_ms))
 
     def written(self, commit: int) -> None:
@@ -66,18 +66,21 @@ class Pool:
             self._writing = {number: ms for number, ms in self._writing.items() if number > commit}
 
     def lags(self, now_ms: int, bound_ms: int) -> bool:
-        """The store is slower than a loss bound: what it was given in time is older and not durable yet."""
+        """Tell whether the store is slower than a loss bound.
+
+        Rows given to it in time are then older than the bound and not durable yet.
+        """
         return bool(self._writing) and now_ms - min(self._writing.values()) > bound_ms
 
     def clear(self) -> None:
-        """Memory is gone."""
+        """Forget all messages: memory was dropped."""
         self._room.size_bytes -= self.size_bytes
         self.messages = self.size_bytes = 0
         self._writing.clear()
 
 
 class Express:
-    """What one partition has unwritten, and which numbers it may give."""
+    """The unwritten messages of one partition, and the numbers that it may give."""
 
     __slots__ = (
         "_first_due_ms",
@@ -99,18 +102,18 @@ class Express:
     def __init__(self, pool: Pool, bound_ms: int, stored_to: int) -> None:
         self._pool = pool
         self.stored_to = stored_to
-        """What lies above this position and waits is unwritten."""
+        """The position above which waiting entries are unwritten."""
         self.bound_ms = bound_ms
         """A message that is older is durable, as long as the store keeps up."""
         self.unwritten: dict[int, Entry] = {}
-        """Entries of the active sub-queue by position, in order of it; the same objects as in its lanes."""
+        """Unwritten entries of the active sub-queue by position, ascending; the same objects as in its ready lists."""
         self.size_bytes = 0
         self.locks: set[int] = set()
         """Lock ids of delivery batches of which the store knows nothing: of unwritten messages only."""
         self.write_ms: int | None = None
         """Not before then something is old; None: nothing is unwritten."""
         self.written_ms: int | None = None
-        """When the oldest was taken of what the last step wrote behind."""
+        """When the oldest message was taken of those that the last step wrote behind."""
         self.came = 0
         """Entries in this step."""
         self._first_due_ms = NEVER
@@ -134,7 +137,7 @@ class Express:
         self._look_at(now_ms + self._write_age_ms if due_ms is None else min(due_ms, now_ms + self._write_age_ms))
 
     def let_go(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Entries are gone, or about to be written; those of them that were unwritten."""
+        """Forget entries that were removed, or are about to be written; return those that were unwritten."""
         unwritten = self.unwritten
         found = [entry for entry in entries if unwritten.pop(entry.pos, None) is not None]
         if found:
@@ -164,14 +167,17 @@ class Express:
         return found
 
     def resized(self, entry: Entry, by: int) -> None:
-        """An entry has got another body."""
+        """Note that an entry has got another body."""
         if self.unwritten.get(entry.pos) is entry:
             self.size_bytes += by
             self._pool.count(0, by)
 
     def take_old(self, now_ms: int) -> list[Entry]:
-        """What has to be written now, or the first of it. What is nearly old goes along, so that a partition asks for
-        about four commits a second, or more when it writes more, and not for one for each message."""
+        """Take the entries that must be written now, or the first of them.
+
+        Entries that are nearly old go along. So a partition asks for about four commits a second, or more when it
+        writes more, instead of one for each message.
+        """
         taken_ms = now_ms - self.bound_ms * 3 // 4
         due_ms = now_ms + self.bound_ms // 12
         entries = self.unwritten.values()
@@ -195,25 +201,24 @@ class Express:
         return old
 
     def make_room(self, now_ms: int) -> list[Entry]:
-        """Take the oldest, since more is unwritten than may be: more than have come in this step, so that it becomes
-        less."""
+        """Take the oldest entries when the bound is exceeded: more than this step brought, so that the total falls."""
         taken = self.let_go(list(islice(self.unwritten.values(), self.came + SLICE_MAX)))
         if self.unwritten and self.is_over:
             self.write_ms = now_ms
         return taken
 
     def release(self) -> None:
-        """The entity was deleted."""
+        """Release the memory of a deleted entity."""
         self.let_go(list(self.unwritten.values()))
 
     @property
     def is_over(self) -> bool:
-        """The memory for unwritten messages is used up."""
+        """Whether the memory for unwritten messages is full."""
         return self._pool.is_full
 
     @property
     def _write_age_ms(self) -> int:
-        """When a message is written: the last sixth of its bound is for the commit."""
+        """The age at which a message is written: the last sixth of its bound is for the commit."""
         return self.bound_ms * 5 // 6
 
     def _look_at(self, time_ms: int) -> None:
@@ -223,12 +228,14 @@ class Express:
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     def counters(self, next_sequence: int, next_number: int) -> tuple[int, int]:
-        """What the store is to have as the next ones."""
+        """Return the next numbers that the store is to hold."""
         return max(next_sequence, self._reserved_sequence), max(next_number, self._reserved_number)
 
     def reserve(self, next_sequence: int, next_number: int) -> bool | None:
-        """Reserve more numbers, if they run low: True when some that were given were not reserved, so that somebody has
-        to wait; None when there are enough."""
+        """Reserve more numbers, if they run low.
+
+        Returns True when some were given out unreserved, so that a reply must wait; None when there are enough.
+        """
         left = min(self._reserved_sequence - next_sequence, self._reserved_number - next_number)
         if left >= _RENEWED_AT:
             return None

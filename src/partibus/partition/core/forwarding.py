@@ -26,8 +26,10 @@ def forwards(state: PartitionState, kind: int) -> bool:
 
 
 def take_transfers(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> Accepted:
-    """Store messages that were sent through this entity. Their due time tells the store's index of what is timed that
-    they wait: so they are found after a restart."""
+    """Store messages that were sent through this entity.
+
+    Their due time puts them into the store's index of timed entries, so that they are found after a restart.
+    """
     base = body_key(state.row, REWRITTEN_BODY)
     entries = []
     for message in command.messages:
@@ -41,14 +43,14 @@ def take_transfers(state: PartitionState, command: Enqueue, now_ms: int, step: S
 
 
 def forwards_no_longer(state: PartitionState, kinds: int) -> None:
-    """The entity was updated: time runs again in these sub-queues (bits as in `PartitionOptions.forwards`)."""
+    """Let time run again in sub-queues that an update stopped forwarding (bits as in `PartitionOptions.forwards`)."""
     for kind, subqueue in state.subqueues.items():
         if kinds >> kind & 1 and subqueue.messages:
             subqueue.note_due(EntryState.ACTIVE, 0)
 
 
 def take_over(state: PartitionState, subqueue: Subqueue, receiver: int) -> None:
-    """A forwarder begins: it gets what its predecessor has not finished."""
+    """Let a forwarder begin: it gets the entries that its predecessor has not finished."""
     if subqueue.forwarder == receiver:
         return
     for demand in [demand for demand in subqueue.demands if demand.receiver == subqueue.forwarder]:
@@ -61,7 +63,7 @@ def take_over(state: PartitionState, subqueue: Subqueue, receiver: int) -> None:
 
 
 def barrier(ready_list: ReadyList) -> int:
-    """The position up to which a forwarder may be granted entries: the first that somebody else holds."""
+    """Return the position up to which a forwarder may be granted entries: the first that another receiver holds."""
     end_pos = ready_list.paged_up_to
     if ready_list.locks:
         held = [e.pos for batch in ready_list.locks for e in batch.entries.values() if e.state != EntryState.DEFERRED]
@@ -73,7 +75,7 @@ def barrier(ready_list: ReadyList) -> int:
 
 
 def forwarded(state: PartitionState, command: Forwarded, now_ms: int, step: Step) -> None:
-    """What was reserved goes, or becomes transfer dead letters."""
+    """Remove reserved entries, or make them transfer dead letters."""
     subqueue = state.subqueues[command.kind]
     entries: list[Entry] = []
     for reservation, positions in by_lock(command.tokens):
@@ -95,8 +97,10 @@ def forwarded(state: PartitionState, command: Forwarded, now_ms: int, step: Step
 
 
 def to_the_end(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> None:
-    """Delayed entries, whose bodies are there, take new positions, and in the active sub-queue new sequence counters;
-    everything else about them stays."""
+    """Move delayed entries, whose bodies are loaded, to the end.
+
+    They take new positions, and in the active sub-queue new sequence counters; nothing else changes.
+    """
     if not entries:
         return
     state.leave(subqueue.kind, entries)
@@ -121,8 +125,10 @@ def to_the_end(state: PartitionState, subqueue: Subqueue, entries: list[Entry], 
 
 
 def new_ones(state: PartitionState, command: Enqueue, ids: Iterator[bytes | None] | None, step: Step) -> list[Message]:
-    """The messages that have not come before; they count as come from now on. ``ids``, one for each message of the
-    command, are passed over with the others."""
+    """Return the messages that have not come before; they count as received from now on.
+
+    ``ids``, one for each message of the command, are skipped with the others.
+    """
     assert command.origin is not None, "forwarded"
     source, positions = command.origin
     mark = state.inbound_marks.get(source, 0)

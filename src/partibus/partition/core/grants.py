@@ -19,7 +19,7 @@ from partibus.partition.protocol.replies import Cancelled, Granted, Locked
 
 
 def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) -> None:
-    """A receiver waits for more."""
+    """Add to a receiver's demand."""
     if command.count <= 0:
         return
     ready_list: ReadyList | None = state.subqueues[command.kind]
@@ -52,7 +52,7 @@ def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) ->
 
 
 def cancel_receive(state: PartitionState, command: CancelReceive, now_ms: int, step: Step) -> None:
-    """A receiver waits no longer."""
+    """Remove a receiver's demand."""
     ready_list: ReadyList = state.subqueues[command.kind]
     if state.sessions is not None and command.kind == SubqueueKind.ACTIVE:
         ready_list = state.sessions.ready_list_for(command.receiver) or ready_list
@@ -64,7 +64,7 @@ def cancel_receive(state: PartitionState, command: CancelReceive, now_ms: int, s
 
 
 def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step) -> None:
-    """Hand out what is ready to who waits, an even share for each in turn."""
+    """Grant ready entries to waiting receivers, an even share for each in turn."""
     if state.closed >> ready_list.kind & 1:
         return
     demands = ready_list.demands
@@ -93,9 +93,12 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
 def take(
     state: PartitionState, ready_list: ReadyList, count: int, max_bytes: int, end_pos: int, now_ms: int, step: Step
 ) -> list[Entry]:
-    """Take up to ``count`` entries from the head, at least one, else no more than ``max_bytes``; what has expired or
-    was delivered often enough goes its own way. Stops before an entry whose body must be read first, and at
-    ``end_pos``: one that came back from above the mark waits while the pages below it are still to come."""
+    """Take up to ``count`` entries from the head: at least one, otherwise at most ``max_bytes``.
+
+    Expired entries and those that exceed the delivery count are removed on the way. Stops before an entry whose body
+    must be read first, and at ``end_pos``: an entry that came back from above the mark waits while the pages below it
+    are still to come.
+    """
     kind = ready_list.kind
     expires = not forwards(state, kind)
     ready = ready_list.ready
@@ -153,7 +156,7 @@ def _grant(
 
 
 def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, step: Step) -> None:
-    """A front end hands out what it kept."""
+    """Lock the reservations that a front end hands out."""
     kind = command.kind
     reserved = _take_reserved(state, kind, command.tokens, now_ms)
     if state.subqueues[kind].forwarder:
@@ -174,7 +177,7 @@ def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, ste
 
 
 def return_reserved(state: PartitionState, command: ReturnReserved, now_ms: int, step: Step) -> None:
-    """A front end gives back what it kept."""
+    """Return the reservations that a front end does not hand out."""
     subqueue = state.subqueues[command.kind]
     for entry in _take_reserved(state, command.kind, command.tokens, now_ms):
         subqueue.ready.requeue(entry)
@@ -182,7 +185,7 @@ def return_reserved(state: PartitionState, command: ReturnReserved, now_ms: int,
 
 
 def _take_reserved(state: PartitionState, kind: int, tokens: list[tuple[int, int]], now_ms: int) -> list[Entry]:
-    """End reservations; those that have lapsed are left out."""
+    """End reservations and return their entries, without those that have lapsed."""
     reservations = state.subqueues[kind].reservations
     entries: list[Entry] = []
     for reservation, positions in by_lock(tokens):

@@ -51,7 +51,7 @@ so one delivery batch can need several rows."""
 
 
 def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
-    """Add the rows that ``events`` ask for; True when somebody has to wait for them, which is not so for locks."""
+    """Add the rows of ``events``; return whether a reply must wait for them, which is not so for locks."""
     waited = False
     for event in events:
         match event:
@@ -86,7 +86,7 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
 
 
 def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
-    """What is not in every message's life."""
+    """Add the rows of rare events, which most messages never cause."""
     match event:
         case Updated():
             base = entry_key(subqueue_key(partition_row, event.kind), 0)
@@ -191,7 +191,7 @@ def _record_for_cursors(
 
 
 def lock_rows(until_ms: int, positions: list[int]) -> list[tuple[int, int, bytes]]:
-    """The rows (first pos, until ms, bitmap) that cover ``positions``, which ascend."""
+    """Return the rows (first pos, until ms, bitmap) that cover ``positions``, which ascend."""
     rows = []
     start = 0
     while start < len(positions):
@@ -207,7 +207,7 @@ def lock_rows(until_ms: int, positions: list[int]) -> list[tuple[int, int, bytes
 
 
 def locked_positions(first_pos: int, bitmap: bytes) -> list[int]:
-    """The positions that a lock row covers, ascending."""
+    """Return the positions that a lock row covers, ascending."""
     bits = int.from_bytes(bitmap, "little")
     return [first_pos + i for i in range(bits.bit_length()) if bits >> i & 1]
 

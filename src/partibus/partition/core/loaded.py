@@ -1,4 +1,4 @@
-"""What a load brought."""
+"""The handlers of loads' results."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ from partibus.partition.protocol.replies import Rows, Sessions, SlotsScanned
 
 
 def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> None:
-    """Take it in, or answer who asked."""
+    """Take the result of a load into memory, or answer the asker."""
     load = command.load
     found: Any = command.found
     match load:
@@ -91,7 +91,7 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
 
 
 def _ready_list(state: PartitionState, load: PageLoad | BodyLoad) -> ReadyList | None:
-    """The lane that asked; None when its session has been released since."""
+    """Return the ready list that asked; None when its session has been released since."""
     if not load.holder or load.kind != SubqueueKind.ACTIVE:
         return state.subqueues[load.kind]
     session = state.sessions.by_lock.get(load.holder) if state.sessions is not None else None
@@ -111,7 +111,7 @@ def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], st
         return
     up_to = rows[-1].pos + 1 if rows else load.end_pos
     if state.express is not None and up_to > load.end_pos:
-        # What the store has there came since, and what memory alone has may lie before it (D18).
+        # Rows behind the end arrived since, and entries that only memory has may lie before them (D18).
         rows = [row for row in rows if row.pos < load.end_pos]
         up_to = load.end_pos
     entries = [entry_of(row, row.data, len(row.data)) for row in rows]
@@ -154,7 +154,7 @@ def _bodies_loaded(state: PartitionState, load: BodyLoad, bodies: list[bytes | N
 
 
 def _transact(state: PartitionState, command: Transact, now_ms: int, step: Step) -> None:
-    """Go on with a transaction. What it sends was screened for duplicates, and others have sent since."""
+    """Continue a transaction. Its messages were screened for duplicates, and others have been sent since."""
     if state.duplicates is None:
         transact(state, command, now_ms, step)
     else:

@@ -1,4 +1,4 @@
-"""What a partition asks its store for: pages ahead of the receivers, bodies that were let go, rows to look at."""
+"""The loads of a partition: pages ahead of the receivers, bodies dropped from memory, rows to look at."""
 
 from itertools import accumulate
 
@@ -15,7 +15,7 @@ from partibus.partition.protocol.replies import Inspected, SubqueueInfo
 
 
 def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None:
-    """Ask for the next page when what is ready runs low, and for bodies that stand in the way."""
+    """Ask for the next page when ready entries run low, and for bodies that block the head."""
     if state.closed >> ready_list.kind & 1:
         if ready_list.waiting_dead_letters:
             _load_bodies(state, ready_list, step)
@@ -28,7 +28,7 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
     low = 2 * len(ready) < limits.window_entries and 2 * ready.size_bytes < limits.window_bytes
     if ready_list.session is not None:
         low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
-        # Somebody who takes one message and leaves is not read ahead for.
+        # A receiver that takes one message and leaves gets no read-ahead.
         low = low and (bool(ready_list.demands) or not ready_list.paged_up_to or _is_wanted(state, ready_list))
     if not ready_list.loading_page and (low or blocked):
         if ready_list.in_memory:
@@ -104,7 +104,7 @@ def body_load(kind: int, entries: list[Entry], then: Settle | Transact | None = 
 
 
 def peek(state: PartitionState, command: Peek, now_ms: int, step: Step) -> None:
-    """The store knows every state; memory only what it needs."""
+    """Ask the store, which knows every state; memory has only a part."""
     size_bytes = state.options.limits.peek_bytes
     step.loads.append(
         PeekLoad(command.request, command.kind, command.from_sequence, command.count, size_bytes, command.session)
@@ -112,7 +112,7 @@ def peek(state: PartitionState, command: Peek, now_ms: int, step: Step) -> None:
 
 
 def inspect(state: PartitionState, command: Inspect, now_ms: int, step: Step) -> None:
-    """Counts and positions, from memory, and from the store what memory does not count."""
+    """Return counts and positions from memory, and ask the store for those that memory does not count."""
     if command.count_scheduled and state.subqueues[SubqueueKind.ACTIVE].waits_for(EntryState.SCHEDULED):
         step.loads.append(ScheduledCount(command))
     else:
@@ -120,7 +120,7 @@ def inspect(state: PartitionState, command: Inspect, now_ms: int, step: Step) ->
 
 
 def inspected(state: PartitionState, command: Inspect, scheduled: int) -> Inspected:
-    """The answer; ``scheduled``: as many messages wait for their time."""
+    """Return the reply; ``scheduled``: the number of scheduled messages."""
     infos = {
         kind: SubqueueInfo(subqueue.messages, subqueue.size_bytes, len(subqueue.locks))
         for kind, subqueue in state.subqueues.items()

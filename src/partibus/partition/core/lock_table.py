@@ -1,8 +1,8 @@
 """Message locks of one sub-queue, kept by delivery batch (D12).
 
-All messages handed out in one step share a lock id and a deadline; a lock token names the batch and the position in it.
-A renewal moves the deadline of single messages. An expired or settled lock is simply not found any more, so a late
-settlement can't touch a later delivery of the same message: that one has another lock id.
+All messages granted in one step share a lock id and a deadline; a lock token names the batch and the position in it. A
+renewal moves the deadline of single messages. An expired or settled lock is removed from the table. So a late
+settlement can't touch a later delivery of the same message, which has another lock id.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from partibus.partition.protocol.entry import Entry
 
 
 class LockBatch:
-    """What is still locked of one delivery batch, by position."""
+    """The entries of one delivery batch that are still locked, by position."""
 
     __slots__ = ("entries", "lock_id", "renewed", "until_ms")
 
@@ -25,7 +25,7 @@ class LockBatch:
         """Position -> when its lock ends."""
 
     def held(self, positions: Iterable[int], now_ms: int) -> list[int]:
-        """Those of the positions whose lock holds."""
+        """Return the positions whose lock holds."""
         entries = self.entries
         if not self.renewed:
             return [pos for pos in positions if pos in entries] if self.until_ms > now_ms else []
@@ -40,12 +40,12 @@ class LockBatch:
         return sorted(parts.items())
 
     def over(self, now_ms: int) -> list[Entry]:
-        """The entries whose lock has ended."""
+        """Return the entries whose lock has ended."""
         renewed, until_ms = self.renewed, self.until_ms
         return [entry for pos, entry in self.entries.items() if renewed.get(pos, until_ms) <= now_ms]
 
     def next_deadline_ms(self) -> int:
-        """When the first of its locks ends."""
+        """Return when the first of its locks ends."""
         if not self.renewed:
             return self.until_ms
         return min(self.renewed.get(pos, self.until_ms) for pos in self.entries)
@@ -76,7 +76,7 @@ class LockTable:
         self._deadlines.set(batch.lock_id, batch.until_ms)
 
     def find(self, lock_id: int) -> LockBatch | None:
-        """The batch of that lock id; whether its locks still hold is `LockBatch.held`."""
+        """Return the batch of a lock id; `LockBatch.held` tells whether its locks still hold."""
         return self._batches.get(lock_id)
 
     def renew(self, batch: LockBatch, positions: Iterable[int], until_ms: int) -> None:
@@ -107,11 +107,11 @@ class LockTable:
         return True
 
     def next_deadline_ms(self) -> int | None:
-        """A time before which no lock ends."""
+        """Return a time before which no lock ends."""
         return self._deadlines.earliest_ms()
 
     def expired(self, now_ms: int) -> list[LockBatch]:
-        """The batches with locks whose deadline has passed, earliest first; they stay until `unlock`."""
+        """Return the batches with locks whose deadline has passed, earliest first; they stay until `unlock`."""
         over = [self._batches[lock_id] for _, lock_id in self._deadlines.take_due(now_ms)]
         for batch in over:
             if len(batch.entries) > len(batch.over(now_ms)):  # the rest has another deadline

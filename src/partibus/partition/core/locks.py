@@ -28,8 +28,8 @@ def lock(
     most = state.options.limits.locked_body_max
     remembered = entries
     if max([entry.size_bytes for entry in entries]) > most:
-        # Large bodies leave memory while their message is locked. The entries given stay whole: the grant needs them.
-        # What only memory has stays whole, too.
+        # Large bodies leave memory while their message is locked. The given entries stay whole, because the grant needs
+        # them. Unwritten ones stay whole too.
         unwritten = (
             state.express.unwritten if state.express is not None and ready_list.kind == SubqueueKind.ACTIVE else ()
         )
@@ -107,9 +107,11 @@ def change_locks(state: PartitionState, command: ChangeLocks, now_ms: int, step:
 
 
 def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
-    """Locks, reservations and sessions whose deadline has passed: their entries go back, those that were locked
-    counted. What waits in the store for its time is asked for."""
-    # Dead-letter sub-queues first: what the others move there comes behind what is put back.
+    """End locks, reservations and sessions whose deadline has passed, and begin scans for due entries.
+
+    Locked entries return with their delivery counted.
+    """
+    # Dead-letter sub-queues come first: entries that the others move there follow the returned ones.
     for kind, subqueue in reversed(state.subqueues.items()):
         for batch in subqueue.reservations.expired(now_ms):
             for entry in batch.entries.values():

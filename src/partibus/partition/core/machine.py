@@ -1,10 +1,10 @@
 """The partition: a state machine. Commands in; events, replies and loads out. No IO, no clock, no randomness (D3).
 
-The runtime calls `handle` with a command and the time, hands the events to the store's next commit, lets the replies
-go once what they saw is durable (D11), and brings back what a load asked for as `Loaded`.
+The runtime calls `handle` with a command and the time. It adds the events to the store's next commit, releases the
+replies once the state that they saw is durable (D11), and returns the result of each load as a `Loaded`.
 
-One command is taken at a time and completely; memory has changed when `handle` returns. The table says which module
-knows what a command does; lanes that it changed are then served and read ahead.
+A machine handles one command at a time and completely; memory has changed when `handle` returns. A table names the
+module of each command. Ready lists that a command changed are then served and read ahead.
 """
 
 from collections.abc import Callable, Iterable
@@ -125,7 +125,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 
 
 MACHINE_BYTES = 8_000
-"""Memory of a partition in use that holds nothing, with what the runtime keeps of it."""
+"""Memory of an empty partition in use, with the runtime's objects for it."""
 
 
 class Partition:
@@ -141,8 +141,11 @@ class Partition:
         epoch: int = 0,
         cold: Cold | None = None,
     ) -> None:
-        """``epoch``: of the store's owner; rises each time that the store is opened. ``cold``: what `go_cold` gave,
-        if this owner had the partition in use before."""
+        """Make a partition from its snapshot.
+
+        ``epoch``: of the store's owner; rises each time that the store is opened. ``cold``: the result of `go_cold`, if
+        this owner had the partition in use before.
+        """
         self.state = PartitionState(row, options, snapshot, epoch, cold)
 
     def handle(self, command: w.Input, now_ms: int) -> Step:
@@ -187,7 +190,7 @@ class Partition:
             _HANDLERS[type(screened.command)](self.state, screened.command, now_ms, step, iter(screened.ids))
 
     def follow(self, options: PartitionOptions) -> None:
-        """The entity was updated."""
+        """Apply an update of the entity."""
         forwards_no_longer(self.state, self.state.options.forwards & ~options.forwards)
         self.state.options = options
         if self.state.duplicates is not None and options.duplicate_window_ms is not None:
@@ -197,7 +200,7 @@ class Partition:
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds, without what is under lock."""
+        """The memory of the partition, without entries under lock."""
         state = self.state
         size_bytes = MACHINE_BYTES + state.window_bytes
         if state.duplicates is not None:
@@ -214,8 +217,10 @@ class Partition:
 
     @property
     def may_go_cold(self) -> bool:
-        """Once all that it has decided is durable, the store has everything that it holds. The runtime knows whether
-        something is under way besides."""
+        """Whether the store will have all of the state once the pending rows are durable.
+
+        The runtime knows whether other work is under way.
+        """
         state = self.state
         if state.closed or state.options.forwards or _has_unwritten(state):
             return False
@@ -225,13 +230,13 @@ class Partition:
         )
 
     def go_cold(self) -> Cold:
-        """Give what its successor begins with, beside the store; this one is done with."""
+        """Return the state that the next machine needs beside the store; this one must not be used again."""
         state = self.state
         trim_ms = None if state.duplicates is None else state.duplicates.trim_ms
         return Cold(self.counters[1], state.next_reservation, state.activated_ms, trim_ms)
 
     def drop_windows(self) -> None:
-        """Let go of all windows, while the store is asked for nothing. What only memory has stays."""
+        """Drop all windows, while no load is under way. Entries that only memory has stay."""
         state = self.state
         if state.sessions is not None:
             for session in [session for session in state.sessions.held.values() if session.is_group]:
@@ -243,8 +248,10 @@ class Partition:
             state.weigh(ready_list)
 
     def next_deadline_ms(self) -> int | None:
-        """When a `Tick` has something to do: the earliest end of a lock, reservation or session, or the earliest time
-        that something in the store waits for."""
+        """Return when a `Tick` has work.
+
+        That is the earliest end of a lock, reservation or session, or the earliest due time in the store.
+        """
         state = self.state
         earliest = NEVER
         for subqueue in state.subqueues.values():
@@ -265,7 +272,7 @@ class Partition:
 
     @property
     def catching_up(self) -> bool:
-        """Something has fallen due and is not done: the store is being asked for what it takes."""
+        """Whether due entries are not handled yet: a scan of the store is under way."""
         return any(subqueue.catching_up for subqueue in self.state.subqueues.values())
 
     @property

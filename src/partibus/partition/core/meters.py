@@ -1,7 +1,7 @@
-"""What is counted of partitions and commits, for `docs/metrics.md`. Counters only rise while the process lives.
+"""Counters of partitions and commits, for `docs/metrics.md`. They only rise while the process lives.
 
-A partition adds to its `Tally` once per batch, where it knows what has happened. What a failing commit takes back has
-been counted all the same: who repeats it is counted twice.
+A partition adds to its `Tally` once per batch, when the result is known. Operations that a failing commit takes back
+stay counted: a client that repeats them is counted twice.
 """
 
 from bisect import bisect_left
@@ -19,11 +19,11 @@ TALLIED: Final = (
     "received", "delivered", "completed", "abandoned", "deferred", "dead_lettered", "expired", "locks_expired",
     "forwarded", "never_written",
 )  # fmt: skip
-"""What a `Tally` counts of messages."""
+"""The message counters of a `Tally`."""
 COMMITTED: Final = ("commits", "operations", "waited_s")
-"""What a `Tally` counts of commits."""
+"""The commit counters of a `Tally`."""
 PARTITION_NUMBERS: Final = ("partition", "received", "delivered", "messages", "dead_letters", "bytes")
-"""What is told of each partition of a partitioned entity, in this order."""
+"""The numbers reported for each partition of a partitioned entity, in this order."""
 
 
 class Tally:
@@ -45,7 +45,7 @@ class Tally:
         self.expired = 0
         """Their time to live was over; dead-lettered or dropped."""
         self.locks_expired = 0
-        """Went back because nobody settled them in time."""
+        """Messages that went back because no receiver settled them in time."""
         self.forwarded = 0
         """Went on to another entity."""
         self.never_written = 0
@@ -57,7 +57,7 @@ class Tally:
         self.waited_s = 0.0
         """From the first of its rows to the begin of the commit: the wait for company, and for the commit before."""
         self.since_s = 0.0
-        """When the first of its rows that is in no commit yet was made."""
+        """When the first row was made that is in no commit yet."""
 
     def values(self) -> tuple[int, ...]:
         """In the order of `TALLIED`."""
@@ -72,12 +72,12 @@ class CommitMeter:
     def __init__(self, elapsed_s: Callable[[], float]) -> None:
         self._elapsed_s = elapsed_s
         self.commits = 0
-        """That are durable."""
+        """The number of durable commits."""
         self.failures = 0
         self.operations = 0
-        """Of those commits: messages enqueued, locked, settled or moved."""
+        """Operations of those commits: messages enqueued, locked, settled or moved."""
         self.size_bytes = 0
-        """Of those commits: bytes of messages and session states."""
+        """Bytes of messages and session states in those commits."""
         self.seconds = 0.0
         self.waited_s = 0.0
         """From the first row of a commit to its begin, of all commits that were begun."""
@@ -91,7 +91,7 @@ class CommitMeter:
         return self._elapsed_s() - begun_s
 
     def committed(self, operations: int, size_bytes: int, seconds: float) -> None:
-        """A commit is durable."""
+        """Count a durable commit."""
         self.commits += 1
         self.operations += operations
         self.size_bytes += size_bytes
@@ -107,19 +107,22 @@ class Meters:
     """All that is counted in one process: entities keep their counts when a store comes, fails or goes."""
 
     def __init__(self, elapsed_s: Callable[[], float] = _no_time, recorder: Recorder | None = None) -> None:
-        """``elapsed_s``: seconds since some moment; without one, all commits take no time. ``recorder``: keeps what is
-        done to single messages, if that is wanted."""
+        """Make counters at zero.
+
+        ``elapsed_s``: seconds since some moment; without it, all commits take no time. ``recorder``: records operations
+        on single messages, if telemetry is on.
+        """
         self.elapsed_s = elapsed_s
         self.recorder = recorder
         self.express = Room()
-        """What express entities may keep in memory, of all stores."""
+        """The bound of the express messages in memory, of all stores."""
         self.residency = Residency()
-        """What partitions in use may hold, of all stores."""
+        """The bound of the memory of partitions in use, of all stores."""
         self.tallies: dict[int, Tally] = {}
         """By partition row, of the partitions that are or were in use here and are not deleted."""
 
     def begun(self, meter: CommitMeter, rows: Iterable[int]) -> None:
-        """A commit begins, with rows of these partitions (rows C13, C14)."""
+        """Note that a commit with rows of these partitions begins (rows C13, C14)."""
         tallies, now_s = self.tallies, self.elapsed_s()
         longest_s = 0.0
         for row in rows:
@@ -132,7 +135,7 @@ class Meters:
         meter.waited_s += longest_s
 
     def tally_of(self, row: int) -> Tally:
-        """The same each time."""
+        """Return the tally of a row: the same object each time."""
         tally = self.tallies.get(row)
         if tally is None:
             tally = self.tallies[row] = Tally()

@@ -124,7 +124,7 @@ def set_states(state: PartitionState, command: SetStates, now_ms: int, step: Ste
     for name, value in command.states:
         step.events.append(SessionStateSet(name, value, now_ms))
         if value is not None:
-            # Repeated by another mover, the bytes are counted twice: the count bounds what is stored, and is no sum.
+            # When another mover repeats the command, the bytes are counted twice: the count is a bound, not a sum.
             state.session_state_bytes += len(value)
     step.replies.append(Done(command.request))
 

@@ -1,11 +1,11 @@
 """Messages of a topic on their way to its subscriptions (D17).
 
-The topic's partition gives numbers, knows duplicates, keeps what is scheduled, and stores each message once, whoever
-gets it; a subscription's partition has an entry that names the body. Who gets what comes with the command, as a `Plan`.
-Nobody: the message is accepted, and that is all.
+The topic's partition gives numbers, drops duplicates, keeps scheduled messages, and stores each message once. A
+subscription's partition has an entry that names the body. The fan-out comes with the command, as a `Plan`. A message
+without subscribers is accepted and not stored.
 
-A body that one subscription alone has goes with its entry, by range. What several have, and what was scheduled, is
-marked as shared, and goes with the last entry that names it.
+A body that belongs to one subscription is deleted with its entry, by range. The body of several copies, and of a
+scheduled message, is marked as shared, and is deleted with the last entry that names it.
 """
 
 from collections import deque
@@ -43,8 +43,11 @@ def publish(
     now_ms: int,
     step: Step,
 ) -> None:
-    """Store what somebody gets, and what is scheduled. ``messages`` are the last ones of the command, with None where
-    one is a duplicate; ``first`` is the sequence counter of the first of them."""
+    """Store the messages that a subscription gets, and scheduled ones.
+
+    ``messages`` are the last ones of the command, with None in place of duplicates. ``first`` is the sequence counter
+    of the first of them.
+    """
     assert command.planned is not None, "planned when the command came in"
     assert state.subscriptions is not None, "a topic's"
     there = state.subscriptions.sizes
@@ -81,7 +84,7 @@ def publish(
 def publish_due(
     state: PartitionState, entries: list[Entry], planned: list[Planned] | None, now_ms: int, step: Step
 ) -> None:
-    """Scheduled entries, read with their bodies, whose time has come: what somebody gets keeps its body."""
+    """Publish due scheduled entries, read with their bodies; a body stays if a subscription gets it."""
     if not entries:
         return
     assert planned is not None, "planned when the rows came"
@@ -106,7 +109,7 @@ def schedule(state: PartitionState, entries: list[Entry], step: Step) -> None:
 
 
 def share_some(state: PartitionState, rest: PublishRest, step: Step) -> None:
-    """Give a bounded part to the subscriptions, and note what is left in the step."""
+    """Give a bounded part to the subscriptions, and note the rest in the step."""
     if step.rest is not None:  # an earlier part of a transaction has used up the step
         step.rest.shares.extend(rest.shares)
         return
@@ -132,8 +135,10 @@ def _share(
     *,
     are_stored: bool = False,
 ) -> None:
-    """Have the subscriptions given what is planned. ``keys`` are the body keys by message (`id`); ``bodies`` gets what
-    is to be stored, and is new unless ``are_stored``."""
+    """Give planned messages to their subscriptions.
+
+    ``keys`` are the body keys by message (`id`). ``bodies`` gets the bodies to store, and is new unless ``are_stored``.
+    """
     assert state.subscriptions is not None, "a topic's"
     there = state.subscriptions.sizes
     shares = [(row, copies) for row, copies in plan.shares.items() if row in there]
@@ -222,7 +227,7 @@ def arrive(state: PartitionState, command: Arrive, now_ms: int, step: Step) -> N
 
 
 def _dead(state: PartitionState, message: Message, reason: str, description: str, now_ms: int) -> Entry:
-    """A dead letter with a body of the subscription's own."""
+    """Return a dead letter with a body of the subscription's own."""
     sequence = state.next_sequence
     state.next_sequence += 1
     number = state.take_number()

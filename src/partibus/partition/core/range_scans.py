@@ -1,8 +1,8 @@
-"""What goes over a sub-queue in the store, whatever part of it memory holds: entries whose time has come, scheduled
-messages that are cancelled, batch deletes.
+"""Range scans of a sub-queue in the store: due entries, cancellation of scheduled messages, batch deletes.
 
-One sweep at a time and sub-queue, each in bounded slices: its rows are read, then what memory knows better is left out
-(who is locked, who has been handed out since), then the rest is done. The next sweep reads when that is durable.
+A sub-queue has one scan at a time, in bounded slices. The rows of a slice are read. Entries that memory knows better
+(locked, or granted since) are left out, and the operation is applied to the others. The next slice is read when that is
+durable.
 """
 
 from typing import Any
@@ -72,7 +72,7 @@ def swept(
     step: Step,
     planned: list[Planned] | None = None,
 ) -> None:
-    """The rows of a sweep came. ``planned``: who gets them, at a topic."""
+    """Handle the rows of a slice. ``planned``: their fan-out, at a topic."""
     subqueue = state.subqueues[load.kind]
     range_scan = load.range_scan
     if subqueue.stale or isinstance(range_scan, Consume):
@@ -124,7 +124,7 @@ def swept(
 
 
 def add_range_scan(state: PartitionState, subqueue: Subqueue, range_scan: RangeScan, step: Step) -> None:
-    """Have a sweep made when those before it are done."""
+    """Queue a scan behind the earlier ones."""
     subqueue.range_scans.append(range_scan)
     _begin(state, subqueue, step)
 
@@ -148,7 +148,7 @@ def _begin(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
     elif isinstance(range_scan, DueScan) and state.subscriptions is not None:
         count = max(1, min(count, SLICE_COPIES // max(1, len(state.subscriptions.sizes))))
     if not isinstance(range_scan, CancelScheduled | LostTokens | PurgeSlice):
-        # What is held is read and left out: the slice has to be larger by that, or it might never get past it.
+        # Held entries are read and left out: the slice has to be larger by their size, or it might never get past them.
         held_count, held_bytes = _held(state, subqueue)
         count += held_count
         size_bytes += held_bytes
@@ -174,7 +174,7 @@ def _held(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
 def _take_waiting(
     state: PartitionState, subqueue: Subqueue, entries: list[Entry], most: int | None = None
 ) -> list[Entry]:
-    """Take out those of the active entries read that nobody holds, the first ``most`` of each lane."""
+    """Remove entries without a holder from their ready lists, the first ``most`` of each list."""
     taken: list[Entry] = []
     free: list[Entry] = []
     ready_lists: dict[ReadyList, list[Entry]] = {}
@@ -215,7 +215,7 @@ def _take_waiting(
 
 
 def _not_exceeded(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> list[Entry]:
-    """Dead-letter what had been delivered too often when its partition was lost, and its move with it; the others."""
+    """Dead-letter entries that had exceeded the delivery count when their partition was lost; return the others."""
     if state.options.dead_letter_at_receive:
         return entries
     exceeded = [
@@ -258,7 +258,7 @@ def _purge(state: PartitionState, subqueue: Subqueue, range_scan: Purge, entries
 def _look_for_lost(
     state: PartitionState, subqueue: Subqueue, range_scan: LostTokens, rows: list[Entry], now_ms: int, step: Step
 ) -> None:
-    """Answer a settlement whose tokens had no lock: complete what is still there, or tell what is not."""
+    """Answer a settlement whose tokens had no lock: complete the messages that exist, or report those that do not."""
     command = range_scan.command
     stored = {entry.pos: entry for entry in rows if entry.state in (EntryState.ACTIVE, EntryState.DELAYED)}
     locked = {pos: batch for batch in subqueue.locks for pos in batch.entries}
@@ -354,8 +354,10 @@ def _activate(state: PartitionState, subqueue: Subqueue, entries: list[Entry], n
 
 
 def _not_passed(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> list[Entry]:
-    """Those that may go back to their place. To go unread past a cursor that completes, they must not; so the others
-    get a place at the end (`exclusive`)."""
+    """Return the entries that may go back to their place.
+
+    The others would go unread past a cursor that completes, so they get a place at the end (`exclusive`).
+    """
     cursors = subqueue.cursors
     if cursors is None:
         return entries

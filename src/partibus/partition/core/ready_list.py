@@ -1,4 +1,4 @@
-"""What receivers take messages from: the entries of a sub-queue, or of one session in it, in order of position.
+"""Ready lists: the entries of a sub-queue, or of one session in it, in order of position, for receivers.
 
 ```text
  positions   0 ............ paged_up_to ............... tail_from ............ end
@@ -7,14 +7,13 @@
               locked)                                      receivers catch up
 ```
 
-Below ``paged_up_to`` memory is the truth, so a page can't bring back what is completed but not yet committed. From
-``tail_from`` on the latest arrivals are in memory too; when a page reaches them the two meet, and nothing is read any
-more until receivers fall behind again. In between, in the *gap*, only the store knows. What is in memory although it
-lies above the mark (found under lock after a restart, say) is passed over by pages (``above``) until the mark has
-passed it.
+Below ``paged_up_to`` memory is the truth, so a page can't bring back an entry that is completed but not yet committed.
+From ``tail_from`` on the latest arrivals are in memory too. When a page reaches them the two meet, and no page is read
+until receivers fall behind again. In between, in the *gap*, only the store knows. Pages skip entries in memory above
+the mark (``above``; found under lock after a restart, say) until the mark has passed them.
 
-Who changes entries in the gap (a purge, expiry without receivers) says so with `edit`: a page that is on its way may
-have read them before, and the next one has to see the change.
+A change to entries in the gap (a purge, expiry without receivers) must call `edit`: a page on its way may have read
+them before, and the next one has to see the change.
 """
 
 from collections import deque
@@ -31,7 +30,7 @@ ENTRY_BYTES = 320
 
 
 class Demand(Struct):
-    """What a receiver waits for."""
+    """The demand of one receiver."""
 
     receiver: int
     count: int
@@ -44,7 +43,7 @@ class Demand(Struct):
 
 
 class ReadyList:
-    """Ready, reserved and locked entries, and who waits for more."""
+    """Ready, reserved and locked entries, and the receivers' demands."""
 
     __slots__ = (
         "above",
@@ -86,7 +85,7 @@ class ReadyList:
         self.end_pos = end_pos
         """Above every position given so far."""
         self.forwarder = 0
-        """The receiver that forwards what is here; 0: none has begun."""
+        """The receiver that forwards the entries; 0: none has begun."""
         self.ready = ReadyQueue()
         self.locks = LockTable()
         self.reservations = LockTable()
@@ -105,7 +104,7 @@ class ReadyList:
         self.bodies_stale = False
         """Likewise the bodies."""
         self.weighed = 0
-        """What its windows held when the partition counted them last; below 0: its session has ended."""
+        """The memory of its windows when the partition counted them last; below 0: its session has ended."""
 
     @property
     def in_memory(self) -> bool:
@@ -119,7 +118,7 @@ class ReadyList:
 
     @property
     def held_bytes(self) -> int:
-        """Stored bytes in memory of what somebody has, or is about to: under lock or reserved."""
+        """Stored bytes in memory of entries under lock or reserved."""
         return sum(
             [
                 len(entry.data)
@@ -146,8 +145,10 @@ class ReadyList:
         return self.in_memory and not (self.ready or self.tail or self.locks or self.reservations)
 
     def arrive(self, entries: list[Entry], size_bytes: int, *, window_entries: int, window_bytes: int) -> None:
-        """Take in new entries: among the ready ones while all of those are in memory and there is room, else at the
-        tail, from which the oldest fall off."""
+        """Add new entries: to the ready ones while all of those are in memory and there is room, else to the tail.
+
+        The oldest entries of a full tail are dropped.
+        """
         self.end_pos = end_pos = entries[-1].pos + 1
         ready = self.ready
         if self.in_memory and not self.tail and len(ready) < window_entries and ready.size_bytes < window_bytes:
@@ -163,8 +164,10 @@ class ReadyList:
             self.tail_from = oldest.pos + 1
 
     def forget(self, *, is_empty: bool) -> None:
-        """Let go of everything that waits or is reserved: the store has it, and the next page sees all that was written
-        until now. ``is_empty``: there is none to come."""
+        """Drop all waiting and reserved entries: the store has them, and the next page sees all rows written until now.
+
+        ``is_empty``: no entry is to come.
+        """
         self.ready = ReadyQueue()
         self.reservations = LockTable()
         self.tail.clear()
@@ -182,8 +185,10 @@ class ReadyList:
         return self.ready.size_bytes + self.tail_bytes + ENTRY_BYTES * (len(self.ready) + len(self.tail))
 
     def drop_window(self) -> None:
-        """Let go of what waits, in a partition that waits for no answer of its store. A page brings it again, which has
-        to see everything that was written until now and passes over what somebody holds."""
+        """Drop the waiting entries, in a partition without a load under way.
+
+        A page brings them again. It must see all rows written until now, and skips held entries.
+        """
         ready = self.ready
         head = ready.head()
         if head is None and not self.tail:
@@ -207,14 +212,14 @@ class ReadyList:
             self.above = {pos for pos in self.above if pos >= self.paged_up_to}
 
     def absorb_tail(self) -> None:
-        """The pages have met the tail: its entries are ready like the others."""
+        """Add the tail to the ready entries: the pages have met it."""
         self.ready.extend(self.tail, self.tail_bytes)
         self.tail.clear()
         self.tail_bytes = 0
         self.paged_up_to = self.tail_from = self.end_pos
 
     def waiting(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Those of ``entries``, as the store knows them, that wait and that nobody holds."""
+        """Return the waiting entries among ``entries`` as read from the store: those without a holder."""
         in_memory = self.ready.positions()
         in_memory.update(entry.pos for entry in self.tail)
         above, gap = self.above, range(self.paged_up_to, self.tail_from)

@@ -1,8 +1,8 @@
-"""The entries of a sub-queue that may be handed out, lowest position first.
+"""The entries of a sub-queue that may be granted, lowest position first.
 
-Arrivals and pages come in order and go to the end of a deque. What comes back (abandoned, released, lock expired) goes
-to a heap, because it belongs before what is already waiting and several can come back in any order (D10: a released
-message returns to its place).
+Arrivals and pages come in order and go to the end of a deque. Returned entries (abandoned, released, lock expired) go
+to a heap: they belong before the waiting ones, and several can return in any order (D10: a released message returns to
+its place).
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from partibus.partition.protocol.entry import Entry
 
 
 class ReadyQueue:
-    """Bytes counted are those held in memory: an entry whose body was let go weighs nothing."""
+    """A queue by position. Its bytes are those in memory: an entry without its body counts as nothing."""
 
     __slots__ = ("_in_order", "_returned", "size_bytes")
 
@@ -37,7 +37,7 @@ class ReadyQueue:
             self.size_bytes += entry.size_bytes
 
     def head(self) -> Entry | None:
-        """The entry that `pop` would take."""
+        """Return the entry that `pop` would take."""
         if self._returned and (not self._in_order or self._returned[0][0] < self._in_order[0].pos):
             return self._returned[0][1]
         return self._in_order[0] if self._in_order else None
@@ -67,7 +67,7 @@ class ReadyQueue:
         self.size_bytes += entry.size_bytes
 
     def positions(self) -> set[int]:
-        """Where the entries are."""
+        """Return the positions of the entries."""
         positions = {entry.pos for entry in self._in_order}
         positions.update(pos for pos, _ in self._returned)
         return positions

@@ -22,10 +22,10 @@ def requeue(
     delay_ms: int | None = 0,
     rewritten: bool = False,
 ) -> None:
-    """Return entries that are no longer locked; those delivered often enough are dead-lettered.
+    """Return entries that are no longer locked to their place; dead-letter those that exceed the delivery count.
 
-    ``counted``: the delivery counts, if the sub-queue counts deliveries. ``delay_ms``: how long they stay away, 0 not
-    at all, None as the entity's policy says. ``rewritten``: their rows have changed in any case.
+    ``counted``: the delivery counts, if the sub-queue counts deliveries. ``delay_ms``: the delay before they are ready,
+    0: none, None: the entity's policy. ``rewritten``: their rows have changed in any case.
     """
     if not entries:
         return
@@ -65,8 +65,10 @@ def _to_its_place(state: PartitionState, kind: int, entry: Entry, step: Step) ->
 
 
 def _policy_delay_ms(state: PartitionState, kind: int, entry: Entry) -> int:
-    """The entity's policy: twice as long after each delivery, up to a bound. Sessions keep their order instead, and who
-    looks at dead letters is not made to wait for them."""
+    """Return the delay of the entity's policy: twice as long after each delivery, up to a bound.
+
+    Sessions keep their order instead, and readers of dead letters are not delayed.
+    """
     options = state.options
     if not options.redelivery_delay_ms or state.sessions is not None or kind != SubqueueKind.ACTIVE:
         return 0

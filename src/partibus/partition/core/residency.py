@@ -1,12 +1,12 @@
 """The memory of the partitions in use, bounded for the whole process (D25).
 
-A partition in use has a machine, and windows on what waits. The store has all of that too, so when the partitions of a
-broker hold more than the bound, those that were used least recently *go cold*. One with nothing but windows is
-forgotten, and its next command loads it anew. One that has locks, receivers or sessions lets its windows go.
+A partition in use has a machine, and windows on its waiting entries. The store has all of that too. So when the
+partitions of a broker hold more than the bound, the least recently used ones *go cold*. One with nothing but windows is
+dropped, and its next command loads it anew. One with locks, receivers or sessions drops its windows.
 
-Which was used least recently is told as by a clock with one hand: a command marks its partition as used, and the hand
-takes the mark away and passes on, or finds none and has the partition go cold. The hand moves by a bounded number of
-partitions in one turn of the loop, and only past marks that a command has set, so a command pays for one of its steps.
+The least recently used one is found with the clock algorithm: a command marks its partition as used. The hand clears
+the mark and passes on, or finds none and makes the partition go cold. It moves by a bounded number of partitions per
+turn of the event loop, and only past marks that a command has set, so a command pays for one of its steps.
 """
 
 from collections import OrderedDict
@@ -24,19 +24,21 @@ COLD_MAX = 10_000
 
 
 class Cold(NamedTuple):
-    """What memory keeps of a partition that went cold, while the store has the same owner."""
+    """The state that memory keeps of a partition that went cold, while the store has the same owner."""
 
     next_number: int
     """0: not known any longer."""
     next_reservation: int
     activated_ms: int
     trim_ms: int | None
-    """When ids of duplicate detection are out of their window."""
+    """When ids of duplicate detection leave their window."""
 
 
 class ColdPartitions:
-    """What memory keeps of the partitions of one store that went cold. Of more than `COLD_MAX` the first are forgotten:
-    they pass over numbers when they are loaded, as after a start."""
+    """The state that memory keeps of the cold partitions of one store.
+
+    Above `COLD_MAX` the oldest are dropped: those partitions skip numbers when they are loaded, as after a start.
+    """
 
     __slots__ = ("_known", "_next_reservation")
 
@@ -53,12 +55,12 @@ class ColdPartitions:
             del self._known[next(iter(self._known))]
 
     def take(self, row: int) -> Cold:
-        """Give what its next machine begins with; it is in use from now on."""
+        """Remove and return the state for the next machine of a row, which is in use from now on."""
         known = self._known.pop(row, None)
         return Cold(0, self._next_reservation, 0, None) if known is None else known
 
     def activated_ms(self, row: int) -> int:
-        """When a scheduled message of it became active last; 0: not known."""
+        """Return when a scheduled message of a row last became active; 0: not known."""
         known = self._known.get(row)
         return 0 if known is None else known.activated_ms
 
@@ -84,14 +86,14 @@ R = TypeVar("R", bound=Resident)
 
 
 class Residency:
-    """The partitions in use of all stores that a broker owns, and what they hold."""
+    """The partitions in use of all stores that a broker owns, and their memory."""
 
     __slots__ = ("_asked", "_ring", "bytes_max", "size_bytes", "went_cold", "windows_dropped")
 
     def __init__(self, bytes_max: int = StoreLimits().partition_bytes) -> None:
         self.bytes_max = bytes_max
         self.size_bytes = 0
-        """What the partitions in use hold, as they say."""
+        """The memory of the partitions in use, as they report it."""
         self.went_cold = 0
         """Partitions that were forgotten since the process began."""
         self.windows_dropped = 0
@@ -110,7 +112,7 @@ class Residency:
         return self.size_bytes > self.bytes_max
 
     def join(self, slot: R, go_cold: Callable[[R], None]) -> None:
-        """Add a partition. ``go_cold`` has it let go of what it can."""
+        """Add a partition. ``go_cold`` makes it drop as much as it can."""
         self._ring[slot] = go_cold
 
     def leave(self, slot: Resident) -> None:
@@ -119,12 +121,12 @@ class Residency:
             self.weigh(slot, 0)
 
     def weigh(self, slot: Resident, size_bytes: int) -> None:
-        """Note what a partition holds."""
+        """Note the memory of a partition."""
         self.size_bytes += size_bytes - slot.size_bytes
         slot.size_bytes = size_bytes
 
     def ask(self, call_soon: Callable[[Callable[[], None]], None]) -> None:
-        """Have partitions go cold when what is being handled now has been."""
+        """Make partitions go cold after the current event."""
         if not self._asked:
             self._asked = True
             call_soon(lambda: self._turn(call_soon))

@@ -1,9 +1,9 @@
-"""What leaves a sub-queue stays readable for cursors that have not passed it, and its fate is logged (D14).
+"""Retention of entries that leave a sub-queue, and the log of their dispositions (D14).
 
-A *finished* entry keeps its row and its body; it is in no count, no page, no sweep. The janitor takes it away when the
-lowest cursor has passed it, or when more is kept than the cursors' bound: then from the lowest position on, and who has
-not read that far is told by ``complete_from``. It goes over the store in slices, each with a commit of its own, since
-memory does not know finished entries.
+A *finished* entry keeps its row and its body for cursors that have not passed it; it is in no count, no page, no scan.
+The janitor removes it when the lowest cursor has passed it. It also removes entries from the lowest position on when
+more is kept than the cursors' bound; a reader that has not got that far learns it from ``complete_from``. It goes over
+the store in slices, each with a commit of its own, because memory does not know finished entries.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,15 +26,18 @@ from partibus.partition.protocol.ports import FINISHED, Disposition, Disposition
 SLICE_ENTRIES = 4_096
 """Rows without bodies: some milliseconds of reading, beside commits of about as many operations."""
 SLICE_ENTRIES_MIN = 128
-"""Of a slice that is to take away what is too much, which each commit of receivers makes anew: about as many rows are
-read as have to go, or a cursor that has come to its bound would cost receivers a part of their rate."""
+"""The least entries of a slice that removes entries above the bound, which each commit of receivers exceeds anew. About
+as many rows are read as are removed, or a cursor at its bound would cost receivers a part of their rate.
+"""
 
 
 def keep(
     subqueue: Subqueue, entries: list[Entry], disposition: Disposition, step: Step, take_number: Callable[[], int]
 ) -> list[Entry]:
-    """Log the fate of entries that have left, and keep those that a cursor has not passed; the others, which go.
-    ``take_number`` gives the numbers of the log."""
+    """Log the disposition of entries that have left, and keep those that a cursor has not passed; return the others.
+
+    ``take_number`` gives the numbers of the log.
+    """
     log(subqueue, entries, disposition, step, take_number)
     cursors = cursors_of(subqueue)
     if disposition is Disposition.LOST:
@@ -48,7 +51,7 @@ def keep(
 
 
 def count_kept(subqueue: Subqueue, kept: list[Entry], step: Step) -> None:
-    """These are finished entries from now on: an event says so."""
+    """Count finished entries, with an event."""
     cursors = cursors_of(subqueue)
     cursors.retained += len(kept)
     cursors.retained_bytes += sum([entry.size_bytes for entry in kept])
@@ -62,7 +65,7 @@ def count_kept(subqueue: Subqueue, kept: list[Entry], step: Step) -> None:
 def log(
     subqueue: Subqueue, entries: Sequence[Entry], disposition: Disposition, step: Step, take_number: Callable[[], int]
 ) -> None:
-    """Write the fate of entries that have left to the log, if somebody reads it."""
+    """Write the disposition of entries that have left to the log, if it has a reader."""
     if cursors_of(subqueue).dispositions_from == NOWHERE:
         return
     rows: list[int] = []
@@ -72,7 +75,7 @@ def log(
 
 
 def begin_clearing(subqueue: Subqueue, step: Step) -> None:
-    """Have the store asked for what is kept for nobody, unless it is being asked."""
+    """Ask the store for entries that no cursor needs, unless such a load is under way."""
     cursors = cursors_of(subqueue)
     cursors.unbegun = False
     if cursors.clearing:
@@ -96,7 +99,7 @@ def begin_clearing(subqueue: Subqueue, step: Step) -> None:
 def clear(
     subqueue: Subqueue, load: ClearLoad, found: tuple[list[tuple[EntryRow, int]], list[DispositionRow]], step: Step
 ) -> None:
-    """The rows came that the janitor asked for."""
+    """Remove the rows that the janitor asked for."""
     cursors = cursors_of(subqueue)
     cursors.clearing = False
     rows, dispositions = found
@@ -107,7 +110,7 @@ def clear(
 
 
 def cursors_of(subqueue: Subqueue) -> Cursors:
-    """Those of a sub-queue that has some."""
+    """Return the cursors of a sub-queue that has some."""
     assert subqueue.cursors is not None, "asked of sub-queues with cursors"
     return subqueue.cursors
 

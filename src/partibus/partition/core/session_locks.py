@@ -1,9 +1,10 @@
-"""Sessions are accepted, renewed, released, and run out; their state (rows K3, K4). How one goes on at another owner:
-`session_resume`.
+"""Sessions: acceptance, renewal, release, expiry and state (rows K3, K4).
+
+`session_resume` continues a session at another owner.
 
 ```text
- accept a name ──────────────────────────────▶ held ──▶ released by its holder: what it was given goes back uncounted
- accept any ─▶ candidate ─▶ probing ─▶ found ─▶ held ──▶ run out: goes back counted, the holder is told
+ accept a name ──────────────────────────────▶ held ──▶ released by its holder: granted messages go back uncounted
+ accept any ─▶ candidate ─▶ probing ─▶ found ─▶ held ──▶ expired: they go back counted, the holder is told
                   ▲            └─▶ empty: the next candidate
                   └─ arrivals, released sessions, scans of the store
 ```
@@ -93,7 +94,7 @@ def _in_flight_until(state: PartitionState, name: str) -> int | None:
 
 
 def close_group(state: PartitionState, session: Session) -> None:
-    """Forget the list of a message group: the store has what is in it."""
+    """Drop the list of a message group: the store has its entries."""
     sessions = _sessions(state)
     assert sessions.groups is not None, "it is a group"
     sessions.groups.free.pop(session.name, None)
@@ -142,7 +143,7 @@ def end_idle_session(state: PartitionState, session: Session, now_ms: int, step:
 
 
 def cancel_accept(state: PartitionState, command: CancelAccept, now_ms: int, step: Step) -> None:
-    """Somebody waits for a session no longer."""
+    """Cancel a pending request for a session."""
     sessions = _sessions(state)
     for asked in sessions.waiting:
         if asked.request == command.accept:
@@ -172,7 +173,7 @@ def renew_session(state: PartitionState, command: RenewSession, now_ms: int, ste
 
 
 def release_session(state: PartitionState, command: ReleaseSession, now_ms: int, step: Step) -> None:
-    """The holder is gone."""
+    """Release a session whose holder has ended."""
     session = _sessions(state).by_lock.get(command.session)
     if session is not None:
         step.notes.append((RELEASE, SubqueueKind.ACTIVE, session.ready_list.held, None))
@@ -197,7 +198,7 @@ def get_session_state(state: PartitionState, command: GetSessionState, now_ms: i
 
 
 def set_session_state(state: PartitionState, command: SetSessionState, now_ms: int, step: Step) -> None:
-    """The old state is read first: sizes count what is stored."""
+    """Set a session's state after the old one was read: the counted sizes are those of stored states."""
     session = _sessions(state).find(command.session, now_ms)
     if session is None:
         step.replies.append(SessionLost(command.request))
@@ -229,12 +230,12 @@ def state_loaded(state: PartitionState, load: SessionStateLoad, found: bytes | N
 
 
 def list_sessions(state: PartitionState, command: ListSessions, now_ms: int, step: Step) -> None:
-    """The store knows them all."""
+    """Ask the store, which knows all sessions."""
     step.loads.append(SessionListLoad(command))
 
 
 def offer(state: PartitionState, step: Step) -> bool:
-    """Give candidates to who waits for any session; True when a lane was opened that has to be looked after."""
+    """Give candidates to requests for any session; return whether a ready list was opened that must be served."""
     sessions = _sessions(state)
     opened = False
     if sessions.waiting and sessions.groups is not None:
@@ -257,9 +258,11 @@ def offer(state: PartitionState, step: Step) -> bool:
 
 
 def scanned(state: PartitionState, names: list[str]) -> None:
-    """A scan came back. It is asked for only while there are no candidates, so at its end every session that it named
-    was held, and becomes a candidate when it is released, or has been probed: there is no more, unless names had to be
-    left out meanwhile."""
+    """Take the result of a scan for sessions.
+
+    A scan runs only while there are no candidates. So at its end every session that it named was held, and becomes a
+    candidate when it is released, or has been probed. There are no others, unless names had to be left out meanwhile.
+    """
     sessions = _sessions(state)
     sessions.scanning = False
     if names:
@@ -273,7 +276,7 @@ def scanned(state: PartitionState, names: list[str]) -> None:
 
 
 def look_after_probe(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step) -> None:
-    """A session that is probed is its asker's as soon as it has a message, and nobody's when it has none."""
+    """Grant a probed session to its asker as soon as it has a message; close it when it has none."""
     sessions = _sessions(state)
     session = sessions.by_lock.get(ready_list.holder)
     if session is None or session.asked is None:
@@ -287,7 +290,7 @@ def look_after_probe(state: PartitionState, ready_list: ReadyList, now_ms: int, 
 
 
 def stop_probing(state: PartitionState, step: Step) -> None:
-    """Who would have got a session waits again."""
+    """Let the askers of probed sessions wait again."""
     sessions = _sessions(state)
     for session in [session for session in sessions.held.values() if session.asked is not None]:
         assert session.asked is not None, "probed"
@@ -297,7 +300,7 @@ def stop_probing(state: PartitionState, step: Step) -> None:
 
 
 def revoke_sessions(state: PartitionState, cursor: str, until_ms: int, now_ms: int, step: Step) -> None:
-    """A cursor reads alone until then: sessions end, and who waits for one is told."""
+    """End sessions because a cursor has the lease until then, and tell waiting askers."""
     sessions = _sessions(state)
     stop_probing(state, step)
     for asked in sessions.waiting:
@@ -322,10 +325,11 @@ def _sessions(state: PartitionState) -> Sessions:
 
 
 def open_session(state: PartitionState, name: str, asked: AcceptSession | None) -> Session:
+    """Open a session that is asked for, and read its first page."""
     subqueue = state.subqueues[SubqueueKind.ACTIVE]
     edited = _sessions(state).is_changed(name)
     session = Session(name, state.take_number(), subqueue.end_pos, asked, edited=edited)
-    # What is to be dead-lettered once its body is there is still active in the store.
+    # A pending dead letter without its body is still active in the store.
     session.ready_list.above.update(
         pos for pos, entry in subqueue.pending_dead_letters.items() if entry.session == name
     )
@@ -347,7 +351,7 @@ def _grant(state: PartitionState, session: Session, asked: AcceptSession, now_ms
 
 
 def _end(state: PartitionState, session: Session, now_ms: int, step: Step) -> None:
-    """The lock has run out."""
+    """End a session whose lock has expired."""
     entries = session.ready_list.held
     _close(state, session, now_ms, step)
     state.tally.locks_expired += len(entries)
@@ -357,9 +361,11 @@ def _end(state: PartitionState, session: Session, now_ms: int, step: Step) -> No
 
 
 def _note(session: Session, step: Step, *, is_renewed: bool) -> None:
-    """Where several brokers share the stores, the next owner is to know who holds the session (D21). A row that is lost
-    with its owner before it was durable costs the holder his session, so nobody waits for it; a renewal is waited for,
-    since the holder relies on the time that he was told."""
+    """Store who holds a session, for the next owner, where several brokers share the stores (D21).
+
+    If the row is lost with its owner before it was durable, the holder loses its session, so no reply waits for it. The
+    reply to a renewal does wait, because the holder relies on the time in it.
+    """
     if session.holder:
         step.events.append(
             SessionLocked(session.name, session.lock_id, session.until_ms, session.holder, is_renewed=is_renewed)
@@ -367,7 +373,7 @@ def _note(session: Session, step: Step, *, is_renewed: bool) -> None:
 
 
 def _close(state: PartitionState, session: Session, now_ms: int, step: Step) -> None:
-    """Forget a session's lane: the store has what is in it, and the next holder reads it there."""
+    """Drop a session's ready list: the store has its entries, and the next holder reads them there."""
     sessions = _sessions(state)
     sessions.close(session)
     sessions.note_changed(session.name)

@@ -1,14 +1,15 @@
 """A session goes on at another owner of its partition (D21).
 
 ```text
- loaded ─▶ away ──▶ its holder comes, and says what he has ──▶ its rows are read ──▶ held as before
-             ├─▶ the lock runs out: nobody was asked, so nothing is counted
-             └─▶ his broker is gone: released at once
+ loaded ─▶ away ──▶ its holder comes and names its messages ──▶ their rows are read ──▶ held as before
+             ├─▶ the lock expires: the holder was not asked, so no delivery is counted
+             └─▶ the holder's broker has ended: released at once
 ```
 
-Which messages a session's holder has is written nowhere: he knows, and is asked. What he was sent and never got is not
-among them, and comes again. What he has settled since may be settled already, where the last owner could not tell him
-any more: then its row is gone, or is no active one. Until the rows are there, settlements wait; nothing else has to.
+Only the holder knows which messages it has; no row tells. So the owner asks it. Messages that were sent and did not
+arrive are not among them, and are sent again. A message that the holder has settled may be settled already, if the last
+owner was lost before it answered: then its row is deleted, or is not active. Settlements wait until the rows are read;
+other commands do not.
 """
 
 from partibus.partition.core.enqueue import screen
@@ -46,12 +47,12 @@ def resume_session(state: PartitionState, command: AcceptSession, now_ms: int, s
 
 
 def holder_of(state: PartitionState, command: AcceptSession) -> str:
-    """The run of the broker that a receiver is connected to; empty where there is only one broker."""
+    """Return the run of the broker that a receiver is connected to; empty with a single broker."""
     return command.holder or state.run
 
 
 def resumed(state: PartitionState, load: SessionResume, rows: list[EntryRow], now_ms: int, step: Step) -> None:
-    """Some of what the holder has was read."""
+    """Take some rows of the holder's messages."""
     sessions = state.sessions
     assert sessions is not None, "somebody resumed one"
     command = load.command
@@ -75,13 +76,13 @@ def resumed(state: PartitionState, load: SessionResume, rows: list[EntryRow], no
 
 
 def look_again(state: PartitionState, session: Session, now_ms: int) -> None:
-    """What has fallen due while a session was away."""
+    """Handle the deadlines that passed while a session was away."""
     if isinstance(session.ready_list, ReadyListAway) and session.ready_list.passed_over:
         state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, now_ms)
 
 
 def take_up(state: PartitionState, session: Session, now_ms: int, step: Step) -> None:
-    """Do what has waited until it was known what the holder of a session has, or that he has it no more."""
+    """Handle the commands that waited until the holder's messages were known, or its session had ended."""
     assert state.sessions is not None, "there is one"
     for waiting in state.sessions.resuming.pop(session.lock_id, ()):
         if isinstance(waiting, Settle):
@@ -126,7 +127,7 @@ def _come_back(state: PartitionState, session: Session, command: AcceptSession, 
 
 
 def _come_again(state: PartitionState, session: Session, command: AcceptSession, now_ms: int, step: Step) -> None:
-    """The way to this owner was cut for a while: what was sent and did not arrive is sent again."""
+    """Resume a session after the way to this owner was cut: grants that did not arrive are sent again."""
     assert state.sessions is not None, "there is one"
     ready_list = session.ready_list
     ready_list.demands.clear()

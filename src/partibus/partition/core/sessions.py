@@ -1,14 +1,14 @@
-"""The sessions of a partition in memory: those that are held, and names of some that could be (row K4).
+"""The sessions of a partition in memory: held ones, and names of some that could be (row K4).
 
-The store knows which sessions have messages; there may be millions. Memory has the held ones, each with a lane of its
-own, and a bounded list of *candidates*: sessions that got messages or lost their holder lately, and what scans of the
-store brought. A candidate need not have messages any more, so its first page is read before somebody is told that it is
-his (*probing*).
+The store knows which sessions have messages; there may be millions. Memory has the held ones, each with its own ready
+list, and a bounded list of *candidates*: sessions that got messages or lost their holder lately, and results of scans
+of the store. A candidate may have no messages any longer, so its first page is read before a receiver gets it
+(*probing*).
 
-With one broker a session's lock is in memory only: its holder is a link to this process and ends with it. Where
-several share the stores it has a row that names the holder's broker (D21). Found there when a partition is loaded, the
-session is *away*: its holder has messages of it, but nobody here knows which, until he comes and says so, or his broker
-is gone, or the lock runs out.
+With one broker a session's lock is in memory only: its holder is a link to this process and ends with it. Where several
+brokers share the stores, a row names the holder's broker (D21). A session whose row is found when a partition is loaded
+is *away*: its holder has messages of it, which this owner does not know. That lasts until the holder comes and names
+them, its broker has ended, or the lock expires.
 """
 
 from collections import OrderedDict, deque
@@ -34,12 +34,13 @@ SESSION_BYTES = 3_000
 NAME_BYTES = 200
 
 AWAY_MS = 20_000
-"""So long the holder of a session that is away has to come: longer than he tries to. That he was given it may be news
-to him: the owner was lost before it could say so."""
+"""How long the holder of an away session has to come: longer than it tries to. The grant may be news to the holder, if
+the owner was lost before it could answer.
+"""
 
 
 class ReadyListAway(ReadyList):
-    """Of a session that is away: no page is read, nothing waits, and what comes stays in the store."""
+    """The ready list of an away session: no page is read, no entry waits, and arrivals stay in the store."""
 
     __slots__ = ("passed_over",)
 
@@ -49,12 +50,13 @@ class ReadyListAway(ReadyList):
         )
         self.loading_page = True
         self.passed_over = False
-        """Something was due that nobody may touch now."""
+        """Whether a deadline has passed that can't be handled now."""
 
     def arrive(self, entries: list[Entry], size_bytes: int, *, window_entries: int, window_bytes: int) -> None:
-        pass
+        """Leave new entries in the store."""
 
     def waiting(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return no entries: none waits."""
         self.passed_over = True
         return []
 
@@ -83,7 +85,7 @@ class Session:
             int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=False, session=name, holder=lock_id, edited=edited
         )
         self.asked = asked
-        """Who gets it if it has messages; None once it is held."""
+        """The request that gets the session if it has messages; None once it is held."""
         self.receiver = 0
         self.is_group = False
         """Whether it is a message group in memory, which has no holder."""
@@ -119,7 +121,7 @@ class Session:
             batch.entries.update((entry.pos, entry) for entry in entries)
 
     def hold_until(self, until_ms: int) -> None:
-        """The lock of the session and of all its messages ends then."""
+        """Set the deadline of the lock of the session and of all its messages."""
         self.until_ms = until_ms
         batch = self.ready_list.locks.find(self.lock_id)
         if batch is not None:
@@ -134,7 +136,7 @@ class Groups:
     def __init__(self) -> None:
         self.waiting: deque[ReceiveGroups] = deque()
         self.free: OrderedDict[str, Session] = OrderedDict()
-        """Open groups whose head is visible, in the order of their turns."""
+        """Open groups whose head is visible, in the order in which they are served."""
         self.probed: set[str] = set()
         """Open groups that wait for rows or bodies from the store."""
         self.in_flight: dict[str, set[int]] = {}
@@ -167,7 +169,7 @@ class Groups:
 
 
 class Sessions:
-    """Held sessions, candidates, and who waits for one."""
+    """Held sessions, candidates, and requests for one."""
 
     __slots__ = (
         "_changed",
@@ -192,7 +194,7 @@ class Sessions:
 
     def __init__(self, *, may_have_more: bool) -> None:
         self.held: dict[str, Session] = {}
-        """By name; those that are probed among them."""
+        """Held and probed sessions by name."""
         self.by_lock: dict[int, Session] = {}
         self._receivers: dict[int, Session] = {}
         self._deadlines = DeadlineHeap()
@@ -229,14 +231,14 @@ class Sessions:
             self.resuming[row.lock_id] = []
 
     def await_holders(self, now_ms: int) -> None:
-        """The partition was loaded now."""
+        """Start the time in which holders of away sessions must come: the partition was loaded now."""
         for lock_id in self.resuming:
             session = self.by_lock[lock_id]
             session.away_until_ms = now_ms + AWAY_MS
             self._deadlines.set(lock_id, min(session.until_ms, session.away_until_ms))
 
     def must_wait(self, command: Settle | Transact) -> bool:
-        """A settlement came before it is known what the holder of a session has: it is taken up then."""
+        """Keep a settlement that came before the holder's messages are known; return whether it was kept."""
         parts = command.commands if isinstance(command, Transact) else (command,)
         for part in parts:
             if isinstance(part, Settle):
@@ -247,17 +249,17 @@ class Sessions:
         return False
 
     def find(self, lock_id: int, now_ms: int) -> Session | None:
-        """The session held under a lock id, while the lock holds."""
+        """Return the session held under a lock id, while the lock holds."""
         session = self.by_lock.get(lock_id)
         return session if session is not None and session.until_ms > now_ms else None
 
     def ready_list_for(self, receiver: int) -> ReadyList | None:
-        """The lane that a receiver takes from."""
+        """Return the ready list that a receiver takes from."""
         session = self._receivers.get(receiver)
         return None if session is None else session.ready_list
 
     def arrive(self, entries: list[Entry], limits: PartitionLimits, step: Step) -> None:
-        """New entries: to the lanes of held sessions; of others only the name is kept."""
+        """Add new entries to the ready lists of held sessions; for others, keep only the name."""
         groups: dict[str, list[Entry]] = {}
         for entry in entries:
             name = entry.session or ""
@@ -281,7 +283,7 @@ class Sessions:
             step.change(session.ready_list)
 
     def _has_nothing_stored(self, name: str) -> bool:
-        """Tell whether a group surely has no messages but those that arrive, so that its list needs no page."""
+        """Tell whether a group surely has no messages but the arriving ones, so that its list needs no page."""
         groups = self.groups
         return (
             groups is not None
@@ -334,23 +336,25 @@ class Sessions:
     # -- what a new holder must not read before it is written -------------------------------------------------------
 
     def note_changed(self, name: str) -> None:
-        """Entries of a session that nobody holds were changed, perhaps not durably yet."""
+        """Note that entries of a session without a holder were changed, perhaps not durably yet."""
         if len(self._changed) < CHANGED_MAX:
             self._changed.add(name)
 
     def is_changed(self, name: str) -> bool:
-        """The first page of the session's next holder has to wait for what was written; past a number of sessions that
-        is said of all, until somebody has waited."""
+        """Tell whether the first page of the session's next holder has to wait for earlier rows.
+
+        Above a number of changed sessions this holds for all, until one page has waited.
+        """
         return name in self._changed or name in self._draining or len(self._changed) >= CHANGED_MAX
 
     def begin_drain(self, lock_id: int) -> None:
-        """A page is asked for that waits for all that was written until now."""
+        """Note a page that waits for all rows written until now."""
         if not self._drained_by:
             self._draining, self._changed = self._changed, set()
             self._drained_by = lock_id
 
     def end_drain(self, lock_id: int) -> None:
-        """The page came."""
+        """End the wait that `begin_drain` noted: the page came."""
         if self._drained_by == lock_id:
             self._draining.clear()
             self._drained_by = 0
@@ -379,19 +383,19 @@ class Sessions:
         return found
 
     def open(self, session: Session) -> None:
-        """A session has a lane from now on."""
+        """Add the ready list of a session."""
         self.held[session.name] = session
         self.by_lock[session.lock_id] = session
 
     def grant(self, session: Session, asked: AcceptSession, until_ms: int) -> None:
-        """A session is somebody's."""
+        """Give a session to a request, until then."""
         session.asked = None
         session.receiver = asked.receiver
         self._receivers[asked.receiver] = session
         self.hold(session, until_ms)
 
     def follow(self, session: Session, receiver: int) -> None:
-        """The holder is another receiver now."""
+        """Note that another receiver holds the session."""
         if self._receivers.get(session.receiver) is session:
             del self._receivers[session.receiver]
         session.receiver = receiver
@@ -409,7 +413,7 @@ class Sessions:
         self._deadlines.set(session.lock_id, until_ms)
 
     def close(self, session: Session) -> None:
-        """Nobody holds the session any more."""
+        """Remove a session without a holder."""
         del self.held[session.name]
         del self.by_lock[session.lock_id]
         self._deadlines.discard(session.lock_id)
@@ -433,9 +437,9 @@ class Sessions:
         return SESSION_BYTES * len(self.held) + NAME_BYTES * (len(self.candidates) + len(self._changed))
 
     def next_deadline_ms(self) -> int | None:
-        """When the first lock ends."""
+        """Return when the first lock ends."""
         return self._deadlines.earliest_ms()
 
     def expired(self, now_ms: int) -> list[Session]:
-        """The sessions whose lock has ended."""
+        """Return the sessions whose lock has ended."""
         return [self.by_lock[lock_id] for _, lock_id in self._deadlines.take_due(now_ms)]

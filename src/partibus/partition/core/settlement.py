@@ -29,7 +29,7 @@ _OPERATIONS = {
 
 
 def settle(state: PartitionState, command: Settle, now_ms: int, step: Step) -> None:
-    """Apply an outcome to what is still under lock; the reply names the tokens whose lock has ended."""
+    """Apply an outcome to messages that are still locked; the reply names the tokens whose lock has ended."""
     sessions = state.sessions
     if sessions is not None and sessions.resuming and sessions.must_wait(command):
         return
@@ -78,7 +78,7 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
 
 
 def lost_tokens(state: PartitionState, command: Settle, now_ms: int) -> list[int]:
-    """The indexes of tokens whose lock has ended."""
+    """Return the indexes of tokens whose lock has ended."""
     return _lost(command, _held(state, command, now_ms))
 
 
@@ -91,8 +91,11 @@ def bodies_missing(state: PartitionState, command: Settle, now_ms: int) -> list[
 
 
 def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], now_ms: int, step: Step) -> None:
-    """Bodies came for locked entries. A message whose body the store has lost can't be moved, delivered or read: it is
-    removed, lest its partition asks for the body for ever."""
+    """Take loaded bodies of locked entries.
+
+    A message whose body the store has lost can't be moved, delivered or read. It is removed, or its partition would ask
+    for the body for ever.
+    """
     assert load.then is not None, "somebody waited"
     commands = load.then.commands if isinstance(load.then, Transact) else [load.then]
     for command in commands:
@@ -109,7 +112,7 @@ def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], 
 
 
 def _held(state: PartitionState, command: Settle, now_ms: int) -> list[tuple[ReadyList, LockBatch, list[int]]]:
-    """What of a settlement's tokens is still under lock: positions by delivery batch."""
+    """Return the positions that a settlement's tokens still hold, by delivery batch."""
     held = []
     for lock_id, positions in by_lock(command.tokens):
         ready_list = state.ready_list_under(command.kind, lock_id, now_ms)
@@ -120,7 +123,7 @@ def _held(state: PartitionState, command: Settle, now_ms: int) -> list[tuple[Rea
 
 
 def _lost(command: Settle, held: list[tuple[ReadyList, LockBatch, list[int]]]) -> list[int]:
-    """The indexes of the other tokens."""
+    """Return the indexes of the other tokens."""
     if sum([len(positions) for _, _, positions in held]) == len(command.tokens):
         return []
     known = {(batch.lock_id, pos) for _, batch, positions in held for pos in positions}

@@ -1,19 +1,19 @@
 """Sinks: each row that a job stores is stored once, however often its tasks run (row D5, ADR 0014).
 
-A sink's rows come with ids. The partition keeps them, in the store, tagged with the batch that they came with last:
-the one behind the batch that the sink has committed last. When a batch is committed the ids of those before it go, so
-that a batch which was committed can still be repeated: a driver that is lost may not know that it has committed it.
+A sink's rows have ids. The partition keeps them in the store, tagged with the batch that they came with last: the one
+after the batch that the sink has committed last. The commit of a batch deletes the ids of earlier ones. So a committed
+batch can still be repeated: a driver that is lost may not know that it has committed it.
 
 ```text
- batch 0 ids ──┐                      commit 0: nothing goes
- batch 1 ids ──┼──┐                   commit 1: ids of batch 0 go
- batch 2 ids      └── ...             commit 2: ids of batch 1 go
+ batch 0 ids ──┐                      commit 0: deletes none
+ batch 1 ids ──┼──┐                   commit 1: deletes ids of batch 0
+ batch 2 ids      └── ...             commit 2: deletes ids of batch 1
 ```
 
-The store is asked whether rows are stored, once for all commands that wait. They wait in line, so that two attempts at
-the same rows can't pass each other. Where memory has all ids of a sink, rows that are surely new pass without a
-question: nearly all are. Memory has all ids from some batch on: from the first, if the store had none when the sink was
-first used here.
+The store is asked once, for all commands that wait, whether rows are stored. Commands wait in line, so that two
+attempts at the same rows can't pass each other. Where memory has all ids of a sink, rows that are surely new pass
+without a look-up: nearly all are. Memory has all ids from some batch on; from the first, if the store had none when the
+sink was first used here.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ ID_BYTES = 110
 
 
 class _Ids:
-    """Of one sink."""
+    """The ids of one sink."""
 
     __slots__ = ("batches", "first", "newest", "oldest")
 
@@ -48,7 +48,7 @@ class _Ids:
 
 
 class SinkMemory:
-    """Of one partition."""
+    """The ids of one partition's sinks in memory."""
 
     __slots__ = ("_count", "_sinks")
 
@@ -58,7 +58,7 @@ class SinkMemory:
 
     @property
     def size_bytes(self) -> int:
-        """Of the ids."""
+        """The memory of the ids."""
         return ID_BYTES * self._count
 
     def has(self, sink: int) -> bool:
@@ -66,18 +66,18 @@ class SinkMemory:
         return sink in self._sinks
 
     def begin(self, sink: int, first: int) -> None:
-        """The store has no ids of that batch of the sink, or later ones. ``first`` 0: it has none at all."""
+        """Note that the store has no ids of that batch of the sink, or later ones; ``first`` 0: none at all."""
         self._sinks[sink] = _Ids(first)
 
     def lacks(self, sink: int, ids: Sequence[bytes]) -> bool:
-        """True: the sink has none of them, and they are all different. False says nothing."""
+        """Return True if the sink has none of the ids and they are all different. False says nothing."""
         known = self._sinks.get(sink)
         if known is None or known.oldest < known.first or len(set(ids)) < len(ids):
             return False
         return all(batch.isdisjoint(ids) for batch in known.batches.values())
 
     def add(self, sink: int, batch: int, ids: Sequence[bytes]) -> None:
-        """They are in the store with the next commit, as those of that batch."""
+        """Add ids that the next commit stores as those of a batch."""
         known = self._sinks.get(sink)
         if known is None:
             return
@@ -96,7 +96,7 @@ class SinkMemory:
             self._count = 0
 
     def forget(self, sink: int, batch: int) -> None:
-        """The store has no ids of that batch and earlier ones any more."""
+        """Forget ids of a batch and earlier ones, which the store has deleted."""
         known = self._sinks.get(sink)
         if known is None:
             return
@@ -108,7 +108,7 @@ class SinkMemory:
 
 
 LOOKED_UP_MAX = 8_192
-"""With so many ids a load looks no more up; those of one command are looked up together in any case."""
+"""The most ids of a load for several commands; those of one command are looked up together in any case."""
 TRIM_IDS = 2_000
 TRIM_PAUSE_MS = 20
 NEVER_COMMITTED = -1
@@ -141,13 +141,13 @@ class Sinks:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the ids that memory has."""
+        """The memory of the ids in memory."""
         return self._memory.size_bytes
 
     # -- the line ----------------------------------------------------------------------------------------------------
 
     def lets_pass(self, command: Enqueue) -> bool:
-        """The command has been in line, and is to be carried out."""
+        """Tell whether a command has been in line, and is to be carried out."""
         return command is self._passing
 
     def wait(self, command: Enqueue) -> None:
@@ -155,8 +155,10 @@ class Sinks:
         self._waiting.append(command)
 
     def next(self, step: Step) -> Enqueue | None:
-        """Take the next command of which everything is known. None: none waits, another one is not carried out yet, or
-        the store has been asked."""
+        """Return the next command whose ids are all decided.
+
+        None: no command waits, another one is not carried out yet, or the store was asked.
+        """
         if self._loading or self._passing is not None:
             return None
         if not self._waiting:
@@ -168,7 +170,7 @@ class Sinks:
                 self._known.clear()  # says of none of them that it is stored, which is so no more
                 self._passing = self._waiting.popleft()
                 return self._passing
-            # What was known is of no use any more: those whose ids were looked up with the last ones have passed.
+            # Earlier answers are of no use: the commands whose ids were looked up last have passed.
             asked: dict[bytes, None] = {}
             for waiting in self._waiting:
                 other, ids = _rows(waiting)
@@ -184,22 +186,24 @@ class Sinks:
         return self._passing
 
     def found(self, load: SinkLoad, stored: set[bytes], count: int | None) -> None:
-        """The store has looked ids up, and counted those of the sink if it was asked to."""
+        """Take the store's answer about ids, and the number of the sink's ids if it was asked for."""
         self._loading = False
         if count is not None:
             self._memory.begin(load.sink, 0 if count == 0 else self._batch(load.sink) + 1)
         self._known.update((item, item in stored) for item in load.ids)
 
     def passed(self) -> None:
-        """A command is carried out, or refused."""
+        """Note that a command is carried out, or refused."""
         self._passing = None
 
     def new_rows(
         self, command: Enqueue, ids: Iterator[bytes | None] | None, step: Step
     ) -> tuple[Sequence[Message | None], Iterator[bytes | None] | None]:
-        """The messages with None in place of those that the sink has stored; the others count as stored from now on.
-        With them ``ids``, what an entity with duplicate detection knows them by. A row that came again is of the batch
-        that it comes with now, and is known as long as that."""
+        """Return the messages with None in place of those that the sink has stored; the others count as stored now.
+
+        With them ``ids``, their ids of duplicate detection. A repeated row belongs to the batch that it came with last,
+        and is known as long as that.
+        """
         sink, wanted = _rows(command)
         batch = self._batch(sink)
         self._memory.add(sink, batch, wanted)
@@ -226,7 +230,7 @@ class Sinks:
     # -- commits -----------------------------------------------------------------------------------------------------
 
     def commit(self, command: CommitSink, step: Step) -> None:
-        """A batch is committed: have the ids of those before it forgotten."""
+        """Commit a batch: have the ids of earlier ones deleted."""
         sink = command.sink
         before = self._committed.get(sink, NEVER_COMMITTED)
         if command.batch == SINK_ENDS:
@@ -238,7 +242,7 @@ class Sinks:
                 self._forget(sink, before, step)
 
     def _batch(self, sink: int) -> int:
-        """The one that rows come with now."""
+        """Return the batch that rows belong to now."""
         return self._committed.get(sink, NEVER_COMMITTED) + 1
 
     def _forget(self, sink: int, batch: int, step: Step) -> None:
@@ -246,7 +250,7 @@ class Sinks:
         step.loads.append(SinkCount(sink, batch))
 
     def counted(self, load: SinkCount, count: int, now_ms: int) -> None:
-        """The store has counted what is to be forgotten."""
+        """Take the number of ids to delete."""
         trim = self._trims.get(load.sink)
         if trim is None or trim[0] != load.batch:
             return  # another batch has been committed since
@@ -257,7 +261,7 @@ class Sinks:
             self._trim_ms = now_ms
 
     def next_deadline_ms(self) -> int | None:
-        """When `trim` has something to do."""
+        """Return when `trim` has work."""
         return self._trim_ms
 
     def trim(self, now_ms: int, step: Step) -> None:

@@ -95,7 +95,7 @@ class Gate:
             self.has_dropped = True
 
     def close_all(self) -> None:
-        """Forget what is known of the source: slots came back."""
+        """Forget all knowledge of the source: slots came back."""
         self._opened.clear()
         self._told.clear()
 

@@ -1,4 +1,4 @@
-"""What a partition remembers, and the moves that all handlers share."""
+"""The state of a partition, and the operations that all handlers share."""
 
 from collections.abc import Mapping
 
@@ -25,9 +25,10 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Disposition, EntryRow, EntryState, LockBatchRow, Snapshot
 
 UNWRITTEN_NUMBERS_MAX = 1 << 16
-"""Numbers passed over when a partition is loaded. Lock ids are handed out before they are stored (D12); one that was
-given twice would let a late settlement touch somebody else's lock. Each is an operation of a commit, of which a store's
-queue holds some thousands (D24)."""
+"""The numbers that a partition skips when it is loaded. Lock ids are handed out before they are stored (D12); an id
+that was given twice would let a late settlement touch another receiver's lock. Each is an operation of a commit, and a
+store's queue holds some thousands (D24).
+"""
 EPOCHS_APART = 16
 """A partition that is lost again before anything of it was written begins with the same stored number: owners that
 follow each other have numbers of their own. The 39 bits of a number last for half a million loads."""
@@ -69,8 +70,11 @@ class PartitionState:
         epoch: int = 0,
         cold: Cold | None = None,
     ) -> None:
-        """``epoch``: which opening of the store this is. ``cold``: what is left of the partition from before it went
-        cold, in the same one."""
+        """Restore the state of a partition from its snapshot.
+
+        ``epoch``: the number of the store's opening. ``cold``: the state kept since the partition went cold, in the
+        same opening.
+        """
         self.row = row
         self.options = options
         self.next_sequence = snapshot.next_sequence if snapshot else 1
@@ -82,15 +86,15 @@ class PartitionState:
         self.session_state_bytes = snapshot.session_state_bytes if snapshot else 0
         self.next_reservation = 1 if cold is None else cold.next_reservation
         self.tally = Tally()
-        """What is counted; the runtime gives one that outlives this state."""
+        """The counters of messages; the runtime gives an object that outlives this state."""
         self.pool = Pool(Room())
-        """Of the store: what is in memory only. The runtime gives the one that its partitions share."""
+        """The store's messages in memory only. The runtime gives the object that its partitions share."""
         self.express: Express | None = None
         """From the first express message on."""
         self.activated_ms = 0 if cold is None else cold.activated_ms
-        """When a scheduled message became active last, since the store was opened; 0: none did."""
+        """When a scheduled message last became active since the store was opened; 0: never."""
         self.window_bytes = 0
-        """Memory of the windows of all lanes, as of each lane's last change."""
+        """Memory of the windows of all ready lists, as of each list's last change."""
         self.inbound_marks = dict(snapshot.inbound_marks) if snapshot else {}
         """Key of a sub-queue that forwards to this partition -> the highest position there that has come (D15)."""
         self.left_off = tuple(snapshot.left_off) if snapshot else ()
@@ -137,11 +141,11 @@ class PartitionState:
         self.sinks: Sinks | None = Sinks(snapshot.sinks) if snapshot and snapshot.sinks else None
         """From the first row of one on."""
         self.subscriptions: Subscriptions | None = Subscriptions() if options.topic else None
-        """Of a topic."""
+        """The subscriptions of a topic; None otherwise."""
         self.publishing = False
         """Whether a large publish is under way, whose rest comes before other messages."""
         self.run = ""
-        """Of the owner, where several brokers share the stores; set by the runtime."""
+        """The run of the owner, where several brokers share the stores; set by the runtime."""
         if snapshot:
             self._restore_locks(snapshot)
             if self.sessions is not None:
@@ -155,19 +159,21 @@ class PartitionState:
 
     @property
     def end_number(self) -> int:
-        """Above the positions in all sub-queues but the active one: they have their numbers from one counter, so that
-        none of them will get an entry below it."""
+        """The end of positions in all sub-queues but the active one.
+
+        They have their numbers from one counter, so later entries of each get this one or a higher one.
+        """
         return max(subqueue.end_pos for kind, subqueue in self.subqueues.items() if kind != SubqueueKind.ACTIVE)
 
     def take_number(self) -> int:
-        """A number that this partition has not used."""
+        """Return a number that this partition has not used."""
         number = self.next_number
         self.next_number += 1
         return number
 
     @property
     def held_bytes(self) -> int:
-        """Of all lanes."""
+        """Held bytes of all ready lists."""
         return sum([ready_list.held_bytes for ready_list in self.ready_lists])
 
     # -- lanes -------------------------------------------------------------------------------------------------------
@@ -181,14 +187,14 @@ class PartitionState:
         return ready_lists
 
     def weigh(self, ready_list: ReadyList) -> None:
-        """Count what a lane's windows hold now."""
+        """Count the present memory of a ready list's windows."""
         weighs = ready_list.window_bytes
         if weighs != ready_list.weighed and ready_list.weighed >= 0:
             self.window_bytes += weighs - ready_list.weighed
             ready_list.weighed = weighs
 
     def ready_list_under(self, kind: int, lock_id: int, now_ms: int) -> ReadyList | None:
-        """Where what is locked under a lock id came from: the sub-queue, or the session that is held under it."""
+        """Return the ready list of a lock id: that of the sub-queue, or of the session held under it."""
         if self.sessions is None or kind != SubqueueKind.ACTIVE:
             return self.subqueues[kind]
         session = self.sessions.find(lock_id, now_ms)
@@ -198,7 +204,10 @@ class PartitionState:
         return None if subqueue.locks.find(lock_id) is None else subqueue
 
     def ready_list_of(self, kind: int, session: str | None) -> ReadyList | None:
-        """The lane of an entry; None while nobody holds its session, when all that waits of it is in the store."""
+        """Return the ready list of an entry.
+
+        None while its session has no holder: all of its waiting entries are in the store.
+        """
         if self.sessions is None or kind != SubqueueKind.ACTIVE or session is None:
             return self.subqueues[kind]
         held = self.sessions.held.get(session)
@@ -236,8 +245,10 @@ class PartitionState:
             subqueue.claimed.difference_update([entry.sequence for entry in entries])
 
     def remove(self, kind: int, entries: list[Entry], disposition: Disposition | None, step: Step) -> None:
-        """Entries are finished. ``fate`` is None for those that had not become active yet: no cursor has to do with
-        them."""
+        """Remove finished entries.
+
+        ``disposition`` is None for those that had not become active yet: they concern no cursor.
+        """
         if entries:
             self.leave(kind, entries)
             subqueue = self.subqueues[kind]
@@ -282,15 +293,17 @@ class PartitionState:
     # -- times -------------------------------------------------------------------------------------------------------
 
     def expires_ms(self, enqueued_ms: int, ttl_ms: int | None) -> int | None:
-        """When a message's time to live is over, the entity's own counted in."""
+        """Return when a message's time to live ends, the entity's own included."""
         default_ms = self.options.default_ttl_ms
         if default_ms is not None and (ttl_ms is None or ttl_ms > default_ms):
             ttl_ms = default_ms
         return None if ttl_ms is None else enqueued_ms + ttl_ms
 
     def become_active(self, kind: int, entry: Entry) -> None:
-        """A scheduled or delayed entry, whose body is there, waits for receivers from now on. There is no time to live
-        in a dead-letter sub-queue."""
+        """Make a scheduled or delayed entry, whose body is loaded, available to receivers.
+
+        A dead-letter sub-queue has no time to live.
+        """
         assert entry.data is not None, "sweeps bring bodies"
         entry.state = EntryState.ACTIVE
         entry.due_ms = None
@@ -328,8 +341,11 @@ class PartitionState:
 
 
 class _Subqueues(dict[int, Subqueue]):
-    """By kind. Most partitions never have transfers, nor dead letters of those: such a sub-queue is made when it is
-    asked for, lest every commit has a row for its counts."""
+    """The sub-queues by kind.
+
+    Most partitions never have transfers, nor dead letters of those. Such a sub-queue is made at its first use, or every
+    commit would have a row for its counts.
+    """
 
     def __missing__(self, kind: int) -> Subqueue:
         assert kind > SubqueueKind.DEAD_LETTER, "the others are there from the start"
@@ -338,7 +354,7 @@ class _Subqueues(dict[int, Subqueue]):
 
 
 def entry_of(row: EntryRow, data: bytes | None, size_bytes: int) -> Entry:
-    """An entry in memory from a stored one."""
+    """Return the entry in memory for a stored one."""
     return Entry(
         row.pos, row.body, row.sequence, row.enqueued_ms, row.delivery_count, row.session, row.due_ms, size_bytes,
         data, row.state,

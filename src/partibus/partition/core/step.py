@@ -1,4 +1,4 @@
-"""What one command led to."""
+"""The results of one command."""
 
 from partibus.partition.core.events import Event
 from partibus.partition.core.ready_list import ReadyList
@@ -9,10 +9,10 @@ from partibus.partition.protocol.replies import Reply
 
 
 class Step:
-    """Filled by the handlers of a command.
+    """The results of one command, collected by its handlers.
 
-    ``changed`` are the lanes that may have something to hand out now, or room to read ahead: the machine looks after
-    them when the handler is done, so no handler needs to know about handing out.
+    ``changed`` are the ready lists that may have entries to grant now, or room to read ahead. The machine serves them
+    when the handler has ended, so a handler does not grant.
     """
 
     __slots__ = (
@@ -37,33 +37,35 @@ class Step:
         self.loads: list[Load] = []
         self.changed: dict[ReadyList, None] = {}
         self.notes: list[Note] = []
-        """What was done to messages, for who records it (`partition.protocol.notes`)."""
+        """The operations on messages, for a recorder (`partition.protocol.notes`)."""
         self.refusals: list[Refusal] | None = None
-        """What was not done, likewise."""
+        """The refused operations, for the same recorder."""
         self.at_once = False
-        """What is accepted is express: the answer says that it is in memory, and waits for nothing that is to be
-        written but numbers (D18)."""
+        """Whether the accepted messages are express: the reply says that they are in memory, and waits for no rows but
+        those of numbers (D18).
+        """
         self.reserves = False
         """Numbers were reserved that are given now."""
         self.arrivals: dict[int, Arrive] | None = None
-        """Of a topic: what its subscriptions get, by their rows. To be given to them at once, so that all of it is in
-        one commit."""
+        """The copies of a topic's messages for its subscriptions, by row. They are given to them at once, so that all
+        is in one commit.
+        """
 
         self.rest: PublishRest | None = None
-        """What is left of a large publish: the next command for this partition, before the commit begins."""
+        """The rest of a large publish: the next command for this partition, before the commit begins."""
 
     def change(self, ready_list: ReadyList) -> None:
-        """Have a lane looked after."""
+        """Note a ready list that must be served."""
         self.changed[ready_list] = None
 
     def refuse(self, refusal: Refusal) -> None:
-        """Say what was not done."""
+        """Note a refused operation."""
         if self.refusals is None:
             self.refusals = []
         self.refusals.append(refusal)
 
     def arriving(self, row: int, ttl_max_ms: int | None, express_ms: int = 0) -> Arrive:
-        """What a subscription gets; see `arrivals`."""
+        """Return the command with the copies for a subscription (`arrivals`)."""
         if self.arrivals is None:
             self.arrivals = {}
         arrive = self.arrivals.get(row)

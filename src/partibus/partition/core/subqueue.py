@@ -13,10 +13,10 @@ NEVER = 1 << 62
 
 
 class Subqueue(ReadyList):
-    """Counts and what concerns a sub-queue as a whole, on top of its lane.
+    """A ready list with the counts and the scans of its whole sub-queue.
 
-    On an entity that requires sessions the lanes of sessions take the place of the active sub-queue's own, which then
-    stays as it is: everything is in the gap.
+    On an entity that requires sessions, each session has a ready list, and this one stays empty: all entries are in the
+    gap.
     """
 
     __slots__ = (
@@ -43,23 +43,27 @@ class Subqueue(ReadyList):
         self.pending_dead_letters: dict[int, Entry] = {}
         """Entries to be dead-lettered as soon as their body is read again."""
         self.claimed: set[int] = set()
-        """Sequence counters of deferred entries that somebody holds or has asked for."""
+        """Sequence counters of deferred entries that a receiver holds or has asked for."""
         self.cursors: Cursors | None = None
         """Its named readers, if it has some or something is left of them."""
         self.next_due = next_due
         """State -> when the first entry in it is due; nothing is due before."""
         self.range_scan: RangeScan | None = None
-        """The sweep whose rows are being read."""
+        """The scan whose rows are being read."""
         self.range_scans: deque[RangeScan] = deque()
-        """Those that wait for their turn."""
+        """The scans that wait for it."""
         self.stale = False
-        """What memory knew beside the rows that `sweep` reads is forgotten: they have to be read again."""
+        """Whether memory has dropped state that the rows of `range_scan` must be compared with: they have to be read
+        again.
+        """
         self.released: set[str] = set()
-        """Sessions released since `sweep` began, or with messages used up since: what it read of them may be gone."""
+        """Sessions that were released, or whose messages were settled, since `range_scan` began: rows read of them may
+        be deleted.
+        """
 
     @property
     def is_idle(self) -> bool:
-        """Nobody holds or waits for anything, and the store is asked for nothing."""
+        """Whether the sub-queue has no holders, no waiting receivers and no load under way."""
         cursors = self.cursors
         return not (
             self.locks
@@ -79,20 +83,22 @@ class Subqueue(ReadyList):
 
     @property
     def has_more(self) -> bool:
+        """Whether the store may have entries that memory has not."""
         return self.messages > 0 and not self.of_sessions
 
     @property
     def is_read_alone(self) -> bool:
-        """A cursor reads it exclusively."""
+        """Whether a cursor has the exclusive lease."""
         return self.cursors is not None and self.cursors.exclusive is not None
 
     @property
     def waiting_dead_letters(self) -> list[Entry]:
+        """Pending dead letters whose bodies are not loaded."""
         return list(self.pending_dead_letters.values()) if self.pending_dead_letters else []
 
     @property
     def catching_up(self) -> bool:
-        """Something has fallen due and is not done: its rows or bodies are being read."""
+        """Whether due entries are not handled yet: their rows or bodies are being read."""
         return bool(self.pending_dead_letters) or any(
             isinstance(range_scan, DueScan) for range_scan in (self.range_scan, *self.range_scans)
         )
@@ -105,6 +111,6 @@ class Subqueue(ReadyList):
         )
 
     def note_due(self, state: int, due_ms: int) -> None:
-        """An entry in that state waits for its time."""
+        """Note that an entry in that state has a due time."""
         if due_ms < self.next_due.get(state, NEVER):
             self.next_due[state] = due_ms

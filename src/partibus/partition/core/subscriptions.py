@@ -1,7 +1,7 @@
-"""How much the subscriptions of one partition of a topic hold: what its quota counts beside its own (row P21).
+"""The sizes of the subscriptions in one partition of a topic, which its quota counts beside its own (row P21).
 
-Asked of the store once, for all of them, when the topic's partition is first used; from then on each subscription that
-is in use says what it has.
+The store is asked once, for all of them, when the topic's partition is first used. From then on each subscription in
+use reports its own size.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class Topic(Protocol):
 
 
 class Subscriptions:
-    """Stored bytes by partition row of the subscription. Who is not in it gets no messages: it was deleted."""
+    """Stored bytes by partition row of the subscription. A row that is missing was deleted, and gets no messages."""
 
     __slots__ = ("sizes", "topic", "total")
 

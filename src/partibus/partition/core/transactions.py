@@ -17,8 +17,10 @@ from partibus.partition.protocol.replies import Refused, Settled, Transacted, Tr
 def transact(
     state: PartitionState, command: Transact, now_ms: int, step: Step, ids: Iterator[bytes | None] | None = None
 ) -> None:
-    """Do all or nothing, now or when the bodies that it needs are there. ``ids``: those of its messages, on an entity
-    with duplicate detection."""
+    """Carry out all commands or none, now or when the bodies that they need are loaded.
+
+    ``ids``: the ids of the messages, on an entity with duplicate detection.
+    """
     sessions = state.sessions
     if sessions is not None and sessions.resuming and sessions.must_wait(command):
         return

@@ -1,9 +1,9 @@
-"""What the store hears of a partition with express messages (D18): nothing, until a message is old or has to be there.
+"""Delayed writes of a partition with express messages (D18): no rows until a message is old or the store needs it.
 
-After each step its events are looked through. Those that speak of unwritten messages are taken out: locks, abandons,
-completions of what the store never knew. An event that moves or sets aside such a message writes it as it is then. What
-is to be read from the store is written before, in the same step; loads then wait for it (`partition.runtime.slot`).
-So the rest of the machine knows nothing of all this: to it, the store has everything.
+The events of each step are filtered. Events about unwritten messages are removed: locks, abandons, completions of
+messages that the store never had. An event that moves or defers such a message writes it in its new state. Entries that
+a load has to find are written before, in the same step; the load then waits for them (`partition.runtime.slot`). So for
+the rest of the machine the store has all entries.
 """
 
 from partibus.message import is_durable
@@ -42,11 +42,13 @@ _ACTIVE = int(SubqueueKind.ACTIVE)
 
 
 def is_express(state: PartitionState, command: Enqueue, now_ms: int) -> bool:
-    """Whether messages are acknowledged from memory, all of a command or none.
+    """Tell whether messages are acknowledged from memory, all of a command or none.
 
-    What must be kept goes the durable way: forced messages, scheduled ones, what another entity forwards and what a
-    sink sends (those let go of it once it is answered). So does everything where the store has to tell what was there:
-    duplicates, and a sub-queue that cursors read; and everything while the store can't keep the loss bound."""
+    Some messages go the durable way: forced and scheduled ones, and those that a forwarder or a sink sends, because
+    these drop them once answered. So does every message where the store has to know what was there: with duplicate
+    detection, and in a sub-queue that cursors read. And so does every message while the store can't keep the loss
+    bound.
+    """
     options = state.options
     return bool(
         options.express_ms
@@ -62,7 +64,7 @@ def is_express(state: PartitionState, command: Enqueue, now_ms: int) -> bool:
 
 
 def express_of(state: PartitionState, bound_ms: int) -> Express:
-    """The partition's own, made with its first express message."""
+    """Return the partition's own unwritten messages, made with its first express message."""
     express = state.express
     if express is None:
         express = state.express = Express(state.pool, bound_ms, state.subqueues[_ACTIVE].end_pos - 1)
@@ -71,7 +73,10 @@ def express_of(state: PartitionState, bound_ms: int) -> Express:
 
 
 def hold_back(state: PartitionState, step: Step) -> None:
-    """Have the store not hear of what is unwritten, and of what is to be written. A step's last."""
+    """Remove the rows of messages that stay unwritten, and add those of messages to be written.
+
+    The last call of a step.
+    """
     express = state.express
     assert express is not None, "asked of no other"
     written: list[Entry] = []
@@ -126,7 +131,7 @@ def write(state: PartitionState, express: Express, entries: list[Entry], step: S
 
 
 def _needed(express: Express, load: Load) -> list[Entry]:
-    """The unwritten entries that a load might have to find."""
+    """Return the unwritten entries that a load might have to find."""
     every = express.unwritten.values()
     match load:
         case PageLoad(kind=SubqueueKind.ACTIVE):
@@ -145,7 +150,7 @@ def _needed(express: Express, load: Load) -> list[Entry]:
 
 
 def _filter(state: PartitionState, express: Express, events: list[Event], written: list[Entry]) -> list[Event]:
-    """What the store has to hear of these. ``written`` gets the entries that it must have from now on."""
+    """Return the events that the store has to hear of. ``written`` gets the entries that it must have from now on."""
     unwritten = express.unwritten
     moved = {
         id(new)

@@ -297,7 +297,7 @@ class RenewSession(Struct):
 
 
 class ReleaseSession(Struct):
-    """Free a session whose holder is gone. Granted messages go back uncounted. No reply."""
+    """Free a session whose holder has ended. Granted messages go back uncounted. No reply."""
 
     session: int
 
@@ -527,7 +527,7 @@ class OpenGroups(Struct):
 
 
 class SetStates(Struct):
-    """Set the states of sessions that nobody holds, for a move; None removes one. Reply: `Done`, durable."""
+    """Set the states of sessions without a holder, for a move; None removes one. Reply: `Done`, durable."""
 
     request: int
     states: list[tuple[str, bytes | None]]
@@ -559,7 +559,7 @@ class Inspect(Struct):
 
 
 class Tick(Struct):
-    """Expire what is due: time has passed."""
+    """Process every deadline that has passed."""
 
 
 Command = (

@@ -58,8 +58,9 @@ def subqueue_key(partition_row: int, kind: int) -> int:
 
 
 def entry_key(subqueue: int, pos: int) -> int:
-    """Return the key of the entry at ``pos`` of a sub-queue, or of a lock batch with its lock id in place of the
-    position.
+    """Return the key of the entry at ``pos`` of a sub-queue.
+
+    With a lock id in place of the position: the key of that lock batch.
     """
     return subqueue << POSITION_BITS | pos
 

@@ -70,7 +70,7 @@ class DueScan(Struct):
 
 
 class Consume(Struct):
-    """The next slice of what an exclusive cursor passes and completes."""
+    """The next slice of entries that an exclusive cursor passes and completes."""
 
     command: AdvanceCursor
     from_pos: int
@@ -96,7 +96,7 @@ class LostTokens(Struct):
 
 
 class PurgeSlice(Struct):
-    """The next slice of what a `PurgeAll` removes."""
+    """The next slice of entries that a `PurgeAll` removes."""
 
     command: PurgeAll
     from_pos: int
@@ -230,8 +230,9 @@ class DispositionsLoad(Struct):
 
 
 class ClearLoad(Struct):
-    """Rows that a janitor may remove: of a range, which may be empty, and, from a number on, lines of the log of
-    dispositions.
+    """Rows that the janitor may remove.
+
+    They are those of a range, which may be empty, and lines of the log of dispositions from a number on.
     """
 
     kind: int

@@ -42,11 +42,11 @@ class StoreRecorder(Protocol):
     """Records the operations of one store's runtime."""
 
     def noted(self, row: int, notes: list[Note], now_ms: int, commit: int) -> None:
-        """Record what a partition has done; ``commit`` has its rows, 0: none."""
+        """Record the operations of a partition; ``commit`` has their rows, 0: none."""
         ...
 
     def refused(self, row: int, refusals: list[Refusal], now_ms: int) -> None:
-        """Record what a partition has refused."""
+        """Record the refusals of a partition."""
         ...
 
     def committed(self, row: int, commit: int, operations: int, size_bytes: int, seconds: float, now_ms: int) -> None:

@@ -325,7 +325,7 @@ class Writes:
         self.now_ms = 0
         """The beginning of the commit by the owner's clock; 0 where that is moved by hand."""
         self.operations = 0
-        """Messages enqueued, locked, settled or moved: what the bound of a store's queue counts (D24)."""
+        """Messages enqueued, locked, settled or moved: the unit of the bound of a store's queue (D24)."""
         self.size_bytes = 0
 
 
@@ -338,8 +338,9 @@ SINK_ID_COLUMNS = 4
 
 
 def executed_rows(writes: Writes) -> list[tuple[str, int, bytes]]:
-    """Pack executed requests as (asker, ms, requests and notes as 64 bits each, little-endian): one row per asker and
-    commit.
+    """Pack executed requests, one row per asker and commit.
+
+    A row is (asker, ms, requests and notes as 64 bits each, little-endian).
     """
     return [
         (asker, writes.executed_ms, struct.pack(f"<{len(flat)}q", *flat)) for asker, flat in writes.executed.items()
@@ -415,7 +416,7 @@ class Store(Protocol):
 
     @property
     def durability(self) -> str:
-        """Where a finished commit is, for people: "1 copy", "2 copies, synchronous"."""
+        """The places of a finished commit, for the operator: "1 copy", "2 copies, synchronous"."""
         ...
 
     @property
@@ -474,12 +475,11 @@ class Store(Protocol):
     def load_page(
         self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
     ) -> list[EntryRow]:
-        """Load the first ACTIVE entries with ``pos >= from_pos`` in order of position; with ``session``, of that
-        session only.
+        """Load the first ACTIVE entries with ``pos >= from_pos`` in order of position.
 
-        At least one when one exists, else no more than ``max_bytes`` of data. A page may be smaller than both bounds
-        allow: only
-        an empty page means the end. Sessions page apart (D3).
+        With ``session``, load entries of that session only. A page has at least one entry if one exists, and otherwise
+        at most ``max_bytes`` of data. A page may be smaller than both bounds allow: only an empty page means the end.
+        Sessions page apart (D3).
         """
         ...
 
@@ -530,7 +530,7 @@ class Store(Protocol):
         ...
 
     def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """Load stored forms in the order of ``keys``; None where the body is gone."""
+        """Load stored forms in the order of ``keys``; None for a body that does not exist."""
         ...
 
     def peek(
@@ -549,12 +549,10 @@ class Store(Protocol):
     def read_range(
         self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
     ) -> RangeFrame:
-        """Load ACTIVE, DEFERRED and DELAYED entries with ``from_pos <= pos < to_pos`` in order, packed; bounded as
-        `load_page`.
+        """Load ACTIVE, DEFERRED and DELAYED entries with ``from_pos <= pos < to_pos`` in order, packed.
 
-        With ``finished`` also those that have left and are kept for cursors. Scheduled ones are missing: they come
-        again, at
-        another position, when they are due.
+        The bounds are those of `load_page`. With ``finished`` also entries that have left and are kept for cursors.
+        Scheduled entries are missing: they get another position when they are due.
         """
         ...
 

@@ -44,7 +44,7 @@ class Granted(Struct):
     until_ms: int
     entries: list[Entry]
     ended: bool
-    """Whether the receiver's demand has ended: its count or its bytes are used up."""
+    """Whether the receiver's demand has ended: it has got its count or its bytes."""
 
 
 class Locked(Struct):

@@ -1,15 +1,15 @@
 """Group commit for one store, without IO (D11).
 
-Rows of every partition in the store gather in the *pending* commit, which has a number. When the last commit has ended
-the runtime takes the pending one. Whatever must wait for rows waits at the gate of their commit, also what only read:
-it may have seen what is not durable yet. What waits for the same commit passes in the order in which it came, and all
-of it before anything that comes later and need not wait.
+Rows of every partition in the store gather in the *pending* commit, which has a number. When the last commit has ended,
+the runtime takes the pending one. A reply waits for the commit of the rows that it depends on. A reply that only read
+waits too, because it may have seen rows that are not durable yet. Waiters of one commit are released in the order in
+which they came, and before any later reply that need not wait.
 
 The next commit starts at once, or is held for a moment (rows C13, C14). A commit costs the same sync and the same
-statements whether it carries one message or a hundred. A client that waits for each answer gains nothing from company,
-so its write starts the next commit at once. A client with more requests under way does: its writes, if the entity has
-batched store access, are held while the store is idle. Rows without a waiter (message locks, unconfirmed completions)
-travel with whatever commit comes next.
+statements whether it carries one message or a hundred. A client that waits for each answer gains nothing from a larger
+batch, so its write starts the next commit at once. A client with more requests under way does gain: its writes, if the
+entity has batched store access, are held while the store is idle. Rows without a waiter (message locks, unconfirmed
+completions) travel with whatever commit comes next.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from partibus.partition.protocol.host import Host, Timer
 from partibus.partition.protocol.ports import Writes
 
 Waiter = tuple[Callable[[Any], None], Any]
-"""What to call when a commit is durable, and with which value."""
+"""A callback for when a commit is durable, and its argument."""
 
 
 class CommitQueue:
@@ -31,7 +31,7 @@ class CommitQueue:
     def __init__(self) -> None:
         self.pending = Writes()
         self.number = 1
-        """Of the pending commit."""
+        """The number of the pending commit."""
         self.durable = 0
         """The last commit that is durable."""
         self.under_way: Writes | None = None
@@ -74,7 +74,7 @@ class CommitQueue:
         return writes
 
     def end(self) -> list[Waiter]:
-        """The commit under way is durable: who may pass now."""
+        """End the commit under way, which is durable, and return its waiters."""
         assert self.under_way is not None, "a commit was under way"
         self.under_way = None
         self.durable = self.number - 1
@@ -82,7 +82,10 @@ class CommitQueue:
         return passing
 
     def fail(self) -> tuple[list[Waiter], list[Waiter]]:
-        """Give up everything that is not durable: (who waited for the commit under way, who for the pending one)."""
+        """Give up all rows that are not durable.
+
+        Returns the waiters of the commit under way and those of the pending one.
+        """
         touched, self._for_under_way = self._for_under_way, []
         untouched, self._for_pending = self._for_pending, []
         self.pending = Writes()
@@ -94,7 +97,7 @@ class CommitQueue:
 
 
 class CommitSchedule:
-    """When the next commit of a store begins."""
+    """Decides when the next commit of a store begins."""
 
     __slots__ = ("_delay_ms", "_host", "_pacing", "_queue", "_soon", "_start", "_timer")
 
@@ -130,12 +133,12 @@ class CommitSchedule:
             self._host.call_soon(self._start)
 
     def started(self) -> None:
-        """``start`` was called, by this or by somebody who could not wait."""
+        """Note that ``start`` was called, by this schedule or by a caller that could not wait."""
         self._soon = False
         self._cancel()
 
     def begun(self) -> None:
-        """The pending commit is under way, or given up: the next one is empty."""
+        """Note that the pending commit is under way or given up: the next one is empty."""
         self._pacing.begun()
 
     def _cancel(self) -> None:
@@ -155,8 +158,11 @@ class CommitPacing:
         self._hurried = False
 
     def add(self, *, waited_for: bool, holdable: bool) -> None:
-        """Rows were added to the pending commit. ``waited_for``: somebody gets an answer when they are durable;
-        ``holdable``: who waits has batched store access and more under way."""
+        """Note that rows were added to the pending commit.
+
+        ``waited_for``: a client gets an answer when they are durable. ``holdable``: that client has batched store
+        access and more requests under way.
+        """
         if waited_for:
             self._waited_for = True
             if not holdable:
@@ -171,6 +177,6 @@ class CommitPacing:
         return self._limits.hold_ms
 
     def begun(self) -> None:
-        """The pending commit has started; the next one is empty."""
+        """Note that the pending commit has started; the next one is empty."""
         self._waited_for = False
         self._hurried = False

@@ -1,8 +1,7 @@
-"""The dispatcher of replies: who waits for them, and their way out.
+"""The dispatcher of replies: it knows the callback of each request.
 
 Replies leave one after the other. A reply to a command that another reply causes (a grant makes its receiver ask for
-more)
-is queued behind those that are there, not nested in them.
+more) is queued behind the waiting ones, not nested in them.
 """
 
 from collections import deque
@@ -50,7 +49,7 @@ class ReplyDispatcher:
         self._receivers.pop(receiver, None)
 
     def whose(self, reply: r.Reply) -> OnReply | None:
-        """Return the callback for a reply, or None when its asker is gone. A request is answered once."""
+        """Return the callback for a reply, or None when its asker has ended. A request is answered once."""
         if type(reply) is r.Granted or type(reply) is r.SessionEnded or type(reply) is r.ReceiveRefused:
             return self._receivers.get(reply.receiver)
         return self._requests.pop(reply.request, None)  # type: ignore[union-attr]

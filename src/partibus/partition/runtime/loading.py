@@ -1,7 +1,7 @@
-"""Loading of partitions and of what they ask for: the machines of a store's partitions, and the commands that wait.
+"""Loads of partitions and of their machines, and the commands that wait for them.
 
-A command to a partition that is not in memory waits until the partition is loaded. A load that a machine asks for waits
-until the commits that it must see are durable.
+A command to a partition that is not in memory waits until the partition is loaded. A load of a machine waits until the
+commits that it must see are durable.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -36,7 +36,7 @@ class Backlog:
     def __init__(
         self, limits: StoreLimits, queue: CommitQueue, call_soon: Callable[[Callable[[], None]], None]
     ) -> None:
-        """``call_soon`` makes a call when what is being handled now has been."""
+        """Make an empty backlog; ``call_soon`` defers a call until the current event is handled."""
         self._limits = limits
         self._queue = queue
         self._call_soon = call_soon
@@ -46,12 +46,12 @@ class Backlog:
         self._awaiting: list[Callable[[], None]] = []
 
     def park(self, slot: Slot, command: Input, holdable: bool) -> None:
-        """A command begins to wait for partitions to be loaded."""
+        """Add a command that waits for partitions to be loaded."""
         slot.waiting.append((command, holdable))
         self._count(command, 1)
 
     def take_parked(self, slot: Slot) -> list[tuple[Input, bool]]:
-        """The commands that waited, in their order; they do no longer."""
+        """Remove and return the commands that waited, in their order."""
         waiting, slot.waiting = slot.waiting, []
         for command, _ in waiting:
             self._count(command, -1)
@@ -69,7 +69,7 @@ class Backlog:
 
     @property
     def overloaded(self) -> bool:
-        """More waits than the limits allow: no more credit until the store has caught up."""
+        """Whether more waits than the limits allow: no more credit until the store has caught up."""
         operations, size_bytes = self.queued
         return operations > self._limits.queued_operations or size_bytes > self._limits.queued_bytes
 
@@ -79,7 +79,7 @@ class Backlog:
 
     @property
     def awaited(self) -> bool:
-        """Somebody waits for it to become less."""
+        """Whether a caller waits for the backlog to shrink."""
         return bool(self._awaiting)
 
     def take_calls(self) -> list[Callable[[], None]]:
@@ -88,13 +88,13 @@ class Backlog:
         return calls
 
     def release(self) -> None:
-        """It has become less, or who waits is to look elsewhere: make the calls."""
+        """Make the calls that wait for a smaller backlog: it has shrunk, or the callers must look elsewhere."""
         for call in self.take_calls():
             self._call_soon(call)
 
 
 class Loading:
-    """Of one store. What was read for a partition that is not in use any more is given up."""
+    """Loads of one store. It drops a result when its partition is no longer in use."""
 
     __slots__ = ("_express", "_lifecycle", "_meters", "_slots", "_topics", "topics")
 
@@ -108,17 +108,19 @@ class Loading:
         self._meters = meters
         self._express = express
         self.topics: set[Slot] = set()
-        """Topics that are being loaded: what their subscriptions hold must not be forgotten meanwhile."""
+        """Topics that are being loaded: the state of their subscriptions must not be dropped meanwhile."""
 
     def subscriptions_of(self, row: int, options: PartitionOptions) -> Sequence[int]:
-        """The rows of its subscriptions, if it is a topic's."""
+        """Return the rows of a topic's subscriptions; none for another partition."""
         return self._topics.subscriptions_of(row) if options.topic else ()
 
     def load(
         self, slot: Slot, run: str, loaded: Callable[[Slot, Partition], None], cold: Callable[[int], Cold]
     ) -> None:
-        """Read what a partition begins with, and make its machine. ``run``: of this broker. ``cold``: gives what is
-        left of it in memory."""
+        """Read the snapshot of a partition, and make its machine.
+
+        ``run``: the run of this broker. ``cold``: gives the state that memory kept of the partition.
+        """
         row, subscriptions = slot.row, self.subscriptions_of(slot.row, slot.options)
         store = self._lifecycle.store
         assert store is not None, "open"
@@ -149,7 +151,10 @@ class Loading:
         )
 
     def read(self, slot: Slot, load: w.Load, found: Callable[[w.Loaded], None], given_up: Callable[[], None]) -> None:
-        """Read what a machine asks for. ``given_up`` is called instead of ``found`` when nobody can use it any more."""
+        """Read the rows that a machine asks for.
+
+        ``given_up`` is called instead of ``found`` when the partition can't use them.
+        """
         row = slot.row
 
         def answered(answer: Any) -> None:
@@ -167,7 +172,7 @@ Handle = Callable[[Slot, w.Input, bool], None]
 
 
 class Waiting:
-    """What cannot be handled yet, of one store; each partition's in the order in which it came."""
+    """The commands of one store that can't be handled yet, each partition's in the order of arrival."""
 
     __slots__ = ("_answers", "_backlog", "_begin", "_broke", "_call_soon", "_clock", "_handle", "_slots", "_topics")
 
@@ -184,9 +189,12 @@ class Waiting:
         broke: Callable[[Exception, Slot, w.Input], None],
         call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """``slots``: the partitions in use, by row. ``begin`` begins to use one more; ``handle`` gives a command to one
-        that is loaded, and says whether its rows may wait a little for company (rows C13, C14). ``broke`` fails the
-        store after an unexpected exception."""
+        """Make a queue without waiting commands.
+
+        ``slots``: the partitions in use, by row. ``begin`` begins to use one more. ``handle`` gives a command to a
+        loaded one, and tells whether its rows may be held for a moment (rows C13, C14). ``broke`` fails the store after
+        an unexpected exception.
+        """
         self._slots = slots
         self._topics = topics
         self._backlog = backlog
@@ -198,8 +206,10 @@ class Waiting:
         self._call_soon = call_soon
 
     def publish(self, topic: Slot, command: w.Input, holdable: bool) -> None:
-        """Have a topic take a command, once the subscriptions that it is for are loaded: what it stores and what they
-        get are in one commit (D17)."""
+        """Have a topic take a command once the subscriptions that get copies are loaded.
+
+        The topic's rows and theirs are in one commit (D17).
+        """
         try:
             is_ready = self._prepare(topic, command, holdable)
         except Exception as error:  # noqa: BLE001 (it fails this store and no other)
@@ -253,12 +263,12 @@ class Waiting:
             slot.dependents.append(topic)
 
     def loaded(self, slot: Slot) -> None:
-        """A partition is loaded: what waited for it goes on."""
+        """Handle the commands that waited for a partition, which is loaded."""
         self.go_on(slot)
         self._woken(slot)
 
     def dropped(self, slot: Slot) -> None:
-        """A partition is gone: what was for it is refused; a topic that waited for it goes on with what was planned."""
+        """Refuse the commands for a dropped partition; a topic that waited for it goes on with its plan."""
         self.refuse(slot, "the entity was deleted")
         if slot.rest is not None:
             self._answers.refuse(slot.rest, "the entity was deleted")
@@ -278,8 +288,10 @@ class Waiting:
                     self.go_on(topic, prepared=True)
 
     def go_on(self, slot: Slot, *, prepared: bool = False) -> None:
-        """Handle what waited, as far as that can be. ``prepared``: the first command has its plan, and nothing is
-        missing for it any more."""
+        """Handle waiting commands until one can't be handled.
+
+        ``prepared``: the first command has its plan, and every partition that it needs is loaded.
+        """
         for command, holdable in self._backlog.take_parked(slot):
             if self._slots.get(slot.row) is not slot:
                 # The store has failed at a command before. Its requests and receivers were told.
@@ -305,14 +317,14 @@ _STORING = frozenset((c.Enqueue, c.Transact, c.SetSessionState))
 
 
 def needs_room(command: Input) -> bool:
-    """It brings what is not stored yet: messages, or the state of a session."""
+    """Tell whether a command brings new data: messages, or the state of a session."""
     if type(command) not in _STORING:
         return False
     return bool(stored_by(command)) or (isinstance(command, c.SetSessionState) and command.state is not None)
 
 
 def stored_by(command: Input) -> list[Message]:
-    """The messages that a command stores."""
+    """Return the messages that a command stores."""
     if isinstance(command, c.Enqueue):
         return command.messages
     if isinstance(command, c.Transact):

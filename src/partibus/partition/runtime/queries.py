@@ -22,14 +22,17 @@ from partibus.partition.runtime.slot import Slot
 
 
 class StoreQueries:
-    """Of one store, about partitions in use or not. Whoever asks is called back once, never before the call returns."""
+    """Queries of one store, about partitions in use or not.
+
+    Each query calls back once, never before it returns.
+    """
 
     __slots__ = ("_executed", "_express", "_lifecycle", "_slots")
 
     def __init__(
         self, lifecycle: StoreLifecycle, slots: Mapping[int, Slot], executed: ExecutedNotes, express: Pool
     ) -> None:
-        """``slots``: the partitions in use, by row; ``express``: what they have unwritten."""
+        """Answer for a store; ``slots``: its partitions in use, by row, and ``express``: their unwritten messages."""
         self._lifecycle = lifecycle
         self._slots = slots
         self._executed = executed
@@ -49,16 +52,20 @@ class StoreQueries:
         self._lifecycle.ask(lambda store: store.load_sizes(rows), sized, vital=True)
 
     def count_messages(self, most: int, counted: Callable[[Mapping[int, tuple[int, int]] | None], None]) -> None:
-        """Tell what waits in the store, by sub-queue key, as of its last commit, and in memory only: see
-        `Store.load_counts`. None when the store could not say."""
+        """Count messages by sub-queue key, as of the last commit and in memory only (`Store.load_counts`).
+
+        ``counted`` gets None when the store could not answer.
+        """
         self._lifecycle.ask(
             lambda store: store.load_counts(most),
             lambda found: counted(None if found is None else self._with_unwritten(found)),
         )
 
     def find_timed(self, found: Callable[[list[int] | None], None]) -> None:
-        """Tell in which partitions something falls due: see `Store.timed_partitions`. None when the store could not
-        say."""
+        """Find the partitions in which an entry falls due (`Store.timed_partitions`).
+
+        ``found`` gets None when the store could not answer.
+        """
         self._lifecycle.ask(lambda store: store.timed_partitions(), found)
 
     def find_cursors(self, most: int, found: Callable[[list[int] | None], None]) -> None:
@@ -91,7 +98,7 @@ class StoreQueries:
 
 
 RANGE_ENTRIES_MAX = 16_384
-"""Of one `ReadRange`: some 3 MB of small messages, which a reader decodes at once."""
+"""The most entries of one `ReadRange`: some 3 MB of small messages, which a reader decodes at once."""
 
 
 def read(store: Store, row: int, load: w.Load) -> Any:
@@ -194,7 +201,7 @@ def _read_for_janitor(
 
 
 AT_ONCE = 64
-"""Partitions in one turn of a reader: some 10 ms, so that who wants messages meanwhile waits for no more."""
+"""Partitions per read job: some 10 ms, the longest delay for receivers that need the reader thread."""
 
 
 class ColdInspect(NamedTuple):
@@ -229,7 +236,7 @@ class ColdInspects:
             self._look()
 
     def clear(self) -> None:
-        """The store is lost: who asked is told by who takes the answers."""
+        """Forget all questions after the loss of the store; the owner of their answers tells the askers."""
         self._asked.clear()
         self._looking = False
 
@@ -249,8 +256,10 @@ class ColdInspects:
 
 
 def look(store: Store, asked: Sequence[ColdInspect], now_ms: int) -> list[r.Inspected]:
-    """What the partitions hold as of the last commit, in the order in which they are asked. Blocks; changes nothing.
-    Raises `StoreError`."""
+    """Return the counts of partitions as of the last commit, in the order of ``asked``.
+
+    Blocks; changes nothing. Raises `StoreError`.
+    """
     return [_look(store, one, now_ms) for one in asked]
 
 

@@ -366,7 +366,7 @@ class StoreRuntime:
         self._schedule.add(waited_for=True, holdable=True)
 
     def release_gone(self) -> None:
-        """Release the sessions of receivers at brokers that are gone."""
+        """Release the sessions of receivers at brokers that have ended."""
         for slot in list(self._slots.values()):
             self._release_gone(slot)
         self._answers.deliver()

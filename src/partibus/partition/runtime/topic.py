@@ -1,4 +1,4 @@
-"""What the runtime asks of a topic before its partition takes a command: who gets what, and whom that needs (D17)."""
+"""The work for a topic before its partition takes a command: the fan-out, and the subscriptions to load (D17)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -22,9 +22,9 @@ def publishes(command: w.Input) -> bool:
 
 
 def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) -> Iterator[None]:
-    """Note in a command that `publishes` who gets what; yield after each `PUBLISH_WORK_MAX` units of work.
+    """Note the fan-out in a command that `publishes`; yield after each `PUBLISH_WORK_MAX` units of work.
 
-    ``one_by_one``: some of the messages may turn out to be known already, so each has a plan of its own.
+    ``one_by_one``: some of the messages may be duplicates, so each has a plan of its own.
     """
     work = 0
     for planned, indexes, messages in _to_plan(command, now_ms, one_by_one=one_by_one):
@@ -67,7 +67,7 @@ def _to_plan(
 
 
 def rows_of(command: w.Input) -> set[int]:
-    """The subscriptions that get something."""
+    """Return the rows of the subscriptions that get a message."""
     if isinstance(command, w.Loaded):
         plans = [planned.plan for planned in command.planned or ()]
     else:
@@ -90,13 +90,15 @@ class Topics:
         """By the row of the subscription."""
 
     def subscriptions_of(self, row: int) -> Sequence[int]:
-        """The rows of a topic's subscriptions."""
+        """Return the rows of a topic's subscriptions."""
         fan_out = None if self._subscribers is None else self._subscribers.fan_out(row)
         return () if fan_out is None else fan_out.rows
 
     def loaded(self, topic: Slot, sizes: Mapping[int, int], slots: Mapping[int, Slot]) -> None:
-        """A topic's partition is there. ``sizes``: what the store knows of its subscriptions; those that are in use
-        know better."""
+        """Note that a topic's partition is loaded.
+
+        ``sizes``: the sizes of its subscriptions in the store; those in use know their own.
+        """
         assert topic.machine is not None, "loaded"
         subscriptions = topic.machine.state.subscriptions
         if subscriptions is None:
@@ -110,11 +112,11 @@ class Topics:
                 self._adopt(slot, subscriptions)
 
     def joins(self, slot: Slot) -> None:
-        """A partition begins to be used; perhaps a subscription's."""
+        """Note that a partition, perhaps a subscription's, begins to be used."""
         slot.subscriptions = self._of.get(slot.row)
 
     def dropped(self, row: int) -> None:
-        """A subscription was deleted; or something else."""
+        """Note that a row was deleted; it need not be a subscription's."""
         subscriptions = self._of.pop(row, None)
         if subscriptions is not None:
             subscriptions.drop(row)
@@ -128,11 +130,11 @@ class Topics:
                 del self._of[row]
 
     def clear(self) -> None:
-        """Nothing is in use any more."""
+        """Forget all topics: no partition is in use."""
         self._of.clear()
 
     def begin(self, topic: Slot, command: w.Input, now_ms: int) -> Planning | None:
-        """Begin to plan a command that `publishes`; None: the topic is gone."""
+        """Begin to plan a command that `publishes`; None: the topic was deleted."""
         fan_out = None if self._subscribers is None else self._subscribers.fan_out(topic.row)
         if fan_out is None:
             return None
@@ -140,9 +142,9 @@ class Topics:
         return Planning(command, fan_out, plan(command, fan_out, now_ms, one_by_one=one_by_one))
 
     def prepare(self, topic: Slot, planning: Planning, slots: Mapping[int, Slot]) -> dict[int, PartitionOptions] | None:
-        """Prepare a planned command; return its subscriptions that have to be loaded before, and their options.
+        """Prepare a planned command; return its subscriptions that must be loaded first, with their options.
 
-        None: the topic is gone. A subscription that was deleted since the planning began gets nothing.
+        None: the topic was deleted. A subscription that was deleted since the planning began gets no message.
         """
         assert topic.machine is not None, "loaded"
         subscriptions = topic.machine.state.subscriptions
