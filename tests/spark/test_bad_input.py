@@ -205,7 +205,6 @@ def test_sub_queue_that_never_had_a_message_is_empty_however_often_it_is_read(
         client.close()
 
 
-@pytest.mark.row("D1")
 @pytest.mark.timeout(120)
 def test_what_is_wrong_is_said_before_any_task_without_the_key(spark: SparkSession, broker: BrokerProcess) -> None:
     key = "SAS_KEY_VALUE"
