@@ -20,6 +20,8 @@ from partibus.routing.faulty_route import CallLater
 from partibus.routing.inspect import inspect_all
 
 LOOK_MS = 1_000.0
+UNEVEN = 64
+"""Slots by which partitions may differ. They do when some could not move, since their last move was not finished."""
 
 
 class ElasticQueues:
@@ -39,6 +41,8 @@ class ElasticQueues:
         self.limits = limits or ElasticLimits()
         self._entities: dict[int, Entity] = {}
         self._is_waiting = False
+        self._goals: dict[int, int] = {}
+        """The number of partitions that share the slots in the end, by entity."""
         self._inspected: set[int] = set()
         """Ids of the entities whose last partition is being looked at."""
 
@@ -88,15 +92,29 @@ class ElasticQueues:
         slots = entity.route.slots
         used = owners_used(slots)
         now_ms = self._clock.now_ms()
-        if queue.slots.moves:
+        if any(not move.is_routed for move in queue.slots.moves):
             # Of partitions on their way there is no measure yet.
             return
         decision = elastic.decide(slots, used, queue.description.options.elastic_partitions, now_ms)
         entity.hot_slot = None if decision is None else decision.hot_slot
         if decision is not None and decision.partitions != used:
+            self._goals[queue.entity_id] = decision.partitions
             self._resize(entity, decision.partitions, decision.why)
+        elif queue.slots.moves or queue.slots.lately_at(now_ms):
+            return
+        elif self._is_uneven(entity):
+            self._resize(entity, self._goals[queue.entity_id], "slots could not move before")
         elif len(queue.partitions) > used:
             self._remove_last(entity)
+
+    def _is_uneven(self, entity: Entity) -> bool:
+        """Tell whether slots could not move at the last decision; after a start none is known."""
+        counts = entity.route.slots.counts()
+        goal = self._goals.setdefault(entity.queue.entity_id, owners_used(entity.route.slots))
+        if goal > len(counts):
+            return True
+        wanted = even_counts(len(counts), goal)
+        return max(abs(have - want) for have, want in zip(counts, wanted, strict=True)) > UNEVEN
 
     def _resize(self, entity: Entity, partitions: int, why: str) -> None:
         def change(old: EntityRecord) -> tuple[EntitySlots, int]:

@@ -154,14 +154,14 @@ def even_moves(slots: SlotMap, counts: Sequence[int], fixed: Iterable[int] = ())
         movable = [slot for slot in slots_in(slots.slots_of(source)) if slot not in stay]
         spare = min(spare, len(movable))
         chosen = movable[len(movable) - spare :]
-        at = 0
-        takers = [target for target, wanted in enumerate(missing) if wanted]
-        for target in takers:
-            count = min(missing[target], len(chosen) - at)
-            if count:
-                moves.append((source, target, runs_of(chosen[at : at + count])))
-                missing[target] -= count
-                at += count
+        at, lacking = 0, sum(missing)
+        for target, wanted in enumerate(missing):
+            # In proportion, since there may be fewer slots that can move than are missing
+            end = at + min(wanted, -(-wanted * len(chosen) // lacking) if lacking else 0, len(chosen) - at)
+            if end > at:
+                moves.append((source, target, runs_of(chosen[at:end])))
+                missing[target] -= end - at
+                at = end
     return moves
 
 

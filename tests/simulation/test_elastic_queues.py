@@ -1,0 +1,218 @@
+"""An elastic queue gets partitions under load, and loses them when it is calm, while clients use it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from partibus.errors import PartibusError
+from partibus.limits import Limits
+from partibus.message import Message, pack
+from partibus.namespace import moving
+from partibus.namespace.access import AccessPolicies
+from partibus.namespace.broker import Broker
+from partibus.namespace.catalog import Catalog
+from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.placement import Placement
+from partibus.node.options import partition_options
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.runtime.store_runtime import StoreRuntime
+from partibus.routing.elastic import ElasticLimits
+from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.send import send
+from partibus.routing.session_hold import SessionHold
+from partibus.store.memory import MemoryDisk, MemoryStore
+from tests.kit.simulated_host import SimulatedHost, Timeline
+
+STORES = 3
+MOST = 5
+LIMITS = ElasticLimits(requests_per_s=30, messages_per_s=300, calm_ms=60_000)
+
+
+class World:
+    """One broker with an elastic queue."""
+
+    def __init__(self, folder: Path) -> None:
+        self.timeline = Timeline(1_000_000.0)
+        self.host = SimulatedHost(self.timeline, Random(1))
+        self.stores = [
+            StoreRuntime(partial(MemoryStore, MemoryDisk()), self.host, self.timeline) for _ in range(STORES)
+        ]
+        for store in self.stores:
+            store.open()
+        self.catalog = Catalog(folder, STORES)
+        namespace = Namespace(self.catalog, self.timeline)
+        self.broker = Broker(
+            namespace,
+            AccessPolicies([]),
+            self.timeline,
+            Numbers(),
+            Limits(),
+            self._handle,
+            call_later=self.host.call_later,
+        )
+        self.broker.elastic.limits = LIMITS
+        self.broker.create_queue("q", {"RequiresSession": True, "PartibusElasticPartitions": MOST})
+        self.sent: dict[str, int] = {}
+        self.errors: list[PartibusError] = []
+
+    def _handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
+        runtime = self.stores[placement.store_no]
+        options = partition_options(queue, Limits())
+        return PartitionHandle(placement.partition_no, placement.partition_row, runtime, options, batched=False)
+
+    @property
+    def queue(self) -> Queue:
+        return self.broker.namespace.entity("q")
+
+    def run(self, ms: float) -> None:
+        end = self.timeline.time_ms + ms
+        self.timeline.call_later(ms, lambda: None)
+        while self.timeline.time_ms < end:
+            self.timeline.run_next()
+
+    def send(self, group: str) -> None:
+        number = self.sent[group] = self.sent.get(group, 0) + 1
+        message = Message(pack(rest=b"%04d" % number), session_id=group)
+
+        def sent(errors: list[PartibusError | None] | None) -> None:
+            self.errors += [error for error in errors or () if error is not None]
+
+        send(self.broker.entity("q").route, [[message]], sent)
+
+    def load(self, seconds: int, per_s: int) -> None:
+        """Send to many groups, evenly spread over time."""
+        for second in range(seconds):
+            for n in range(per_s):
+                self.send(f"group-{(second * per_s + n) % 200}")
+                self.run(1_000 / per_s)
+
+    def owners(self) -> int:
+        """Return the number of partitions that own slots."""
+        return sum(count > 0 for count in self.broker.entity("q").route.slots.counts())
+
+    def receive_all(self) -> dict[str, list[int]]:
+        """Receive everything, session by session."""
+        found: dict[str, list[int]] = {}
+        route = self.broker.entity("q").route
+        while True:
+            holds: list[SessionHold | PartibusError] = []
+            search = route.sessions.search(None, holds.append)
+            search.start()
+            self.run(600)
+            if not holds:
+                search.cancel()
+                return found
+            (hold,) = holds
+            assert isinstance(hold, SessionHold)
+            self._receive(hold, found.setdefault(hold.session, []))
+            hold.release()
+            self.run(5)
+
+    def _receive(self, hold: SessionHold, found: list[int]) -> None:
+        tokens: list[Any] = []
+
+        def told(reply: Any) -> None:
+            if isinstance(reply, r.Granted):
+                for entry in reply.entries:
+                    found.append(int(entry.data[-4:]))
+                    tokens.append((hold.lock_id, entry.pos))
+
+        hold.listen(told)
+        hold.partition.submit(c.Receive(0, hold.receiver, 100, 1 << 20, session=hold.lock_id))
+        self.run(60)
+        hold.partition.submit(c.Settle(0, 0, c.Outcome.COMPLETE, tokens))
+        self.run(30)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(moving, "SCREEN_MS", 30_000)
+    monkeypatch.setattr(moving, "MARGIN_MS", 5_000)
+    world = World(tmp_path)
+    yield world
+    world.catalog.close()
+
+
+@pytest.mark.row("S3")
+@pytest.mark.row("S4")
+@pytest.mark.row("S5")
+def test_queue_grows_under_load_and_shrinks_when_it_is_calm(world: World) -> None:
+    world.load(10, 10)
+    assert world.owners() == 1
+    world.load(40, 60)
+    assert 3 <= world.owners() <= 4, "also while messages of moved groups wait"
+    assert world.errors == []
+    found = world.receive_all()
+    assert found == {group: list(range(1, count + 1)) for group, count in world.sent.items()}
+    world.load(60, 60)
+    counts = [count for count in world.broker.entity("q").route.slots.counts() if count]
+    assert max(counts) - min(counts) <= 1, "slots are dealt out evenly in the end"
+    more = world.receive_all()
+    assert {group: found[group] + more[group] for group in found} == {
+        group: list(range(1, count + 1)) for group, count in world.sent.items()
+    }
+
+    world.run(400_000)
+    assert world.owners() == 1
+    assert len(world.queue.partitions) == 1, "empty partitions without slots are removed"
+    assert len(world.broker.entity("q").route.partitions) == 1
+    world.sent.clear()
+    world.load(5, 5)
+    assert world.errors == []
+    assert sum(map(len, world.receive_all().values())) == 25
+
+
+@pytest.mark.row("S3")
+def test_growth_stops_at_the_quota_of_the_queue(world: World) -> None:
+    world.load(30, 400)
+    assert world.owners() == MOST
+    assert {place.store_no for place in world.queue.partitions} == set(range(STORES)), "partitions share stores"
+
+
+@pytest.mark.row("S5")
+def test_receiver_that_waits_gets_messages_of_partitions_that_came_later(world: World) -> None:
+    holds: list[SessionHold | PartibusError] = []
+    world.load(2, 1)
+    world.receive_all()
+    search = world.broker.entity("q").route.sessions.search(None, holds.append)
+    search.start()
+    world.run(100)
+    entity = world.broker.entity("q")
+
+    def change(old: Any) -> Any:
+        slots = old.slots.map(1)
+        return moving.plan(old, [(0, 1, slots.slots_of(0))], 2, world.timeline.now_ms(), "test")
+
+    world.broker.change_slots("q", change)
+    world.run(2_000)
+    assert entity.route.slots.counts() == [0, 16_384]
+    assert holds == []
+    world.send("new")
+    world.run(100)
+    (hold,) = holds
+    assert isinstance(hold, SessionHold)
+    assert (hold.session, hold.partition.partition_id) == ("new", 1)
+
+
+def test_one_hot_group_is_reported(world: World) -> None:
+    for _ in range(15 * 40):
+        world.send("hot")
+        world.run(25)
+    assert world.owners() == 1
+    assert world.broker.entity("q").hot_slot is not None
+
+
+def test_partition_that_comes_again_gives_no_number_twice(world: World) -> None:
+    world.load(40, 60)
+    world.receive_all()
+    ends = world.queue.slots
+    world.run(400_000)
+    assert len(world.queue.partitions) == 1
+    assert world.queue.slots.first_sequence > 1 << 20
+    assert ends.first_sequence == 1
