@@ -120,6 +120,7 @@ class World:
         def told(reply: Any) -> None:
             if isinstance(reply, r.Granted):
                 for entry in reply.entries:
+                    assert entry.data is not None
                     found.append(int(entry.data[-4:]))
                     tokens.append((hold.lock_id, entry.pos))
 

@@ -35,6 +35,8 @@ class KeyedParts:
         self._make = make
         self._on_part = on_part
         self._more = more
+        self.known: dict[int, tuple[int, int, bytes]] = {}
+        """Partition, sequence counter and tag of the original of each duplicate that a former owner knows, by index."""
         self.open = 0
         """The number of parts without an answer."""
 
@@ -65,7 +67,7 @@ class KeyedParts:
 class _Part:
     """One part, until its last answer."""
 
-    __slots__ = ("_all", "_asked", "_checked", "_hops", "_indexes", "_known", "_partition", "_sources")
+    __slots__ = ("_all", "_asked", "_asked_last", "_hops", "_indexes", "_known", "_partition", "_sources")
 
     def __init__(self, parts: KeyedParts, indexes: list[int], known: set[int] | None, hops: int) -> None:
         self._all = parts
@@ -77,6 +79,7 @@ class _Part:
         self._sources: list[int] = []
         """Former owners to ask."""
         self._asked: set[int] = set()
+        self._asked_last = 0
 
     def send_to(self, place: int) -> None:
         parts = self._all
@@ -128,6 +131,7 @@ class _Part:
             if source in self._asked:
                 continue
             self._asked.add(source)
+            self._asked_last = source
             partition = parts._route.partition(source)
             if partition is None:  # it was empty when it was removed, and the window had passed
                 continue
@@ -145,6 +149,8 @@ class _Part:
             return
         assert self._known is not None, "asked"
         self._known.update(self._indexes[n] for n in reply.known)
+        for n, (sequence, tag) in reply.originals.items():
+            self._all.known[self._indexes[n]] = (self._asked_last, sequence, tag)
         self._sources += reply.sources
         self._ask_next()
 

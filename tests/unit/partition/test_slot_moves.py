@@ -363,3 +363,16 @@ def test_messages_without_sessions_are_offered_at_once() -> None:
     target.give(c.Receive(0, 5, 1, 1 << 20))
     target.settle_down()
     assert len(target.granted) == 1
+
+
+@pytest.mark.row("S6")
+def test_former_owner_names_the_original_of_a_duplicate() -> None:
+    move = Move(window_ms=WINDOW_MS)
+    message = Message(pack(rest=b"x"), session_id="g", message_id="1", tag=b"t" * 16)
+    accepted = move.source.ask(c.Enqueue(0, [message]))
+    move.take()
+    move.give()
+    known = move.source.ask(c.CheckIds(0, [message]))
+    assert known.originals == {0: (accepted.first_sequence, b"t" * 16)}
+    move.source.crash()
+    assert move.source.ask(c.CheckIds(0, [message])).originals == known.originals

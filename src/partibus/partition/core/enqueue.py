@@ -264,15 +264,22 @@ def check_ids(
 ) -> None:
     """Tell which messages were accepted here, for the partition to which their slots have moved."""
     known: set[int] = set()
+    originals: dict[int, tuple[int, bytes]] = {}
     if ids is not None and state.duplicates is not None:
-        known.update(state.duplicates.known(ids, now_ms))
+        wanted = list(ids)
+        known.update(state.duplicates.known(wanted, now_ms))
+        notes = state.duplicates.originals
+        for index in known:
+            item = wanted[index]
+            if item is not None and item in notes:
+                originals[index] = original_of(notes[item])
     rules = state.slots
     sources: list[int] = []
     if rules is not None:
         if command.origin is not None:
             known.update(rules.forwarded(command.messages, command.origin, state.inbound_marks))
         sources = rules.older_sources([message.key for message in command.messages], now_ms)
-    step.replies.append(IdsKnown(command.request, sorted(known), sources))
+    step.replies.append(IdsKnown(command.request, sorted(known), sources, originals))
 
 
 def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | None:

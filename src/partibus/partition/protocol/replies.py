@@ -392,6 +392,8 @@ class IdsKnown(Struct):
     """The indexes of messages that were accepted here."""
     sources: list[int]
     """Partitions that had the slots before, and may know others."""
+    originals: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    """The sequence counter and tag of the original, by the index of a known message that has a tag."""
 
 
 class Failed(Struct):
