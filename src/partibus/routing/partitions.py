@@ -159,6 +159,13 @@ def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused | Moved | Scr
             "sequence numbers",
             "Receive its messages, and make another entity for new ones.",
         )
+    if isinstance(reply, Refused) and reply.copies:
+        return QuotaExceeded(
+            f"A batch to '{entity}' that makes more than {reply.size_bytes} copies for its subscriptions",
+            reply.size_bytes_max,
+            "copies",
+            "Send it as several batches.",
+        )
     if isinstance(reply, Refused):
         return QuotaExceeded(
             f"A partition of '{entity}' with {reply.size_bytes} bytes",

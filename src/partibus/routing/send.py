@@ -7,6 +7,7 @@ service promises the same: a batch is atomic per partition).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from partibus.errors import PartibusError
@@ -40,6 +41,31 @@ def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more:
         on_sent([result] * len(batches) if isinstance(result, PartibusError) else None)
 
     _send_unkeyed(route, messages, first, done, more=more)
+
+
+def send_in_runs(route: EntityRoute, batches: Sequence[Batch], most: int, on_sent: OnSent) -> None:
+    """Send as `send` does, in several runs of at most ``most`` messages, or of one larger batch."""
+    runs: list[list[Batch]] = [[]]
+    count = 0
+    for batch in batches:
+        if runs[-1] and count + len(batch) > most:
+            runs.append([])
+            count = 0
+        runs[-1].append(batch)
+        count += len(batch)
+    found: dict[int, list[PartibusError | None] | None] = {}
+
+    def sent(index: int, errors: list[PartibusError | None] | None) -> None:
+        found[index] = errors
+        if len(found) < len(runs):
+            return
+        if not any(found.values()):
+            on_sent(None)
+        else:
+            on_sent([error for at, run in enumerate(runs) for error in (found[at] or [None] * len(run))])
+
+    for index, run in enumerate(runs):
+        send(route, run, partial(sent, index))
 
 
 def _send_unkeyed(

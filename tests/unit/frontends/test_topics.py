@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from partibus.amqp import ACCEPTED, Plain
+from partibus.amqp import ACCEPTED, Plain, Rejected
+from partibus.amqp.section_encoding import encode_batch
+from partibus.amqp.sections import BATCH_FORMAT
 from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation
 from partibus.filters.model import CorrelationFilter, Rule, SqlFilter
 from partibus.namespace.access import Right, SasPolicy
@@ -158,6 +160,35 @@ def test_a_policy_of_a_deleted_entity_opens_none_that_is_made_again(world: World
     assert client.refusal(sender).condition == "amqp:unauthorized-access"
     assert client.refusal(client.receiver("q")).condition == "amqp:unauthorized-access"
     assert peek(world.client(), "q") == []
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_batch_of_too_many_copies_is_refused_and_a_run_is_cut(
+    world: World, monkeypatch: pytest.MonkeyPatch, partitioned: bool
+) -> None:
+    for module in ("partition.runtime.topic", "partition.runtime.loading", "frontends.amqp.incoming"):
+        monkeypatch.setattr(f"partibus.{module}.COPIES_MAX", 20)
+    monkeypatch.setattr("partibus.frontends.amqp.incoming.RUN_MIN", 5)
+    world.broker.create_topic("t", {"EnablePartitioning": partitioned})
+    for name in ("a", "b"):
+        world.broker.create_subscription("t", name, {})
+    client = world.client()
+    sender = client.sender("t")
+    numbers = [b"%02d" % number for number in range(50)]
+    bodies = [message(number, partition_key="k") for number in numbers]
+    assert client.send(sender, *bodies) == [ACCEPTED] * 50
+    for name in ("a", "b"):
+        assert [one.body for one in peek(client, f"t/Subscriptions/{name}")] == numbers
+    for count, is_refused in ((10, False), (11, True)):
+        client.send_raw(sender, encode_batch(bodies[:count]), count, message_format=BATCH_FORMAT)
+        world.wait()
+        state = client.outcomes(sender)[count]
+        assert isinstance(state, Rejected) is is_refused
+        if isinstance(state, Rejected):
+            assert state.error is not None
+            assert state.error.condition == "amqp:resource-limit-exceeded"
+            assert "Send it as several batches" in str(state.error.description)
+    assert len(peek(client, "t/Subscriptions/a")) == 60
 
 
 @pytest.mark.parametrize("change", ["key", "rights", "deleted", "unrelated"])

@@ -609,6 +609,39 @@ def in_memory(broker: Broker, row: int) -> int:
     return machine.state.subqueues[0].messages
 
 
+@pytest.fixture
+def few_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most 20 copies of a send."""
+    for module in ("topic", "loading"):
+        monkeypatch.setattr(f"partibus.partition.runtime.{module}.COPIES_MAX", 20)
+
+
+@pytest.mark.usefixtures("few_copies")
+def test_a_send_that_makes_too_many_copies_is_refused_alone() -> None:
+    broker = Broker(everything, everything, nothing)
+    before, large, after = broker.publish(*range(1, 11)), broker.publish(*range(11, 22)), broker.publish(22)
+    broker.rest()
+    assert broker.answers[before] == r.Accepted(before, 1)
+    refused = broker.answers[large]
+    assert isinstance(refused, r.Refused)
+    assert (refused.copies, refused.size_bytes > 20, refused.size_bytes_max) == (True, True, 20)
+    assert broker.answers[after] == r.Accepted(after, 11)
+    assert [broker.stored(row) for row in SUBSCRIPTIONS] == [[*range(1, 11), 22]] * 2 + [[]]
+
+
+@pytest.mark.usefixtures("few_copies")
+def test_forwarded_messages_and_due_ones_make_as_many_copies_as_they_do() -> None:
+    broker = Broker(everything, everything)
+    names = [*range(1, 16)]
+    broker.ask(TOPIC, c.Enqueue(0, [message(name) for name in names], origin=(77, names)))
+    broker.rest()
+    due_ms = broker.timeline.now_ms() + 500
+    broker.ask(TOPIC, c.Enqueue(0, [message(name, scheduled_ms=due_ms) for name in range(16, 32)]))
+    broker.rest()
+    assert [broker.stored(row) for row in (A, B)] == [[*range(1, 32)]] * 2
+    assert all(isinstance(answer, r.Accepted) for answer in broker.answers.values())
+
+
 @pytest.mark.row("R14")
 def test_a_large_publish_gives_way_after_each_part_and_is_one_commit() -> None:
     broker = in_parts()

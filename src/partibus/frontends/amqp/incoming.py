@@ -16,7 +16,8 @@ from partibus.frontends.amqp.transactions import CoordinatorLink, transaction_of
 from partibus.message import Message
 from partibus.namespace.entity import Entity
 from partibus.namespace.requests import RequestKind
-from partibus.routing.send import OnSent, send, send_through
+from partibus.partition.protocol.fan_out import COPIES_MAX
+from partibus.routing.send import OnSent, send, send_in_runs, send_through
 from partibus.routing.transactions import Transaction, Transactions
 from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import Throttle
@@ -26,6 +27,12 @@ from partibus.tracing.tracer import Step
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 """The link property for the transfer destination: messages go through the link's entity to the one at this address
 (section 3.7).
+"""
+
+
+RUN_MIN = 200
+"""Messages of a run to a topic, however many rules it has. All copies of a run are one commit: the runs of a link are
+cut so that they stay below `COPIES_MAX`.
 """
 
 
@@ -189,7 +196,12 @@ class IncomingLink:
             traced = [[message.data for message in batch] for batch in batches]
             on_sent = self._entity.tracer.sending(name, traced, on_sent)
         if self._destination is None:
-            send(self._entity.route, batches, on_sent)
+            rules = self._rule_count
+            most = max(RUN_MIN, COPIES_MAX // rules) if rules else 0
+            if most and len(batches) > 1 and sum(map(len, batches)) > most:
+                send_in_runs(self._entity.route, batches, most, on_sent)
+            else:
+                send(self._entity.route, batches, on_sent)
         elif self._destination.queue.deleted:
             on_sent([EntityNotFound(self._destination.queue.name)] * len(batches))
         else:

@@ -5,12 +5,15 @@ are one commit. The evaluation of rules is elsewhere.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from partibus.message import Message
 from partibus.partition.protocol.options import PartitionOptions
+
+COPIES_MAX: Final = 500_000
+"""The most copies that one send to a topic may make: they are one commit, and take 230 bytes of memory each."""
 
 
 class Unfiltered(NamedTuple):

@@ -33,6 +33,8 @@ class Refused(Struct):
     size_bytes_max: int
     numbers: bool = False
     """Whether the partition has run out of numbers, not of bytes."""
+    copies: bool = False
+    """Whether the messages would make too many copies for subscriptions; the sizes are numbers of copies."""
 
 
 class Granted(Struct):

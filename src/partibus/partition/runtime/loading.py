@@ -17,6 +17,8 @@ from partibus.partition.core.meters import Meters
 from partibus.partition.core.residency import Cold
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.fan_out import COPIES_MAX
 from partibus.partition.protocol.load_requests import Input
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Snapshot, Store
@@ -25,7 +27,7 @@ from partibus.partition.runtime.dispatcher import ReplyDispatcher
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Planning, Slot
-from partibus.partition.runtime.topic import Topics, publishes
+from partibus.partition.runtime.topic import TooManyCopies, Topics, publishes
 
 
 class Backlog:
@@ -222,7 +224,12 @@ class Waiting:
         if not publishes(command):
             return True
         planning = self._topics.begin(topic, command, self._clock.now_ms())
-        if planning is not None and _pauses(planning):
+        try:
+            pauses = planning is not None and _pauses(planning)
+        except TooManyCopies as error:
+            self._refuse_copies(command, error)
+            return False
+        if pauses:
             topic.planning = planning
             self._backlog.park(topic, command, holdable)
             self._call_soon(partial(self._plan_on, topic))
@@ -247,6 +254,13 @@ class Waiting:
                 return
             topic.planning = None
             pending_loads = self._topics.prepare(topic, planning, self._slots)
+        except TooManyCopies as error:
+            topic.planning = None
+            (refused, _), *others = self._backlog.take_parked(topic)
+            self._refuse_copies(refused, error)
+            for command, holdable in others:
+                self._backlog.park(topic, command, holdable)
+            self.go_on(topic)
         except Exception as error:  # noqa: BLE001 (it fails this store and no other)
             self._broke(error, topic, planning.command)
         else:
@@ -255,6 +269,12 @@ class Waiting:
             else:  # without the topic, all that waits is refused
                 self.go_on(topic, prepared=pending_loads is not None)
         self._answers.deliver()
+
+    def _refuse_copies(self, command: Input, error: TooManyCopies) -> None:
+        assert isinstance(command, c.Enqueue), "of a client"
+        reply = r.Refused(command.request, error.args[0], COPIES_MAX, copies=True)
+        if (callback := self._answers.whose(reply)) is not None:
+            self._answers.put(callback, reply)
 
     def _wake(self, topic: Slot, pending_loads: Mapping[int, PartitionOptions]) -> None:
         topic.pending_loads.update(pending_loads)

@@ -7,7 +7,7 @@ from partibus.partition.core.publish import PUBLISH_WORK_MAX
 from partibus.partition.core.subscriptions import Subscriptions
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
-from partibus.partition.protocol.fan_out import FanOut, Planned, Subscribers
+from partibus.partition.protocol.fan_out import COPIES_MAX, FanOut, Planned, Subscribers
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import DueRows, EntryState
 from partibus.partition.runtime.slot import Planning, Slot
@@ -21,12 +21,18 @@ def publishes(command: w.Input) -> bool:
     return isinstance(command, c.Enqueue | c.Transact)
 
 
+class TooManyCopies(Exception):
+    """A client's send makes more than `COPIES_MAX` copies. The argument is their number so far."""
+
+
 def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) -> Iterator[None]:
     """Note the fan-out in a command that `publishes`; yield after each `PUBLISH_WORK_MAX` units of work.
 
+    Raises `TooManyCopies`. Forwarded messages and those of a sink come in small parts, and can't come otherwise.
     ``one_by_one``: some of the messages may be duplicates, so each has a plan of its own.
     """
-    work = 0
+    work = copies = 0
+    is_of_client = isinstance(command, c.Enqueue) and command.origin is None and command.sink is None
     for planned, indexes, messages in _to_plan(command, now_ms, one_by_one=one_by_one):
         at = 0
         while at < len(messages):
@@ -39,6 +45,9 @@ def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) ->
             planned.append(Planned(indexes[at:end], messages[at:end], found))
             work += found.work
             at = end
+            copies += sum(map(len, found.shares.values()))
+            if copies > COPIES_MAX and is_of_client:
+                raise TooManyCopies(copies)
 
 
 def _to_plan(
