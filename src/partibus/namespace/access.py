@@ -1,9 +1,9 @@
-"""Who may do what: shared access policies, and the grants that come of showing a key or a token (SAS).
+"""Shared access policies, and the grants for keys and tokens (SAS).
 
-A policy has a name, two keys of which either is good (so that one can be replaced while the other is in use), and
-rights. It belongs to the namespace or to one queue or topic, and is good there and below. A grant is what a connection
-holds after it proved itself: rights on everything at or below one path, until some time. Links and requests ask the
-grant, each for what it is about to do; after a change of the policies they ask what it is still worth (`renewed`).
+A policy has a name, rights, and two valid keys, so that one can be replaced while the other is in use. It belongs to
+the namespace or to one queue or topic, and is valid there and below. A grant is what a connection holds after it proved
+its identity: rights on everything at or below one path, until some time. Links and requests check the grant for each
+operation. After a change of the policies they ask for its present rights (`renewed`).
 """
 
 import hmac
@@ -23,7 +23,9 @@ EMULATOR_KEY = "SAS_KEY_VALUE"
 """The key that Microsoft's emulator takes and every example shows: no secret, so only good when asked for."""
 
 KEY_CHARS_MIN = 16
-"""Of a new key. 16 random letters and digits are 95 bits; keys that the broker makes have 44 characters of base64."""
+"""The least length of a new key. 16 random letters and digits are 95 bits; keys that the broker makes have 44
+characters of base64.
+"""
 
 NOT_OPERATOR = (
     "This concerns the server or its keys, and needs a key of the operator. Tokens of an identity provider open "
@@ -32,7 +34,7 @@ NOT_OPERATOR = (
 
 
 class Right(Flag):
-    """What a policy allows. Manage implies the others."""
+    """The rights of a policy. Manage implies the others."""
 
     SEND = 1
     LISTEN = 2
@@ -52,7 +54,7 @@ def rights_of(names: Iterable[str]) -> Right:
 
 
 def names_of(rights: Right) -> list[str]:
-    """The words of all rights that are in it: Manage brings the others along (dialect section 9.3)."""
+    """Return the words of all rights, with those that Manage implies (dialect section 9.3)."""
     return [name for name in ("Manage", "Send", "Listen") if RIGHTS[name] in rights]
 
 
@@ -61,7 +63,7 @@ ROLES = {
     "Azure Service Bus Data Sender": Right.SEND,
     "Azure Service Bus Data Receiver": Right.LISTEN,
 }
-"""What an identity provider's tokens may give, by the service's words."""
+"""The rights of an identity provider's tokens, by the service's names of roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +106,20 @@ class Grant:
         return alive and right in self.rights and path[: len(self.path)] == self.path and self._is_of_owner(path)
 
     def _is_of_owner(self, path: Path) -> bool:
-        """Names of entities are paths, too: the policy of ``a`` opens ``a/Subscriptions/s`` and ``a/$management``, and
-        says nothing about another entity, ``a/b``."""
+        """Tell whether a path belongs to the grant's owner.
+
+        Names of entities are paths, too: the policy of ``a`` opens ``a/Subscriptions/s`` and ``a/$management``, but not
+        another entity, ``a/b``.
+        """
         below = path[len(self.owner) :]
         return not self.owner or not below or below[0] == SUBSCRIPTIONS.lower() or below[0].startswith("$")
 
 
 class Identities(Protocol):
-    """What tokens of an identity provider are good for in one namespace."""
+    """Grants for tokens of an identity provider in one namespace."""
 
     def grants(self, text: str) -> list[Grant]:
-        """The grants of a token, one at least. Raises `Unauthorized`."""
+        """Return the grants of a token, at least one. Raises `Unauthorized`."""
         ...
 
     def fetch_for(self, text: str, then: Callable[[], None]) -> bool:
@@ -128,8 +133,11 @@ class AccessPolicies:
     def __init__(
         self, policies: Iterable[SasPolicy], *, emulator: bool = False, emulator_operates: bool = True
     ) -> None:
-        """``policies`` stay for good. ``emulator`` also takes `EMULATOR_KEY` for the `ROOT_POLICY`; unless
-        ``emulator_operates`` that opens the entities of the namespace and nothing of the server."""
+        """Begin with ``policies``, which can't be changed here.
+
+        ``emulator`` also accepts `EMULATOR_KEY` for the `ROOT_POLICY`. Unless ``emulator_operates``, that key opens the
+        entities of the namespace and no operation of the server.
+        """
         self._emulator_operates = emulator_operates
         self.identities: Identities | None = None
         """None: no identity provider is configured."""
@@ -146,19 +154,18 @@ class AccessPolicies:
         """Whether a host is the namespace's, so that a token for it may be."""
 
     def __iter__(self) -> Iterator[SasPolicy]:
-        """Those of the namespace."""
+        """Iterate over the policies of the namespace."""
         return iter([*self._fixed.values(), *self._of(()).values()])
 
     def __contains__(self, name: str) -> bool:
         return self._find((), name) is not None
 
     def is_fixed(self, name: str) -> bool:
-        """A policy of the namespace that comes from elsewhere and can't be changed here."""
+        """Tell whether a policy of the namespace comes from the keys file and can't be changed here."""
         return name in self._fixed
 
     def follow(self, path: str, policies: Iterable[SasPolicy]) -> None:
-        """From now on these are the policies of an entity, or with an empty path the ones that the namespace has beside
-        the fixed ones; no others."""
+        """Replace the policies of an entity; with an empty path, those of the namespace beside the fixed ones."""
         owner = _segments(path)
         new = {policy.name: policy for policy in policies}
         if new == self._of(owner):
@@ -173,7 +180,7 @@ class AccessPolicies:
             call()
 
     def close(self) -> None:
-        """The namespace is deleted: nothing that was shown is good any more."""
+        """Make all policies invalid: the namespace was deleted."""
         self._fixed = {}
         self._added = {}
         self._depths = set()
@@ -181,7 +188,7 @@ class AccessPolicies:
         self.version += 1
 
     def policy(self, name: str) -> SasPolicy:
-        """Of the namespace. Unauthorized when there is none of that name."""
+        """Return a policy of the namespace. Raises `Unauthorized` when none has that name."""
         policy = self._find((), name)
         if policy is None:
             raise _no_such_policy(name)
@@ -192,8 +199,10 @@ class AccessPolicies:
         return self._keys((), self.policy(name))
 
     def check_key(self, name: str, key: str) -> Grant:
-        """The grant of a client that shows a policy's name and key in the clear (SASL PLAIN): the whole of what the
-        policy belongs to, for as long as the connection lives. Unauthorized otherwise."""
+        """Return the grant of a client that sends a policy's name and key in the clear (SASL PLAIN).
+
+        It covers all that the policy covers, for as long as the connection lives. Raises `Unauthorized`.
+        """
         found = [
             (owner, policy)
             for owner in dict.fromkeys([(), *sorted(self._added)])
@@ -216,11 +225,11 @@ class AccessPolicies:
         return Grant(name, policy.rights, owner, None, owner, key, self._operates(key))
 
     def check_token(self, text: str, audience: str, now_s: float, leeway_s: float = 0) -> Grant:
-        """The grant of a token that is shown for ``audience``, the resource that the client is about to use.
+        """Return the grant of a token for ``audience``, the resource that the client is about to use.
 
-        Unauthorized when it is malformed, names no policy of the namespace or of what it is signed for, is not signed
-        with one of the policy's keys, has expired (more than ``leeway_s`` ago), is for another namespace, or is for
-        something else than the audience or what that lies in.
+        Raises `Unauthorized` when the token is malformed, names no policy of the namespace or of the signed resource,
+        is not signed with one of the policy's keys, has expired (more than ``leeway_s`` ago), is for another namespace,
+        or covers neither the audience nor a resource above it.
         """
         check_audience(audience)
         token = parse_token(text)
@@ -244,8 +253,10 @@ class AccessPolicies:
         return Grant(policy.name, policy.rights, resource.path, expires_s, owner, key, self._operates(key))
 
     def check_any_token(self, text: str, audience: str, now_s: float, leeway_s: float = 0) -> list[Grant]:
-        """The grants of a shared access signature, as `check_token` has it, or of an identity provider's token. Raises
-        `Unauthorized`."""
+        """Return the grants of a shared access signature (`check_token`) or of an identity provider's token.
+
+        Raises `Unauthorized`.
+        """
         if text.startswith(PREFIX):
             return [self.check_token(text, audience, now_s, leeway_s)]
         if self.identities is None:
@@ -257,16 +268,20 @@ class AccessPolicies:
         return self.identities.grants(text)
 
     def fetch_keys(self, text: str, then: Callable[[], None]) -> bool:
-        """Whether the keys that check a token are being fetched; ``then`` is called behind it. Raises
-        `Unauthorized`."""
+        """Tell whether the keys that check a token are being fetched; ``then`` is called afterwards.
+
+        Raises `Unauthorized`.
+        """
         return not text.startswith(PREFIX) and self.identities is not None and self.identities.fetch_for(text, then)
 
     def _operates(self, key: str) -> bool:
         return self._emulator_operates or key != EMULATOR_KEY
 
     def renewed(self, grant: Grant) -> Grant | None:
-        """What a grant is worth now that policies have changed: with the rights that its policy has now. None when the
-        policy, or the key that was shown, is good no more."""
+        """Return a grant with its policy's present rights.
+
+        None when the policy, or the key that the client sent, is no longer valid.
+        """
         if not grant.sas:
             return grant
         policy = self._find(grant.owner, grant.policy_name)
@@ -275,7 +290,7 @@ class AccessPolicies:
         return grant if policy.rights == grant.rights else replace(grant, rights=policy.rights)
 
     def _signer(self, token: Token, path: Path) -> tuple[Path, SasPolicy, str]:
-        """The policy that the token is signed with a key of, whose it is, and the key."""
+        """Return the owner and the policy that a token is signed for, and the key."""
         # Not every prefix of the path: nothing is proved yet, and a token has room for thousands of segments.
         depths = [depth for depth in self._depths if 0 < depth <= len(path)]
         owners = [(), *(path[:depth] for depth in sorted(depths))]
@@ -328,7 +343,7 @@ def _segments(path: str) -> Path:
 
 
 def _no_such_policy(name: str) -> Unauthorized:
-    """The refusal of a name that no policy has."""
+    """Return the error for an unknown policy name."""
     return Unauthorized(
         f"There is no access policy {shown(name)} in this namespace. Check SharedAccessKeyName of the client."
     )

@@ -1,4 +1,4 @@
-"""Addresses: what a client attaches to.
+"""Addresses that clients attach to.
 
 ```text
  [amqp:// amqps:// sb:// host[:port]] [/] name                                queue or topic
@@ -9,7 +9,7 @@
                                           $cbs                                the token node
 ```
 
-Keywords compare without case. The host is not compared with anything: a server with one namespace serves any.
+Keywords compare without case. The host is not compared: a server with one namespace serves any host.
 """
 
 import re
@@ -46,7 +46,7 @@ _SUFFIX = {
 
 
 def subqueue_path(entity_path: str, kind: int) -> str:
-    """The canonical address of a sub-queue."""
+    """Return the canonical address of a sub-queue."""
     return entity_path + _SUFFIX[Subqueue(kind)]
 
 
@@ -84,7 +84,7 @@ class Address(Struct, frozen=True):
 
 
 def parse_address(text: str) -> Address:
-    """The `Address` of any accepted form. Total: whatever else comes is an ArgumentError."""
+    """Return the `Address` of any accepted form. Raises `ArgumentError` for every other text."""
     if len(text) > _TEXT_MAX:
         raise ArgumentError("address", text, f"at most {_TEXT_MAX} characters long", f"It has {len(text)}.")
     segments = _without_origin(text).split("/")
@@ -117,7 +117,7 @@ def _without_origin(text: str) -> str:
 
 
 def _pop_subqueue(segments: list[str]) -> Subqueue:
-    """Takes the segments of a sub-queue off the end."""
+    """Remove the segments of a sub-queue from the end, and return the sub-queue."""
     if not segments or not _is(segments[-1], DEAD_LETTER_QUEUE):
         return Subqueue.ACTIVE
     segments.pop()

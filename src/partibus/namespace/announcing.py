@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Change = Mapping[str, Any]
-"""A change for other brokers, as JSON can hold it.
+"""A change for other brokers, as JSON values.
 
 ``entity`` is the path of an entity that was made, changed or deleted (empty: the namespace, whose policies changed) in
-the
-``namespace`` of that number; ``rehearsals`` are all injected faults; ``namespaces``: one was made, changed or deleted.
+the ``namespace`` of that number. ``rehearsals`` are all injected faults. ``namespaces``: a namespace was made, changed
+or deleted.
 """
 
 Announce = Callable[[Change, Callable[[], None]], None]

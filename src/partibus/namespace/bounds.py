@@ -1,7 +1,7 @@
-"""What messages to the entities of one namespace are held against.
+"""The bounds of messages to the entities of one namespace.
 
-One object for all its entities and connections, changed in place when the namespace is told other limits: who looks at
-every message finds bytes here, and no table.
+All its entities and connections share one object, which changes in place with the namespace's limits. So a check of a
+message reads bytes here, and no table.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Bounds:
         self.follow(options)
 
     def follow(self, options: NamespaceOptions) -> None:
-        """The namespace has these options from now on."""
+        """Apply the namespace's new options."""
         limits = limits_of(options)
         self.tier: Tier = options.tier
         self.limits: TierLimits = limits
@@ -34,8 +34,11 @@ class Bounds:
         """A message of this size can't break either, whatever is in it."""
 
     def check_headers(self, headers_bytes: int, properties: Iterable[tuple[str, bytes]]) -> None:
-        """Raises ArgumentError when all properties and headers of a message are too large, or one application property
-        (dialect section 11.2); ``properties`` are names and encoded values."""
+        """Check the size of a message's properties and headers (dialect section 11.2).
+
+        Raises `ArgumentError` when all of them, or one application property, are too large; ``properties`` are names
+        and encoded values.
+        """
         if headers_bytes > self.properties_bytes:
             raise ArgumentError(
                 "properties and headers of a message",

@@ -1,4 +1,4 @@
-"""Entities with their routes: what a front end needs to serve requests, whatever the protocol."""
+"""Entities with their routes: the interface of all front ends to a namespace."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
@@ -191,13 +191,11 @@ class Broker:
         kind: EntityKind | None = None,
         updated_ms: int | None = None,
     ) -> Entity:
-        """Change properties by the service's names, with effect on everybody who uses the entity now.
+        """Change properties by the service's names, with effect on all present users of the entity.
 
         ``whole``: unnamed properties get their defaults, except those for life. ``policies``: the new policies.
-        ``kind``: what the
-        entity must be. Raises what `changed_options` and `Namespace.change` raise, and `InvalidOperation` for an entity
-        of another
-        kind; then nothing has changed.
+        ``kind``: the required kind of the entity. Raises what `changed_options` and `Namespace.change` raise, and
+        `InvalidOperation` for an entity of another kind; then nothing has changed.
         """
         queue = self._known(path, kind)
         self._check_targets(properties)
@@ -228,9 +226,9 @@ class Broker:
         return entity
 
     def delete(self, path: str, *, kind: EntityKind | None = None) -> None:
-        """Delete an entity with its messages; a topic with its subscriptions. ``kind``: what the entity must be.
+        """Delete an entity with its messages; a topic with its subscriptions.
 
-        Raises `EntityNotFound`, and `InvalidOperation` for another kind.
+        ``kind``: the required kind of the entity. Raises `EntityNotFound`, and `InvalidOperation` for another kind.
         """
         self._known(path, kind)
         deleted = self.namespace.delete(path)
@@ -238,9 +236,8 @@ class Broker:
         for queue in deleted:
             self._let_go(queue)
         self._tell(deleted[0].name)
-        # Links let go first: what they tell a partition at their end would bring it to life again. Subscriptions come
-        # before their
-        # topic.
+        # Links detach first: the commands that they send at their end would load a partition again. Subscriptions come
+        # before their topic.
         partitions = [partition for entity in reversed(gone) for partition in entity.route.partitions]
         self.when_followed(lambda: drop(partitions, self.numbers, self.namespace.forget_dropped))
 
@@ -296,7 +293,7 @@ class Broker:
                 raise ArgumentError(name, target, "a queue or topic of this namespace", "Give its name alone.")
 
     def _known(self, path: str, kind: EntityKind | None) -> Queue:
-        """The entity of that path, which must be of that kind, as the catalog has it."""
+        """Return the entity of that path as the catalog has it. It must be of that kind."""
         self._catch_up(path)
         queue = self.namespace.entity(path)
         if kind is not None and queue.kind is not kind:
@@ -313,16 +310,20 @@ class Broker:
         self._announcer.when_followed(call)
 
     def follow(self, change: Change) -> None:
-        """Go by what another broker has announced. Idempotent. Raises `StoreUnavailable` when the catalog can't be
-        read; then try again."""
+        """Apply a change that another broker has announced. Idempotent.
+
+        Raises `StoreUnavailable` when the catalog can't be read; then try again.
+        """
         if "entity" in change:
             self._follow_entity(change["entity"])
         if "rehearsals" in change:
             self.fault_injections.follow(from_plain(change["rehearsals"]))
 
     def end(self) -> list[Queue]:
-        """The namespace is deleted from the catalog: whoever uses it is told, and nobody gets in any more. What was in
-        it, for `drop`."""
+        """End the namespace, which was deleted from the catalog: detach its clients and refuse new ones.
+
+        Returns its entities, for `drop`.
+        """
         self.deleted = True
         gone = self.namespace.end()
         for queue in gone:
@@ -332,7 +333,7 @@ class Broker:
         return gone
 
     def drop(self, queues: Sequence[Queue]) -> None:
-        """Have what deleted entities of this namespace have left in the stores deleted: nobody uses it any more."""
+        """Delete the rows of this namespace's deleted entities in the stores. They have no users left."""
         partitions = [partition for queue in reversed(queues) for partition in self._entities.partitions_of(queue)]
         drop(partitions, self.numbers, self.namespace.forget_dropped)
 
@@ -349,7 +350,7 @@ class Broker:
             self.movers.note(now)
 
     def _catch_up(self, path: str) -> None:
-        """A change that others have made may not have been told yet."""
+        """Read an entity again: the announcement of another broker's change may still be on its way."""
         if not self._announcer.is_alone:
             self._follow_entity(path)
 
@@ -357,7 +358,7 @@ class Broker:
         self._announcer.spread({"entity": path, "namespace": self.namespace.record.namespace_id})
 
     def _go_by(self, entity: Entity) -> None:
-        """The entity has other options."""
+        """Apply the entity's new options."""
         queue = entity.queue
         self.access.follow(queue.name, queue.policies)
         self._entities.follow(entity)
@@ -365,7 +366,7 @@ class Broker:
         self.elastic.note(entity)
 
     def _let_go(self, queue: Queue) -> None:
-        """The entity is deleted."""
+        """Detach the users of a deleted entity."""
         if self.namespace.find(queue.name) is None:
             self.access.follow(queue.name, ())
         self._entities.let_go(queue)
@@ -373,7 +374,7 @@ class Broker:
     # -- where it is -------------------------------------------------------------------------------------------------
 
     def places_of(self, entity: Entity) -> list[Place]:
-        """Where its partitions are."""
+        """Return the places of an entity's partitions."""
         names = self._store_names
         return [
             Place(self.qualified(entity.queue.name), names[placement.store_no] if names else "", partition)
@@ -381,12 +382,12 @@ class Broker:
         ]
 
     def _made(self, entity: Entity) -> None:
-        """An entity is used for the first time."""
+        """Note the first use of an entity."""
         self._inject_fault(entity)
         self.elastic.note(entity)
 
     def _inject_fault(self, entity: Entity) -> None:
-        """It takes part in the losses on purpose that are going on."""
+        """Apply active injected faults to an entity."""
         self.fault_injections.join(self.places_of(entity))
 
     def _places(self) -> Iterator[Place]:
@@ -394,11 +395,11 @@ class Broker:
 
     @property
     def is_default(self) -> bool:
-        """It is the namespace of the server's operator."""
+        """Whether this is the namespace of the server's operator."""
         return self.namespace.record.namespace_id == DEFAULT_ID
 
     def qualified(self, path: str) -> str:
-        """The path among those of all namespaces."""
+        """Return a path that is unique among all namespaces."""
         return path if self.is_default else f"{self.namespace.name}:{path}"
 
     def _stores_away(self) -> frozenset[int]:

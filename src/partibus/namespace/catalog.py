@@ -1,14 +1,14 @@
-"""The catalog: which entities exist, what they are told to be, and where their partitions live (D1, D19).
+"""The catalog: the entities, their properties, and the placement of their partitions (D1, D19).
 
-A small database, used on every administrative operation and on none that moves a message: a SQLite file in the data
-directory, or a schema in PostgreSQL (`partibus.namespace.catalog_database` says what its statements must keep to). Each
-change is one transaction, durable when the call returns. Calls block for about one disk sync and come one at a time.
+It is a small database, used by every administrative operation and by none that moves a message: a SQLite file in the
+data directory, or a schema in PostgreSQL (`partibus.namespace.catalog_database` has the rules for its statements). Each
+change is one transaction, durable when the call returns. Calls block for about one disk sync and run one at a time.
 
-Several brokers may have it open. What one changes the others see when they ask; their memory of it is their own
-business (`partibus.namespace.namespace`).
+Several brokers may have it open. One sees another's changes when it asks; `partibus.namespace.namespace` keeps their
+memory up to date.
 
-Entity ids and partition rows are given out once, also when the entity is deleted or the process dies. The rows that a
-deleted entity leaves in the stores are remembered until somebody says that they are gone (`dropped_partitions`).
+Entity ids and partition rows are given out once, even when the entity is deleted or the process dies. The rows that a
+deleted entity leaves in the stores are recorded until they are deleted (`dropped_partitions`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,9 +49,12 @@ class Catalog:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         partition_row_max: int = PARTITION_ROW_MAX,
     ) -> None:
-        """``place``: a data directory, in which ``catalog.db`` is opened or made (``busy_timeout_s``: how long a call
-        waits while another process is in the middle of a change), or a database that is open. `UnusableFile` when it
-        can't be used, or has partitions in a store past ``store_count``."""
+        """Open a catalog.
+
+        ``place``: a data directory, in which ``catalog.db`` is opened or made (``busy_timeout_s``: how long a call
+        waits while another process makes a change), or an open database. Raises `UnusableFile` when it can't be used,
+        or has partitions in a store past ``store_count``.
+        """
         self._database = CatalogFile(place, busy_timeout_s) if isinstance(place, Path) else place
         self._store_count = store_count
         self._partition_row_max = partition_row_max
@@ -69,7 +72,7 @@ class Catalog:
             )
 
     def of(self, namespace_id: int) -> "Catalog":
-        """The same catalog with the entities and policies of another namespace. Closed with this one."""
+        """Return the same catalog for the entities and policies of another namespace. It is closed with this one."""
         other = copy(self)
         other._look_at(namespace_id)
         return other
@@ -87,7 +90,7 @@ class Catalog:
         )
 
     def _note(self, path: str) -> None:
-        """The entity of that path was changed, or with an empty one the policies of the namespace."""
+        """Note a change of the entity of that path; with an empty path, of the namespace's policies."""
         self._database.note({"entity": path, "namespace": self.namespace_id})
 
     @property
@@ -100,7 +103,7 @@ class Catalog:
         self._database.close()
 
     def together(self) -> AbstractContextManager[None]:
-        """Changes made inside are durable together at its end, or none is."""
+        """Make all changes of a block durable together at its end, or none."""
         return self._changing()
 
     # -- namespaces --------------------------------------------------------------------------------------------------
@@ -130,8 +133,10 @@ class Catalog:
     def update_namespace(
         self, name: str, change: Callable[[NamespaceOptions], NamespaceOptions], now_ms: int
     ) -> NamespaceRecord:
-        """Other options, made from those that it has. EntityNotFound, ArgumentError for more partitions than stores,
-        and what ``change`` raises."""
+        """Give a namespace the options that ``change`` makes of its present ones.
+
+        Raises `EntityNotFound`, `ArgumentError` for more partitions than stores, and what ``change`` raises.
+        """
         with self._changing():
             old = self._namespaces.existing(name)
             options = change(old.options)
@@ -151,7 +156,7 @@ class Catalog:
         return record
 
     def options(self) -> NamespaceOptions:
-        """Those of this namespace, as they are now. EntityNotFound when it is deleted."""
+        """Return the present options of this namespace. Raises `EntityNotFound` when it was deleted."""
         with self._reading():
             return self._namespaces.numbered(self.namespace_id).options
 
@@ -181,11 +186,12 @@ class Catalog:
         rules: Sequence[Rule] = (),
         policies: Sequence[SasPolicy] = (),
     ) -> EntityRecord:
-        """Adds an entity and deals its partitions over the stores that are not ``away``; those of a subscription lie
-        beside its topic's (D17).
+        """Add an entity, and place its partitions on the stores that are not ``away``.
 
-        ArgumentError for its name or for more partitions than stores, EntityExists, QuotaExceeded; EntityNotFound for
-        a topic that is not there; StoreUnavailable when too many stores are away (row A2)."""
+        Those of a subscription lie beside its topic's (D17). Raises `ArgumentError` for its name or for more partitions
+        than stores, `EntityExists`, `QuotaExceeded`, `EntityNotFound` for a missing topic, and `StoreUnavailable` when
+        too many stores are away (row A2).
+        """
         with self._changing():
             if description.kind is EntityKind.SUBSCRIPTION:
                 record = self._entities.create_subscription(description, now_ms, away)
@@ -203,8 +209,11 @@ class Catalog:
     def update(
         self, name: str, options: EntityOptions, now_ms: int, policies: Sequence[SasPolicy] | None = None
     ) -> EntityRecord:
-        """Gives the entity other options, and other policies where they are given. EntityNotFound, QuotaExceeded;
-        InvalidOperation when one of the options can't change (row P9), ArgumentError when the tier has none such."""
+        """Give an entity other options, and other policies if given.
+
+        Raises `EntityNotFound`, `QuotaExceeded`, `InvalidOperation` when one of the options can't change (row P9), and
+        `ArgumentError` when the tier does not allow one.
+        """
         with self._changing():
             old = self._entities.existing(name)
             kind, name = old.description.kind, old.description.name
@@ -231,8 +240,10 @@ class Catalog:
             return self._entities.existing(name)
 
     def delete(self, name: str) -> list[EntityRecord]:
-        """Takes the entity out, with the subscriptions if it is a topic, and remembers all their partitions as
-        dropped; the entity comes first in what it answers. EntityNotFound."""
+        """Delete an entity, a topic with its subscriptions, and record their partitions as dropped.
+
+        Returns the deleted records, the entity first. Raises `EntityNotFound`.
+        """
         with self._changing():
             record = self._entities.existing(name)
             records = [record, *self._entities.subscriptions_of(record)]
@@ -247,31 +258,31 @@ class Catalog:
         return records
 
     def add_rule(self, subscription: str, rule: Rule) -> EntityRecord:
-        """The subscription with one more rule. EntityNotFound, EntityExists, QuotaExceeded."""
+        """Add a rule to a subscription. Raises `EntityNotFound`, `EntityExists`, `QuotaExceeded`."""
         with self._changing_rules(subscription) as (record, topic_id):
             self._rules.add(record.entity_id, record.description.name, topic_id, rule, self._entities.limits)
             return self._entities.existing(subscription)
 
     def replace_rule(self, subscription: str, rule: Rule) -> EntityRecord:
-        """The subscription with another rule in place of the one of that name. EntityNotFound, QuotaExceeded."""
+        """Replace the rule of that name. Raises `EntityNotFound`, `QuotaExceeded`."""
         with self._changing_rules(subscription) as (record, topic_id):
             self._rules.replace(record.entity_id, record.description.name, topic_id, rule, self._entities.limits)
             return self._entities.existing(subscription)
 
     def replace_rules(self, subscription: str, rules: Sequence[Rule]) -> EntityRecord:
-        """The subscription with these rules and no others. EntityNotFound, EntityExists, QuotaExceeded."""
+        """Replace all rules of a subscription. Raises `EntityNotFound`, `EntityExists`, `QuotaExceeded`."""
         with self._changing_rules(subscription) as (record, topic_id):
             self._rules.replace_all(record.entity_id, record.description.name, topic_id, rules, self._entities.limits)
             return self._entities.existing(subscription)
 
     def remove_rule(self, subscription: str, name: str) -> EntityRecord:
-        """The subscription without that rule. EntityNotFound."""
+        """Remove a rule from a subscription. Raises `EntityNotFound`."""
         with self._changing_rules(subscription) as (record, _):
             self._rules.remove(record.entity_id, record.description.name, name)
             return self._entities.existing(subscription)
 
     def namespace_policies(self) -> tuple[SasPolicy, ...]:
-        """Of the namespace, beside those of the keys file."""
+        """Return the policies of the namespace, beside those of the keys file."""
         with self._reading():
             return self._policies.of(owner_of(self.namespace_id))
 
@@ -301,7 +312,7 @@ class Catalog:
 
     @contextmanager
     def _changing_rules(self, subscription: str) -> Iterator[tuple[EntityRecord, int]]:
-        """The subscription, and the id of its topic."""
+        """Yield the subscription, and the id of its topic, within a change."""
         with self._changing():
             record = self._entities.existing(subscription)
             yield record, self._entities.topic_of(record).entity_id
@@ -309,7 +320,7 @@ class Catalog:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """The catalog of one moment. Inside a change it is that one's."""
+        """Read the catalog as of one moment; inside a change, as of that change."""
         if self._database.in_transaction:
             yield
             return

@@ -1,15 +1,15 @@
-"""What the catalog needs of a database: rows, and transactions that come one at a time (D19).
+"""The interface of the catalog's database: rows, and transactions one at a time (D19).
 
 There are two: a SQLite file in the data directory (`partibus.namespace.catalog_file`), and a schema in PostgreSQL for
-brokers on several machines (`partibus.store.postgresql.catalog`, which the node hands in). Statements are written once,
-for both:
+brokers on several machines (`partibus.store.postgresql.catalog`, which the node passes in). Statements are written
+once, for both:
 
 - values are given as ``?``, never in the text, and no text has a question mark or a percent sign of its own;
 - upserts as ``INSERT ... ON CONFLICT ... DO``, and ``RETURNING`` where the row is wanted;
 - names of tables are those of ``ddl/``, integers have up to 63 bits, truth is 0 or 1.
 
-Formats of the tables are steps, applied in order: ``ddl/N.sql`` holds what leads from format N-1 to N, or
-``ddl/N_sqlite.sql`` and ``ddl/N_postgresql.sql`` where the two can't be said alike.
+Formats of the tables are steps, applied in order. ``ddl/N.sql`` leads from format N-1 to N; where the two databases
+need different statements, ``ddl/N_sqlite.sql`` and ``ddl/N_postgresql.sql`` do.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,23 +34,28 @@ class CatalogDatabase(Protocol):
 
     @property
     def name(self) -> str:
-        """For people; holds no password."""
+        """The place of the database, for the operator; without a password."""
         ...
 
     @property
-    def in_transaction(self) -> bool: ...
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> list[Row]:
-        """The rows that it yields, if any. Outside of a transaction it is one by itself."""
+        """Execute a statement and return its rows. Outside of a transaction it is one by itself."""
         ...
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
-        """Once for each of the rows."""
+        """Execute a statement for each of the rows."""
         ...
 
     def begin(self, *, writing: bool) -> None:
-        """A transaction. One that reads sees the catalog of one moment; those that write come one at a time, so that
-        what one has read is still so when it writes."""
+        """Begin a transaction.
+
+        A reading one sees the catalog as of one moment. Writing ones run one at a time, so a row that one has read is
+        unchanged when it writes.
+        """
         ...
 
     def commit(self) -> None:
@@ -62,8 +67,10 @@ class CatalogDatabase(Protocol):
         ...
 
     def note(self, change: Mapping[str, object]) -> None:
-        """In a transaction that writes: what who else serves this catalog must look at again, as
-        `partibus.namespace.namespaces.Change` says."""
+        """Note a change for the other brokers of this catalog, within a writing transaction.
+
+        The form is that of `partibus.namespace.namespaces.Change`.
+        """
         ...
 
     def close(self) -> None:
@@ -72,8 +79,10 @@ class CatalogDatabase(Protocol):
 
 
 def schema_steps(kind: str, version: int) -> list[str]:
-    """The scripts that lead from a format, 0 for nothing at all, to `FORMAT_VERSION`. ``kind``: ``sqlite`` or
-    ``postgresql``. Each of them ends with the new version in ``format``."""
+    """Return the scripts that lead from a format to `FORMAT_VERSION`; 0: no tables.
+
+    ``kind``: ``sqlite`` or ``postgresql``. Each script ends with the new version in ``format``.
+    """
     ddl = resources.files(__package__).joinpath("ddl")
     scripts = []
     for step in range(version + 1, FORMAT_VERSION + 1):

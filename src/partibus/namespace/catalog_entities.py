@@ -1,4 +1,4 @@
-"""Rows of entities and of where their partitions lie, in the catalog; what is given out once and never again."""
+"""Rows of entities and of the placement of their partitions, in the catalog, and numbers that are given out once."""
 
 import json
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ PARTITION_ROW_MAX = (1 << 21) - 1
 _SLOTS = "Slots"
 """Beside the properties of an entity whose slots have moved."""
 _PARTITION_COUNT = "PartitionCount"
-"""Beside the properties of a partitioned entity. Those from before it was written have sixteen."""
+"""A field beside the properties of a partitioned entity. Entities older than the field have sixteen partitions."""
 
 
 class EntityRecord(Struct, frozen=True):
@@ -56,7 +56,7 @@ class EntityRecord(Struct, frozen=True):
     updated_ms: int
     """Rises with every change of options or policies."""
     rules: tuple[Rule, ...] = ()
-    """Of a subscription, in order of folded name."""
+    """The rules of a subscription, in order of folded name."""
     policies: tuple[SasPolicy, ...] = ()
     """In order of name."""
     namespace_id: int = 0
@@ -78,7 +78,7 @@ class EntityTable:
         *,
         partition_row_max: int = PARTITION_ROW_MAX,
     ) -> None:
-        """Those of one namespace."""
+        """Make the table of one namespace's entities."""
         self._database = database
         self._namespace_id = namespace_id
         self._store_count = store_count
@@ -89,7 +89,7 @@ class EntityTable:
 
     @property
     def _namespace(self) -> NamespaceOptions:
-        """As it is now: another broker may have changed it. EntityNotFound when it is deleted."""
+        """The present options of the namespace, which another broker may have changed. Raises `EntityNotFound`."""
         return self._namespaces.numbered(self._namespace_id).options
 
     @property
@@ -123,16 +123,19 @@ class EntityTable:
         return record
 
     def find(self, name: str) -> EntityRecord | None:
-        """The entity of that name, if there is one."""
+        """Return the entity of that name, if there is one."""
         return next(iter(self._select("folded_name", self._key(name))), None)
 
     def subscriptions_of(self, topic: EntityRecord) -> list[EntityRecord]:
-        """In order of folded name; none of what is no topic."""
+        """Return a topic's subscriptions in order of folded name; none for another entity."""
         return self._select("topic_id", topic.entity_id)
 
     def update(self, old: EntityRecord, options: EntityOptions, now_ms: int) -> None:
-        """Other options. The time rises, also with two changes of one ms and a clock that is set back. ArgumentError
-        for what the namespace's tier does not allow."""
+        """Give an entity other options.
+
+        The time rises, also for two changes in one ms and after the clock was set back. Raises `ArgumentError` for
+        options that the namespace's tier does not allow.
+        """
         kind, partitions = old.description.kind, len(old.placements)
         options = changed_options(self._namespace, kind, options, old.description.options, partitions)
         self._database.execute(
@@ -173,12 +176,14 @@ class EntityTable:
         )
 
     def remove(self, records: Sequence[EntityRecord]) -> None:
-        """Rules and placements go with what they belong to."""
+        """Delete entities with their rules and placements."""
         self._database.execute_many("DELETE FROM entity WHERE entity_id = ?", [(one.entity_id,) for one in records])
 
     def remove_all(self) -> None:
-        """All that the namespace has, whose partitions are remembered as dropped. Done at once: one by one ten thousand
-        take seconds, for which nobody is served."""
+        """Delete all entities of the namespace, and record their partitions as dropped.
+
+        It takes a few statements: ten thousand single deletes take seconds, in which the broker serves no client.
+        """
         number = (self._namespace_id,)
         self._database.execute(
             f"INSERT INTO dropped_partition SELECT partition_row, store_no FROM placement WHERE {OF_NAMESPACE}", number
@@ -187,7 +192,7 @@ class EntityTable:
         self._database.execute("DELETE FROM entity WHERE namespace_id = ?", number)
 
     def _key(self, name: str) -> str:
-        """What the name is unique by among the entities of all namespaces."""
+        """Return the key that is unique among the entities of all namespaces."""
         return f"{self._namespace_id}:{fold_name(name)}" if self._namespace_id else fold_name(name)
 
     def _select(self, column: str, value: object) -> list[EntityRecord]:
@@ -203,7 +208,7 @@ class EntityTable:
         return [Placement(*place) for place in self._database.execute(statement, (entity_id,))]
 
     def topic_of(self, record: EntityRecord) -> EntityRecord:
-        """Of a subscription. InvalidOperation for anything else."""
+        """Return the topic of a subscription. Raises `InvalidOperation` for another entity."""
         topic, subscription = split_path(record.description.name)
         if not subscription:
             raise InvalidOperation(
@@ -212,7 +217,7 @@ class EntityTable:
         return self.existing(topic)
 
     def create_storing(self, description: EntityDescription, now_ms: int, away: frozenset[int]) -> EntityRecord:
-        """A queue or topic."""
+        """Create a queue or topic."""
         name = check_entity_name(description.name)
         namespace = self._namespace
         options = new_options(namespace, description.kind, description.options)
@@ -230,7 +235,7 @@ class EntityTable:
         return self._insert(entity_id, replace(description, options=options), placements, now_ms)
 
     def create_subscription(self, description: EntityDescription, now_ms: int, away: frozenset[int]) -> EntityRecord:
-        """Its partitions lie beside those of its topic."""
+        """Create a subscription, with partitions beside those of its topic."""
         topic_name, short_name = split_path(description.name)
         check_short_name(short_name)
         namespace = self._namespace
@@ -333,7 +338,7 @@ class EntityTable:
         return first_row
 
     def _take_rows(self, count: int, *, entities: int = 1) -> tuple[int, int]:
-        """The next entity id, and the first of so many partition rows."""
+        """Take the next entity id, and the first of so many partition rows."""
         ((entity_id, first_row),) = self._database.execute("SELECT next_entity_id, next_partition_row FROM numbers")
         if first_row + count - 1 > self._partition_row_max:
             raise QuotaExceeded(
@@ -349,7 +354,7 @@ class EntityTable:
         return entity_id, first_row
 
     def _take_numbers(self, count: int, away: frozenset[int]) -> tuple[int, tuple[Placement, ...]]:
-        """The next entity id, and where a new queue's or topic's partitions go."""
+        """Take the next entity id, and the placement of a new queue's or topic's partitions."""
         entity_id, first_row = self._take_rows(count)
         ((first_store_no,),) = self._database.execute("SELECT next_store_no FROM numbers")
         # The number of stores may have changed since the last entity was placed.
@@ -400,9 +405,11 @@ def _to_text(kind: EntityKind, options: EntityOptions, partitions: int, slots: E
 
 @lru_cache(maxsize=256)
 def _from_text(kind: str, properties: str, several: bool) -> tuple[EntityOptions, int, EntitySlots]:
-    """The options, and how many partitions there should be. Kept, since most entities share a few sets of options:
-    10,000 are read in 0.05 s and not in 0.6 s. Whether a subscription is partitioned is said by how many partitions it
-    has."""
+    """Return the options, and the number of partitions.
+
+    Results are cached, because most entities share a few sets of options: 10,000 are read in 0.05 s instead of 0.6 s. A
+    subscription is partitioned if it has several partitions.
+    """
     document = json.loads(properties)
     if not isinstance(document, dict):
         raise TypeError("no JSON object")

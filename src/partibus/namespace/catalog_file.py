@@ -30,8 +30,10 @@ class CatalogFile:
     """A `partibus.namespace.catalog_database.CatalogDatabase`. Brokers of one machine may have it open at once."""
 
     def __init__(self, data_directory: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Opens or makes ``catalog.db``. `UnusableFile` when it can't be used. ``busy_timeout_s``: how long a call
-        waits while another process is in the middle of a change."""
+        """Open or make ``catalog.db``. Raises `UnusableFile` when it can't be used.
+
+        ``busy_timeout_s``: how long a call waits while another process makes a change.
+        """
         self._path = data_directory / FILE_NAME
         self._busy_timeout_s = busy_timeout_s
         self._turn = _Turn(self._path)
@@ -52,33 +54,42 @@ class CatalogFile:
 
     @property
     def name(self) -> str:
+        """The path of the file."""
         return str(self._path)
 
     @property
     def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
         try:
             return self._connection.in_transaction
         except sqlite3.ProgrammingError:  # closed
             return False
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> list[Row]:
+        """Execute a statement and return its rows."""
         try:
             return self._connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
             raise self._unavailable(error) from error
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Execute a statement for each of the rows."""
         try:
             self._connection.executemany(statement, rows)
         except sqlite3.Error as error:
             raise self._unavailable(error) from error
 
     def begin(self, *, writing: bool) -> None:
+        """Begin a transaction; after a failed sync, write the file anew first."""
         if self._failed_sync:
             self._open_anew()
         self.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
 
     def commit(self) -> None:
+        """Commit the transaction durably.
+
+        Raises `StoreUnavailable` when it was not stored, and `OutcomeUnknown` when that is not known.
+        """
         try:
             if self._log_bytes() >= CHECKPOINT_BYTES and self._turn.take_now():
                 self._commit_and_copy()
@@ -94,11 +105,12 @@ class CatalogFile:
             ) from error
 
     def rollback(self) -> None:
+        """Roll the transaction back; without one, do nothing."""
         with suppress(sqlite3.Error):
             self._connection.execute("ROLLBACK")
 
     def note(self, change: Mapping[str, object]) -> None:
-        """Nothing to do: brokers that share a file have a supervisor, who tells them (ADR 0007)."""
+        """Do nothing: brokers that share a file have a supervisor, which tells them (ADR 0007)."""
 
     def close(self) -> None:
         """Idempotent."""
@@ -116,7 +128,7 @@ class CatalogFile:
             self._connection.close()
 
     def _rewrite(self) -> None:
-        """Bring to the disk what the log says. Raises `sqlite3.Error`, `OSError`."""
+        """Rewrite on disk the pages of the log. Raises `sqlite3.Error`, `OSError`."""
         connection = self._connection
         connection.execute(f"PRAGMA busy_timeout = {round(BUSY_TIMEOUT_S * 1_000)}")
         with self._turn.taken():
@@ -128,7 +140,10 @@ class CatalogFile:
         connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1_000)}")
 
     def _open_anew(self) -> None:
-        """Write again what a failed sync may have kept from the disk (`partibus.durable`). Raises StoreUnavailable."""
+        """Write again all pages that a failed sync may have kept from the disk (`partibus.durable`).
+
+        Raises `StoreUnavailable`.
+        """
         self.close()
         try:
             self._open()
@@ -208,10 +223,10 @@ def _is_failed_sync(error: sqlite3.Error) -> bool:
 
 
 def open_catalog_file(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """A connection to the catalog at ``path``, which is made when it does not exist, and brought to the format of this
-    version when it has an older one, after a copy.
+    """Open the catalog at ``path``, which is made when it does not exist.
 
-    `UnusableFile` when it is corrupt, no catalog, newer than this version or can't be written; it is left as it was.
+    An older format is migrated to this version's after a copy. Raises `UnusableFile` when the file is corrupt, no
+    catalog, newer than this version or not writable; it is left as it was.
     """
     _make_owner_only(path)
     try:

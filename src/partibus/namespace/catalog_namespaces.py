@@ -38,7 +38,7 @@ class NamespaceTable:
         return found
 
     def numbered(self, namespace_id: int) -> NamespaceRecord:
-        """EntityNotFound when there is none of that number any more."""
+        """Return a namespace by number. Raises `EntityNotFound` when it was deleted."""
         rows = self._database.execute(f"SELECT {_COLUMNS} FROM namespace WHERE namespace_id = ?", (namespace_id,))
         if rows:
             return self._record(rows[0])
@@ -47,7 +47,7 @@ class NamespaceTable:
         raise EntityNotFound(f"namespace {namespace_id}")
 
     def find(self, name: str) -> NamespaceRecord | None:
-        """The namespace of that name, if there is one."""
+        """Return the namespace of that name, if there is one."""
         statement = f"SELECT {_COLUMNS} FROM namespace WHERE folded_name = ?"
         rows = self._database.execute(statement, (fold_name(name),))
         if not rows and fold_name(name) == DEFAULT_NAME:
@@ -72,7 +72,7 @@ class NamespaceTable:
         return new
 
     def remove(self, namespace_id: int) -> None:
-        """Its entities and policies are gone already."""
+        """Delete a namespace whose entities and policies were deleted before."""
         self._database.execute("DELETE FROM namespace WHERE namespace_id = ?", (namespace_id,))
 
     def _put(self, record: NamespaceRecord) -> None:

@@ -1,4 +1,4 @@
-"""Access policies in the catalog: of queues and topics, and what the namespace has beside its keys file."""
+"""Access policies in the catalog: those of queues and topics, and those of the namespace beside its keys file."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ class PolicyTable:
         return tuple(_from_row(*row) for row in self._database.execute(statement, (entity_id,)))
 
     def replace_all(self, entity_id: int, owner: str, policies: Sequence[SasPolicy], most: int) -> None:
-        """These policies and no others; ``owner`` is what errors call whose they are. QuotaExceeded."""
+        """Replace all policies of an entity; ``owner`` is its name in errors. Raises `QuotaExceeded`."""
         if len(policies) > most:
             raise QuotaExceeded(owner, most, "authorization rules", "Delete one that is not needed.")
         self.remove_all(entity_id)
@@ -56,11 +56,11 @@ class PolicyTable:
         )
 
     def remove_of_entities(self, namespace_id: int) -> None:
-        """No entity of the namespace has any any more."""
+        """Delete the policies of all entities of a namespace."""
         self._database.execute(f"DELETE FROM policy WHERE {OF_NAMESPACE}", (namespace_id,))
 
     def remove_all(self, entity_id: int) -> None:
-        """The entity has none any more."""
+        """Delete the policies of an entity."""
         self._database.execute("DELETE FROM policy WHERE entity_id = ?", (entity_id,))
 
 

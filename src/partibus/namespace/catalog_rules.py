@@ -16,7 +16,7 @@ _CORRELATION = "correlation"
 
 
 def rule_path(subscription: str, rule: str) -> str:
-    """What errors call a rule."""
+    """Return the name of a rule in errors."""
     return f"{subscription}/{RULES}/{rule}"
 
 
@@ -62,7 +62,7 @@ class RuleTable:
     def replace_all(
         self, entity_id: int, subscription: str, topic_id: int, rules: Iterable[Rule], limits: TierLimits
     ) -> None:
-        """These rules and no others."""
+        """Replace all rules of a subscription."""
         self._database.execute("DELETE FROM rule WHERE entity_id = ?", (entity_id,))
         for rule in rules:
             self.add(entity_id, subscription, topic_id, rule, limits)

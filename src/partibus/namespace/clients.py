@@ -1,11 +1,11 @@
-"""How many clients may use a namespace and its entities at a time, through all brokers (rows C35, C36, section 7.4).
+"""The bounds of clients of a namespace and its entities at a time, through all brokers (rows C35, C36, section 7.4).
 
-Each broker counts its own, and hears from the others all the time what they have (`Clients.told`, `Clients.hear`). It
-admits by both: there can be more than the bound only by what others have admitted since they told last. What a broker
-that is gone has had is told by nobody, and counts no more.
+Each broker counts its own clients, and the brokers exchange their counts all the time (`Clients.told`, `Clients.hear`).
+A broker admits a client by both. The bound can be exceeded only by the clients that others have admitted since their
+last report. A broker that has ended no longer reports, and its clients no longer count.
 
-Entities with few clients are not told of, so that a namespace with thousands of them costs no more to tell of than one
-with few: that is another thousandth of the bound for each other broker, and nothing for bounds below 2,000.
+Entities with few clients are not reported, so that a namespace with thousands of them costs no more than one with few.
+That allows another thousandth of the bound for each other broker, and none for bounds below 2,000.
 """
 
 from collections import Counter
@@ -20,14 +20,15 @@ TOLD_PART: Final = 1_000
 """An entity is told of that has this part of a bound, or one client."""
 
 Told = Sequence[Any]
-"""The number of connections to a namespace, and of its entities by number (texts, for JSON): how many connections use
-it, and how many receivers it has. It is a list once it has been JSON."""
+"""The number of connections to a namespace, and for its entities by number (texts, for JSON) the numbers of connections
+and of receivers. After JSON it is a list.
+"""
 
 _NOBODY: Final = (0, 0)
 
 
 class Clients:
-    """Of one namespace, at one broker. Who is counted says so when it is gone."""
+    """The clients of one namespace at one broker. Each counted user must be removed at its end."""
 
     __slots__ = ("_bounds", "_connections_elsewhere", "_elsewhere", "_namespace", "_receivers", "_users", "connections")
 
@@ -39,7 +40,7 @@ class Clients:
         self._users: dict[int, Counter[object]] = {}
         """By entity: the connections of all front ends that use it, and by how many links."""
         self._receivers: Counter[int] = Counter()
-        """By entity: of all front ends, those that wait for a session included."""
+        """Receivers by entity: of all front ends, with those that wait for a session."""
         self._connections_elsewhere = 0
         self._elsewhere: Mapping[int, tuple[int, int]] = {}
         """By entity, connections and receivers that other brokers have."""
@@ -59,14 +60,16 @@ class Clients:
         self.connections += 1
 
     def disconnect(self) -> None:
-        """One that was counted is gone."""
+        """Remove a counted connection."""
         self.connections -= 1
 
     # -- connections and receivers of an entity ----------------------------------------------------------------------
 
     def use(self, entity: Queue, user: object) -> None:
-        """``user``, a connection, has one more link to the entity. Raises `QuotaExceeded` when as many others use it as
-        may (row C36)."""
+        """Count one more link of ``user``, a connection, to an entity.
+
+        Raises `QuotaExceeded` when as many others use it as may (row C36).
+        """
         most = self._bounds.limits.entity_connections
         users = self._users.get(entity.entity_id)
         if users is None or user not in users:
@@ -83,7 +86,7 @@ class Clients:
         users[user] += 1
 
     def leave(self, entity: Queue, user: object) -> None:
-        """A link that was counted is gone."""
+        """Remove a counted link."""
         users = self._users[entity.entity_id]
         users[user] -= 1
         if not users[user]:
@@ -103,7 +106,7 @@ class Clients:
         self._receivers[entity.entity_id] += 1
 
     def remove_receiver(self, entity: Queue) -> None:
-        """One that was counted is gone."""
+        """Remove a counted receiver."""
         self._receivers[entity.entity_id] -= 1
         if not self._receivers[entity.entity_id]:
             del self._receivers[entity.entity_id]
@@ -116,7 +119,7 @@ class Clients:
 
     @property
     def told(self) -> Told | None:
-        """What this broker has, for the others; None: nobody."""
+        """The counts of this broker for the others; None: no clients."""
         if not self.connections and not self._receivers:
             return None
         limits = self._bounds.limits
@@ -132,7 +135,7 @@ class Clients:
         return self.connections, entities
 
     def hear(self, elsewhere: Sequence[Told]) -> None:
-        """What each of the other brokers has; those with nobody need not be among them."""
+        """Take the counts of the other brokers; those without clients may be missing."""
         if not elsewhere and not self._connections_elsewhere and not self._elsewhere:
             return  # as most of a thousand namespaces, four times a second
         connections = 0

@@ -1,8 +1,8 @@
-"""Brings entities to what a Config.json declares; others stay as they are. Idempotent.
+"""Application of a Config.json: entities get the declared properties, others stay as they are. Idempotent.
 
-The file describes an entity whole: a property that it leaves out gets its default, and a subscription has the rules of
-the file and no others, so that the same file gives the same entities whatever was before. Subscriptions that a declared
-topic has beside those of the file stay. All changes are durable together.
+The file describes an entity completely. A property that it omits gets its default, and a subscription has the rules of
+the file and no others. So the same file gives the same entities, whatever their former state. Subscriptions that a
+declared topic has beside those of the file stay. All changes are durable together.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Applied(NamedTuple):
-    """What applying a file came to, in entities."""
+    """The result of applying a file, as numbers of entities."""
 
     created: int
     updated: int
@@ -43,10 +43,11 @@ class _Declared(Struct, frozen=True):
 
 
 def apply_config(catalog: Catalog, config: Config, now_ms: int) -> tuple[Applied, list[EntityRecord]]:
-    """What it came to, and the entities that are new or different.
+    """Apply a file; return the result, and the new and the changed entities.
 
-    ConfigError when an entity exists with another value of a property that can't change, or is of another kind, and
-    when the catalog refuses one. Then nothing was changed."""
+    Raises `ConfigError` when an entity exists with another value of a property that can't change, or is of another
+    kind, and when the catalog refuses one. Then nothing was changed.
+    """
     with catalog.together():
         # Targets of forwarding may stand anywhere in the file: first all are there, then they forward.
         applying = _Applying(catalog, config.file, now_ms)
@@ -71,7 +72,7 @@ class _Applying:
         self._problems: list[Problem] = []
 
     def prepare(self, one: _Declared) -> None:
-        """It is there from now on, though it may not yet be what it should."""
+        """Make an entity exist, perhaps not yet with all declared properties."""
         name, options, kind = one.description.name, one.description.options, one.description.kind
         old = self._find(name)
         if old is None:
@@ -93,7 +94,7 @@ class _Applying:
             ]
 
     def settle(self, one: _Declared) -> None:
-        """It is what it should be from now on."""
+        """Give an entity its declared properties."""
         name = one.description.name
         old = self._catalog.get(name)
         before = old.description.options
@@ -115,7 +116,7 @@ class _Applying:
             self._updated.append(name)
 
     def _fitted(self, old: EntityRecord, options: EntityOptions) -> EntityOptions:
-        """As the catalog would keep them: what a file leaves out has the default of the tier."""
+        """Return options as the catalog would store them: an omitted property has the default of the tier."""
         kind, before = old.description.kind, old.description.options
         return changed_options(self._namespace, kind, options, before, len(old.placements))
 
@@ -129,7 +130,7 @@ class _Applying:
         return Applied(created, updated, declared - created - updated)
 
     def names(self) -> Iterator[str]:
-        """Of what is new or different."""
+        """Yield the names of new and changed entities."""
         yield from self._created
         yield from self._updated
 

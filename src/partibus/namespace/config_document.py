@@ -14,7 +14,7 @@ _PROBLEM_MAX = 100
 
 
 class Problem(NamedTuple):
-    """What is wrong at one place of a document."""
+    """One error at one place of a document."""
 
     path: str
     """JSON path; or line and column where the text is no JSON."""
@@ -60,11 +60,11 @@ class Document:
         self.root: object = self._parse(text)
 
     def refuse(self, path: str, text: str) -> None:
-        """Keeps a problem."""
+        """Add a problem."""
         self.problems.append(Problem(path, text))
 
     def refuse_value(self, path: str, value: object, bound: str, hint: str = "") -> None:
-        """Keeps the problem that a value is not what is allowed."""
+        """Add the problem of a value out of its bound."""
         self.refuse(path, f"is {shown(value)}, but must be {bound}. {hint}".rstrip())
 
     def finish(self) -> None:
@@ -75,7 +75,10 @@ class Document:
     def members(
         self, value: object, path: str, known: Collection[str] | None = None, required: Iterable[str] = ()
     ) -> dict[str, object]:
-        """An object that has all ``required`` names and none but the ``known`` ones (None: any). Answers the known."""
+        """Return the known members of an object.
+
+        It must have all ``required`` names and none but the ``known`` ones (None: any).
+        """
         if not isinstance(value, dict):
             self.refuse_value(path, value, "an object {…}")
             return {}
@@ -93,14 +96,14 @@ class Document:
         return {name: child for name, child in value.items() if name in known}
 
     def elements(self, value: object, path: str) -> list[tuple[str, object]]:
-        """The elements of an array, each with its path."""
+        """Return the elements of an array, each with its path."""
         if not isinstance(value, list):
             self.refuse_value(path, value, "an array […]")
             return []
         return [(f"{path}[{index}]", element) for index, element in enumerate(value)]
 
     def text(self, value: object, path: str, length_max: int | None = None) -> str:
-        """A string."""
+        """Return a string."""
         if not isinstance(value, str) or (length_max is not None and len(value) > length_max):
             self.refuse_value(path, value, "text" if length_max is None else f"text of at most {length_max} characters")
             return ""

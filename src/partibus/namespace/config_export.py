@@ -1,7 +1,8 @@
-"""The entities of a namespace as a Config.json: applied to an empty namespace it gives the same ones.
+"""The entities of a namespace as a Config.json, which gives the same entities in an empty namespace.
 
-Only what differs from the defaults is written down. Keys are not: access policies have no place in the file, and a few
-values of rules have no form in it. Each such thing is told beside the text, by the path of what it belongs to.
+Only values that differ from the defaults are written. Keys are left out: access policies have no place in the file. A
+few values of rules have no form in it. Each omission is reported beside the text, by the path of the entity, rule or
+policy.
 """
 
 import json
@@ -25,19 +26,22 @@ class LeftOut(NamedTuple):
     """Something that the file can't say."""
 
     path: str
-    """Of the entity, rule or policy."""
+    """The path of the entity, rule or policy."""
     reason: str
 
 
 class Exported(NamedTuple):
-    """A Config.json, and what is not in it."""
+    """A Config.json and its omissions."""
 
     text: str
     left_out: list[LeftOut]
 
 
 def export_config(namespace: Namespace) -> Exported:
-    """All queues and topics, in order of name. Nobody looks at the namespace's own name when the file is applied."""
+    """Export all queues and topics, in order of name.
+
+    The name of the namespace has no effect when the file is applied.
+    """
     left_out = [LeftOut(policy_path("", policy.name), _NO_POLICIES) for policy in namespace.policies]
     described: _Object = {"Name": namespace.name}
     described["Queues"] = [_entity(queue, queue.name, left_out) for queue in namespace.queues]

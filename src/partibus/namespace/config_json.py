@@ -10,9 +10,9 @@
 ```
 
 Entities take every property of the service (`properties`), also those that the emulator does not know, such as
-EnablePartitioning. A property that is left out has the service's default, not the emulator's; a subscription without
-rules has the one that selects everything. Strict: what is unknown, misspelt or out of range is refused and never passed
-over, so that nothing runs against an entity other than the one that is written down.
+EnablePartitioning. An omitted property has the service's default, not the emulator's. A subscription without rules has
+the one that selects everything. The reader is strict: it refuses names and values that are unknown, misspelt or out of
+range, so that the entities are those that the file declares.
 
 One of the namespaces is the server's default one, whatever the file calls it: ``sbemulatorns``, as the emulator knows
 no other name, or ``default``, or else the first. The others are made by their names.
@@ -43,7 +43,10 @@ class DeclaredQueue(Struct, frozen=True):
 
 
 class Config(Struct, frozen=True):
-    """What a Config.json declares. Its logging is checked and has no effect: partibus logs as its own flags say."""
+    """The declarations of a Config.json.
+
+    Its logging is checked and has no effect: the flags of partibus decide that.
+    """
 
     file: str
     namespace_name: str
@@ -54,7 +57,7 @@ class Config(Struct, frozen=True):
 
 
 def read_config_json(file: Path) -> Config:
-    """The checked content of ``file``; ConfigError with everything that is wrong."""
+    """Return the checked content of ``file``. Raises `ConfigError` with all problems."""
     try:
         text = file.read_bytes()
     except OSError as error:
@@ -63,7 +66,7 @@ def read_config_json(file: Path) -> Config:
 
 
 def parse_config_json(text: bytes, file: str = "Config.json") -> Config:
-    """The checked content of a document; ``file`` is what errors call it."""
+    """Return the checked content of a document; ``file`` is its name in errors."""
     document = Document(file, text)
     root = document.members(document.root, "$", ("UserConfig",), required=("UserConfig",))
     config = Config(file, "", ())
@@ -126,7 +129,7 @@ def _namespace(document: Document, value: object, path: str, file: str, taken: d
 
 
 def _queue(document: Document, value: object, path: str, taken: dict[str, str]) -> DeclaredQueue:
-    """The queue as far as it can be read: `Document.finish` keeps one with problems from being used."""
+    """Return the queue as far as it can be read; `Document.finish` refuses a document with problems."""
     members = document.members(value, path, ("Name", "Properties"), required=("Name",))
     name = declared_name(document, members, path, taken)
     options = read_properties(document, members, path, EntityKind.QUEUE)

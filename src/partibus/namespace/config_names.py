@@ -14,9 +14,9 @@ def declared_name(
     taken: dict[str, str],
     check: Callable[[str], str] = check_entity_name,
 ) -> str:
-    """The ``Name`` of the object at ``path``; empty when it is missing or refused.
+    """Return the ``Name`` of the object at ``path``; empty when it is missing or refused.
 
-    ``taken`` has the paths of the names so far by folded name, and gets this one.
+    ``taken`` has the paths of earlier names by folded name, and gets this one.
     """
     if "Name" not in members:
         return ""

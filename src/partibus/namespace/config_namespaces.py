@@ -9,10 +9,11 @@ from partibus.namespace.policies import first_policies
 
 
 def apply_namespaces(catalog: Catalog, config: Config, now_ms: int) -> None:
-    """Make the namespaces that are not there yet, standard ones, and bring the entities of all to what the file
-    declares: all of it or nothing. Raises what `apply_config` and `Catalog.create_namespace` do.
+    """Create missing namespaces, as standard ones, and apply the declared entities to all, or change nothing.
 
-    ``catalog`` looks at the default namespace. Whoever has read it must read it anew."""
+    Raises what `apply_config` and `Catalog.create_namespace` do. ``catalog`` is that of the default namespace. A caller
+    that has read it before must read it again.
+    """
     with catalog.together():
         apply_config(catalog, config, now_ms)
         for other in config.others:

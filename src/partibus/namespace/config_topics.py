@@ -37,7 +37,7 @@ class DeclaredTopic(Struct, frozen=True):
 
 
 def read_topic(document: Document, value: object, path: str, taken: dict[str, str]) -> DeclaredTopic:
-    """The topic as far as it can be read; ``taken`` are the names of the namespace's entities so far."""
+    """Return the topic as far as it can be read; ``taken`` are the earlier names of the namespace's entities."""
     members = document.members(value, path, ("Name", "Properties", "Subscriptions"), required=("Name",))
     name = declared_name(document, members, path, taken)
     options = read_properties(document, members, path, EntityKind.TOPIC)
@@ -52,7 +52,7 @@ def read_topic(document: Document, value: object, path: str, taken: dict[str, st
 
 
 def read_properties(document: Document, members: Mapping[str, object], path: str, kind: EntityKind) -> EntityOptions:
-    """The options of the entity at ``path``."""
+    """Return the options of the entity at ``path``."""
     path = f"{path}.Properties"
     known = tuple(prop.name for prop in PROPERTIES[kind])
     options, problems = read_options(kind, document.members(members.get("Properties", {}), path, known))
@@ -77,7 +77,7 @@ def _subscription(
 
 
 def _rule(document: Document, value: object, path: str, taken: dict[str, str]) -> Rule:
-    """The rule; `Document.finish` keeps one with problems from being used."""
+    """Return the rule; `Document.finish` refuses a document with problems."""
     members = document.members(value, path, ("Name", "Properties"), required=("Name", "Properties"))
     name = declared_name(document, members, path, taken, check_rule_name)
     rule = Rule(name, TrueFilter())
@@ -112,7 +112,7 @@ def _check_text(document: Document, rule: Rule, path: str) -> None:
 
 
 def _check_filter_type(document: Document, properties: dict[str, object], path: str) -> None:
-    """The type, and that the filter of that type is there and no other."""
+    """Check the type of a filter, and that only the filter of that type is present."""
     filter_type = document.choice(properties["FilterType"], f"{path}.FilterType", tuple(_FILTERS))
     if not filter_type:
         return

@@ -60,7 +60,10 @@ class ConnectionString:
 
 
 def parse_connection_string(text: str) -> ConnectionString:
-    """ArgumentError, never with a secret in it, for what is missing, unknown, twice or malformed."""
+    """Parse a connection string.
+
+    Raises `ArgumentError`, never with a secret in it, for a field that is missing, unknown, repeated or malformed.
+    """
     fields = _fields(text)
     host, port = _host_and_port(fields)
     signature = fields.get("SharedAccessSignature", "")
@@ -94,7 +97,7 @@ def _fields(text: str) -> dict[str, str]:
         folded, equals, value = pair.partition("=")
         name = _BY_FOLDED.get(folded.strip().lower())
         if name is None or not equals:
-            # What is no name may be a piece of a key: it is not repeated.
+            # A text that is no name may be a part of a key: it is not repeated.
             unknown = folded.strip() if equals and len(folded) <= _NAME_MAX else "(not shown)"
             raise ArgumentError(
                 "name in the connection string", unknown, f"one of {', '.join(_FIELDS)}", did_you_mean(unknown, _FIELDS)

@@ -1,7 +1,7 @@
-"""What is left to do for a partition of a deleted entity: its store deletes its rows, as soon as it can be used.
+"""Deletion of the rows of deleted entities' partitions, as soon as their store can be used.
 
-The catalog remembers such partitions until it is told that they are gone, so a stop of the broker postpones it to the
-next start.
+The catalog records such partitions until the rows are deleted, so a stop of the broker postpones that to the next
+start.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,8 +45,10 @@ class DroppedPartition:
 
 
 def drop(partitions: Sequence[PartitionHandle], numbers: Numbers, forget: Callable[[list[int]], None]) -> None:
-    """Have the rows of all these partitions deleted. ``forget`` gets those that are gone, many at a time: each call
-    costs the catalog a sync of its own."""
+    """Delete the rows of partitions in their stores.
+
+    ``forget`` gets finished ones, many at a time: each call costs the catalog a sync.
+    """
     missing = len(partitions)
     gone: list[int] = []
 

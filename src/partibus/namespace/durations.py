@@ -14,7 +14,7 @@ MS_PER_DAY = 24 * MS_PER_HOUR
 
 UNLIMITED_TEXT = "P10675199DT2H48M5.4775807S"
 UNLIMITED_FROM_MS = 10_675_199 * MS_PER_DAY
-"""What is this long or longer has no limit."""
+"""Durations from this length on mean no limit."""
 UNLIMITED_MS = UNLIMITED_FROM_MS + 2 * MS_PER_HOUR + 48 * MS_PER_MINUTE + 5_477
 """2**63 - 1 ticks of 100 ns, in whole ms: about 29,227 years."""
 
@@ -39,7 +39,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(ms: int) -> str:
-    """The shortest XML duration of ``ms`` >= 0 in days and smaller units; `parse_duration` gives ``ms`` back."""
+    """Return the shortest XML duration of ``ms`` >= 0 in days and smaller units; `parse_duration` gives ``ms`` back."""
     if ms >= UNLIMITED_FROM_MS:
         return UNLIMITED_TEXT
     days, ms = divmod(ms, MS_PER_DAY)

@@ -1,4 +1,4 @@
-"""What an entity is told to be: its options, in our units, with the service's defaults.
+"""The options of entities, in our units, with the service's defaults.
 
 `properties` maps them to the service's property names and checks them; `EntityOptions` made by it are always in range.
 """
@@ -24,7 +24,7 @@ EXPRESS_BOUND_MAX_MS = 60_000
 
 
 class EntityKind(Enum):
-    """The values are what the catalog and our own requests say."""
+    """Kinds of entities, with the values of the catalog and our own requests."""
 
     QUEUE = "queue"
     TOPIC = "topic"
@@ -32,7 +32,7 @@ class EntityKind(Enum):
 
 
 class EntityStatus(Enum):
-    """Which directions are open. The values are the service's words."""
+    """Statuses: the open directions of an entity. The values are the service's words."""
 
     ACTIVE = "Active"
     DISABLED = "Disabled"
@@ -41,16 +41,20 @@ class EntityStatus(Enum):
 
     @property
     def can_send(self) -> bool:
+        """Whether messages can be sent."""
         return self in (EntityStatus.ACTIVE, EntityStatus.RECEIVE_DISABLED)
 
     @property
     def can_receive(self) -> bool:
+        """Whether messages can be received."""
         return self in (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
 
 
 class EntityOptions(Struct, frozen=True, kw_only=True):
-    """All properties of an entity that its creator chooses. Each kind has some of them, as the tables of `properties`
-    say; the others have their defaults and no effect."""
+    """All properties of an entity that its creator chooses.
+
+    Each kind has some of them, as the tables of `properties` say; the others have their defaults and no effect.
+    """
 
     lock_duration_ms: int = MS_PER_MINUTE
     max_delivery_count: int = 10
@@ -59,15 +63,15 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
     """Also the longest time to live that a message may have."""
     dead_lettering_on_expiration: bool = False
     dead_lettering_on_filter_exceptions: bool = True
-    """What a rule fails on becomes a dead letter of the subscription, and is not passed over."""
+    """Whether a message on which a rule fails becomes a dead letter of the subscription, instead of being skipped."""
     partitioned: bool = False
-    """Fixed for life (row P9): it has more than one partition. A subscription is what its topic is."""
+    """Whether it has several partitions; fixed for life (row P9). A subscription has the value of its topic."""
     batched_operations: bool = True
     """Batched store access: writes may wait a little to share a commit (rows C13, C14)."""
     express: bool = False
     """Messages are acknowledged from memory (D18)."""
     express_bound_ms: int = EXPRESS_BOUND_MS
-    """Of an express entity: what is older survives a crash."""
+    """The age from which on messages of an express entity survive a crash."""
     elastic_partitions: int = 0
     """The most partitions of a queue with sessions whose partitions follow its load; 0: their number is fixed."""
     max_size_mb: int = 1024
@@ -87,9 +91,9 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
     redelivery_delay_ms: int = 0
     """How long a message stays away after its first abandon, twice as long after each further one. 0: not at all."""
     redelivery_delay_max_ms: int = 10 * MS_PER_MINUTE
-    """Where the doubling ends."""
+    """The bound of the doubled delay."""
     support_ordering: bool = True
-    """Of a topic: as its creator said. It changes nothing: messages of one partition are in order."""
+    """A topic's property as its creator set it. It has no effect: messages of one partition are in order."""
 
     @property
     def forwards(self) -> tuple[str, ...]:
@@ -98,7 +102,7 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
 
 
 QueueOptions = EntityOptions
-"""Where it can be nothing but a queue's."""
+"""The options, where the entity can only be a queue."""
 
 DEFAULT_OPTIONS = EntityOptions()
 
@@ -112,4 +116,4 @@ class EntityDescription(Struct, frozen=True):
 
 
 QueueDescription = EntityDescription
-"""Where it can be nothing but a queue's."""
+"""The description, where the entity can only be a queue."""

@@ -1,9 +1,8 @@
-"""Who gets what is published: the subscriptions of a topic as the namespace knows them, for the partitions that this
-broker owns (D17, row C38).
+"""The subscriptions of topics as the namespace knows them, for the partitions that this broker owns (D17, row C38).
 
-Rules are compiled once per topic and version of it, on the first message that needs them; its partitions share that.
-A change of rules counts for every message that is planned after memory has followed it, which is before whoever made
-the change is answered.
+Rules are compiled once per topic and version of it, on the first message that needs them; its partitions share the
+result. A change of rules applies to every message that is planned after memory has followed it, which is before the
+reply to the change.
 """
 
 from collections.abc import Callable, Sequence
@@ -78,7 +77,7 @@ class _Rules:
 
 
 class _Options:
-    """What the partitions of subscriptions are told: the same object until the subscription is updated."""
+    """The options of subscriptions' partitions: the same object until the subscription is updated."""
 
     def __init__(self, make: MakeOptions) -> None:
         self._make = make
@@ -92,13 +91,13 @@ class _Options:
         return made[1]
 
     def keep(self, subscriptions: Sequence[Subscription]) -> None:
-        """Forget those that were deleted, once they are many."""
+        """Drop the options of deleted subscriptions, once they are many."""
         if len(self._made) > 2 * len(subscriptions) + _MADE_MAX:
             self._made.clear()
 
 
 _MADE_MAX = 20_000
-"""Options of subscriptions that are gone take memory up to here: some MB."""
+"""The most kept options of deleted subscriptions: some MB."""
 
 
 class TopicFanOut:

@@ -1,4 +1,4 @@
-"""What somebody may have meant."""
+"""Suggestions for misspelt names."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,7 +7,7 @@ _NAME_MAX = 100
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question with the known name closest to ``name``, or nothing when none is close."""
+    """Return a question with the known name closest to ``name``, or an empty text when none is close."""
     by_folded = {candidate.lower(): candidate for candidate in known}
     matches = get_close_matches(name[:_NAME_MAX].lower(), by_folded, n=1)
     return f"Did you mean {by_folded[matches[0]]}?" if matches else ""

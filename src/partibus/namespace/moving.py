@@ -63,7 +63,7 @@ class Movers:
             self.look_soon()
 
     def step_of(self, queue: Queue, version: int) -> str | None:
-        """Return what a mover here does now; None: the move is another broker's."""
+        """Return the present step of a move; None: another broker carries it out."""
         mover = self._movers.get((queue.entity_id, version))
         return None if mover is None else mover.step
 

@@ -214,10 +214,8 @@ class Namespace:
         """Give an entity the options that ``change`` makes of those in the catalog.
 
         So a concurrent change of other options, through another broker, is kept. ``policies``: the new policies, or a
-        function of
-        the existing ones. Raises what `update` and ``change`` raise, and EntityChanged when ``updated_ms`` is given and
-        is not
-        that of the entity.
+        function of the existing ones. Raises what `update` and ``change`` raise, and `EntityChanged` when
+        ``updated_ms`` is given and is not that of the entity.
         """
         with self._catalog.together():
             old = self._catalog.get(name)
@@ -267,10 +265,9 @@ class Namespace:
         self.policies = new
 
     def follow(self, name: str) -> Followed:
-        """Follow a change by another broker: of the entity of that name, or with an empty name of the namespace's
-        policies.
+        """Follow a change by another broker. Idempotent.
 
-        Idempotent.
+        It concerns the entity of that name, or with an empty name the policies of the namespace.
         """
         if not name:
             self.policies = self._catalog.namespace_policies()

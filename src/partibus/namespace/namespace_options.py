@@ -1,4 +1,4 @@
-"""What a namespace is told to be, and its form in the catalog and between brokers: JSON by the names below."""
+"""The options of a namespace, and their form in the catalog and between brokers: JSON by the names below."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +12,9 @@ from partibus.namespace.tiers import Tier
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 
 DEFAULT_NAME = "default"
-"""Of the namespace that is served under every host name that names no other one. Its keys are those of the keys file,
-and who may manage it is the operator of the server."""
+"""The namespace that is served under every host name that names no other one. Its keys are those of the keys file, and
+the operator of the server manages it.
+"""
 DEFAULT_ID = 0
 
 
@@ -35,7 +36,7 @@ class NamespaceOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def credits(self) -> ThrottlingSettings:
-        """What credits the namespace is counted by: premium is throttled by load, never by credits (row R11)."""
+        """The settings of the namespace's credits: premium is throttled by load, never by credits (row R11)."""
         if self.tier is Tier.PREMIUM:
             return replace(self.throttling, policy=ThrottlingPolicy.OFF)
         return self.throttling
@@ -59,7 +60,10 @@ def options_to_plain(options: NamespaceOptions) -> dict[str, Any]:
 
 
 def options_from_plain(plain: Mapping[str, Any]) -> NamespaceOptions:
-    """Back from `options_to_plain`; what is not named has its default. ArgumentError for what can't be."""
+    """Return the options of a plain form (`options_to_plain`); an omitted one has its default.
+
+    Raises `ArgumentError` for a value that is not allowed.
+    """
     try:
         return msgspec.convert(plain, NamespaceOptions)
     except msgspec.ValidationError as error:

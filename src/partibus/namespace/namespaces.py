@@ -45,8 +45,8 @@ class Namespaces:
         self._by_name: dict[str, Broker] = {}
         self._by_id: dict[int, Broker] = {}
         self.on_clock_moved: list[Callable[[], None]] = []
-        """Called when the clock was moved by hand (D26), to run what is due. The loop's timers were set for the time
-        before.
+        """Callbacks after the clock was moved by hand (D26), to run what is due. The loop's timers were set for the
+        time before.
         """
         self.on_deleted: list[Callable[[Broker], None]] = []
         """Called with a deleted namespace, whose clients must go."""
@@ -171,7 +171,7 @@ class Namespaces:
         record = self._known.delete_namespace(name)
         broker = self._by_id.get(record.namespace_id)
         gone = dict(self._changed())
-        # Links let go first, everywhere: what they tell partitions at their end would bring those to life again.
+        # Links detach first, everywhere: the commands that they send at their end would load partitions again.
         if broker is not None:
             self.when_followed(lambda: broker.drop(gone.get(record.namespace_id, [])))
 

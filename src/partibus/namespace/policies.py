@@ -1,4 +1,4 @@
-"""What an access policy may be, and how one becomes complete: bounds, keys made where none are given, times."""
+"""The bounds and the completion of access policies: generated keys, and times."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -12,22 +12,22 @@ TEXT_MAX = 256
 
 
 def policy_path(owner: str, name: str) -> str:
-    """What errors call a policy."""
+    """Return the name of a policy in errors."""
     return f"{owner}/AuthorizationRules/{name}" if owner else f"AuthorizationRules/{name}"
 
 
 def first_policies(now_ms: int) -> tuple[SasPolicy, ...]:
-    """What a new namespace has: a policy of all rights, with keys of its own."""
+    """Return the policies of a new namespace: one with all rights and keys of its own."""
     return completed([SasPolicy(ROOT_POLICY, Right.MANAGE, "", "")], (), now_ms)
 
 
 def completed(
     policies: Iterable[SasPolicy], known: Sequence[SasPolicy], now_ms: int, make_key: Callable[[], str] = new_key
 ) -> tuple[SasPolicy, ...]:
-    """The policies that an entity is to have, in order of name; ``known`` are those that it has, whose times stay where
-    nothing changes. A key that is empty is made.
+    """Return the complete policies of an entity, in order of name.
 
-    ArgumentError for a name, key or rights that can't be, and for a name that is there twice.
+    ``known`` are its present ones, whose times stay where nothing changes. An empty key is generated. Raises
+    `ArgumentError` for an invalid name, key or set of rights, and for a repeated name.
     """
     old = {policy.name: policy for policy in known}
     new: dict[str, SasPolicy] = {}

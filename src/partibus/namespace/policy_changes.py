@@ -9,7 +9,7 @@ from partibus.namespace.policies import check_not_fixed, policy_path, regenerate
 
 
 class PolicyChanges:
-    """Those of one namespace. ``path`` names an entity; empty, the namespace itself."""
+    """The changes of policies in one namespace. ``path`` names an entity; empty, the namespace itself."""
 
     def __init__(
         self,
@@ -25,22 +25,24 @@ class PolicyChanges:
         self._tell = tell
 
     def of(self, path: str) -> tuple[SasPolicy, ...]:
-        """What there is. `EntityNotFound`."""
+        """Return the present policies. Raises `EntityNotFound`."""
         return self._namespace.entity(path).policies if path else tuple(self._access)
 
     def set(self, path: str, policy: SasPolicy) -> SasPolicy:
-        """Make or change a policy; keys that are empty are made. `ArgumentError`, `EntityNotFound`, `QuotaExceeded`;
-        `EntityExists` for one of the namespace that is in the keys file."""
+        """Make or change a policy; empty keys are generated.
+
+        Raises `ArgumentError`, `EntityNotFound`, `QuotaExceeded`, and `EntityExists` for a policy of the keys file.
+        """
         self._change(path, policy.name, lambda known: with_policy(known, policy))
         return self._find(path, policy.name)
 
     def regenerate_key(self, path: str, name: str, *, secondary: bool = False) -> SasPolicy:
-        """A new key; what was signed with the old one is good no more. `EntityNotFound`."""
+        """Replace a key; tokens that were signed with the old one become invalid. Raises `EntityNotFound`."""
         self._change(path, name, lambda known: regenerated(known, path, name, secondary=secondary))
         return self._find(path, name)
 
     def delete(self, path: str, name: str) -> None:
-        """What was shown under it is good no more. `EntityNotFound`."""
+        """Delete a policy; its keys and tokens become invalid. Raises `EntityNotFound`."""
         self._change(path, name, lambda known: without(known, path, name))
 
     def _change(self, path: str, name: str, change: Callable[[Sequence[SasPolicy]], Iterable[SasPolicy]]) -> None:

@@ -1,9 +1,8 @@
 """The one table between the service's property names and `EntityOptions`, and which kind of entity has which.
 
-Config.json, the admin API and the catalog spell properties alike (``LockDuration``); what differs is how a value is
-written down. Here it is JSON: booleans, integers, and text for durations and names.
-
-Bounds here are those of all tiers together; what a namespace allows of them is `partibus.namespace.tier_rules`' to say.
+Config.json, the admin API and the catalog spell properties alike (``LockDuration``); the forms of values differ. Here
+it is JSON: booleans, integers, and text for durations and names. Bounds here are those of all tiers together;
+`partibus.namespace.tier_rules` has those of a namespace.
 
 Properties that the service does not have begin with ``Partibus``.
 """
@@ -52,7 +51,7 @@ class Property(Struct, frozen=True):
 REDELIVERY_DELAY = "PartibusRedeliveryDelay"
 MAX_REDELIVERY_DELAY = "PartibusMaxRedeliveryDelay"
 EXPRESS_BOUND = "PartibusExpressBoundInMilliseconds"
-"""Of an express entity (row C22): what is older survives a crash."""
+"""The loss bound of an express entity (row C22): older messages survive a crash."""
 
 ELASTIC_PARTITIONS = "PartibusElasticPartitions"
 """The most partitions of a queue whose partitions follow its load (ADR 0026); 0: their number is fixed."""
@@ -71,7 +70,7 @@ _ALL = (
     Property("EnableExpress", "express", BooleanValue()),
     Property(EXPRESS_BOUND, "express_bound_ms", IntegerValue(EXPRESS_BOUND_MIN_MS, EXPRESS_BOUND_MAX_MS)),
     Property(ELASTIC_PARTITIONS, "elastic_partitions", IntegerValue(0, 1024)),
-    # Which sizes there are depends on the tier: `tier_rules` has them.
+    # The allowed sizes depend on the tier: `tier_rules` has them.
     Property("MaxSizeInMegabytes", "max_size_mb", IntegerValue(1, ENTITY_SIZES_MB[-1])),
     Property("MaxMessageSizeInKilobytes", "max_message_size_kb", IntegerValue(256, 102_400)),
     Property("AutoDeleteOnIdle", "auto_delete_on_idle_ms", DurationValue(5 * MS_PER_MINUTE, UNLIMITED_MS)),
@@ -103,7 +102,7 @@ _OF_RECEIVING = {
     "redelivery_delay_ms",
     "redelivery_delay_max_ms",
 }
-"""Of who hands messages out: not of a topic."""
+"""Properties of entities that messages are received from: not of a topic."""
 _OF_STORING = {
     "partitioned",
     "express",
@@ -113,7 +112,7 @@ _OF_STORING = {
     "requires_duplicate_detection",
     "duplicate_detection_window_ms",
 }
-"""Of who takes messages in: a subscription has its topic for that."""
+"""Properties of entities that messages are sent to: a subscription has its topic for that."""
 
 
 def _without(*fields: set[str]) -> tuple[Property, ...]:
@@ -141,7 +140,7 @@ class Change(NamedTuple):
 
 
 def read_options(kind: EntityKind, properties: Mapping[str, object]) -> tuple[EntityOptions, dict[str, PartibusError]]:
-    """Options from service names and JSON values, and what is wrong by property name.
+    """Return options from service names and JSON values, and the problems by property name.
 
     A property that is absent, or refused, has its default.
     """
@@ -171,8 +170,10 @@ def queue_properties(options: EntityOptions) -> dict[str, Json]:
 def changed_options(
     old: EntityOptions, changes: Mapping[str, object], kind: EntityKind = EntityKind.QUEUE
 ) -> EntityOptions:
-    """``old`` with some properties changed, by service names and JSON values. ArgumentError for the first
-    that is refused; whether it may change is not looked at (`immutable_changes`)."""
+    """Return ``old`` with some properties changed, by service names and JSON values.
+
+    Raises `ArgumentError` for the first one that is refused; `immutable_changes` checks which may change.
+    """
     options, problems = _read_over(kind, old, changes)
     for error in problems.values():
         raise error
@@ -180,13 +181,13 @@ def changed_options(
 
 
 def replaced_options(old: EntityOptions, properties: Mapping[str, object], kind: EntityKind) -> EntityOptions:
-    """As `changed_options`, but what is not named gets its default, unless it is for life."""
+    """Return options as `changed_options`, with defaults for omitted properties, except those for life."""
     for_life = {prop.field: getattr(old, prop.field) for prop in PROPERTIES[kind] if not prop.mutable}
     return changed_options(replace(DEFAULT_OPTIONS, **for_life | {"partitioned": old.partitioned}), properties, kind)
 
 
 def immutable_changes(old: EntityOptions, new: EntityOptions, kind: EntityKind = EntityKind.QUEUE) -> list[Change]:
-    """What an update from ``old`` to ``new`` would change although it can't (row P9)."""
+    """Return the forbidden changes of an update from ``old`` to ``new`` (row P9)."""
     old_values, new_values = properties_of(kind, old), properties_of(kind, new)
     return [
         Change(prop.name, old_values[prop.name], new_values[prop.name])
@@ -196,7 +197,7 @@ def immutable_changes(old: EntityOptions, new: EntityOptions, kind: EntityKind =
 
 
 def change_refused(name: str, change: Change, kind: EntityKind = EntityKind.QUEUE) -> str:
-    """The text that refuses an immutable change of the entity ``name``."""
+    """Return the text that refuses an immutable change of the entity ``name``."""
     return (
         f"{change.name} of the {kind.value} '{name}' is {json.dumps(change.old)} for life and can't become "
         f"{json.dumps(change.new)}. Keep the value, or create another {kind.value} with the new one and move the "
@@ -218,7 +219,7 @@ def _read_over(
             problems[name] = error
     options = replace(old, **fields)
     if options.forward_to:
-        # A message passes through: nobody receives, so nobody would keep it from being idle (dialect section 9.5).
+        # A message passes through: without receivers the entity would count as idle (dialect section 9.5).
         options = replace(options, auto_delete_on_idle_ms=UNLIMITED_MS)
     for name, conflict in _conflicts(options):
         problems.setdefault(name, conflict)

@@ -242,7 +242,7 @@ class Subscription(Queue):
         options = record.description.options
         self.dead_lettering_on_filter_exceptions: bool = options.dead_lettering_on_filter_exceptions
         self.can_send = False
-        # The topic counts what all subscriptions keep (row P21).
+        # The topic counts the stored bytes of all subscriptions (row P21).
         self.partition_size_max_bytes = None
         self.message_size_max_bytes = self.topic.message_size_max_bytes
         self.rules: tuple[Rule, ...] = record.rules

@@ -21,7 +21,7 @@ class RequestKind(IntEnum):
     HTTP = 3
     """A request about messages over HTTP."""
     ATTACH = 4
-    """A link that was refused, or ended when its claim did; those that are accepted are not counted."""
+    """A link that was refused, or ended with its claim; accepted ones are not counted."""
 
 
 REQUEST_KINDS = tuple(kind.name.lower() for kind in RequestKind)
@@ -32,7 +32,7 @@ class Fault(IntEnum):
     """Why a request went wrong; the values are places in the lists of `RequestCounters`."""
 
     USER = 0
-    """What was asked for can't be done: no claim, no entity, no lock, too large."""
+    """The request can't be carried out: no claim, no entity, no lock, too large."""
     SERVER = 1
     """The broker, or a store, could not."""
     BUSY = 2
@@ -44,14 +44,14 @@ _SERVER = (StoreUnavailable, OutcomeUnknown, InternalError)
 
 
 def fault_of(error: PartibusError) -> Fault:
-    """Whose fault an error is."""
+    """Return the party at fault for an error."""
     if isinstance(error, ServerBusy):
         return Fault.BUSY
     return Fault.SERVER if isinstance(error, _SERVER) else Fault.USER
 
 
 def fault_of_status(status: int) -> Fault | None:
-    """Whose fault the status code of an answer tells of; None: it went well."""
+    """Return the party at fault for a status code; None: success."""
     if status < 400:
         return None
     if status == 503:
@@ -60,7 +60,7 @@ def fault_of_status(status: int) -> Fault | None:
 
 
 class RequestCounters:
-    """Of one namespace at one broker, since it knows the namespace; they only rise."""
+    """The request counters of one namespace at one broker; they only rise while the broker knows the namespace."""
 
     __slots__ = ("failed", "requests")
 
@@ -80,7 +80,7 @@ class RequestCounters:
                     failed[fault_of(error)] += 1
 
     def answered_status(self, kind: RequestKind, status: int) -> None:
-        """A request has been answered with a status code."""
+        """Count a request by the status code of its answer."""
         self.requests[kind] += 1
         fault = fault_of_status(status)
         if fault is not None:

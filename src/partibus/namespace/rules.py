@@ -24,20 +24,24 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def default_rule() -> Rule:
-    """What a subscription begins with unless another rule is given."""
+    """Return the first rule of a subscription that is made without rules."""
     return Rule(DEFAULT_RULE, TrueFilter())
 
 
 def check_rule(rule: Rule) -> None:
-    """ArgumentError when it can't be a rule: for its name, for a text that is none of the language, for a filter that
-    compares nothing, for a value that no message has."""
+    """Check a rule.
+
+    Raises `ArgumentError` for its name, for a text that is not in the language, for a filter that compares nothing, and
+    for a value that no message has.
+    """
     check_rule_name(rule.name)
     _check_constants("Properties" if isinstance(rule.filter, CorrelationFilter) else "Parameters", rule.filter)
     _check_constants("Parameters of the Action", rule.action)
     if isinstance(rule.filter, CorrelationFilter) and compares_nothing(rule.filter):
         raise ArgumentError("CorrelationFilter", "empty", "a filter that compares at least one property")
     if isinstance(rule.filter, SqlFilter) or rule.action is not None:
-        # Where there are no such rules nobody pays for the language: it takes a tenth of a second to load.
+        # The import is here because the language takes a tenth of a second to load, and most brokers have no such
+        # rules.
         from partibus.filters.sql import compile_action, compile_filter
 
         if isinstance(rule.filter, SqlFilter):
@@ -67,7 +71,7 @@ def _check_constants(field: str, described: Filter | SqlAction | None) -> None:
 
 
 def _bound_passed(value: Constant) -> str:
-    """The bound that a value is out of; empty when it is within."""
+    """Return the bound that a value exceeds; empty when it is within."""
     if isinstance(value, datetime):
         try:
             (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
@@ -82,7 +86,7 @@ def _bound_passed(value: Constant) -> str:
 
 
 def same_rules(some: Sequence[Rule], others: Sequence[Rule]) -> bool:
-    """The same ones in any order; when they were made does not count."""
+    """Tell whether the rules are the same in any order; their creation times do not count."""
     by_name = {fold_name(rule.name): rule for rule in others}
     return len(some) == len(by_name) and all(
         (other := by_name.get(fold_name(rule.name))) is not None and same(rule, other) for rule in some

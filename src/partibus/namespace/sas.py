@@ -5,8 +5,8 @@
  signature = base64(HMAC-SHA256(UTF-8 of the key text, <sr as it stands in the token> LF <se>))
 ```
 
-What real clients do and a verifier must bear: one encodes ``skn`` twice and writes a space as ``+``; some escape in
-lower case; one signs a resource with its query, one a bare ``host:port``. Hence the signature is taken over the text as
+A verifier must accept the forms of real clients: one encodes ``skn`` twice and writes a space as ``+``; some escape in
+lower case; one signs a resource with its query, one a bare ``host:port``. So the signature is computed over the text as
 it stands, and the resource is compared leniently, by host and path segments.
 """
 
@@ -33,8 +33,10 @@ _CLAIMS = ("sr", "sig", "se", "skn")
 
 
 class Resource(Struct, frozen=True):
-    """What a token is good for, or an audience that one is shown for: a host, and a path by segments, all in lower
-    case."""
+    """A resource that a token covers, or an audience that a token is used for.
+
+    It has a host, and a path by segments, all in lower case.
+    """
 
     host: str
     path: Path
@@ -51,14 +53,16 @@ class Token(Struct, frozen=True):
     signed_expiry: str
     signature: bytes
     policy_names: tuple[str, ...]
-    """What ``skn`` may stand for."""
+    """Possible readings of ``skn``."""
 
     @property
     def resource(self) -> Resource:
+        """The resource that the token covers."""
         return parse_resource(self.signed_resource)
 
     @property
     def expires_s(self) -> int:
+        """When the token expires, in Unix seconds."""
         return int(self.signed_expiry)
 
     def is_signed_by_any(self, keys: Iterable[str]) -> bool:
@@ -70,8 +74,10 @@ class Token(Struct, frozen=True):
 
 
 def parse_resource(text: str) -> Resource:
-    """Scheme, port and query dropped, percent-encoding undone, slashes trimmed. Total: odd text is an odd resource that
-    covers no entity of ours."""
+    """Parse a resource: drop scheme, port and query, undo percent-encoding, trim slashes.
+
+    Never raises: an odd text is an odd resource that covers no entity of ours.
+    """
     for _ in range(_DECODINGS_MAX):
         if "%" not in text:
             break
@@ -110,7 +116,7 @@ def check_audience(text: str) -> None:
 
 
 def make_token(resource: str, key_name: str, key: str, expires_s: int) -> str:
-    """A token for a resource such as ``sb://host/queue``, good until ``expires_s`` (Unix seconds)."""
+    """Return a token for a resource such as ``sb://host/queue``, valid until ``expires_s`` (Unix seconds)."""
     signed_resource = quote(resource, safe="")
     signature = base64.b64encode(_sign(key, signed_resource, str(expires_s))).decode()
     return f"{PREFIX}sr={signed_resource}&sig={quote(signature, safe='')}&se={expires_s}&skn={quote(key_name, safe='')}"

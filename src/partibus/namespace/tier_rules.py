@@ -1,7 +1,7 @@
-"""What a namespace makes of the entities that somebody wants in it: refused where its tier says so, else in its ways.
+"""The rules of a namespace's tier for its entities: values that it refuses, and values that it adjusts.
 
-Only what changes is looked at: an entity that came from another tier, or from before a limit was lowered, keeps what it
-has (row P10).
+Only changes are checked: an entity that came from another tier, or from before a limit was lowered, keeps its values
+(row P10).
 """
 
 from typing import Final
@@ -29,21 +29,21 @@ _SWITCHES: Final = (
 
 
 def partition_count(namespace: NamespaceOptions, options: EntityOptions) -> int:
-    """Of a queue or topic that is made now (rows P6, P7)."""
+    """Return the number of partitions of a new queue or topic (rows P6, P7)."""
     if not options.partitioned:
         return 1
     return namespace.partition_count if namespace.tier is Tier.PREMIUM else STANDARD_PARTITION_COUNT
 
 
 def sizes_mb(namespace: NamespaceOptions, partitions: int) -> list[int]:
-    """What MaxSizeInMegabytes of an entity of so many partitions may be: the size of each (rows P21-P23)."""
+    """Return the allowed MaxSizeInMegabytes of an entity of so many partitions: the size of each (rows P21-P23)."""
     limits = limits_of(namespace)
     most = min(limits.entity_size_mb, limits.entity_total_mb // partitions)
     return [size for size in ENTITY_SIZES_MB if size <= most]
 
 
 def new_options(namespace: NamespaceOptions, kind: EntityKind, wanted: EntityOptions) -> EntityOptions:
-    """What an entity is made with. ArgumentError for what the tier does not allow."""
+    """Return the options of a new entity. Raises `ArgumentError` for those that the tier does not allow."""
     if kind is not EntityKind.QUEUE:
         _check_topics(namespace, kind)
     options = wanted
@@ -55,7 +55,7 @@ def new_options(namespace: NamespaceOptions, kind: EntityKind, wanted: EntityOpt
 def changed_options(
     namespace: NamespaceOptions, kind: EntityKind, wanted: EntityOptions, old: EntityOptions, partitions: int
 ) -> EntityOptions:
-    """What an entity of ``partitions`` gets in place of ``old``. ArgumentError as for `new_options`."""
+    """Return the options of an entity of ``partitions`` in place of ``old``. Raises as `new_options`."""
     return _checked(namespace, kind, wanted, old, partitions)
 
 
@@ -103,8 +103,11 @@ def _check_topics(namespace: NamespaceOptions, kind: EntityKind) -> None:
 
 
 def _premium_partitioned(namespace: NamespaceOptions, wanted: EntityOptions) -> bool:
-    """The namespace says so. Some clients send ``EnablePartitioning`` false when their users have said nothing, so
-    that is no contradiction; true can only be meant."""
+    """Return whether a new entity is partitioned in a premium namespace: the namespace decides.
+
+    Some clients send ``EnablePartitioning`` false when their users have said nothing, so false is no contradiction;
+    true is always meant.
+    """
     if wanted.partitioned and namespace.partition_count == 1:
         raise ArgumentError(
             "EnablePartitioning",

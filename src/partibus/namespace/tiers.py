@@ -1,7 +1,7 @@
-"""The tiers of a namespace: what each allows, and every number that a tier bounds, in one table of data.
+"""The tiers of a namespace: every number that a tier bounds, in one table of data.
 
-What a namespace may have is `limits_of` its options: the numbers of its tier, with those that its own options change.
-`partibus.namespace.tier_rules` holds entities against it. ``docs/tiers.md`` shows the same table.
+`limits_of` gives the limits of a namespace: the numbers of its tier, with those that its own options change.
+`partibus.namespace.tier_rules` checks entities against them. ``docs/tiers.md`` shows the same table.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Tier(Enum):
-    """The values are what the catalog, the command line and our own requests say."""
+    """Tiers, with the values of the catalog, the command line and our own requests."""
 
     BASIC = "basic"
     STANDARD = "standard"
@@ -27,7 +27,7 @@ class Tier(Enum):
 
 
 class Feature(Enum):
-    """What not every tier has. The values are what errors call it."""
+    """Features that not every tier has. The values are their names in errors."""
 
     TOPICS = "topics and subscriptions"
     SESSIONS = "sessions"
@@ -50,13 +50,14 @@ _LACKING: Final[Mapping[Tier, frozenset[Feature]]] = {
         }
     ),
     Tier.STANDARD: frozenset(),
-    # Memory is not what a premium namespace's units are promised to survive with (row C22, seeds 0 and 2):
+    # Premium has no express entities, which keep messages in memory only (row C22, seeds 0 and 2):
     Tier.PREMIUM: frozenset({Feature.EXPRESS, Feature.PARTITIONED_ENTITIES}),
 }
 
 PARTITION_COUNTS: Final = (1, 2, 4, 8, 16, 32, 64)
-"""Of a premium namespace; the service offers the first three (row P8). A power of two keeps each partition's share of
-the key slots the same."""
+"""The partition counts of a premium namespace; the service offers the first three (row P8). A power of two keeps each
+partition's share of the key slots the same.
+"""
 ENTITY_SIZES_MB: Final = tuple(gb * 1024 for gb in (1, 2, 3, 4, 5, 10, 20, 40, 80))
 """Sizes that the service offers over all tiers (rows P21, P23); a namespace has those up to its `entity_size_mb`."""
 
@@ -77,7 +78,7 @@ class Limit(NamedTuple):
     """Least and most that a namespace may choose: past them the number would mean nothing."""
 
     def of(self, tier: Tier) -> int:
-        """The tier's number."""
+        """Return the tier's number."""
         return self.of_tiers[_TIERS.index(tier)]
 
 
@@ -85,7 +86,7 @@ _TIERS = tuple(Tier)
 
 
 def _alike(number: int) -> tuple[int, int, int]:
-    """Where the service says nothing of single tiers."""
+    """Return one number for all tiers, where the service names no tier."""
     return number, number, number
 
 
@@ -191,7 +192,7 @@ _BY_NAME = {limit.name: limit for limit in LIMITS}
 
 
 class TierLimits(NamedTuple):
-    """What one namespace may have: a number for each row of `LIMITS`, in its order and unit."""
+    """The limits of one namespace: a number for each row of `LIMITS`, in its order and unit."""
 
     entities: int
     partitioned_entities: int
@@ -216,7 +217,7 @@ class TierLimits(NamedTuple):
 
 
 def limits_of(options: "NamespaceOptions") -> TierLimits:
-    """The numbers of a namespace: its tier's, and those that it has others of."""
+    """Return the numbers of a namespace: its tier's, replaced by its own where it has some."""
     return _limits_of(options.tier, tuple(sorted(options.limits.items())))
 
 
@@ -232,7 +233,7 @@ def has(tier: Tier, feature: Feature) -> bool:
 
 
 def tiers_with(feature: Feature) -> str:
-    """Those that have it, as errors say them."""
+    """Return the tiers with a feature, for errors."""
     return " or ".join(tier.value for tier in Tier if has(tier, feature))
 
 
@@ -246,7 +247,7 @@ def check_has(tier: Tier, feature: Feature) -> None:
 
 
 def check_namespace_options(options: "NamespaceOptions") -> None:
-    """Refuse what a namespace can't be. ArgumentError with the field, its value and what is allowed."""
+    """Check options of a namespace. Raises `ArgumentError` with the field, its value and the bound."""
     if options.tier is not Tier.PREMIUM:
         _check_not_premium(options)
     elif options.throttling.policy is not ThrottlingPolicy.OFF:
@@ -275,7 +276,7 @@ def check_namespace_options(options: "NamespaceOptions") -> None:
 
 
 def check_update(old: "NamespaceOptions", new: "NamespaceOptions") -> None:
-    """Refuse what an update can't make of a namespace (rows P9, R10). ArgumentError."""
+    """Check an update of a namespace (rows P9, R10). Raises `ArgumentError`."""
     check_namespace_options(new)
     if new.tier is not old.tier:
         raise ArgumentError(

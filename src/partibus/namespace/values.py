@@ -19,14 +19,16 @@ class Value(Protocol[T]):
     """One kind of value with its bound."""
 
     @property
-    def bound(self) -> str: ...
+    def bound(self) -> str:
+        """The allowed values, as they read after "must be"."""
+        ...
 
     def parse(self, raw: object) -> T:
-        """The checked value."""
+        """Return the checked value."""
         ...
 
     def to_json(self, value: T) -> Json:
-        """What `parse` reads back."""
+        """Return the form that `parse` reads back."""
         ...
 
 
@@ -36,11 +38,13 @@ class BooleanValue:
     bound = "true or false"
 
     def parse(self, raw: object) -> bool:
+        """Return the checked boolean."""
         if not isinstance(raw, bool):
             raise ValueError
         return raw
 
     def to_json(self, value: bool) -> Json:
+        """Return the boolean."""
         return value
 
 
@@ -52,11 +56,13 @@ class IntegerValue:
         self._range = range(least, most + 1)
 
     def parse(self, raw: object) -> int:
+        """Return the checked integer."""
         if type(raw) is not int or raw not in self._range:
             raise ValueError
         return raw
 
     def to_json(self, value: int) -> Json:
+        """Return the integer."""
         return value
 
 
@@ -69,6 +75,7 @@ class DurationValue:
         self.range_ms = range(least_ms, most_ms + 1)
 
     def parse(self, raw: object) -> int:
+        """Return the checked duration in ms."""
         if not isinstance(raw, str):
             raise ValueError
         ms = parse_duration(raw)
@@ -77,6 +84,7 @@ class DurationValue:
         return ms
 
     def to_json(self, value: int) -> Json:
+        """Return the duration as text."""
         return format_duration(value)
 
 
@@ -88,6 +96,7 @@ class TextValue:
         self._length_max = length_max
 
     def parse(self, raw: object) -> str:
+        """Return the checked text."""
         if raw is None:
             return ""
         if not isinstance(raw, str) or len(raw) > self._length_max:
@@ -95,16 +104,20 @@ class TextValue:
         return raw
 
     def to_json(self, value: str) -> Json:
+        """Return the text."""
         return value
 
 
 class TargetValue:
-    """The name of a queue or topic, also as an absolute address, ``sb://host[:port]/name``. Empty or JSON null for
-    none. Whether it exists, and whether the host is of the same namespace, is not known here."""
+    """The name of a queue or topic, also as an absolute address, ``sb://host[:port]/name``.
+
+    Empty or JSON null for none. Its existence, and whether the host is of the same namespace, are not checked here.
+    """
 
     bound = "the name of a queue or topic, or sb://host/name"
 
     def parse(self, raw: object) -> str:
+        """Return the name of the target."""
         if raw is None or raw == "":
             return ""
         if not isinstance(raw, str):
@@ -118,6 +131,7 @@ class TargetValue:
         return address.entity
 
     def to_json(self, value: str) -> Json:
+        """Return the name."""
         return value
 
 
@@ -129,10 +143,12 @@ class ChoiceValue(Generic[T]):
         self._choices = choices
 
     def parse(self, raw: object) -> T:
-        # A bool is an int, and 1024.0 equals 1024: neither is what was asked for.
+        # A bool is an int, and 1024.0 equals 1024: both are refused.
+        """Return the checked choice."""
         if not isinstance(raw, str | int) or isinstance(raw, bool) or raw not in self._choices:
             raise ValueError
         return self._choices[raw]
 
     def to_json(self, value: T) -> Json:
+        """Return the choice."""
         return next(choice for choice, ours in self._choices.items() if ours == value)
