@@ -205,7 +205,7 @@ def test_sub_queue_that_never_had_a_message_is_empty_however_often_it_is_read(
         client.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_what_is_wrong_is_said_before_any_task_without_the_key(spark: SparkSession, broker: BrokerProcess) -> None:
     key = "SAS_KEY_VALUE"
     assert key in broker.connection_string
@@ -225,7 +225,7 @@ def test_what_is_wrong_is_said_before_any_task_without_the_key(spark: SparkSessi
 
 
 @pytest.mark.row("D2")
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_checkpoint_of_another_entity_or_of_one_made_again_is_refused_and_holds_no_key(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from tests.kit.eventually import eventually
 from tests.kit.spark_cluster import SparkCluster
 from tests.spark.conftest import CONFIG
 
-pytestmark = [pytest.mark.row("D13"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.row("D13"), pytest.mark.timeout(600)]
 
 PROJECT = Path(__file__).parents[2]
 PARTITIONS = (0, 6, 15)

@@ -17,7 +17,7 @@ from partibus.demo.run import run_demo
 ROWS = 700
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.row("C38", "D2")
 def test_demo_proves_that_what_was_sent_was_read(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "out"

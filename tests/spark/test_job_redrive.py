@@ -135,7 +135,7 @@ def test_chosen_dead_letters_go_back_once_and_the_others_stay(
         assert len(receiver.receive_messages(1, max_wait_time=10)) == 1
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.row("D10")
 def test_job_that_is_killed_goes_on_and_sends_nothing_twice(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path

@@ -22,7 +22,7 @@ from partibus.pipeline.repartition import Proof, Want, prove
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 
-pytestmark = [pytest.mark.row("D11"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.row("D11"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ def blocks() -> list[tuple[str, str]]:
     return snippets.blocks(PAGE.read_text(encoding="utf-8").partition("\n# On a cluster")[0])
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.row("D1", "D2", "D3", "D5")
 def test_blocks_work_when_they_are_pasted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -18,7 +18,7 @@ from partibus.units.asked import ASK_BYTES
 from partibus.units.fair_scheduler import FairScheduler
 from partibus.units.load import LOOKS
 from partibus.units.scaling import UP_MS
-from tests.unit.namespace.servers import ClusterAdmin, SupervisedBroker
+from tests.unit.namespace.servers import ClusterAdmin, Member
 
 MS = 1_000_000
 NAME = "acme-plant"
@@ -52,7 +52,7 @@ class Loop:
 class Process:
     """A broker with its watch."""
 
-    def __init__(self, member: SupervisedBroker, brokers_max: int) -> None:
+    def __init__(self, member: Member, brokers_max: int) -> None:
         self.member = member
         self.loop = Loop()
         self.cpu_s = 0.0
