@@ -50,6 +50,8 @@ def test_a_host_name_that_leads_nowhere_is_said(broker: BrokerProcess, monkeypat
     away = run(broker.connection_string, "namespace", "create", "nowhere")
     assert "'nowhere.localhost' must lead to " in away.stderr
     assert "must lead" not in run(broker.connection_string, "namespace", "create", "somewhere").stderr
+    for name in ("nowhere", "somewhere"):
+        run(broker.connection_string, "namespace", "delete", name, "--yes")
 
 
 @pytest.mark.row("R10")
