@@ -1,1 +1,1 @@
-"""Several brokers as one: who owns which store, and the way to a store that another broker owns."""
+"""Several brokers as one: the owners of stores, and the way to a store that another broker owns."""

@@ -1,4 +1,4 @@
-"""What is asked of all brokers of a machine through any of them: health, the cluster's state, the clock, changes."""
+"""Requests to all brokers of a machine through any of them: health, the cluster's state, the clock, changes."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ class ClusterAdmin:
     def __init__(self, children: Children, store_names: Sequence[str], now_ms: int | None) -> None:
         """``now_ms``: of a manual clock, else None."""
         self.changes: dict[str, Any] = {}
-        """What was announced and is written down nowhere: a child that starts must hear of it."""
+        """Announced changes that are not stored, for a child that starts later."""
         self.now_ms = now_ms
         self._children = children
         self._names = store_names
         self._clock_turn = asyncio.Lock()
 
     async def asked(self, child: Child, op: str, body: Body) -> Body | None:
-        """What a child asks for."""
+        """Answer a request of a child."""
         match op:
             case "announce":
                 change = body["change"]
@@ -41,13 +41,14 @@ class ClusterAdmin:
         raise ControlRefused(f"the supervisor knows no operation '{op}'")
 
     async def health(self) -> dict[str, str]:
-        """What each store says, by name."""
+        """Return the health of each store, by name."""
         stores = dict.fromkeys(self._names, "no broker has it at the moment")
         for answer in (await self._children.ask_all("facts")).values():
             stores |= {name: facts["trouble"] or "ok" for name, facts in answer["stores"].items()}
         return stores
 
     async def status(self) -> dict[str, Any]:
+        """Return the status of brokers and stores."""
         facts = await self._children.ask_all("facts")
         stores: dict[str, dict[str, Any]] = {
             name: {"name": name, "owner": None, "trouble": "no broker has it at the moment"} for name in self._names
@@ -80,7 +81,7 @@ class ClusterAdmin:
         return sorted({entity_id for answer in answers.values() for entity_id in answer["entities"]})
 
     async def advance(self, milliseconds: int) -> int:
-        """Move the manual clock of all. What fell due in one may have been sent on to another: hence two rounds."""
+        """Move the manual clock of all. Due work in one may send messages to another: hence two rounds."""
         async with self._clock_turn:
             if self.now_ms is None:
                 raise ControlRefused(

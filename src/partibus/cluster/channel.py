@@ -1,14 +1,14 @@
-"""A connection between two brokers: frames of bytes, each with its length in front; proved, bounded, watched.
+"""A connection between two brokers: frames of bytes with lengths, authenticated, bounded and watched.
 
 ```text
- 4 bytes   length of what follows, at most BATCH_BYTES_MAX
- …         first the handshake, then batches (`partibus.cluster.wire`); nothing at all is a heartbeat
+ 4 bytes   length of the rest, at most BATCH_BYTES_MAX
+ …         first the handshake, then batches (`partibus.cluster.wire`); an empty frame is a heartbeat
 ```
 
-Who asks reads at all times. Who answers stops reading while its answers are not taken, so questions do not pile up here
-either; if both did that, both could wait for ever.
+The asking end reads at all times. The answering end stops reading while its answers are not read, so questions do not
+pile up there either. If both did that, both could wait for ever.
 
-What a peer does wrong ends its channel and nothing else; the reason goes to `on_lost`.
+An error of the peer ends its channel and nothing else; the reason goes to `on_lost`.
 """
 
 import asyncio
@@ -26,15 +26,18 @@ log = logging.getLogger(__name__)
 BATCH_BYTES_MAX = FRAME_BYTES_MAX + 2 * BATCH_BYTES
 """A batch leaves when it is large enough, so one more frame is all that can be in it besides."""
 LINGER_S = 1.0
-"""So long the peer has to take what was written last."""
+"""The time that the peer has to read the last bytes written."""
 
 Receive = Callable[[bytes | memoryview], None]
 """Gets one batch. May raise `WireError`."""
 
 
 class Channel(asyncio.Protocol):
-    """One end. ``on_open`` is called when both have proved themselves and says where batches go; ``on_lost`` is called
-    once, with the reason, whether it was opened or not. Questions flow from the end with ``asks``."""
+    """One end of a channel.
+
+    ``on_open`` is called when both ends are authenticated, and returns the receiver of batches. ``on_lost`` is called
+    once, with the reason, whether the channel was opened or not. Questions flow from the end with ``asks``.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class Channel(asyncio.Protocol):
     # -- what asyncio calls ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
         self._transport = transport
         self._transport.set_write_buffer_limits(high=self._limits.unsent_reading_bytes)
         self._timer = self._loop.call_later(self._limits.handshake_s, self._too_late)
@@ -76,6 +80,7 @@ class Channel(asyncio.Protocol):
             self._write_message(first)
 
     def data_received(self, data: bytes) -> None:
+        """Take bytes of frames, and handle complete ones."""
         self._heard_s = self._loop.time()
         unread = self._unread
         if unread:
@@ -88,13 +93,16 @@ class Channel(asyncio.Protocol):
                 unread += memoryview(data)[end:]
 
     def connection_lost(self, error: Exception | None) -> None:
+        """End the channel."""
         self._end(f"the connection broke: {error}" if error else "the peer has closed the connection")
 
     def pause_writing(self) -> None:
+        """Stop reading on the answering end: the peer does not read its answers."""
         if not self._asks:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
+        """Read again on the answering end."""
         if not self._asks and not self._over:
             self._transport.resume_reading()
 
@@ -130,7 +138,7 @@ class Channel(asyncio.Protocol):
             self._write_message(self.handshake.refusal(error))
             self._fail(str(error))
         except Exception:
-            # What was under way is not known any more, so whoever waits for it is told.
+            # The state of pending requests is lost, so their askers are told.
             log.exception("an error inside of the broker at what %s sent", self.handshake.other)
             self._fail("an error inside of the broker")
 
@@ -181,7 +189,7 @@ class Channel(asyncio.Protocol):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self, why: str) -> None:
-        """Send what is still to be sent, then no more; idempotent."""
+        """Send queued frames, then close; idempotent."""
         if not self._over:
             self.outbox.flush()
             self._end(why)

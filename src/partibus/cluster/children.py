@@ -22,23 +22,24 @@ class Child:
         self.process = process
         self.channel: ControlChannel
         self.joined = False
-        """It has read the catalog and follows what is said."""
+        """Whether it has read the catalog and follows announcements."""
         self.serving = False
         """It takes connections."""
         self.silent_ticks = 0
         self.lag_ms = 0.0
         """How long it took to answer the last time."""
         self.told: Body = {}
-        """What the other brokers have to know of it all the time, as it was a moment ago: how busy it is, and with how
-        many clients. What is in it brokers know."""
+        """Its continuous report for the other brokers, as of a moment ago: its load, and its numbers of clients. Only
+        brokers interpret it.
+        """
         self.introduced = False
-        """It has been told who it is, or is about to be before anything else."""
+        """Whether it was told its identity, or is about to be before any other message."""
         self.leaving = False
         """It gives up its stores, and ends."""
 
     @property
     def is_stopped(self) -> bool:
-        """It is the system that says so: SIGSTOP, or a debugger. False where systems can't tell."""
+        """Whether the system has stopped it: SIGSTOP, or a debugger. False where the system can't tell."""
         try:
             return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
         except (AttributeError, ChildProcessError):
@@ -46,6 +47,7 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         return self.process.pid
 
     def kill(self) -> None:
@@ -55,18 +57,18 @@ class Child:
 
 
 class Children:
-    """Those of so many brokers."""
+    """The child processes of the brokers."""
 
     def __init__(self, brokers: int) -> None:
         self.brokers = [f"broker-{index}" for index in range(brokers)]
-        """Those that should run."""
+        """The names of the brokers that should run."""
         self.restarts = dict.fromkeys(self.brokers, -1)
         """How often each was started after the first time."""
         self._runs: dict[str, Child] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __iter__(self) -> Iterator[Child]:
-        """Those that run."""
+        """Iterate over the running children."""
         return iter(list(self._runs.values()))
 
     def __len__(self) -> int:
@@ -77,21 +79,21 @@ class Children:
         return self._runs[broker]
 
     def find(self, broker: str | None) -> Child | None:
-        """The child that is this broker now."""
+        """Return the child that runs as a broker now."""
         return None if broker is None else self._runs.get(broker)
 
     def add(self, child: Child) -> None:
-        """It runs."""
+        """Add a running child."""
         self._runs[child.broker] = child
 
     def remove(self, child: Child) -> None:
-        """It has ended."""
+        """Remove a child that has ended."""
         if self._runs.get(child.broker) is child:
             del self._runs[child.broker]
 
     @property
     def joined(self) -> list[Child]:
-        """Those that have read the catalog."""
+        """The children that have read the catalog."""
         return [child for child in self._runs.values() if child.joined]
 
     @property
@@ -100,20 +102,22 @@ class Children:
         return all((child := self.find(broker)) is not None and child.joined for broker in self.brokers)
 
     def more(self) -> str:
-        """The name of one more that should run."""
+        """Add a name to the brokers that should run, and return it."""
         broker = f"broker-{len(self.brokers)}"
         self.brokers.append(broker)
         self.restarts[broker] = -1
         return broker
 
     def told_by_others(self, child: Child) -> list[Body]:
-        """What a child has to know of the others all the time."""
+        """Return the continuous reports of the other brokers for a child."""
         return [other.told for other in self._runs.values() if other is not child]
 
     async def ask_all(self, op: str, *, but: Child | None = None, **body: Any) -> dict[str, Body]:
-        """The answers of all that are there, by broker; who ends meanwhile has none. A child that is still starting
-        is asked as well once it knows who it is, since it may have read the catalog already, but not waited for: nobody
-        uses it yet."""
+        """Ask all children; return the answers by broker, without those of children that end meanwhile.
+
+        A starting child that knows its identity is asked as well, since it may have read the catalog already. Its
+        answer is not waited for, because it has no clients yet.
+        """
         answers: dict[str, Body] = {}
 
         async def ask(child: Child) -> None:
@@ -131,14 +135,14 @@ class Children:
     # -- what is under way for them ----------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """The loop itself keeps tasks weakly only."""
+        """Start a task and keep it: the loop itself keeps only weak references."""
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def cancel_all(self) -> None:
-        """All that is under way, but who calls."""
+        """Cancel all tasks but the caller's."""
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()

@@ -1,12 +1,12 @@
-"""The line between a supervisor and one of its brokers: questions and answers, both ways, as lines of JSON.
+"""The control line between a supervisor and one of its brokers: requests and answers, both ways, as lines of JSON.
 
 ```text
  {"ask": 7, "op": "take", "body": {...}}   ─▶   {"answer": 7, "body": {...}}   or   {"answer": 7, "error": "why not"}
- {"tell": "owners", "body": {...}}         ─▶   nothing
+ {"tell": "owners", "body": {...}}         ─▶   no answer
 ```
 
-It is a pair of sockets that nobody else can open, so nothing is proved or hidden here. Few messages a second travel on
-it and none of them moves a message. What comes is begun in the order in which it was sent.
+It is a pair of sockets that no other process can open, so it has no authentication or encryption. Few messages a second
+travel on it, and none of them moves a message of a client. Requests are begun in the order in which they were sent.
 """
 
 import asyncio
@@ -25,11 +25,13 @@ LINE_BYTES_MAX = 4 << 20
 
 Body = Mapping[str, Any]
 Handle = Callable[[str, Body], Awaitable[Body | None]]
-"""Gets the operation and its arguments; its result is the answer. A `ControlRefused` goes back as what it says."""
+"""A handler that gets the operation and its arguments, and returns the answer. A `ControlRefused` is sent back as its
+text.
+"""
 
 
 class ControlLost(Exception):
-    """The other end is gone. What was asked of it may have been done."""
+    """The loss of the other end. Requests to it may have been carried out."""
 
 
 class ControlRefused(Exception):
@@ -54,14 +56,18 @@ class ControlChannel:
 
     @classmethod
     async def open(cls, end: socket.socket, handle: Handle, on_lost: Callable[[], None]) -> Self:
-        """Take over one end of a pair. ``on_lost`` is called once, when the other end is gone and `close` was not
-        called before."""
+        """Take over one end of a pair.
+
+        ``on_lost`` is called once, when the other end has closed and `close` was not called before.
+        """
         reader, writer = await asyncio.open_unix_connection(sock=end, limit=LINE_BYTES_MAX)
         return cls(reader, writer, handle, on_lost)
 
     async def ask(self, op: str, **body: Any) -> Body:
-        """Raises `ControlLost`, or `ControlRefused` when the other end could not do it. Waits as long as it takes: who
-        does not answer is not alive, and somebody will end it."""
+        """Send a request and return the answer. Raises `ControlLost`, or `ControlRefused` when the other end refused.
+
+        Waits without a limit: the supervisor ends a process that does not answer.
+        """
         if self._lost:
             raise ControlLost(f"nobody is there to {op}")
         number = next(self._numbers)
@@ -74,12 +80,12 @@ class ControlChannel:
             self._asked.pop(number, None)
 
     def tell(self, op: str, **body: Any) -> None:
-        """Like `ask`, without an answer; nothing happens when the other end is gone."""
+        """Send like `ask`, without an answer; do nothing when the other end has closed."""
         if not self._lost:
             self._send({"tell": op, "body": body})
 
     async def finish(self) -> None:
-        """`close`, and wait until what was sent has left."""
+        """Close after the written bytes have left."""
         self.close()
         with suppress(OSError):
             await self._writer.wait_closed()
@@ -90,7 +96,7 @@ class ControlChannel:
         self._lose()
 
     def _send(self, line: dict[str, Any]) -> None:
-        # The transport knows a moment earlier than the reader that the other end is gone, and then takes nothing.
+        # The transport knows a moment earlier than the reader that the other end has closed, and then takes no bytes.
         if not self._writer.is_closing():
             self._writer.write(json.dumps(line).encode() + b"\n")
 
@@ -143,7 +149,7 @@ class ControlChannel:
         self._on_lost()
 
     def _keep(self, work: Any) -> None:
-        """The loop itself keeps tasks weakly only."""
+        """Keep a task: the loop itself keeps only weak references."""
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

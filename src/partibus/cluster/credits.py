@@ -1,12 +1,12 @@
-"""Which broker hands out the credits of a namespace, and the way to it (D23).
+"""The location of each namespace's allocator of credits, and the way to it (D23).
 
 The allocator of a namespace lives with its *home store*, the one whose number is the namespace's modulo the number of
-stores: whoever owns that store has the allocator. While nobody does, its accounts wait for `VACANT_S`, and then turn to
-the owner of the next one. Every broker works that out for itself, from what it knows of the owners; who is asked says
-no when it knows better.
+stores: the owner of that store has the allocator. While that store has no owner, the accounts wait for `VACANT_S`, and
+then turn to the owner of the next one. Every broker computes that from the owners it knows; a broker that knows better
+refuses.
 
-Nothing of it is stored. An allocator that begins somewhere grants nothing before the next full period
-(`partibus.throttling.allocator`), and accounts tell it what the namespace owes.
+No part of it is stored. A new allocator grants nothing before the next full period (`partibus.throttling.allocator`),
+and accounts tell it the debts of the namespace.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class Credits:
     """One broker's view. All on the loop."""
 
     def __init__(self, us: Owner, stores: int, channels: Channels, clock: Clock, time_s: Callable[[], float]) -> None:
-        """``stores``: how many there are. ``time_s`` is real time, whatever the clock says."""
+        """Follow ``stores`` stores. ``time_s`` is real time, whatever the clock says."""
         self._us = us
         self._channels = channels
         self._clock = clock
@@ -53,16 +53,16 @@ class Credits:
         self._since_ms: dict[int, int] = {}
         """By number of a store that is ours."""
         self._vacant_s = dict.fromkeys(range(stores), time_s())
-        """By number of a store that nobody has: since when."""
+        """When each store lost its owner, by number of a store without one."""
         self._allocators: dict[int, _Here] = {}
         """By namespace."""
         self.settings_of: Callable[[int], ThrottlingSettings | None] = lambda namespace: None
-        """Of a namespace by its number; whoever knows namespaces says so."""
+        """Returns the settings of a namespace by its number; set by the owner of the namespaces."""
         self.on_moved: Callable[[], None] = lambda: None
         """Called when allocators may be elsewhere now."""
 
     def follow(self, owners: Sequence[Owner | None]) -> None:
-        """Who has which store now."""
+        """Take the present owners of the stores."""
         now_ms, now_s = self._clock.now_ms(), self._time_s()
         if list(owners) == self._owners:
             return
@@ -79,7 +79,7 @@ class Credits:
         self.on_moved()
 
     def bank(self, namespace: int) -> "NamespaceBank":
-        """The way of a namespace's account."""
+        """Return the way of a namespace's account."""
         return NamespaceBank(self, namespace)
 
     def ask(self, namespace: int, ask: Ask, on_grant: OnGrant) -> None:
@@ -94,7 +94,7 @@ class Credits:
             self._channels.ask_credits(owner, namespace, ask, on_grant)
 
     def grant(self, namespace: int, ask: Ask) -> Grant | None:
-        """What the allocator here says; None when it is not here."""
+        """Return the answer of the allocator here; None when it is not here."""
         allocator = self._allocator(namespace)
         return None if allocator is None else allocator.grant(ask, self._clock.now_ms())
 
@@ -118,7 +118,7 @@ class Credits:
         return here.allocator
 
     def _home(self, namespace: int) -> int | None:
-        """The store whose owner is to be asked; None while it is not known."""
+        """Return the store whose owner is to be asked; None while it is not known."""
         count, now_s = len(self._owners), self._time_s()
         for offset in range(count):
             store_no = (namespace + offset) % count

@@ -1,10 +1,10 @@
-"""The forms in which commands and replies travel: arrays with a number for their kind, made from their classes.
+"""The encoded forms of commands and replies: arrays with a number for their kind, made from their classes.
 
-A form has the fields of its class in their order, so a new field travels without a word here. What msgpack has no
-words for is spelled out below: messages and entries as rows, application properties as an AMQP map (their values have
+A form has the fields of its class in their order, so a new field travels without a change here. Values that msgpack
+can't encode are converted below: messages and entries to rows, application properties to an AMQP map (their values have
 types that only AMQP tells apart).
 
-Decoding checks every type; a peer of another program version is refused before that, by `FINGERPRINT`.
+Decoding checks every type. `FINGERPRINT` refuses a peer of another program version before that.
 """
 
 from collections.abc import Callable
@@ -201,17 +201,17 @@ _NUMBERS_IN: dict[type, tuple[str, ...]] = {}
 
 
 def to_form(value: c.Command | r.Reply | PartitionOptions) -> Form:
-    """What a value travels as; `ValueError` or `TypeError` for what can't travel."""
+    """Return the encoded form of a value. Raises `ValueError` or `TypeError` for a value without one."""
     return _OF_VALUE[type(value)].pack(value)
 
 
 def from_form(form: Form) -> Any:
-    """The value that has travelled. `ValueError` or `DecodeError` when it holds what none does."""
+    """Return the value of a form. Raises `ValueError` or `DecodeError` for an invalid one."""
     return _OF_FORM[type(form)].unpack(form)
 
 
 def renumber(value: Any, by: int) -> None:
-    """Shift the numbers of the asker's in a command, a reply or a form; 0 says nobody and stays."""
+    """Shift the asker's numbers in a command, a reply or a form; 0 means no asker and stays."""
     for name in _NUMBERS_IN[type(value)]:
         number = getattr(value, name)
         if number:
@@ -265,7 +265,7 @@ def _all(pack: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
 
 
 def _define_all() -> None:
-    """What others are made of comes first."""
+    """Define the forms of nested classes first."""
     _define(None, PartitionLimits)
     _SHAPES[PartitionLimits] = _Shape(_form_of(PartitionLimits), to_form, from_form)
     _define(None, PartitionOptions)

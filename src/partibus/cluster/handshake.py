@@ -1,16 +1,16 @@
-"""How two brokers make sure of one another before anything else is said. No IO.
+"""The mutual authentication of two brokers at the start of a channel. No IO.
 
 ```text
- guest                                     owner
-   Hello (version, who, nonce)      ─▶
-                                    ◀─     Challenge (version, who, nonce; proof)
+ remote broker                             owner
+   Hello (version, name, nonce)     ─▶
+                                    ◀─     Challenge (version, name, nonce; proof)
    Proof                            ─▶
-                                    ◀─     Welcome                       or, at any point, Refusal (why)
+                                    ◀─     Welcome                       or, at any point, Refusal (reason)
 ```
 
-A proof is an HMAC-SHA256 under the secret that all brokers of a namespace share, over everything said before, the side
-that speaks, and the *binding*: over TLS the digest of the owner's certificate, so that nobody can sit in between. The
-secret itself never travels. Each side has a nonce in what is proved, so nothing can be said again on another channel.
+A proof is an HMAC-SHA256 under the secret that all brokers of a namespace share, over all earlier messages, the side
+that speaks, and the *binding*: over TLS the digest of the owner's certificate, against a man in the middle. The secret
+itself never travels. Each side's nonce is part of the proof, so no proof can be replayed on another channel.
 """
 
 import hmac
@@ -29,7 +29,7 @@ _CONTEXT = b"partibus channel, version 1, "
 
 
 class HandshakeError(Exception):
-    """The peer is not who it should be, or does not speak as this broker does; the text says what to do."""
+    """The peer is not the expected broker, or has another version; the text gives the next step."""
 
 
 class Identity(NamedTuple):
@@ -91,8 +91,11 @@ class Handshake:
         expected: Identity | None = None,
         binding: Callable[[], bytes] = bytes,
     ) -> None:
-        """``expected``: whom a guest wants to reach; None makes this the owner's side, which takes any broker that
-        knows the secret."""
+        """Begin a handshake.
+
+        ``expected``: the broker that a remote broker wants to reach. None makes this the owner's side, which accepts
+        any broker with the secret.
+        """
         self._us = us
         self._secret = secret
         self._expected = expected
@@ -108,11 +111,14 @@ class Handshake:
         return "a peer that has not proved itself" if known is None else f"{known.broker} (run {known.incarnation})"
 
     def first(self) -> bytes | None:
-        """What a guest begins with."""
+        """Return the first message of the remote broker's side."""
         return None if self._expected is None else _encode(_Hello(self._ours))
 
     def receive(self, data: bytes | memoryview) -> tuple[bytes | None, bool]:
-        """(What to answer, whether all is done). Raises `HandshakeError`; `refusal` makes it known to the peer."""
+        """Take a message; return the answer and whether the handshake is complete.
+
+        Raises `HandshakeError`; `refusal` encodes it for the peer.
+        """
         try:
             message = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -149,7 +155,7 @@ class Handshake:
 
     def _meet(self, greeting: bytes) -> Identity:
         try:
-            # What comes behind the version may differ in another one, so it is looked at first, alone.
+            # The fields behind the version may differ in another version, so the version is checked first, alone.
             beginning = msgspec.msgpack.decode(greeting)
             version = beginning[1] if isinstance(beginning, list) and beginning[:1] == [_NAME] else None
             if version is not None and version != VERSION:

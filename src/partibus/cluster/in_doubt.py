@@ -1,17 +1,17 @@
-"""What an owner was asked that was lost before it answered: the next one says whether it was done (D15).
+"""Requests in doubt: their owner was lost before it answered. The next owner tells whether they were executed (D15).
 
 ```text
  sent ─▶ owner lost ─▶ hold ─▶ (the store has another owner) ─▶ find_executed ─┬─▶ its answer, as it would have been
                          └─▶ too late, or the same run of the owner is back ─┐  ├─▶ surely not executed
-                                                                             └──┴─▶ nobody can tell
+                                                                             └──┴─▶ outcome unknown
 ```
 
-Of what was surely not executed, a settlement is asked again of that owner: the lock that it is about lives on. Who sent
-is told, and sends elsewhere or again; a transaction is told to its client, who begins it anew.
+A settlement that was surely not executed is sent again to that owner, because its lock outlives the first owner. A
+sender is told, and sends elsewhere or again. A transaction is refused to its client, which begins it anew.
 
-Each commit that answers requests of another broker stores their numbers, so the next owner, which can open the store
-only when the last one can commit no more, has the truth. It keeps it for a minute: who was not running meanwhile does
-not ask.
+Each commit that answers requests of another broker stores their numbers. The next owner can open the store only when
+the last one can't commit, so it has the truth. It keeps the numbers for a minute; a broker that was not running
+meanwhile does not ask.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,9 @@ AGAIN_S = 0.1
 """Until a store that could not say is asked again."""
 TICK_S = 1.0
 STOOD_STILL_S = 10.0
-"""A process whose ticks are so far apart did not run meanwhile. What it asks about may have been forgotten."""
+"""The gap between ticks from which on a process counts as stopped. The numbers that it would ask about may have been
+deleted.
+"""
 DISTRUST_S = 60.0
 """After that it does not ask for so long."""
 
@@ -42,7 +44,7 @@ class Asked(NamedTuple):
     """Of its command."""
     on_reply: OnReply
     again: tuple[int, PartitionOptions, c.Command] | None = None
-    """Row, options and command, of what can be asked again."""
+    """The row, options and command of a request that can be sent again."""
 
 
 class InDoubt:
@@ -70,7 +72,7 @@ class InDoubt:
         route.when_usable(lambda: self._ask(waiting))
 
     def close(self) -> None:
-        """This broker stops: nothing is held any more."""
+        """Drop all held requests: this broker stops."""
         self._closed = True
 
     def _ask(self, waiting: "_Waiting") -> None:
@@ -137,11 +139,14 @@ class _Waiting:
                 on_reply(r.Failed(number, False, False, self._why))
 
     def _requeue(self, row: int, options: PartitionOptions, command: c.Command) -> None:
-        """The holder of a session has said that he has these messages still, not knowing that they went back: he was
-        given the same lock on them again. Elsewhere the lock has ended, and nothing is found."""
+        """Release messages whose abandon or release was in doubt, for a session that was resumed.
+
+        Its holder has claimed them, not knowing that they went back, and was given the same lock on them again.
+        Elsewhere the lock has ended, and the command finds nothing.
+        """
         if isinstance(command, c.Settle) and command.outcome in (c.Outcome.ABANDON, c.Outcome.RELEASE):
             self.route.submit(row, options, c.Settle(0, command.kind, c.Outcome.RELEASE, command.tokens))
 
     def give_up(self) -> None:
-        """Nobody can tell. Idempotent."""
+        """Answer all held requests with an unknown outcome. Idempotent."""
         self.answer({})

@@ -20,7 +20,7 @@ RETRY_S = 0.02
 """Until the first new attempt; twice as long after each further one, up to the longest."""
 RETRY_MAX_S = 1.0
 LAST_ANSWERS_S = 5.0
-"""So long a broker that owns nothing any more has for its answers to what it was asked before."""
+"""The time in which a broker without stores must answer earlier requests."""
 _LOOK_S = 0.05
 
 MakeHandshake = Callable[[Identity, Callable[[], bytes]], Handshake]
@@ -28,7 +28,7 @@ MakeHandshake = Callable[[Identity, Callable[[], bytes]], Handshake]
 
 
 class Link:
-    """``on_over`` is called when nothing will come of it any more."""
+    """The channel to one owner. ``on_over`` is called when it has ended for good."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Link:
         self._routes.pop(store_no, None)
 
     def leave(self) -> None:
-        """The owner has nothing any more, or is gone: end when it has answered what it was asked."""
+        """End after the owner's answers to earlier requests: it has no stores, or has ended."""
         if self.leaving:
             return
         self.leaving = True

@@ -1,11 +1,12 @@
-"""Keeps a broker among the brokers of a namespace on several machines, and tells it what the others report (D19).
+"""The membership of a broker among those of a namespace on several machines, and the reports of the others (D19).
 
-Once a second, and whenever a broker has news, a broker reports its stores to a registry that all reach (the catalog's
+Once a second, and whenever a broker has news, it reports its stores to a registry that all reach (the catalog's
 server), and reads the reports of the others. While the registry is away every broker keeps its stores, by the lease in
 the store itself.
 
-A broker is gone when its row has not changed for as long as a lease, on the clock of the broker that reads it: the
-clock of the registry may be set. After an outage of the registry that time begins anew, since no broker could write.
+A broker counts as ended when its row has not changed for as long as a lease, on the clock of the broker that reads it:
+the clock of the registry may be set. After an outage of the registry that time begins anew, since no broker could
+write.
 """
 
 import asyncio
@@ -37,10 +38,12 @@ heartbeats changes, the version of the last change that it has applied, and its 
 
 
 class HeartbeatReply(Protocol):
-    """What `Registry.beat` answers."""
+    """The answer of `Registry.beat`."""
 
     @property
-    def brokers(self) -> Sequence[Row]: ...
+    def brokers(self) -> Sequence[Row]:
+        """The rows of all brokers."""
+        ...
 
     @property
     def changes(self) -> Sequence[tuple[int, str]]:
@@ -60,17 +63,29 @@ class Registry(Protocol):
         """Report this broker, and read the news. Raises `InvalidOperation` if another run has taken its name."""
         ...
 
-    def wait(self, seconds: float) -> None: ...
+    def wait(self, seconds: float) -> None:
+        """Wait until an announcement or `wake`, at most ``seconds``."""
+        ...
 
-    def wake(self) -> None: ...
+    def wake(self) -> None:
+        """Let `wait` return."""
+        ...
 
-    def announce(self, body: Mapping[str, Any]) -> None: ...
+    def announce(self, body: Mapping[str, Any]) -> None:
+        """Announce to all brokers a change that the catalog does not hold."""
+        ...
 
-    def take_used(self) -> list[int]: ...
+    def take_used(self) -> list[int]:
+        """Return the entities that other brokers have used since the last call."""
+        ...
 
-    def leave(self) -> None: ...
+    def leave(self) -> None:
+        """Report an orderly end. Never raises."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        ...
 
 
 class MemberInfo(NamedTuple):
@@ -86,11 +101,13 @@ class MemberInfo(NamedTuple):
 
 
 class Us(Protocol):
-    """The broker that is kept on the roster. All on the loop."""
+    """The interface of the member broker. All calls are on the loop."""
 
     def describe(self) -> Mapping[str, Any]:
-        """What the others are told, as JSON can hold it; in it ``owned``, epochs by the stores' numbers as texts, and
-        ``leaving``."""
+        """Return the report for the others, as JSON values.
+
+        In it are ``owned``, epochs by the stores' numbers as texts, and ``leaving``.
+        """
         ...
 
     def take_used(self) -> list[int]:
@@ -98,7 +115,10 @@ class Us(Protocol):
         ...
 
     def follow(self, change: Mapping[str, Any]) -> None:
-        """Go by what another broker has changed. Idempotent. Raises `StoreUnavailable`; then it is told again."""
+        """Apply a change that another broker has made. Idempotent.
+
+        Raises `StoreUnavailable`; then the change is delivered again.
+        """
         ...
 
     def follow_all(self) -> None:
@@ -106,7 +126,7 @@ class Us(Protocol):
         ...
 
     def seen(self, brokers: Sequence[MemberInfo]) -> None:
-        """What all brokers say, this one included."""
+        """Take the reports of all brokers, this one included."""
         ...
 
     def replaced(self, why: str) -> None:
@@ -133,7 +153,7 @@ class Membership:
         self._rows: dict[Owner, tuple[str, float]] = {}
         """The version of each broker's row, and the loop's time at which it was first read."""
         self._told = ""
-        """What others must know at once, as it was told last."""
+        """The last reported part of the report that others must know at once."""
         self._unsaid: list[int] = []
         """Entities that were used and are not told yet."""
         self._announced: list[_Announced] = []
@@ -146,12 +166,15 @@ class Membership:
     # -- for the broker ----------------------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        """What this broker says of itself has changed, or it wants to hear the others."""
+        """Send a report soon: this broker's has changed, or it wants the others'."""
         self._registry.wake()
 
     async def announce(self, change: Mapping[str, Any], *, is_noted: bool) -> None:
-        """Returns when all brokers go by a change. ``is_noted``: it has been written down with the change itself. Waits
-        while the registry is away. Raises `StoreUnavailable` for one that can't be written down."""
+        """Announce a change, and return when all brokers have applied it.
+
+        ``is_noted``: it was stored with the change itself. Waits while the registry is away. Raises `StoreUnavailable`
+        for one that can't be stored.
+        """
         if not is_noted:
             await self._ask(self._registry.announce, change)
         announced = _Announced(self._begun + 1, None, self._loop.create_future())
@@ -165,7 +188,7 @@ class Membership:
         return used
 
     async def leave(self) -> None:
-        """This broker has nothing any more: take it off the roster."""
+        """Leave the membership: this broker has no stores."""
         self._ending = True
         with ExitStack() as leaving:  # the last of these first, whatever another one raises
             leaving.callback(self._thread.shutdown)
@@ -252,7 +275,10 @@ class Membership:
         return MemberInfo(member, address, followed, facts, silent_s >= LATE_S)
 
     def _see_followed(self, number: int, latest: int, brokers: Sequence[MemberInfo]) -> None:
-        """Who is not there is not waited for: it learns of everything when it is back."""
+        """Note how far the brokers have followed.
+
+        A missing one is not waited for: it reads everything when it returns.
+        """
         slowest = min(
             (one.followed for one in brokers if one.member.is_there and one.member.owner != self._us),
             default=self.followed,

@@ -1,10 +1,10 @@
-"""Frames on their way to a peer: gathered while the loop has something to do, written at once (D22).
+"""Frames on their way to a peer: gathered during a turn of the loop, written at once (D22).
 
 ```text
  put ─▶ batch ─▶ (end of the loop's turn, or the batch is large) ─▶ write
 ```
 
-Batches have numbers, so that who waits for an answer knows later whether the peer can have seen the question.
+Batches have numbers, from which the sender of a request learns later whether the peer can have seen it.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from partibus.cluster.forms import Form
 from partibus.cluster.wire import BATCH_HEAD_BYTES, append_frame, batch_head
 
 HEAD_BYTES = 4
-"""Room that every batch leaves in front for its length: who writes it fills it in."""
+"""Room in front of every batch for its length, which the writer fills in."""
 _ROOM = bytes(HEAD_BYTES + BATCH_HEAD_BYTES)
 BATCH_BYTES = 256 * 1024
 """A batch of this size leaves at once. Larger ones gain nothing: the costs of a write are lost in it."""
@@ -52,13 +52,13 @@ class Outbox:
         self._added()
 
     def close(self) -> None:
-        """Nothing is written any more. Idempotent."""
+        """Drop all frames and write no more. Idempotent."""
         self._closed = True
         self._frames = bytearray(_ROOM)
         self._count = 0
 
     def flush(self) -> None:
-        """Write what has gathered."""
+        """Write the gathered frames."""
         self._scheduled = False
         if not self._count or self._closed:
             return

@@ -1,9 +1,9 @@
-"""A broker's side of ownership: the stores that it has, and the ways to those that others have (D1, D19).
+"""A broker's side of ownership: its own stores, and the ways to those of other brokers (D1, D19).
 
 ```text
                         ┌─▶ StoreRuntime      taken: opened here, until given up
  StoreRoute per store ──┼─▶ a peer's access   another broker has it
-                        └─▶ nowhere           nobody has it at the moment
+                        └─▶ nowhere           it has no owner at the moment
 ```
 """
 
@@ -36,8 +36,7 @@ class Peers(Protocol):
     """The way to other brokers."""
 
     def lead(self, route: StoreRoute, owner: tuple[str, str], store_no: int) -> None:
-        """Have a route that leads nowhere lead to a store that another broker owns, as soon as and as long as that can
-        be reached."""
+        """Lead a route to a store that another broker owns, as soon as and as long as that broker can be reached."""
         ...
 
     def keep(self, present: Set[tuple[str, str]]) -> None:
@@ -48,11 +47,17 @@ class Peers(Protocol):
 class Serving(Protocol):
     """The way of other brokers to the stores that are owned here: `partibus.cluster.serving.Serving`."""
 
-    def open(self, number: int, store: StoreAccess) -> None: ...
+    def open(self, number: int, store: StoreAccess) -> None:
+        """Add a store of this broker."""
+        ...
 
-    def close(self, number: int, why: str) -> None: ...
+    def close(self, number: int, why: str) -> None:
+        """Remove a store that this broker gives up."""
+        ...
 
-    def asker_of(self, request: int) -> tuple[str, int] | None: ...
+    def asker_of(self, request: int) -> tuple[str, int] | None:
+        """Return the run of the remote broker behind a request, and its own number of it."""
+        ...
 
 
 class Stores:
@@ -68,7 +73,7 @@ class Stores:
         open_store: OpenStore,
         make_runtime: MakeRuntime,
     ) -> None:
-        """``serving`` lets the peers use what is owned here."""
+        """Begin without stores; ``serving`` gives the peers access to stores owned here."""
         self.names = names
         self._us = us
         self._host = host
@@ -78,18 +83,20 @@ class Stores:
         self._make_runtime = make_runtime
         self.routes = [StoreRoute(name, host.call_soon, host.call_later) for name in names]
         self.runtimes: dict[int, StoreRuntime] = {}
-        """Of the stores that this broker owns."""
+        """The stores that this broker owns."""
         self.on_owners: Callable[[Sequence[Owner | None]], None] = lambda owners: None
-        """Told who has which store whenever that changes; None: nobody."""
+        """Called with the owners of all stores whenever one changes; None: no owner."""
         self._leads_to: dict[int, Owner] = {}
-        """Who owns the stores that others own."""
+        """The owners of other brokers' stores."""
         self._version = 0
         self._present: Set[str] = frozenset()
         """Runs of the brokers that are there."""
 
     def take(self, store_no: int, taken: Callable[[StoreRuntime], None]) -> None:
-        """Open a store, off the loop, and have its partitions run here. ``taken`` is called when that was tried: a
-        store that can't be opened is owned all the same, its `failure` says why, and opening goes on being tried."""
+        """Open a store, off the loop, and run its partitions here. ``taken`` is called after the first attempt.
+
+        A store that can't be opened is owned all the same: its `failure` gives the reason, and opening is tried again.
+        """
         runtime = self._make_runtime(store_no, partial(self._open_store, store_no))
         runtime.executed.asker_of = self._serving.asker_of
         runtime.run = Identity(*self._us).run
@@ -106,7 +113,10 @@ class Stores:
         runtime.begin(begun)
 
     def give_up(self, store_no: int, given: Callable[[], None]) -> None:
-        """Commit what is pending and close a store; then call. Who uses it here is told to wait for the next owner."""
+        """Commit pending rows, close a store, and call ``given``.
+
+        Its users here are told to wait for the next owner.
+        """
         runtime = self.runtimes[store_no]
         why = f"{self.names[store_no]} is being handed over to another broker"
         self.routes[store_no].lead_nowhere(why)
@@ -121,8 +131,10 @@ class Stores:
         runtime.close(closed)
 
     def follow(self, version: int, owners: Sequence[Owner | None], present: Iterable[Owner]) -> None:
-        """The owners by store number, and who is there, as the supervisor knows them; older news than the last are
-        passed over. The sessions of a broker that is there no more are free (D21)."""
+        """Take the owners by store number and the running brokers, as the supervisor knows them.
+
+        Older news than the last are ignored. Sessions of a broker that has ended are free (D21).
+        """
         if version <= self._version:
             return
         self._version = version
@@ -131,8 +143,8 @@ class Stores:
         if before - self._present:
             for runtime in list(self.runtimes.values()):
                 runtime.release_gone()
-        # Who owns nothing any more may still be giving its stores up: were the channel to end before, it would take
-        # back the sessions that are held over it, which are to go on at the next owner.
+        # A broker without stores may still be giving them up. If the channel to it ended before, it would take back the
+        # sessions that are held over it, which must go on at the next owner.
         self._peers.keep((there | {owner for owner in owners if owner is not None}) - {self._us})
         for store_no, owner in enumerate(owners):
             if owner == self._us or store_no in self.runtimes:
@@ -148,7 +160,7 @@ class Stores:
         self.on_owners(self._owners())
 
     def _owners(self) -> list[Owner | None]:
-        """By number; ours are those that are open here, and not being given up."""
+        """Return the owners by number; ours are the stores open here and not being given up."""
         return [
             self._us
             if route.access is not None and route.access is self.runtimes.get(store_no)

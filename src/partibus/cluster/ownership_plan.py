@@ -1,17 +1,17 @@
-"""The supervisor's side of ownership: who has which store, and what must happen next (D19).
+"""The supervisor's side of ownership: the owner of each store, and the next steps (D19).
 
 A store has one owner at a time, so it moves in steps, and each step waits for the one before:
 
 ```text
             take asked             opened
-  nobody ────────────▶ taking ────────────▶ owned
+  free ──────────────▶ taking ────────────▶ owned
     ▲                    │                   │ give-up asked
     │   owner is dead    │                   ▼
-    ├────────────────────┴───────────────  giving ── released ──▶ nobody
+    ├────────────────────┴───────────────  giving ── released ──▶ free
     └── (dead: its process has ended, so the system has dropped its locks)
 ```
 
-Pure: told what has happened, it answers what to ask of whom.
+Pure: given the events, it returns the requests to brokers.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from partibus.cluster.assignment import assign
 
 
 class Phase(Enum):
-    """Where a store is on its way."""
+    """The phase of a store between owners."""
 
     NOBODY = "nobody"
     TAKING = "taking"
@@ -38,7 +38,7 @@ class Take(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """Ask a broker to commit what is pending and close a store."""
+    """A request to commit pending rows and close a store."""
 
     store_no: int
     broker: str
@@ -50,14 +50,14 @@ class OwnershipPlan:
     def __init__(self, store_count: int) -> None:
         self._phases = [Phase.NOBODY] * store_count
         self._brokers: list[str | None] = [None] * store_count
-        """Who takes, owns or gives a store."""
+        """The broker that takes, owns or gives each store."""
         self._present: set[str] = set()
         self._leaving: set[str] = set()
-        """Those of them that shall have no stores any more."""
+        """The brokers that must get no stores."""
 
     @property
     def owners(self) -> Sequence[str | None]:
-        """By store number: the broker that can be asked for its partitions; None while nobody can."""
+        """The owners by store number; None while a store has none that can be asked."""
         return [
             broker if phase is Phase.OWNED else None for phase, broker in zip(self._phases, self._brokers, strict=True)
         ]
@@ -68,20 +68,20 @@ class OwnershipPlan:
         return all(phase is Phase.OWNED for phase in self._phases) and not self._moves()
 
     def joined(self, broker: str) -> None:
-        """A broker is there and can own stores."""
+        """Add a broker that can own stores."""
         self._present.add(broker)
         self._leaving.discard(broker)
 
     def leaving(self, broker: str) -> None:
-        """A broker is to end in good order: what it has goes to the others first."""
+        """Note that a broker is to end in good order: its stores go to the others first."""
         self._leaving.add(broker)
 
     def has_any(self, broker: str) -> bool:
-        """It has a store, or is about to."""
+        """Tell whether a broker has a store, or is about to."""
         return broker in self._brokers
 
     def left(self, broker: str) -> None:
-        """A broker's process has ended, and with it whatever it had."""
+        """Remove a broker whose process has ended, with its stores."""
         self._present.discard(broker)
         self._leaving.discard(broker)
         for store_no, owner in enumerate(self._brokers):
@@ -89,17 +89,20 @@ class OwnershipPlan:
                 self._set(store_no, Phase.NOBODY, None)
 
     def taken(self, store_no: int, broker: str) -> None:
-        """A broker has opened a store, or has tried to and goes on trying. Late news of the dead are passed over."""
+        """Note that a broker has opened a store, or has failed to and tries again.
+
+        Late news of ended brokers are ignored.
+        """
         if self._brokers[store_no] == broker and self._phases[store_no] is Phase.TAKING:
             self._set(store_no, Phase.OWNED, broker)
 
     def released(self, store_no: int, broker: str) -> None:
-        """A broker has closed a store."""
+        """Note that a broker has closed a store."""
         if self._brokers[store_no] == broker and self._phases[store_no] is Phase.GIVING:
             self._set(store_no, Phase.NOBODY, None)
 
     def next_steps(self) -> list[Take | GiveUp]:
-        """What can be asked for now. Each step is answered once; ask again after every event."""
+        """Return the requests that can be sent now. Each is returned once; ask again after every event."""
         steps = self._moves()
         for step in steps:
             self._set(step.store_no, Phase.TAKING if isinstance(step, Take) else Phase.GIVING, step.broker)

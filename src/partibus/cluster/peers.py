@@ -1,5 +1,4 @@
-"""The channels of one broker: those on which it asks, one to each broker that owns what it needs, and those on which it
-answers."""
+"""The channels of one broker: one to each owner of a store that it needs, and those of other brokers to it."""
 
 import asyncio
 import os
@@ -20,7 +19,7 @@ from partibus.throttling.allocator import Ask, Grant
 AddressOf = Callable[[Identity], Address]
 
 MEASURE_S = 2.0
-"""Who has not answered by then is left out of the metrics."""
+"""The time limit of measurements; brokers that take longer are left out of the metrics."""
 
 
 def _settle(answer: "asyncio.Future[bytes | None]", text: bytes | None) -> None:
@@ -29,7 +28,10 @@ def _settle(answer: "asyncio.Future[bytes | None]", text: bytes | None) -> None:
 
 
 class PeerChannels:
-    """All on the loop. ``secret`` is what all brokers of the namespace know (`partibus.cluster.secret`)."""
+    """The channels to and from other brokers. All on the loop.
+
+    ``secret`` is that of all brokers of the namespace (`partibus.cluster.secret`).
+    """
 
     def __init__(
         self,
@@ -72,15 +74,16 @@ class PeerChannels:
         existing.lead(store_no, route)
 
     def keep(self, present: Set[tuple[str, str]]) -> None:
-        """Only these brokers are there now, or own anything: channels to others end when they have answered what they
-        were asked."""
+        """Keep only the channels to running brokers and owners; others end after the answers to earlier requests."""
         for identity, link in list(self._links.items()):
             if identity not in present:
                 link.leave()
 
     async def measure(self, brokers: int) -> dict[str, bytes]:
-        """What the brokers count and measure to which this one has a channel, by name: those that have answered within
-        `MEASURE_S`."""
+        """Return the measurements, by name, of the brokers to which this one has a channel.
+
+        Those that take longer than `MEASURE_S` are missing.
+        """
         texts: dict[str, bytes] = {}
         answers = []
         for identity, link in self._links.items():
@@ -116,8 +119,10 @@ class PeerChannels:
     # -- answering ---------------------------------------------------------------------------------------------------
 
     def make_answering(self, certificate: bytes | None = None) -> Channel:
-        """The protocol of a connection that a guest has made: for `partibus.cluster.sockets.listen`, or, with this
-        broker's certificate (DER), for `listen_tls`."""
+        """Return the protocol for a connection of a remote broker.
+
+        It is for `partibus.cluster.sockets.listen`, or, with this broker's certificate (DER), for `listen_tls`.
+        """
         binding: Callable[[], bytes] = bytes if certificate is None else partial(binding_of, certificate)
         remote_brokers: list[RemoteBroker] = []
 
@@ -138,7 +143,7 @@ class PeerChannels:
         return channel
 
     def close(self) -> None:
-        """This broker stops: all channels end."""
+        """End all channels: this broker stops."""
         self._in_doubt.close()
         for link in list(self._links.values()):
             link.close("this broker is stopping")

@@ -1,4 +1,4 @@
-"""What a guest has of a store, or waits for: whatever only makes sense with the guest goes back when it is gone."""
+"""The messages, sessions and requests of a remote broker in a store, which are returned when it is lost."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RemoteReceiver:
-    """A receiver of the guest, and how it is ended for it."""
+    """A receiver of the remote broker, and how to end it."""
 
     __slots__ = ("_number", "_reserves", "_store", "gone", "kind", "options", "row")
 
@@ -27,11 +27,12 @@ class RemoteReceiver:
         self.kind = 0
 
     def asks(self, row: int, options: PartitionOptions, command: c.Receive) -> None:
-        """It waits for messages."""
+        """Add a demand for messages."""
         self.row, self.options, self.kind = row, options, command.kind
         self._reserves = command.reserve
 
     def reply(self, reply: r.Granted | r.SessionEnded | r.ReceiveRefused | r.Failed) -> None:
+        """Pass a reply on, or return its messages if the remote broker is lost."""
         store = self._store
         if isinstance(reply, r.Failed):
             store.receiver_failed(reply)
@@ -50,7 +51,7 @@ class RemoteReceiver:
         store.reply(reply)
 
     def _take_back(self, granted: r.Granted) -> None:
-        """What was deleted is lost, as it is to a receiver whose connection breaks."""
+        """Return granted messages. Deleted ones are lost, as to a receiver whose connection breaks."""
         tokens = [(granted.lock_id, entry.pos) for entry in granted.entries]
         if self.options is None or not tokens or not granted.lock_id:
             return
@@ -61,7 +62,7 @@ class RemoteReceiver:
 
 
 class Accepting:
-    """A session that the guest has asked for."""
+    """A request of the remote broker for a session."""
 
     __slots__ = ("_store", "options", "row", "wanted")
 
@@ -72,6 +73,7 @@ class Accepting:
         self.wanted = True
 
     def reply(self, reply: r.SessionAccepted | r.SessionHeld | r.NoSession | r.Failed) -> None:
+        """Pass the reply on, or release the session if the remote broker is lost."""
         store = self._store
         store.accepting.pop(reply.request, None)
         if isinstance(reply, r.SessionAccepted):
@@ -95,7 +97,7 @@ class Receiving:
         self.options = options
 
     def reply(self, reply: r.GroupsGranted | r.CursorHeld | r.Failed) -> None:
-        """Pass the reply on, or return the messages if the remote broker is gone."""
+        """Pass the reply on, or return the messages if the remote broker is lost."""
         store = self._store
         store.receiving.pop(reply.request, None)
         if store.gives:
@@ -106,7 +108,7 @@ class Receiving:
 
 
 class Locking:
-    """Messages by name that the guest has asked for: deferred ones, or reserved ones."""
+    """A request of the remote broker for deferred or reserved messages."""
 
     __slots__ = ("_kind", "_options", "_row", "_store")
 
@@ -117,6 +119,7 @@ class Locking:
         self._kind = kind
 
     def reply(self, reply: r.Locked | r.DeferredGranted | r.NotFound | r.SessionLost | r.Failed) -> None:
+        """Pass the reply on, or return the messages if the remote broker is lost."""
         store = self._store
         if not store.remote_broker.gone:
             store.reply(reply)
@@ -126,7 +129,7 @@ class Locking:
 
 
 class Reservation:
-    """Messages that are reserved for the guest."""
+    """Messages that are reserved for the remote broker."""
 
     __slots__ = ("left", "options", "positions")
 

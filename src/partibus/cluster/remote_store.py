@@ -1,15 +1,16 @@
-"""The stores of another broker, reached over a channel: `partibus.routing.store_access.StoreAccess` on the other side.
+"""The stores of another broker, reached over a channel: another form of `partibus.routing.store_access.StoreAccess`.
 
 ```text
  submit ─┬─▶ stores messages: a bounded part of it unanswered, the rest is held   ─┬─▶ Outbox ─▶ peer
          └─▶ everything else, settlements among it: at once (their own lane, D22) ────────┘
- answers ─▶ who waits for the request, or the receiver
+ answers ─▶ the asker of the request, or the receiver
 ```
 
-A channel is used once. When it is lost, its requests are answered: surely not executed where the question never left
-this process or leaves nothing behind. Sends, settlements and transactions that were sent wait for the next owner, which
-knows (`partibus.cluster.in_doubt`); the outcome of the others is unknown. Settlements and renewals that were surely not
-carried out are sent again to that owner. Receivers are told, and the routes lead nowhere, until that owner is known.
+A channel is used once. When it is lost, its requests are answered. A request that never left this process, or that
+leaves no trace, was surely not executed. Sends, settlements and transactions that were sent wait for the next owner,
+which knows (`partibus.cluster.in_doubt`); the outcome of the others is unknown. Settlements and renewals that were
+surely not executed are sent again to that owner. Receivers are told, and the routes lead nowhere, until that owner is
+known.
 """
 
 from collections import deque
@@ -64,8 +65,9 @@ _LEAVES_NOTHING = frozenset(
         c.TakeNumbers,
     )
 )
-"""Nothing of them is to be seen when their owner is gone: they may be asked again. Session locks are in its memory
-only, and numbers that nobody was told of are like numbers that nobody took."""
+"""Commands without a trace after the loss of their owner: they may be sent again. Session locks are in its memory only,
+and unreported numbers are as if never taken.
+"""
 _NEVER = 1 << 63
 """A batch that will not leave."""
 
@@ -78,11 +80,11 @@ class _Asked(NamedTuple):
     batch: int
     """The number of the batch that took it away; `_NEVER` when that makes no difference."""
     bulk_bytes: int
-    """What it takes of the store's room."""
+    """Its use of the store's room."""
     recorded: type | None = None
     """Kind of a command of which its store keeps word that it was executed."""
     again: tuple[int, PartitionOptions, c.Command] | None = None
-    """Row, options and command of what the next owner can be asked."""
+    """The row, options and command for a request to the next owner."""
 
 
 class _Held(NamedTuple):
@@ -90,7 +92,7 @@ class _Held(NamedTuple):
 
     frame: bytes
     request: int
-    """0: nobody waits for the answer."""
+    """The request; 0: without an answer."""
 
 
 class RemoteBroker:
@@ -105,7 +107,7 @@ class RemoteBroker:
         run: str = "",
         in_doubt: InDoubt | None = None,
     ) -> None:
-        """``run``: which one of the broker. ``unsure`` finds out what the peer has done before it was lost."""
+        """Use a channel. ``run``: the run of the broker. ``in_doubt`` resolves the requests in doubt after its loss."""
         self.run = run
         self._in_doubt = in_doubt
         self.recalls: dict[int, OnFound] = {}
@@ -118,20 +120,20 @@ class RemoteBroker:
         self.requests: dict[int, _Asked] = {}
         self.receivers: dict[int, tuple[OnReply, RemoteStore]] = {}
         self.leaving: dict[int, OnReply] = {}
-        """Receivers that are gone, until the owner says that nothing more comes: they give back what still does."""
+        """Ended receivers, until the owner's last grant to them: they return such grants."""
         self.drops: dict[tuple[int, int], Callable[[Any], None]] = {}
         self.measures: deque[Callable[[bytes | None], None]] = deque()
-        """Who waits for measurements, in the order of asking."""
+        """Callbacks for measurements, in the order of asking."""
         self._grants: deque[Callable[[Grant | None], None]] = deque()
-        """Who waits for credits, in the order of asking."""
+        """Callbacks for credits, in the order of asking."""
         self._stores: dict[int, RemoteStore] = {}
         self._conditions: dict[int, Condition] = {}
-        """What the owner has said last: it says no more while that stays true, whoever asks."""
+        """The last reported condition of each store: the owner reports changes only."""
         self._options: dict[int, tuple[PartitionOptions, bytes]] = {}
-        """By identity; what an entity's partitions go by changes rarely."""
+        """Encoded options by identity; an entity's options change rarely."""
 
     def store(self, number: int, route: StoreRoute) -> "RemoteStore":
-        """The way to one of the peer's stores, for ``route`` to lead to. One at a time for each number."""
+        """Return the way to one of the peer's stores, as the target of ``route``. One at a time for each number."""
         store = self._stores[number] = RemoteStore(self, number, route)
         if number in self._conditions:
             store.follow(self._conditions[number])
@@ -149,7 +151,7 @@ class RemoteBroker:
         return known[1]
 
     def measure(self, brokers: int, on_measured: Callable[[bytes | None], None]) -> None:
-        """Ask what the peer counts and measures (`partibus.cluster.wire.Measured`); None when it is lost before."""
+        """Ask for the peer's measurements (`partibus.cluster.wire.Measured`); None when it is lost before."""
         if self.lost_because is not None:
             self.call_soon(lambda: on_measured(None))
             return
@@ -165,7 +167,7 @@ class RemoteBroker:
         self.outbox.put(AskCredits(namespace, list(ask)))
 
     def receive(self, frames: list[Any]) -> None:
-        """What the peer has sent. Raises `WireError`."""
+        """Handle the peer's frames. Raises `WireError`."""
         touched: dict[RemoteStore, None] = {}
         for frame in frames:
             match frame:
@@ -223,7 +225,7 @@ class RemoteBroker:
             known[0](reply)
 
     def lost(self, why: str) -> None:
-        """The channel has ended. Idempotent."""
+        """End all requests after the loss of the channel. Idempotent."""
         if self.lost_because is not None:
             return
         self.lost_because = why
@@ -262,7 +264,7 @@ class RemoteBroker:
 
 
 class RemoteStore:
-    """One store of a peer. What `StoreAccess` says holds here, too."""
+    """One store of a peer, with the contract of `StoreAccess`."""
 
     def __init__(self, broker: RemoteBroker, number: int, route: StoreRoute) -> None:
         self._broker = broker
@@ -281,17 +283,18 @@ class RemoteStore:
 
     @property
     def overloaded(self) -> bool:
+        """Whether more waits than the limits allow."""
         return self.failure is None and (
             self._owner_overloaded or self._bulk_bytes + self._held_bytes > self._bulk_bytes_max
         )
 
     @property
     def run(self) -> str:
-        """Of the broker that owns the store."""
+        """The run of the broker that owns the store."""
         return self._broker.run
 
     def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
-        """See `partibus.routing.store_access.Remembers`; the peer knows who asks."""
+        """Ask which requests were executed (`partibus.routing.store_access.Remembers`); the peer knows the asker."""
         broker = self._broker
         if broker.lost_because is not None:
             broker.call_soon(lambda: found(None))
@@ -306,6 +309,7 @@ class RemoteStore:
         return self._bulk_bytes + self._held_bytes
 
     def when_usable(self, call: Callable[[], None]) -> None:
+        """Call once the store is usable."""
         if self.failure is not None:
             self._awaiting_return.append(call)
         elif self.overloaded:
@@ -324,6 +328,7 @@ class RemoteStore:
         *,
         holdable: bool = False,
     ) -> None:
+        """Send a command for a partition."""
         broker = self._broker
         if broker.lost_because is not None:
             self._refuse(command, on_reply, broker.lost_because)
@@ -364,7 +369,7 @@ class RemoteStore:
         broker.outbox.put_encoded(frame)
 
     def _refuse(self, command: c.Command, on_reply: OnReply | None, why: str) -> None:
-        """Nothing of a command was done: tell who asked."""
+        """Answer a command that was surely not executed."""
         if on_reply is not None:
             on_reply(r.refused(command, why))
         elif isinstance(command, c.Receive):
@@ -373,10 +378,12 @@ class RemoteStore:
                 known[0](r.Failed(command.receiver, False, False, why))
 
     def register(self, receiver: int, on_granted: OnReply) -> None:
+        """Register a receiver."""
         self._broker.receivers[receiver] = (on_granted, self)
         self._tell(Register(self._number, receiver))
 
     def unregister(self, receiver: int) -> None:
+        """Unregister a receiver."""
         broker = self._broker
         known = broker.receivers.pop(receiver, None)
         if known is not None and broker.lost_because is None:
@@ -384,10 +391,12 @@ class RemoteStore:
             broker.outbox.put(Unregister(self._number, receiver))
 
     def forget(self, request: int) -> None:
+        """Drop the answer of a request."""
         if request in self._broker.requests:
             self._tell(Forget(self._number, request))
 
     def drop(self, row: int, on_dropped: Callable[[Any], None]) -> None:
+        """Delete the rows of a partition."""
         broker = self._broker
         if broker.lost_because is None:
             broker.drops[self._number, row] = on_dropped
@@ -406,18 +415,18 @@ class RemoteStore:
     # -- what the peer says ------------------------------------------------------------------------------------------
 
     def follow(self, condition: Condition) -> None:
-        """The owner says how its store is."""
+        """Take the owner's report on its store."""
         if self._retired:
             return
         self.failure = condition.failure
         self._owner_overloaded = condition.overloaded
 
     def answered(self, bulk_bytes: int) -> None:
-        """That much has room again."""
+        """Free the room of an answered request."""
         self._bulk_bytes -= bulk_bytes
 
     def go_on(self) -> None:
-        """Send what was held as far as there is room, and tell who waited for what has come."""
+        """Send held requests as far as there is room, and make the due callbacks."""
         held, requests, outbox = self._held, self._broker.requests, self._broker.outbox
         while held and (not self._bulk_bytes or self._bulk_bytes + len(held[0].frame) <= self._bulk_bytes_max):
             frame, request = held.popleft()
@@ -441,14 +450,14 @@ class RemoteStore:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def leave(self, why: str) -> None:
-        """The channel has ended."""
+        """End the store's receivers after the loss of the channel."""
         if self.route.access is self:
             self.route.lead_nowhere(why)
         elif not self._retired:
             self.retire(why)
 
     def retire(self, why: str) -> list[Callable[[], None]]:
-        """Who waits for relief is told now: nothing here is in anybody's way any more."""
+        """Return the callbacks that wait for relief: this store no longer blocks them."""
         self._retired = True
         self.failure = why
         self._call(self._awaiting_relief)

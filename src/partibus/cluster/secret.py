@@ -12,13 +12,19 @@ SECRET_BYTES = 32
 
 
 def load_secret(directory: Path) -> bytes:
-    """Read the secret in a data directory, which is made at the first start. Several processes may do so at once: all
-    get the same. `UnusableFile` when others than its owner can use it, or it is too short."""
+    """Read the secret in a data directory; make it at the first start.
+
+    Several processes may do so at once, and get the same. Raises `UnusableFile` when other users than its owner can use
+    it, or it is too short.
+    """
     return read_secret(directory / FILE_NAME, make=True)
 
 
 def read_secret(path: Path, *, make: bool) -> bytes:
-    """The secret in a file. ``make`` one that is missing. `UnusableFile` as `load_secret`, and when there is none."""
+    """Read the secret in a file. Raises `UnusableFile` as `load_secret`.
+
+    ``make``: make a missing one, which is otherwise an `UnusableFile`.
+    """
     try:
         if make and not path.exists():
             _make(path)

@@ -1,6 +1,6 @@
-"""One store of this broker as one guest uses it: what the guest asks, what the store says, what has to be given back.
+"""One store of this broker as one remote broker uses it: its requests, the replies, and the returns.
 
-What the guest has of the store is in `partibus.cluster.remote_holdings`.
+`partibus.cluster.remote_holdings` has the remote broker's messages and sessions.
 """
 
 from functools import lru_cache
@@ -22,7 +22,7 @@ StoreCondition = tuple[str | None, bool]
 """(Why a store can't be used, more waits for it than its limits allow)."""
 
 options_of = lru_cache(maxsize=4_096)(decode_options)
-"""Equal bytes give the same object, by which a partition sees at a glance that nothing has changed."""
+"""Equal bytes give the same object, so a partition sees by identity that nothing has changed."""
 
 
 class ServedStore:
@@ -40,26 +40,26 @@ class ServedStore:
         self.remote_broker = remote_broker
         self.store = store
         self.told = told
-        """What the guest knows of the store."""
+        """The last condition reported to the remote broker."""
         self.sessions: dict[tuple[int, int], PartitionOptions] = {}
-        """By (row, lock id): held by the guest."""
+        """Sessions of the remote broker by (row, lock id)."""
         self.reservations: dict[tuple[int, int, int], Reservation] = {}
-        """By (row, kind, reservation): kept by the guest."""
+        """Reservations of the remote broker by (row, kind, reservation)."""
         self.receiving: dict[int, Receiving] = {}
         """Requests for messages of message groups that wait, by request."""
         self.accepting: dict[int, Accepting] = {}
-        """By request: sessions that the guest waits for."""
+        """Sessions that the remote broker waits for, by request."""
         self._number = number
         self._why_not = why_not or f"the owner of store {number} is another broker"
         self._waiting = False
         self._receivers: dict[int, RemoteReceiver] = {}
         self.over = False
-        """The store has gone, or come: another `ServedStore` is the guest's now."""
+        """Whether the store was given up or taken: another `ServedStore` is in use."""
 
     # -- what the guest asks -----------------------------------------------------------------------------------------
 
     def ask(self, frame: Ask) -> None:
-        """A command. Raises `WireError`."""
+        """Handle a command. Raises `WireError`."""
         command = value_of(frame.command)
         options = options_of(frame.options)
         renumber(command, self.remote_broker.base)
@@ -98,20 +98,20 @@ class ServedStore:
         self.store.submit(row, options, command, on_reply, holdable=frame.holdable)
 
     def register(self, number: int) -> None:
-        """A receiver will ask."""
+        """Register a receiver."""
         receiver = self._receivers[number] = RemoteReceiver(self, number)
         if self.store is not None:
             self.store.register(number, receiver.reply)
 
     def unregister(self, number: int) -> None:
-        """A receiver is gone."""
+        """Unregister a receiver."""
         receiver = self._receivers.pop(number, None)
         if receiver is not None and self.store is not None:
             receiver.gone = True
             self.store.unregister(number)
 
     def forget(self, request: int) -> None:
-        """An answer is not wanted any more."""
+        """Drop the answer of a request."""
         accepting = self.accepting.pop(request, None)
         if accepting is not None:
             accepting.wanted = False
@@ -119,7 +119,7 @@ class ServedStore:
             self.store.forget(request)
 
     def drop(self, row: int) -> None:
-        """An entity was deleted."""
+        """Delete the rows of a deleted entity's partition."""
 
         def dropped(row: int) -> None:
             self.remote_broker.outbox.put(Dropped(self._number, row))
@@ -133,7 +133,7 @@ class ServedStore:
         return accepting.reply
 
     def _refuse(self, command: c.Command, *, awaited: bool) -> None:
-        """The store is not here."""
+        """Answer a command for a store that is not here."""
         self.tell_condition()
         if isinstance(command, c.Receive):
             if self._receivers.pop(command.receiver, None) is not None:
@@ -154,19 +154,21 @@ class ServedStore:
 
     @property
     def gives(self) -> bool:
-        """Messages and sessions can be given to the guest."""
+        """Whether messages and sessions can be given to the remote broker."""
         return not (self.over or self.remote_broker.gone)
 
     def reply(self, reply: r.Reply) -> None:
-        """An answer that gives nothing which would have to be taken back. A store that is given up still answers what
-        was asked of it."""
+        """Send a reply without messages or sessions to return.
+
+        A store that is given up still answers earlier requests.
+        """
         if not self.remote_broker.gone:
             if isinstance(reply, r.Failed):
                 self.tell_condition()
             self.remote_broker.send(reply)
 
     def receiver_failed(self, failed: r.Failed) -> None:
-        """Every receiver is told when a store has failed: its memory is gone, and with it all that was held."""
+        """Tell a receiver that its store has failed, and its messages with it."""
         self.reservations.clear()
         self.sessions.clear()
         if self._receivers.pop(failed.request, None) is not None and self.store is not None:
@@ -174,7 +176,7 @@ class ServedStore:
         self.reply(failed)
 
     def tell_condition(self) -> None:
-        """Say how the store is, if that has changed. What is bad is looked at again when it has become good."""
+        """Report the store's condition, if it has changed. A bad one is checked again when it has become good."""
         store = self.store
         condition = (self._why_not, False) if store is None else (store.failure, store.overloaded)
         if condition != self.told and not self.over:
@@ -192,7 +194,7 @@ class ServedStore:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def end(self, why: str) -> None:
-        """The store has come or gone: receivers are told, and register anew. Requests are still answered."""
+        """End the receivers, which register anew: the store has come or gone. Requests are still answered."""
         self.over = True
         receivers, self._receivers = self._receivers, {}
         for number in receivers:
@@ -201,7 +203,7 @@ class ServedStore:
             self.remote_broker.send(r.Failed(number, False, False, why))
 
     def give_back(self) -> None:
-        """The guest is gone: nothing waits or is kept for it any more."""
+        """Return everything that the lost remote broker held or waited for."""
         store = self.store
         if store is None:
             return
@@ -222,6 +224,6 @@ class ServedStore:
             store.submit(row, reservation.options, c.ReturnReserved(kind, tokens))
 
     def take_back(self, row: int, options: PartitionOptions, command: c.Command) -> None:
-        """What was given to nobody is free again at once."""
+        """Free a grant without a receiver at once."""
         if self.store is not None:
             self.store.submit(row, options, command)

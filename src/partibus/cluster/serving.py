@@ -1,11 +1,11 @@
-"""The owner's side of a channel: what a guest asks is put to the stores of this broker, and answered.
+"""The owner's side of a channel: requests of remote brokers to the stores of this broker.
 
-A guest numbers its requests and receivers itself. Here they get a base that no other guest has, so that they can stand
-beside those of this broker and of other guests.
+A remote broker numbers its requests and receivers itself. Here they get a base that no other remote broker has, so that
+they differ from those of this broker and of the others.
 
-When a guest is gone, what only made sense with it goes back at once: its receivers wait no more, its reservations and
-sessions are free. Message locks stay: consumers can settle through another broker (D12). While a guest is there it
-keeps its sessions, whoever the owner of a store is: the stored lock names its run (D21).
+When a remote broker is lost, its receivers end and its reservations and sessions are free at once. Message locks stay:
+consumers can settle through another broker (D12). A running remote broker keeps its sessions when a store changes its
+owner: the stored lock names its run (D21).
 """
 
 from collections.abc import Callable, Mapping
@@ -36,33 +36,33 @@ from partibus.throttling.allocator import Grant
 from partibus.units.asked import Asked
 
 BASE_BITS = 48
-"""Room for the numbers of one guest: at a million requests a second, nine years."""
+"""Room for the numbers of one remote broker: at a million requests a second, nine years."""
 
 
 class Serving:
-    """The stores of this broker, for all its guests. Its supervisor says which stores these are."""
+    """The stores of this broker, for all remote brokers. Its supervisor decides which stores these are."""
 
     def __init__(self) -> None:
         self.measure: Callable[[int, Callable[[bytes], None]], None] | None = None
         """Asks what this broker counts and measures, and calls with the text of a `partibus.cluster.wire.Measured`."""
         self.grant: Callable[[int, CreditAsk], Grant | None] = lambda namespace, ask: None
-        """What the allocator of a namespace says; None when it is not here."""
+        """Returns the answer of a namespace's allocator; None when it is not here."""
         self.stores: dict[int, StoreAccess] = {}
         self.asked = Asked()
-        """By guests."""
+        """The requests of remote brokers."""
         self._remote_brokers: set[RemoteBroker] = set()
         self._bases = 0
         self._askers: dict[int, str] = {}
-        """By base: the run of the broker behind a guest. They stay: what it asked for may be under way."""
+        """The run of the broker behind each base. They stay, because requests may be under way."""
 
     def open(self, number: int, store: StoreAccess) -> None:
-        """This broker owns a store now. Guests that asked for it before are told."""
+        """Add a store of this broker. Remote brokers that asked for it before are told."""
         self.stores[number] = store
         for remote_broker in self._remote_brokers:
             remote_broker.look(number, "the store has just been opened")
 
     def close(self, number: int, why: str) -> None:
-        """This broker is about to give a store up: nothing more is asked of it. What was is still answered."""
+        """Remove a store that this broker gives up. Earlier requests are still answered."""
         self.stores.pop(number, None)
         for remote_broker in self._remote_brokers:
             remote_broker.look(number, why)
@@ -74,7 +74,7 @@ class Serving:
         return None if asker is None else (asker, request - (base << BASE_BITS))
 
     def remote_broker(self, outbox: Outbox, asker: str | None = None) -> "RemoteBroker":
-        """A broker that asks over a new channel, by its run; None: nothing of its requests is noted."""
+        """Return the handler of a new channel of a broker, by its run; None: its requests are not recorded."""
         self._bases += 1
         if asker is not None:
             self._askers[self._bases] = asker
@@ -100,7 +100,7 @@ class RemoteBroker:
         self._stores: dict[int, ServedStore] = {}
 
     def receive(self, frames: list[Any]) -> None:
-        """What the guest has sent. Raises `WireError`."""
+        """Handle frames of the remote broker. Raises `WireError`."""
         touched: dict[ServedStore, None] = {}
         for frame in frames:
             if self.gone:
@@ -163,7 +163,7 @@ class RemoteBroker:
         return store
 
     def look(self, number: int, why: str) -> None:
-        """A store has come or gone: say so if the guest has asked for it."""
+        """Report that a store has come or gone, if the remote broker has asked for it."""
         old = self._stores.get(number)
         if old is not None:
             old.end(why)
@@ -171,7 +171,7 @@ class RemoteBroker:
             new.tell_condition()
 
     def lost(self) -> None:
-        """The channel has ended. Idempotent."""
+        """Return everything of the remote broker: the channel has ended. Idempotent."""
         if self.gone:
             return
         self.gone = True
@@ -181,7 +181,7 @@ class RemoteBroker:
             store.give_back()
 
     def send(self, reply: r.Reply) -> None:
-        """An answer, with the guest's own numbers."""
+        """Send a reply, with the remote broker's own numbers."""
         try:
             form = to_form(reply)
             renumber(form, -self.base)

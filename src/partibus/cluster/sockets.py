@@ -1,4 +1,4 @@
-"""Where brokers reach one another: Unix sockets in the data directory, or TCP with TLS between machines.
+"""Connections between brokers: Unix sockets in the data directory, or TCP with TLS between machines.
 
 A Unix socket is made with the mode 0600 in a directory with the mode 0700: another user does not get as far as the
 handshake.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 UNIX_PATH_BYTES_MAX = 107
-"""What `sockaddr_un` holds."""
+"""The capacity of `sockaddr_un`."""
 _DESCRIPTORS = Path("/proc/self/fd")
 BACKLOG = 128
 
@@ -24,8 +24,11 @@ MakeProtocol = Callable[[], asyncio.Protocol]
 
 
 class TcpAddress(NamedTuple):
-    """A broker on another machine. The connection is encrypted; who is there is proved by the handshake, which covers
-    the digest of the certificate, so any certificate will do."""
+    """The address of a broker on another machine.
+
+    The connection is encrypted. The handshake proves the peer's identity and covers the digest of the certificate, so
+    any certificate will do.
+    """
 
     host: str
     port: int
@@ -37,8 +40,10 @@ Address = Path | TcpAddress
 
 
 async def listen(path: Path, make: MakeProtocol, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
-    """Take connections at a Unix socket; one that an earlier run left there is replaced. Its directory is made if it is
-    missing, and closed to other users. Raises OSError."""
+    """Listen at a Unix socket, in place of one of an earlier run. Raises OSError.
+
+    Its directory is made if it is missing, and closed to other users.
+    """
     listener = _bound(path)
     try:
         return await loop.create_unix_server(make, sock=listener)
@@ -74,7 +79,7 @@ async def listen_tls(
 
 
 def bound_tcp(host: str, port: int) -> socket.socket:
-    """A socket that is not listened at yet, so that its port is known early. Raises OSError."""
+    """Return a bound socket without a listener, so that its port is known early. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -93,8 +98,7 @@ async def listen_tls_at(
     loop: asyncio.AbstractEventLoop,
     handshake_s: float,
 ) -> asyncio.Server:
-    """As `listen_tls`, at a socket that is bound already; who does not get on with TLS within ``handshake_s`` is cut
-    off."""
+    """Listen as `listen_tls`, at a bound socket. A TLS handshake may take ``handshake_s``."""
     return await loop.create_server(
         make, sock=listener, ssl=context, backlog=BACKLOG, ssl_handshake_timeout=handshake_s
     )
@@ -117,14 +121,16 @@ async def connect(address: Address, make: MakeProtocol, loop: asyncio.AbstractEv
 
 
 def binding_of(certificate: bytes) -> bytes:
-    """What a handshake over TLS covers besides its own words: the digest of the owner's certificate (DER)."""
+    """Return the binding of a handshake over TLS: the digest of the owner's certificate (DER)."""
     return b"tls " + sha256(certificate).digest()
 
 
 @contextmanager
 def _reachable(path: Path) -> Iterator[str]:
-    """A path short enough for a socket's address. Data directories may lie deeper: on Linux a descriptor of the
-    directory stands for it."""
+    """Yield a path short enough for a socket's address.
+
+    For a longer one on Linux, a descriptor of the directory stands for it.
+    """
     if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX:
         yield str(path)
         return

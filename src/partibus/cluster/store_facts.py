@@ -1,4 +1,4 @@
-"""What a broker says of a store that it has, also one that shares its stores with nobody."""
+"""The report of a broker on one of its stores, also on one that has no other brokers."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ from partibus.partition.runtime.store_runtime import StoreRuntime
 
 
 def facts_of(runtime: StoreRuntime) -> dict[str, Any]:
-    """What health and status say of a store: why it can't be used, how often it was taken over, its last commit, and
-    where that is."""
+    """Return the facts for health and status.
+
+    They are the store's failure, its number of owners so far, its last commit, and the places of that.
+    """
     store = runtime.store
     return {
         "trouble": runtime.trouble,

@@ -1,12 +1,12 @@
-"""Runs several brokers as child processes and deals the stores out among them (D2, D19).
+"""The supervisor: it runs several brokers as child processes and assigns the stores to them (D2, D19).
 
-The supervisor moves no message and keeps nothing on disk: what it knows (who owns what, what time a manual clock shows)
-it tells each child that starts, and when it ends its children end. It is the one through whom brokers act as a whole:
-a broker that is asked for health, the clock or the cluster asks it, and it asks all.
+It moves no message and keeps nothing on disk. It tells each starting child the owners and the time of a manual clock,
+and its children end with it. Brokers act together through it: a broker that is asked for health, the clock or the
+cluster asks the supervisor, which asks all.
 
 A child that does not answer is killed: a stopped process still gets connections from the kernel, and may hold the
-catalog's lock (both measured). One that starts can't answer yet, since it reads what it needs first; it is killed when
-it is seen to be stopped. Ticks are counted and not time: when the whole machine stands still, nobody is to blame.
+catalog's lock (both measured). A starting one can't answer yet, since it first reads the catalog; it is killed when it
+is seen to be stopped. Ticks are counted and not time, so that a pause of the whole machine kills no child.
 """
 
 import asyncio
@@ -64,9 +64,12 @@ class Supervisor:
         units_per_broker: int = 1,
         close_s: float = CLOSE_S,
     ) -> None:
-        """``command`` starts a child, given the number of a file descriptor as one more argument: its end of the
-        control channel. ``make_start`` makes what a broker is told first. ``now_ms``: of a manual clock, else None.
-        ``brokers_max``: with it ``brokers`` is the least. ``close_s``: how long a child may take to close."""
+        """Prepare the children.
+
+        ``command`` starts a child, with the number of a file descriptor as one more argument: its end of the control
+        channel. ``make_start`` makes the first message to a broker. ``now_ms``: of a manual clock, else None.
+        ``brokers_max``: with it ``brokers`` is the least. ``close_s``: how long a child may take to close.
+        """
         self._command = command
         self._names = store_names
         self._make_start = make_start
@@ -88,8 +91,10 @@ class Supervisor:
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> list[dict[str, Any]]:
-        """Start all, deal the stores out, let them listen; then answers ``id``, ``pid`` and number of ``stores`` of
-        each. Raises `SupervisorError` when a child ends before that; then none is left."""
+        """Start all, assign the stores, let them listen; return ``id``, ``pid`` and number of ``stores`` of each.
+
+        Raises `SupervisorError` when a child ends before that; then none is left.
+        """
         self._failed = asyncio.get_running_loop().create_future()
         for broker in self.children.brokers:
             self.children.spawn(self._keep_running(broker))
@@ -129,7 +134,7 @@ class Supervisor:
         self.children.spawn(self.children.ask_all("reload"))
 
     async def _all_serving(self) -> None:
-        """The stores are dealt out when all are there, so that none has to move at once."""
+        """Assign the stores when all children are ready, so that no store has to move at once."""
         await self._all_joined.wait()
         for broker in self.children.brokers:
             self._plan.joined(broker)
@@ -181,7 +186,7 @@ class Supervisor:
         return child
 
     async def _introduce(self, child: Child) -> None:
-        """Tell a child who it is; it is there when it has answered."""
+        """Tell a child its identity; it is ready when it has answered."""
         if self._is_stopping():
             child.kill()
             return
@@ -213,7 +218,7 @@ class Supervisor:
         child.serving = True
 
     def _ended(self, child: Child, code: int) -> None:
-        """Its stores go to the others at once: its process is gone, and its locks on their files with it."""
+        """Give a child's stores to the others at once: its process has ended, and its locks on files with it."""
         child.channel.close()
         self.children.remove(child)
         if not self._stopping and not child.leaving:
@@ -256,8 +261,10 @@ class Supervisor:
     # -- as many as are wanted ---------------------------------------------------------------------------------------
 
     def _fit(self, units: int) -> None:
-        """Premium namespaces have so many units in all: begin to start one, or to end one. One at a time, when all the
-        stores are where they should be."""
+        """Begin to start or to end one broker, for the units that premium namespaces have in all.
+
+        One at a time, when all the stores are at their wanted owners.
+        """
         wanted = brokers_wanted(units, self._least, self._most, self._units_per_broker)
         if wanted == len(self.children.brokers) or not (self._started and self._plan.settled) or self._is_stopping():
             return
@@ -297,7 +304,7 @@ class Supervisor:
     # -- ownership ---------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """After every event: ask for what can be done now, and tell all who owns what."""
+        """After every event, send the possible requests, and tell all children the owners."""
         if self._stopping:
             return
         for step in self._plan.next_steps():

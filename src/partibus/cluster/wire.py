@@ -1,15 +1,15 @@
-"""What two brokers tell each other about partitions, as bytes (D3, D22).
+"""The messages between two brokers about partitions, as bytes (D3, D22).
 
-A *batch* is one msgpack array of frames. The broker that owns no store but needs it (the *guest*) asks, the owner
-answers; each channel has one direction of asking.
+A *batch* is one msgpack array of frames. The *remote broker* needs a store that it does not own; it asks, and the owner
+answers. Each channel has one direction of asking.
 
 ```text
- guest ─▶ owner   Ask (a command for a partition), Register, Unregister, Forget, Drop; Measure; AskCredits
- owner ─▶ guest   replies as they are, Forgotten, Dropped, Condition (of a store); Measured; Credits
+ remote broker ─▶ owner   Ask (a command for a partition), Register, Unregister, Forget, Drop; Measure; AskCredits
+ owner ─▶ remote broker   replies as they are, Forgotten, Dropped, Condition (of a store); Measured; Credits
 ```
 
-A command travels with the options of its partition, encoded once by the guest and known to the owner by their bytes, so
-nothing about them has to be agreed on before. Pickle is not used: bytes from a peer must not become code.
+A command travels with the options of its partition, encoded once by the remote broker and known to the owner by their
+bytes, so they need no agreement before. Pickle is not used: bytes from a peer must not become code.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from partibus.cluster.forms import COMMAND_FORMS, OPTIONS_FORM, REPLY_FORMS, For
 from partibus.partition.protocol.options import PartitionOptions
 
 VERSION = 2
-"""Of the frames and of how a channel begins."""
+"""The version of the frames and of the start of a channel."""
 
 
 class WireError(Exception):
@@ -30,7 +30,7 @@ class WireError(Exception):
 
 
 class Ask(msgspec.Struct, array_like=True, tag=128, forbid_unknown_fields=True):
-    """A command for one partition. ``awaited``: somebody waits for the answer."""
+    """A command for one partition. ``awaited``: the asker waits for the answer."""
 
     store: int
     row: int
@@ -48,14 +48,14 @@ class Register(msgspec.Struct, array_like=True, tag=129, forbid_unknown_fields=T
 
 
 class Unregister(msgspec.Struct, array_like=True, tag=130, forbid_unknown_fields=True):
-    """A receiver is gone. Answered with `Forgotten`."""
+    """The end of a receiver. Answered with `Forgotten`."""
 
     store: int
     receiver: int
 
 
 class Forget(msgspec.Struct, array_like=True, tag=131, forbid_unknown_fields=True):
-    """Nobody waits for the answer to a request. Answered with `Forgotten`."""
+    """The end of the interest in an answer. Answered with `Forgotten`."""
 
     store: int
     request: int
@@ -69,14 +69,16 @@ class Drop(msgspec.Struct, array_like=True, tag=132, forbid_unknown_fields=True)
 
 
 class Measure(msgspec.Struct, array_like=True, tag=133, forbid_unknown_fields=True):
-    """What does the broker count and measure? So many ``brokers`` share the room of an answer. Answered with
-    `Measured`, in the order of asking."""
+    """A request for the broker's measurements; ``brokers`` of them share the room of an answer.
+
+    Answered with `Measured`, in the order of asking.
+    """
 
     brokers: int
 
 
 class Recall(msgspec.Struct, array_like=True, tag=134, forbid_unknown_fields=True):
-    """Which of these requests, asked of an owner of the store that is lost, were executed? Answered with `Recalled`."""
+    """A question which of these requests to a lost owner of the store were executed. Answered with `Recalled`."""
 
     store: int
     question: int
@@ -84,8 +86,10 @@ class Recall(msgspec.Struct, array_like=True, tag=134, forbid_unknown_fields=Tru
 
 
 class AskCredits(msgspec.Struct, array_like=True, tag=135, forbid_unknown_fields=True):
-    """A `partibus.throttling.allocator.Ask` of an account of a namespace. Answered with `Credits`, in the order of
-    asking."""
+    """A `partibus.throttling.allocator.Ask` of a namespace's account.
+
+    Answered with `Credits`, in the order of asking.
+    """
 
     namespace: int
     ask: list[int]
@@ -98,14 +102,14 @@ class Forgotten(msgspec.Struct, array_like=True, tag=160, forbid_unknown_fields=
 
 
 class Dropped(msgspec.Struct, array_like=True, tag=161, forbid_unknown_fields=True):
-    """A partition's rows are gone."""
+    """The rows of a partition were deleted."""
 
     store: int
     row: int
 
 
 class Condition(msgspec.Struct, array_like=True, tag=162, forbid_unknown_fields=True):
-    """What `partition.runtime.runtime.StoreRuntime` says of itself, when it has changed."""
+    """The state of a `partition.runtime.runtime.StoreRuntime`, sent when it has changed."""
 
     store: int
     failure: str | None
@@ -119,7 +123,10 @@ class Measured(msgspec.Struct, array_like=True, tag=163, forbid_unknown_fields=T
 
 
 class Recalled(msgspec.Struct, array_like=True, tag=164, forbid_unknown_fields=True):
-    """By request the first sequence, None: surely not executed. What is missing can't be told; None: ask later."""
+    """The first sequence by request; None: surely not executed.
+
+    Missing requests are unknown; None for all: ask later.
+    """
 
     question: int
     found: dict[int, int | None] | None
@@ -154,7 +161,7 @@ def _reader(frames: Any, peer: str) -> Read:
 
 
 read_questions: Read = _reader(_Questions, "a broker that asks")
-"""The frames of a batch from a guest. Raises `WireError`."""
+"""Reads the frames of a batch from a remote broker. Raises `WireError`."""
 read_answers: Read = _reader(_Answers, "a broker that answers")
 """The frames of a batch from an owner. Raises `WireError`."""
 
@@ -195,7 +202,7 @@ def _check_size(size_bytes: int) -> None:
 
 
 def batch_head(count: int) -> bytes:
-    """What a batch of so many frames begins with."""
+    """Return the head of a batch of so many frames."""
     return _ARRAY_32 + count.to_bytes(4, "big")
 
 
@@ -205,7 +212,7 @@ def encode_options(options: PartitionOptions) -> bytes:
 
 
 def decode_options(data: bytes) -> PartitionOptions:
-    """Raises `WireError`."""
+    """Decode options. Raises `WireError`."""
     try:
         options: PartitionOptions = from_form(_options_decoder.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -214,7 +221,7 @@ def decode_options(data: bytes) -> PartitionOptions:
 
 
 def value_of(form: Form) -> Any:
-    """The command or reply in a frame. Raises `WireError`."""
+    """Return the command or reply in a frame. Raises `WireError`."""
     try:
         return from_form(form)
     except (ValueError, DecodeError) as error:

@@ -30,8 +30,11 @@ class Backups:
         self._thread: Thread | None = None
 
     def begin(self, directory: str, stores: Sequence[str], answer: Answer) -> None:
-        """Copy some stores, or all for none named, and the catalog; ``answer`` gets what the backup says of itself,
-        or why there is none. Raises `ArgumentError`, and `InvalidOperation` while another one is under way."""
+        """Begin to copy the named stores, or all if none is named, and the catalog.
+
+        ``answer`` gets the description of the backup, or the reason of its failure. Raises `ArgumentError`, and
+        `InvalidOperation` while another backup is under way.
+        """
         target = Path(directory)
         if not target.is_absolute():
             raise ArgumentError("directory", directory, "an absolute path on the broker's machine")

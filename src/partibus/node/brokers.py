@@ -1,6 +1,6 @@
-"""Several brokers behind the same ports: what their supervisor does before it starts them, and after (D2).
+"""Several brokers behind the same ports: the work of their supervisor before and after it starts them (D2).
 
-Keys, catalog, the secret and the files of the stores are made here, before there is anybody to do it twice; ports are
+Keys, catalog, the secret and the files of the stores are made here, before several processes could make them. Ports are
 chosen here and held as long as the supervisor lives.
 """
 
@@ -33,8 +33,10 @@ class Brokers:
     """A supervisor with its children."""
 
     def __init__(self, settings: Settings) -> None:
-        """Prepares the data directory; raises `UnusableFile`, `ConfigError`, `StoreError`, or OSError when a port is
-        taken."""
+        """Prepare the data directory.
+
+        Raises `UnusableFile`, `ConfigError`, `StoreError`, or OSError when a port is taken.
+        """
         self._settings = settings
         clock = SystemClock()
         self._lock = lock_data_directory(settings.data, Owner("supervisor", token_hex(8)))
@@ -90,8 +92,10 @@ class Brokers:
 
 
 def _hold(host: str, port: int) -> socket.socket:
-    """A socket that is bound and takes no connections: the port is chosen, and free for children that share it. Raises
-    OSError when somebody else listens there, also one who would share it."""
+    """Return a bound socket that takes no connections: it holds the port for children that share it.
+
+    Raises OSError when another process listens there, also one that would share the port.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, port), family=family) as alone:
         port = alone.getsockname()[1]

@@ -1,8 +1,8 @@
-"""A certificate authority of one's own for development, and server certificates from it.
+"""A certificate authority for development, and server certificates from it.
 
-``FOLDER/ca.pem`` is what clients trust, ``FOLDER/server.pem`` holds the server's key, its certificate and the
-authority's in one file, so that it is replaced at once. Files with a key belong to their owner only. `cryptography`
-takes 50 ms and 9 MiB to come in, hence this module is imported by who uses it.
+Clients trust ``FOLDER/ca.pem``. ``FOLDER/server.pem`` holds the server's key, its certificate and the authority's in
+one file, so that it is replaced at once. Files with a key are readable by their owner only. `cryptography` takes 50 ms
+and 9 MiB to import, so only users of this module import it.
 """
 
 import ipaddress
@@ -27,7 +27,7 @@ AUTHORITY_KEY: Final = "ca-key.pem"
 SERVER: Final = "server.pem"
 
 _AUTHORITY_LIFE: Final = timedelta(days=3650)
-# What browsers and phones take at most:
+# The longest life that browsers and phones accept:
 _SERVER_LIFE: Final = timedelta(days=397)
 RENEW_BEFORE: Final = timedelta(days=30)
 _NEW_ONES: Final = f"Bring back what was there, or delete {AUTHORITY} and {AUTHORITY_KEY} for new ones."
@@ -41,7 +41,7 @@ _SKEW: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of a certificate: the host names and addresses that it is good for, and from when until when."""
+    """The host names, addresses and validity of a certificate."""
 
     names: tuple[str, ...]
     begins: datetime
@@ -60,13 +60,13 @@ class Development:
 
 
 def default_names(*more: str) -> tuple[str, ...]:
-    """This machine as its own clients call it, and ``more``; addresses that mean all are left out."""
+    """Return this machine's names as its own clients use them, and ``more``, without wildcard addresses."""
     names = ("localhost", socket.gethostname().lower(), "127.0.0.1", "::1", *more)
     return tuple(dict.fromkeys(name for name in names if name and name not in ("0.0.0.0", "::")))
 
 
 def read_facts(path: Path) -> Facts:
-    """Of the first certificate in a file. Raises `UnusableFile`."""
+    """Return the facts of the first certificate in a file. Raises `UnusableFile`."""
     try:
         certificate = x509.load_pem_x509_certificates(path.read_bytes())[0]
         return _facts(certificate)
@@ -75,8 +75,11 @@ def read_facts(path: Path) -> Facts:
 
 
 def ensure_development(folder: Path, names: Sequence[str], now: datetime, *, renew: bool = False) -> Development:
-    """What is there if it is good for ``names`` and for a while, else made: the server's alone while the authority is
-    good, so that clients need not be told anew. ``renew``: the server's in any case. Raises `UnusableFile`."""
+    """Return the certificate if it covers ``names`` and is valid for a while; otherwise make one.
+
+    A valid authority is kept, so that clients need not get a new one. ``renew``: make the server's certificate in any
+    case. Raises `UnusableFile`.
+    """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority_path, server_path = folder / AUTHORITY, folder / SERVER
@@ -103,8 +106,10 @@ _Pair = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 
 def _load_authority(folder: Path, now: datetime) -> _Pair | None:
-    """None when there is none, or none that outlives a server's certificate. A damaged one is no reason to make another
-    one, which no client would trust."""
+    """Load the authority; None when there is none that outlives a server's certificate.
+
+    A damaged one is not replaced, because no client would trust the new one.
+    """
     certificate_path, key_path = folder / AUTHORITY, folder / AUTHORITY_KEY
     if not certificate_path.exists() and not key_path.exists():
         return None
@@ -119,7 +124,7 @@ def _load_authority(folder: Path, now: datetime) -> _Pair | None:
 
 
 def _facts_of_ours(path: Path, authority: x509.Certificate) -> Facts | None:
-    """Of a server's certificate if it is this authority's."""
+    """Return the facts of a server's certificate if this authority has signed it."""
     try:
         certificate = x509.load_pem_x509_certificates(path.read_bytes())[0]
         certificate.verify_directly_issued_by(authority)

@@ -5,7 +5,7 @@ import gc
 
 def main() -> None:
     """See `partibus.node.supervised_broker.main`."""
-    # As in `partibus serve`: what is imported and made at the start stays.
+    # As in `partibus serve`: modules and objects made at the start stay.
     gc.disable()
     from partibus.node.supervised_broker import main as be_member
 

@@ -8,7 +8,9 @@ from partibus.node.idle import IdleQueues
 from partibus.partition.runtime.store_runtime import StoreRuntime
 
 _LOOK_S = 0.001
-"""How often to look whether loads and commits have ended. Nobody moves a clock where a millisecond counts."""
+"""The interval of checks whether loads and commits have ended. A test that moves a clock does not depend on a
+millisecond.
+"""
 
 
 class ClockHand:
@@ -21,8 +23,10 @@ class ClockHand:
         runtimes: Callable[[], Collection[StoreRuntime]],
         idle: IdleQueues,
     ) -> None:
-        """``on_moved`` runs what has fallen due and is not in a store; ``runtimes``: of the stores that the broker owns
-        at the moment."""
+        """Move a clock.
+
+        ``on_moved`` runs due work outside of the stores. ``runtimes``: the stores that the broker owns at the moment.
+        """
         self._clock = clock
         self._on_moved = on_moved
         self._owned = runtimes
@@ -30,7 +34,7 @@ class ClockHand:
         self._turn = asyncio.Lock()
 
     async def advance(self, milliseconds: int) -> int:
-        """Move on, run what fell due and make that durable; the new time. Several movers take turns."""
+        """Move the clock on, run due work, make it durable and return the new time. Calls run one after the other."""
         async with self._turn:
             self._idle.note()  # until now time stood still: what was used, was used now
             now_ms = self._clock.advance(milliseconds)
@@ -40,8 +44,11 @@ class ClockHand:
             return now_ms
 
     async def move_to(self, now_ms: int, used_elsewhere: Iterable[int] | None) -> None:
-        """Move on to a time and run what fell due. ``used_elsewhere`` are the ids of queues that were used through any
-        broker until now, where this one deletes idle queues."""
+        """Move the clock to a time and run due work.
+
+        ``used_elsewhere`` are the ids of queues that were used through any broker until now, where this one deletes
+        idle queues.
+        """
         if used_elsewhere is not None:
             self._idle.note(used_elsewhere)
         self._clock.advance(max(now_ms - self._clock.now_ms(), 0))
@@ -51,14 +58,14 @@ class ClockHand:
         await self.run_out()
 
     async def run_out(self) -> None:
-        """What has run may have made more fall due (a scheduled message with a time to live, say): until nothing is."""
+        """Run due work until there is none: it may cause more, such as a scheduled message with a time to live."""
         while True:
             self._run_due()
             while self._catching_up:
                 await asyncio.sleep(_LOOK_S)
                 self._run_due()
             decided = [(runtime, runtime.decided) for runtime in self._owned()]
-            # A store tells only those who wait for a reply.
+            # A store reports its commits only to those that wait for a reply.
             while not all(runtime.is_durable(commit) for runtime, commit in decided):  # noqa: ASYNC110
                 await asyncio.sleep(_LOOK_S)
             if not self._catching_up:

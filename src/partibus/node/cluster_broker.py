@@ -416,9 +416,9 @@ class ClusterBroker:
         self._go_on()
 
     def _tell_who_is_gone(self, brokers: Sequence[MemberInfo]) -> None:
-        """Tell about brokers that are gone.
+        """Report brokers that have ended.
 
-        Those that stop in good order report it themselves, and leave the membership.
+        Brokers that stop in good order report it themselves, and leave the membership.
         """
         before = {one.member.owner: one.member.is_there for one in self._brokers}
         for one in brokers:
@@ -453,7 +453,7 @@ class ClusterBroker:
         return {store["name"]: store["trouble"] or "ok" for store in (await self.status())["stores"]}
 
     async def status(self) -> dict[str, Any]:
-        """Return what is known here, of others as of their last heartbeat."""
+        """Return the status known here; that of other brokers is as of their last heartbeat."""
         ours = self.describe()
         said = {one.member.owner: one.facts for one in self._brokers if one.member.is_there} | {self._us: ours}
         refusals: dict[str, str] = {}
@@ -475,7 +475,7 @@ class ClusterBroker:
         return {"brokers": sorted(brokers, key=lambda one: str(one["id"])), "stores": stores}
 
     async def measurements(self) -> Mapping[str, Measurements]:
-        """Return the measurements of this broker, and of those that it has a channel to: the owners of stores."""
+        """Return the measurements of this broker and of the owners of stores that it has a channel to."""
         brokers = len(self._brokers) or 1
         own, texts = await asyncio.gather(self._front.measuring.measure(brokers), self._peers.measure(brokers))
         return {self._us.broker: own} | await unpacked(texts.items())

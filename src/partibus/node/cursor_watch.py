@@ -1,9 +1,7 @@
-"""Looks after cursors in the stores that one broker owns: who lags, and who has lost messages, is told in the log and
-in the metrics (D14).
+"""Reports on cursors that lag or have lost messages, in the stores that one broker owns, in the log and metrics (D14).
 
-A reader that has gone for good keeps messages until its bound is reached, and nobody would notice: so the stores are
-asked now and then which partitions have cursors, and those partitions where each stands. That loads nothing that is not
-in use.
+The cursor of a reader that never returns keeps messages until its bound is reached. So the stores are asked now and
+then which partitions have cursors, and those partitions for the positions. That loads no partition.
 """
 
 import asyncio
@@ -25,11 +23,11 @@ from partibus.routing.partitions import PartitionHandle
 log = logging.getLogger(__name__)
 
 LOOK_S = 60.0
-"""Between two looks, when nobody asks for metrics."""
+"""The interval of checks while metrics are not read."""
 PARTITIONS_MAX = 1_600
 """With cursors, in one store: a look asks them all."""
 CURSORS_MAX = 500
-"""So many one broker tells of in metrics, those that lag most first."""
+"""The most cursors in the metrics of one broker; those with the greatest lag come first."""
 
 
 class CursorFacts(NamedTuple):
@@ -41,14 +39,14 @@ class CursorFacts(NamedTuple):
     lag: int
     """Positions that it has yet to pass."""
     lost: int
-    """Of those: positions from which messages are gone, since the bound was reached."""
+    """Unread positions whose messages were removed when the bound was reached."""
     moved_ms: int
     alone: bool
     """It reads exclusively."""
 
 
 class Retained(NamedTuple):
-    """What is kept in one sub-queue for all its cursors."""
+    """The messages kept in one sub-queue for all its cursors."""
 
     entity: str
     kind: int
@@ -71,7 +69,10 @@ class CursorWatch:
         """By cursor and partition: where the messages that it will have begin, and whether it was said to lag."""
 
     async def look(self) -> tuple[list[CursorFacts], list[Retained]]:
-        """Where cursors stand. Warns of each that has lost messages since the last look, or has begun to lag."""
+        """Return the positions of cursors, and log warnings.
+
+        A warning names a cursor that has lost messages or begun to lag since the last check.
+        """
         async with self._looking:
             partitions = await self._partitions()
             replies = await asyncio.gather(*[self._ask(self._inspect(partition)) for partition, _ in partitions])
@@ -84,7 +85,7 @@ class CursorWatch:
         return _facts(found), _retained(found)
 
     async def _partitions(self) -> list[tuple[PartitionHandle, str]]:
-        """Those with cursors."""
+        """Return the partitions with cursors."""
         asked = [self._ask(partial(runtime.questions.find_cursors, PARTITIONS_MAX)) for runtime in self._runtimes()]
         rows: set[int] = set()
         for answer in await asyncio.gather(*asked):
@@ -102,7 +103,7 @@ class CursorWatch:
         return lambda on_reply: partition.submit(Inspect(self._namespaces.default.numbers.next()), on_reply)
 
     def _ask(self, ask: Callable[[OnReply], None]) -> asyncio.Future[Any]:
-        """Who asks may be gone when the answer comes: the broker stops."""
+        """Ask a store. The asker may have ended when the answer comes, because the broker stops."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         ask(lambda reply: None if answer.done() else answer.set_result(reply))
         return answer

@@ -9,9 +9,11 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 _MOST: Final = 1 << 20
-"""Where the system sets no limit: what Linux gives a process at most by default."""
+"""The bound where the system sets none: the usual one of a Linux process."""
 _PER_STORE: Final = 8
-"""Of a store: its file, log and shared memory, for writer and readers. 6 were counted; a backup takes 2 more."""
+"""The descriptors of a store: its file, log and shared memory, for writer and readers. 6 were counted; a backup takes 2
+more.
+"""
 _OTHERS: Final = 64
 """The catalog, telemetry, modules that are loaded late, other brokers, pipes: 20 were counted."""
 _QUEUE_MAX: Final = 512
@@ -33,10 +35,13 @@ def raise_limit() -> int:
 
 
 class Share:
-    """What of the descriptors is for what."""
+    """The shares of the descriptors by use."""
 
     def __init__(self, limit: int, stores: int, listeners: int) -> None:
-        """``stores``: how many this broker may come to own; ``listeners``: sockets that take connections."""
+        """Divide ``limit`` descriptors.
+
+        ``stores``: how many this broker may come to own. ``listeners``: sockets that take connections.
+        """
         own = max(_open_now(), stores * _PER_STORE) + _OTHERS
         room = max(limit - own, limit // 4)
         self.queue = max(8, min(_QUEUE_MAX, room // 8))

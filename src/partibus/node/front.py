@@ -71,7 +71,7 @@ class ClusterAdmin(Protocol):
         ...
 
     async def status(self) -> dict[str, Any]:
-        """Return ``brokers`` and ``stores``: lists of what is known of each."""
+        """Return ``brokers`` and ``stores``: lists of their status."""
         ...
 
     async def measurements(self) -> Mapping[str, Measurements]:
@@ -83,8 +83,9 @@ class ClusterAdmin(Protocol):
         ...
 
     async def used(self) -> Iterable[int] | None:
-        """Return ids of the queues used through any broker since the last call; None when another broker deletes idle
-        queues.
+        """Return ids of the queues used through any broker since the last call.
+
+        None when another broker deletes idle queues.
         """
         ...
 
@@ -109,10 +110,8 @@ class Front:
         """Build the front ends; the certificate of ``settings`` exists already.
 
         ``stores`` are the ways to all stores by name, in the order of their numbers. ``runtimes`` are those of the
-        stores that
-        this broker owns at the moment. ``credits`` is the way to the credits' allocator, where there are other brokers.
-        Raises
-        what reading the catalog does, and `UnusableFile` for a certificate.
+        stores that this broker owns at the moment. ``credits`` is the way to the credits' allocator, where there are
+        other brokers. Raises the errors of reading the catalog, and `UnusableFile` for a certificate.
         """
         self._settings = settings
         self._loop = loop

@@ -66,9 +66,9 @@ class _Worker:
 
     def __init__(self) -> None:
         self.begun_s = 0.0
-        """When it began its latest job."""
+        """When its latest job began."""
         self.lane: _Lane | None = None
-        """Of the job under way."""
+        """The lane of the present job."""
         self.is_keeper = False
         """Its store hangs: at the end of the job it serves this store alone."""
 
@@ -93,7 +93,7 @@ class _Crew:
         self._lanes = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = Lock()
-        """Guards who is a keeper of which lane."""
+        """Guards the assignment of keepers to lanes."""
         self._shared: set[_Worker] = set()
         self._kept: list[_Lane] = []
         """The lane of each keeper."""
@@ -256,8 +256,10 @@ class AsyncioHost:
 
     @classmethod
     def of_distant_store(cls, loop: asyncio.AbstractEventLoop) -> Self:
-        """Make the host of a store on another machine: its threads wait for the network, perhaps in vain, and no other
-        store's commits may wait behind them."""
+        """Make the host of a store on another machine.
+
+        Its threads wait for the network, perhaps in vain, so other stores' commits must not wait behind them.
+        """
         return cls(loop, 1, 1)
 
     def beside(self) -> Self:
@@ -268,23 +270,27 @@ class AsyncioHost:
 
     @property
     def threads(self) -> int:
-        """The number of threads, those that hang included."""
+        """The number of threads, with those that hang."""
         return self._writers.threads + self._readers.threads
 
     def write(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run a blocking job on a writer thread; ``done`` gets its result on the loop."""
         self._writers.put(_Job(self._writes, job, done))
 
     def read(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run a blocking job on a reader thread; ``done`` gets its result on the loop."""
         self._readers.put(_Job(self._reads, job, done))
 
     def call_soon(self, call: Callable[[], None]) -> None:
+        """Call after the current event has been handled."""
         self._loop.call_soon(call)
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call after a delay."""
         return self._loop.call_later(delay_ms / 1000, call)
 
     def stop(self) -> None:
-        """Let the threads end once their jobs are done, those of all hosts `beside` this one; wait `STOP_S` at most."""
+        """End the threads after their jobs, with those of all hosts `beside` this one; wait `STOP_S` at most."""
         until_s = monotonic() + STOP_S
         for thread in self._writers.stop() + self._readers.stop():
             thread.join(max(0.0, until_s - monotonic()))
@@ -293,7 +299,7 @@ class AsyncioHost:
 
 
 class StoreHosts:
-    """Where stores are run: files together on a few threads, each distant store on threads of its own."""
+    """The hosts of stores: files share a few threads, each distant store has threads of its own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,8 +1,8 @@
-"""One HTTP connection, with an end to the client's time for each thing that it can be slow at.
+"""One HTTP connection, with a time limit for every wait for its client.
 
-uvicorn ends what is idle between two requests. Here is the rest: a head or a body that comes in drops, or never; an
-answer that is not taken; more connections than there may be. All of them end the connection without a word, since who
-does that does not listen.
+uvicorn closes connections that are idle between two requests. This module bounds the rest: a head or a body that
+arrives slowly or never, an answer that the client does not read, and the number of connections. All of them close the
+connection without an answer, because such a client does not read.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from partibus.limits import HttpLimits
 from partibus.units.account import CLAIMED
 
 AT_ONCE_BYTES: Final = 16 * 1024
-"""Of one read, before other connections have their turn: in chunks of one byte it takes some 20 ms."""
+"""Bytes handled at once before other connections are served: in chunks of one byte they take some 20 ms."""
 
 
 class HttpConnection(H11Protocol):
@@ -46,6 +46,7 @@ class HttpConnection(H11Protocol):
         self._turn: asyncio.Handle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a new connection, or close it if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self._limits.connections_max:
             transport.abort()
@@ -58,10 +59,11 @@ class HttpConnection(H11Protocol):
         self.transport.abort()
 
     def _claim(self) -> None:
-        """A request has shown a claim."""
+        """Note that a request has shown a claim."""
         self._admission.claim(self)
 
     def data_received(self, data: bytes) -> None:
+        """Take bytes from the client, and handle the first `AT_ONCE_BYTES`."""
         if not self._later and len(data) <= AT_ONCE_BYTES:
             self._take(data)
             return
@@ -76,7 +78,7 @@ class HttpConnection(H11Protocol):
             self._watch()
 
     def _read_on(self) -> None:
-        """Take one turn's share of what was read."""
+        """Handle the next `AT_ONCE_BYTES` of the bytes read."""
         self._turn = None
         share = bytes(self._later[:AT_ONCE_BYTES])
         del self._later[:AT_ONCE_BYTES]
@@ -94,11 +96,13 @@ class HttpConnection(H11Protocol):
             self.transport.resume_reading()
 
     def on_response_complete(self) -> None:
+        """Handle the next request after an answer."""
         super().on_response_complete()
         if self.transport.get_protocol() is self:
             self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection."""
         self._stop_watching()
         self._admission.leave(self)
         self._later.clear()
@@ -107,10 +111,12 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
+        """Stop writing, and start the client's time to read."""
         super().pause_writing()
         self._untaken = self.loop.call_later(self._limits.answer_s, self.transport.abort)
 
     def resume_writing(self) -> None:
+        """Go on writing."""
         super().resume_writing()
         if self._untaken is not None:
             self._untaken.cancel()
@@ -119,7 +125,7 @@ class HttpConnection(H11Protocol):
     # -- time --------------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """What the client owes us now, and the end of its time for that."""
+        """Start the time limit of the client's present obligation."""
         owes = None
         if self.conn.their_state is h11.SEND_BODY:
             owes = "body"
@@ -147,7 +153,7 @@ class HttpConnection(H11Protocol):
         return self._get_upgrade() == b"websocket" and is_websocket_path(self.scope["path"])
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """The connection is another protocol's from here on, beginning with the request."""
+        """Pass the connection with its first request to the websocket protocol."""
         self._stop_watching()
         self.connections.discard(self)
         self._admission.leave(self)

@@ -1,6 +1,6 @@
-"""What answers HTTP: uvicorn with a protocol of our own, and no more of a body than there may be.
+"""The HTTP server: uvicorn with a protocol of our own, and a bound on the size of bodies.
 
-Nothing of it is imported before there is something to answer (`partibus.node.http_server`).
+It is imported with the first connection (`partibus.node.http_server`).
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpEngine:
-    """Of one application; made on the loop that it answers on."""
+    """The server of one application; made on the loop that it answers on."""
 
     def __init__(
         self, app: ASGIApp, limits: HttpLimits, open_websocket: Callable[[], asyncio.Protocol], admission: Admission
@@ -51,13 +51,13 @@ class HttpEngine:
         self._task = asyncio.get_running_loop().create_task(self._server.serve(sockets=[]))
 
     def make_protocol(self) -> asyncio.Protocol:
-        """Of a new connection."""
+        """Make the protocol of a new connection."""
         return HttpConnection(
             self._config, self._server.server_state, self._limits, self._open_websocket, self._admission
         )
 
     async def stop(self) -> None:
-        """Answer what is under way, then stop."""
+        """Answer pending requests, then stop."""
         self._server.should_exit = True
         await self._task
 
@@ -70,6 +70,7 @@ class BoundedBodies:
         self._bytes_max = bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose body is within the bound; refuse a larger one."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

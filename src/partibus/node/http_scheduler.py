@@ -1,6 +1,9 @@
-"""Requests over HTTP take turns with everything else that namespaces want (`partibus.units.fair_scheduler`), before the
-application sees them. What they take is charged to the namespace that their host names when they have shown a claim in
-it, and to the default one otherwise: or whoever knows a namespace's name could use up its messaging units."""
+"""Fair scheduling of HTTP requests with all other work of namespaces (`partibus.units.fair_scheduler`).
+
+Requests wait before the application sees them. Their cost is charged to the namespace that their host names when they
+have shown a claim in it, and otherwise to the default one. Or a client that only knows a namespace's name could use up
+its messaging units.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Generator
@@ -18,11 +21,11 @@ from partibus.units.fair_scheduler import FairScheduler
 _FORM: Final = "(a form)"
 """Stands for the policy of a key that is typed into a form."""
 REQUEST_BYTES: Final = 2_048
-"""As many bytes over AMQP cost as much as what the loop does for a request but for its application."""
+"""The bytes over AMQP that cost as much as the loop's work for a request, without its application."""
 
 
 class HttpScheduler:
-    """An application that begins with a request when it is its namespace's turn."""
+    """An application whose requests begin when the scheduler serves their namespace."""
 
     def __init__(self, app: ASGIApp, namespaces: Namespaces, scheduler: FairScheduler) -> None:
         self._app = app
@@ -30,6 +33,7 @@ class HttpScheduler:
         self._scheduler = scheduler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request once the scheduler begins it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -63,6 +67,7 @@ class SlowRefusals:
         self._sign_ins = sign_ins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; delay a refusal of keys and tokens where there are many."""
         shown = dict(scope["headers"]).get(b"authorization") if scope["type"] == "http" else None
         is_form = scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith("/portal")
         if shown is None and not is_form:
@@ -134,7 +139,7 @@ class _Timed(Generator[Any, None, None]):
             self._bill.spend(perf_counter_ns() - began_ns)
 
     def throw(self, *error: Any) -> Any:
-        """A cancellation, mostly."""
+        """Pass an exception, mostly a cancellation, to the application."""
         began_ns = perf_counter_ns()
         try:
             return self._steps.throw(*error)

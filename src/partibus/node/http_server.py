@@ -1,9 +1,8 @@
-"""HTTP, on the broker's own loop: where connections come in, and what has to be there before one can be answered.
+"""The HTTP listener on the broker's own loop, and the loading of the HTTP libraries.
 
-The libraries for it take as long to import as an eighth of everything else that a broker's start does, and many a
-broker is asked nothing over HTTP. So they come with the first connection, or on a thread of their own when the broker
-has been there for `LOAD_S`: then who connects first waits for nothing, nor does anybody else, and what is wrong with
-them is in the log.
+The libraries take an eighth of a broker's start to import, and many brokers get no HTTP request. So they are imported
+with the first connection, or on a thread of their own when the broker has run for `LOAD_S`. Then the first client does
+not wait, other clients are not delayed, and errors of the import are in the log.
 """
 
 import asyncio
@@ -42,8 +41,11 @@ class HttpServer:
         app_modules: Sequence[str] = (),
         admission: Admission | None = None,
     ) -> None:
-        """``make_app`` is called when there is something to answer, once unless it fails; ``app_modules`` are those
-        that it imports. ``open_websocket``: makes what goes on with a connection on the path of AMQP."""
+        """Prepare a listener.
+
+        ``make_app`` is called for the first connection, and again if it fails; ``app_modules`` are the modules that it
+        imports. ``open_websocket`` makes the protocol of a connection on the path of AMQP.
+        """
         self._make_app = make_app
         self._admission = admission or Admission(AdmissionLimits(), perf_counter)
         self._limits = limits
@@ -56,12 +58,15 @@ class HttpServer:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether what answers is there."""
+        """Whether the application is loaded."""
         return self._engine is not None
 
     def make_protocol(self) -> asyncio.Protocol:
-        """Of a new connection, wherever it was accepted. Who comes when nothing can answer is sent away, and the next
-        one tries again: a loop that is given no protocol for a connection may accept no other one any more."""
+        """Make the protocol of a new connection.
+
+        When the application can't be loaded the connection is closed, and the next one tries again: a loop that gets no
+        protocol for a connection may stop accepting others.
+        """
         if self._engine is None:
             try:
                 self._engine = self._load()
@@ -73,8 +78,11 @@ class HttpServer:
     async def start(
         self, host: str, port: int, *, shared: bool = False, load_s: float = LOAD_S, queue: int = 100
     ) -> int:
-        """Listen without TLS; returns the port. ``shared``: with other processes that say so, too. ``queue``:
-        connections that the system holds until they are accepted. Raises OSError."""
+        """Listen without TLS and return the port. Raises OSError.
+
+        ``shared``: with other processes that share the port. ``queue``: connections that the system holds until they
+        are accepted.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, reuse_port=shared)
         loop = asyncio.get_running_loop()
@@ -83,7 +91,7 @@ class HttpServer:
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
-        """Answer what is under way, then stop."""
+        """Answer pending requests, then stop."""
         if self._loading is not None:
             self._loading.cancel()
         if self._listener is not None:
@@ -116,7 +124,7 @@ class HttpServer:
 
 
 class _SentAway(asyncio.Protocol):
-    """Of a connection that nobody answers."""
+    """The protocol of a connection that is closed at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()  # uvloop's are not registered as such

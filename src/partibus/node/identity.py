@@ -67,7 +67,7 @@ _BEARER: Final = b"Bearer "
 
 
 class RoleGrant(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a value of the roles claim stands for."""
+    """The grant for a value of the roles claim."""
 
     role: str
     namespace: str = DEFAULT_NAME
@@ -133,7 +133,7 @@ class PublicKey(NamedTuple):
 
     key: Any
     families: tuple[str, ...]
-    """What names of algorithms that fit it begin with."""
+    """Prefixes of the names of fitting algorithms."""
     algorithm: str | None
     """The one that it is for; None: any that fits."""
 
@@ -208,7 +208,7 @@ class IdentityProvider:
         self._load = load
         self._keys: Keys = {}
         self._read_s = float("-inf")
-        """When the keys were read last, or failed to be."""
+        """When the keys were last read, successfully or not."""
         self._named: tuple[str, str | None] = ("", None)
         """The token that was asked about last, and its key: it is asked about once to fetch keys, and once to check."""
         self._checked: dict[bytes, Mapping[str, Any]] = {}
@@ -217,7 +217,7 @@ class IdentityProvider:
         self._task: asyncio.Task[None] | None = None
 
     def of(self, namespace: str) -> Identities:
-        """What its tokens are good for in a namespace."""
+        """Return the tokens' grants in a namespace."""
         return _InNamespace(self, namespace)
 
     def begin(self) -> None:
@@ -225,6 +225,7 @@ class IdentityProvider:
         self._refresh()
 
     def close(self) -> None:
+        """Stop fetching keys."""
         if self._task is not None:
             self._task.cancel()
 
@@ -246,7 +247,7 @@ class IdentityProvider:
         return True
 
     def check(self, text: str) -> Mapping[str, Any]:
-        """Return the claims of a token. Raise `Unauthorized`, with what is wrong."""
+        """Return the claims of a token. Raises `Unauthorized` with the reason."""
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         known = self._checked.get(digest)
         if known is not None and int(known["exp"]) + self.settings.leeway_s > time.time():
@@ -287,13 +288,13 @@ class IdentityProvider:
         return claims
 
     def _algorithms_of(self, key: PublicKey) -> list[str]:
-        """Return those that are allowed and fit the key: a token says only which of them it is."""
+        """Return the allowed algorithms that fit the key: a token only selects one of them."""
         return [
             one for one in self.settings.algorithms if one.startswith(key.families) and key.algorithm in (None, one)
         ]
 
     def _key_id(self, text: str) -> str | None:
-        """Raise `Unauthorized` for what is no token at all."""
+        """Return the key id of a token. Raises `Unauthorized` when the text is no token."""
         if text == self._named[0]:
             return self._named[1]
         if len(text) > TOKEN_CHARS_MAX:
@@ -374,7 +375,10 @@ class _InNamespace:
 
 
 def values_of(claims: Mapping[str, Any], name: str) -> list[str]:
-    """What a claim holds, by its name or by names with dots between them: texts of a list, or the words of a text."""
+    """Return the values of a claim, by its name or by names joined with dots.
+
+    They are the texts of a list, or the words of a text.
+    """
     value: Any = claims.get(name)
     if value is None:
         value = claims
@@ -387,13 +391,14 @@ def values_of(claims: Mapping[str, Any], name: str) -> list[str]:
 
 
 class WithKeys:
-    """An application whose requests wait until the keys are there that their tokens are signed with."""
+    """An application whose requests wait until the keys that check their tokens are read."""
 
     def __init__(self, app: ASGIApp, provider: IdentityProvider) -> None:
         self._app = app
         self._provider = provider
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request once the keys of its token are read."""
         for name, value in scope.get("headers", ()):
             if name == b"authorization" and value.startswith(_BEARER):
                 await self._wait(value.removeprefix(_BEARER).decode("latin-1"))

@@ -1,16 +1,16 @@
-"""Deletes entities that nobody has used for as long as their AutoDeleteOnIdle says (dialect section 11.3).
+"""Deletion of entities that were idle for as long as their AutoDeleteOnIdle says (dialect section 11.3).
 
-A queue is in use when something is sent, received, peeked or settled, while a receiver waits or a message is scheduled,
+A queue is in use when a message is sent, received, peeked or settled, while a receiver waits or a message is scheduled,
 when a scheduled message becomes active, and when the queue is created or updated. A topic is in use the same way, and
-goes with its subscriptions; what they are used for does not keep it. A subscription is not in use by what its topic
-gives it, but by a rule that is made. Looking at properties and counts is no use.
+is deleted with its subscriptions, whose use does not keep it. A subscription is not used by the messages that its topic
+gives it, but by a new rule. Reading properties and counts does not count as use.
 
-Nothing is done per message: a command marks its partition as used (`PartitionHandle.used`), and `note` collects the
-marks from time to time. It takes the use for as late as it may have been, so an entity lives up to one interval longer
-than it must, and never shorter. A clock that is moved by hand stands still in between: noting before each move makes it
+No work is done per message: a command marks its partition as used (`PartitionHandle.used`), and `note` collects the
+marks from time to time. It assumes the latest possible time of use. So an entity lives up to one interval longer than
+its limit, and never shorter. A clock that is moved by hand stands still in between: a note before each move makes it
 exact. When the broker starts every entity counts as just used.
 
-Of several brokers one deletes, and is told what was used through the others (`IdleQueues.take_used` of each).
+One of several brokers deletes, and learns which queues were used through the others (`IdleQueues.take_used` of each).
 """
 
 import logging
@@ -41,11 +41,12 @@ class IdleQueues:
         self._used_ms: dict[int, int] = {}
         """Last use by entity id."""
         self.asking = 0
-        """Queues that may be idle and whose partitions have not answered yet, and those whose end is not known to all
-        brokers yet."""
+        """Queues that may be idle and whose partitions have not answered yet, and deleted ones that not all brokers
+        know of yet.
+        """
 
     def begin(self) -> None:
-        """This broker deletes from now on. What was used until now is not known here: everything was."""
+        """Let this broker delete from now on. Earlier use is not known here, so every entity counts as just used."""
         self._started_ms = self._clock.now_ms()
         self._used_ms = {}
 
@@ -54,7 +55,7 @@ class IdleQueues:
         return [queue.entity_id for queue in self._bounded() if self._is_used(queue)]
 
     def note(self, elsewhere: Iterable[int] = ()) -> list[Queue]:
-        """Take down who was used until now, here and, by their ids, ``elsewhere``; the queues whose time is over."""
+        """Note the queues used until now, here and, by their ids, ``elsewhere``; return those that have expired."""
         used_elsewhere = set(elsewhere)
         now_ms = self._clock.now_ms()
         before, self._used_ms = self._used_ms, {}
@@ -69,13 +70,13 @@ class IdleQueues:
         return over
 
     def check(self, most: int | None = None, elsewhere: Iterable[int] = ()) -> None:
-        """Delete what is idle for long enough, ``most`` queues at most; `asking` says whether that is under way."""
+        """Delete at most ``most`` idle queues; `asking` tells whether that is under way."""
         for queue in self.note(elsewhere)[:most]:
             if not queue.deleted:  # with its topic
                 self._ask(queue)
 
     def _bounded(self) -> list[Queue]:
-        """The entities that have an AutoDeleteOnIdle."""
+        """Return the entities that have an AutoDeleteOnIdle."""
         return [queue for broker in self._namespaces for queue in broker.namespace.deleted_on_idle]
 
     def _is_used(self, queue: Queue) -> bool:
@@ -83,7 +84,7 @@ class IdleQueues:
         return entity is not None and (entity.route.take_used() or entity.awaited)
 
     def _ask(self, queue: Queue) -> None:
-        """Only its partitions know what is scheduled. One that can't answer may have such messages."""
+        """Ask the partitions of a queue for scheduled messages. A partition that can't answer may have some."""
         self.asking += 1
         inspect_all(
             self._namespaces.entity_of(queue).route,
@@ -117,5 +118,5 @@ class IdleQueues:
 
 
 def _is_over(queue: Queue, used_ms: int, now_ms: int) -> bool:
-    """It was idle for long enough, if it is to be deleted for that at all."""
+    """Tell whether an entity has an AutoDeleteOnIdle and was idle for that long."""
     return queue.auto_delete_on_idle_ms is not None and now_ms - used_ms >= queue.auto_delete_on_idle_ms

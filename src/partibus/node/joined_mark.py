@@ -1,6 +1,6 @@
-"""What tells the data directory of one of the brokers of several machines (`partibus.node.joining`).
+"""The mark in the data directory of a broker that has joined others on several machines (`partibus.node.joining`).
 
-Who serves alone asks for no more than this, and need not wait for what brokers tell one another to be imported.
+A broker that serves alone needs only this module, and does not import the protocol between brokers.
 """
 
 import json
@@ -13,8 +13,10 @@ MARK = "cluster.json"
 
 
 def refuse_if_joined(data: Path) -> None:
-    """To be served alone. Raises `UnusableFile` for the data directory of a broker of several machines: it holds no
-    messages itself, so its clients would find an empty namespace."""
+    """Refuse to serve a data directory alone if its broker has joined others.
+
+    Raises `UnusableFile`: the directory holds no messages itself, so its clients would find an empty namespace.
+    """
     path = data / MARK
     if path.exists():
         catalog = json.loads(path.read_text()).get("catalog", "")

@@ -1,8 +1,8 @@
-"""How a broker joins those of a catalog in PostgreSQL: everything that may refuse its start, in order (ADR 0009).
+"""The join of a broker to those of a catalog in PostgreSQL, with all checks that may refuse it, in order (ADR 0009).
 
-All brokers of a namespace share the catalog, the stores, the keys and a secret. What differs is refused with the reason
-and never made up for: a broker with keys of its own would turn away half of the clients, one with stores of its own
-would lose sight of messages.
+All brokers of a namespace share the catalog, the stores, the keys and a secret. A difference is refused with the reason
+and never repaired. A broker with other keys would refuse half of the clients; one with other stores would not find
+messages.
 """
 
 import hmac
@@ -49,7 +49,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A broker that is on the roster and serves nobody yet."""
+    """A broker that has joined the cluster and has no clients yet."""
 
     us: Owner
     catalog: "Address"
@@ -68,7 +68,7 @@ class Joined:
 
 
 def version() -> "Version":
-    """Which program this is."""
+    """Return the version of this program."""
     from partibus.store.postgresql.registry import Version
     from partibus.store.postgresql.sql import FORMAT_VERSION as STORE_FORMAT
 
@@ -76,7 +76,7 @@ def version() -> "Version":
 
 
 def catalog_address(settings: Settings) -> "Address":
-    """Where the catalog is. Raises `StartError`, `StoreError`."""
+    """Return the address of the catalog. Raises `StartError`, `StoreError`."""
     assert settings.catalog is not None
     if not settings.catalog.startswith(("postgresql://", "postgres://")):
         kind = settings.catalog.partition(":")[0]
@@ -98,8 +98,10 @@ def catalog_address(settings: Settings) -> "Address":
 
 
 def join(settings: Settings, address: "Address", created_ms: int) -> Joined:
-    """The caller has the data directory for itself. Raises `StartError`, `StoreError`, OSError when the port is
-    taken."""
+    """Join the brokers of a catalog. The caller has locked the data directory.
+
+    Raises `StartError`, `StoreError`, and OSError when the port is taken.
+    """
     from partibus.store.postgresql.catalog import check_changes, prepare_catalog
     from partibus.store.postgresql.registry import Registry, refuse_other_versions
 
@@ -167,10 +169,11 @@ class CatalogListing:
 
     @property
     def name(self) -> str:
+        """The name of the file."""
         return self._registry.name
 
     def admit(self, name: str) -> None:
-        """The brokers that are there know the stores that there were when they started."""
+        """Refuse a new store: the present brokers know only the stores that existed when they started."""
         if self._others is None:  # found out once for all new stores: it may take seconds
             self._others = self._registry.others()
         if others := self._others:
@@ -182,6 +185,7 @@ class CatalogListing:
             )
 
     def save(self) -> None:
+        """Write the places of the stores into the catalog."""
         try:
             self._registry.save_stores(self.places)
         except StoreUnavailable as error:
@@ -247,7 +251,7 @@ def _place_of(data: Path) -> str:
 
 
 def _digest_of_keys(path: Path, secret: bytes) -> str:
-    """Of what it says, however it is written; of no use to who does not know the secret."""
+    """Return a digest of the keys, whatever their order in the file, that is useless without the secret."""
     said = json.dumps(json.loads(path.read_bytes()), sort_keys=True).encode()
     return hmac.digest(secret, said, "sha256").hex()
 

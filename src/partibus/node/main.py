@@ -24,7 +24,7 @@ partibus: WARNING: Serve without --emulator, or with --host 127.0.0.1. Keys and 
 
 
 class _Service(Protocol):
-    """What both forms have in common."""
+    """The interface of both forms of a server."""
 
     ready: dict[str, object]
 
@@ -42,10 +42,11 @@ _KNOWN_HASHES = (
 
 
 def serve(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code. What prevents the start goes to standard error.
+    """Run until SIGTERM or SIGINT; return the exit code. Errors of the start go to standard error.
 
-    Who calls may have disabled the collection of garbage before it imported this: it is enabled when the broker is
-    ready."""
+    The caller may have disabled garbage collection before it imported this module: it is enabled when the broker is
+    ready.
+    """
     # Messages, keys and telemetry are in files. The processes that this one starts inherit it.
     os.umask(0o077)
     if not sys.flags.hash_randomization:
@@ -101,8 +102,8 @@ async def _serve(settings: Settings) -> int:
     for name, key in (("AMQP", "amqps_port"), ("HTTP", "https_port")):
         if service.ready[key] is not None:
             print(f"partibus: serving {name} over TLS on {settings.host}:{service.ready[key]}", file=sys.stderr)
-    # What was made until here stays: a collection need not look at it again (D25), nor for the first time: of 50,000
-    # objects it would find 1,000 that nobody has, for a twentieth of what the start takes.
+    # Objects made until here stay, so no collection need look at them (D25). The first one would find 1,000 garbage
+    # objects among 50,000, for a twentieth of the start's time.
     gc.freeze()
     gc.enable()
     await told

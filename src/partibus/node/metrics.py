@@ -1,9 +1,9 @@
-"""What one broker counts and measures, as plain values that travel between processes; `docs/metrics.md` says what they
-mean, `partibus.frontends.rest.metrics` writes them down.
+"""The counts and measurements of one broker, as plain values that travel between processes.
 
-Counting costs a few additions per batch (`partition.core.meters`, `partibus.namespace.requests`). The rest is
-looked at when somebody asks, and what waits in the stores at most every `COUNT_S`. Who asks must not be noticed by who
-sends: the work goes on in slices of `SLICE_S`, between which the loop does what else there is.
+`docs/metrics.md` explains them, `partibus.frontends.rest.metrics` formats them. Counting costs a few additions per
+batch (`partition.core.meters`, `partibus.namespace.requests`). The rest is read for each request, and the counts of the
+stores at most every `COUNT_S`. A request for metrics must not delay senders: the work is done in slices of `SLICE_S`,
+between which the loop does other work.
 """
 
 import asyncio
@@ -36,24 +36,25 @@ if TYPE_CHECKING:
 
 Thing = TypeVar("Thing")
 Measurements = Mapping[str, Any]
-"""Of one broker: see `Measuring.measure`."""
+"""The measurements of one broker (`Measuring.measure`)."""
 
 SLICE_S = 0.001
 """So long at a time, and then whatever else the loop has to do."""
 COUNT_S = 5.0
-"""What waits in the stores is counted anew after so long."""
+"""The age at which the counts of the stores are read anew."""
 SUBQUEUES_MAX = 50_000
 """So many sub-queues that hold messages are looked at in one store: 3,000 partitioned queues in use."""
 SCHEDULED_MAX = 1_600
 """Partitions with something that falls due, in one store: each is asked how many messages are scheduled."""
 ASKED_AT_ONCE = 64
 ENTITIES_MAX = 1_000
-"""So many entities one broker tells of, those with the most messages first: a time series per number of each costs the
-one who keeps it."""
+"""The most entities in the metrics of one broker, those with the most messages first: each has a time series per
+number, which the monitoring system has to store.
+"""
 PARTITIONS_MAX = 16_384
-"""So many partitions of partitioned entities one broker tells of: those of the first 1,000 entities."""
+"""The most partitions of partitioned entities in the metrics of one broker: those of the first 1,000 entities."""
 NAMESPACES_MAX = 1_000
-"""So many namespaces one broker tells of, those with the most requests first."""
+"""The most namespaces in the metrics of one broker, those with the most requests first."""
 BYTES_MAX = 2 << 20
 """All brokers' answers together: they travel in one line between processes (`partibus.cluster.control`)."""
 _ENTITY_BYTES = 300
@@ -93,7 +94,7 @@ class Measuring:
         stores: Mapping[str, StoreAccess],
         cursors: CursorWatch,
     ) -> None:
-        """``stores``: the ways to all stores by name."""
+        """Measure a broker; ``stores``: the ways to all stores by name."""
         self._cursors = cursors
         self._of_cursors: tuple[list[CursorFacts], list[Retained]] = ([], [])
         self._namespaces = namespaces
@@ -107,13 +108,16 @@ class Measuring:
         self._waiting_of_s = float("-inf")
         self._alone = asyncio.Lock()
         self._passed: dict[int, tuple[list[int], list[int]]] = {}
-        """By namespace id, of what has come in and gone out: as it was summed up last, and of deleted entities."""
+        """By namespace id, messages in and out: the last sum, and the counts of deleted entities."""
 
     async def measure(self, brokers: int = 1) -> dict[str, Any]:
-        """``clients``, ``process``, ``stores`` that this broker owns, ``peers`` (bytes that wait for other brokers'
-        stores), ``telemetry`` (rows recorded, and those of them that were dropped), ``cursors``, what is ``retained``
-        for them, ``namespaces`` by name, ``entities`` with messages, and how many of each kind were ``left_out``.
-        ``brokers``: so many share the room."""
+        """Return all measurements of this broker.
+
+        They are ``clients``, ``process``, ``stores`` that this broker owns, ``peers`` (bytes that wait for other
+        brokers' stores), ``telemetry`` (rows recorded and rows dropped), ``cursors``, the messages ``retained`` for
+        them, ``namespaces`` by name, ``entities`` with messages, and how many of each kind were ``left_out``.
+        ``brokers``: so many share the room.
+        """
         async with self._alone:
             slices = Slices()
             await self._count(slices)
@@ -152,8 +156,10 @@ class Measuring:
     async def describe(
         self, measured: Mapping[str, Measurements], status: Mapping[str, Any], only: str | None = None
     ) -> "Snapshot":
-        """All there is to say: of every broker, with what is known here about entities. ``only``: of that namespace
-        alone, by its name."""
+        """Return the measurements of every broker, with the entities known here.
+
+        ``only``: of one namespace, by its name.
+        """
         from partibus.frontends.rest.metrics import Snapshot  # asked for over HTTP: it is there
 
         slices = Slices()
@@ -254,8 +260,11 @@ class Measuring:
     async def _entities(
         self, bytes_max: int, slices: Slices
     ) -> tuple[list[tuple[Any, ...]], dict[int, list[int]], dict[str, int]]:
-        """See `_entity`, the entities with the most messages first; by namespace id what came in and went out, of all
-        entities; how many ``entities`` and ``partitions`` there was no room for."""
+        """Return the entities as `_entity` does, those with the most messages first.
+
+        With them, by namespace id, messages in and out of all entities, and the numbers of ``entities`` and
+        ``partitions`` that were left out.
+        """
         tallies = self._meters.tallies
         queues: dict[Queue | None, None] = {}
         # A list, since partitions come into use while this rests.
@@ -277,7 +286,7 @@ class Measuring:
                 found.append((weight, queue, entity))
                 total = totals.setdefault(queue.namespace_id, [0, 0, 0, 0])
                 counted = entity[3]
-                # What a subscription gets has come in at its topic already.
+                # Messages of a subscription were counted as received at its topic.
                 total[0] += counted[_RECEIVED] if queue.kind is not EntityKind.SUBSCRIPTION else 0
                 total[1] += counted[_DELIVERED]
                 total[2] += sum(messages for messages, _ in entity[5].values())
@@ -302,7 +311,7 @@ class Measuring:
         return told, totals, {"entities": len(found) - len(told), "partitions": partitions_left_out}
 
     def _keep_rising(self, totals: Mapping[int, list[int]]) -> None:
-        """What deleted entities have counted stays in the sums of their namespaces."""
+        """Keep the counts of deleted entities in the sums of their namespaces."""
         for number, total in totals.items():
             last, gone = self._passed.setdefault(number, ([0, 0], [0, 0]))
             for i in (0, 1):
@@ -311,9 +320,12 @@ class Measuring:
                 total[i] += gone[i]
 
     def _entity(self, queue: Queue) -> tuple[int, tuple[Any, ...]]:
-        """How much there is to tell, and: namespace, path, kind, messages counted (`TALLIED`), commits (`COMMITTED`),
-        messages and bytes waiting by kind of sub-queue, how many of them are scheduled, and of a partitioned entity for
-        each partition that has any, one behind the other: `PARTITION_NUMBERS`."""
+        """Return the number of an entity's messages, and its measurements.
+
+        These are namespace, path, kind, messages counted (`TALLIED`), commits (`COMMITTED`), messages and bytes waiting
+        by kind of sub-queue, how many of them are scheduled, and for each partition with messages of a partitioned
+        entity, one behind the other, `PARTITION_NUMBERS`.
+        """
         # Thousands of partitions are looked at here: nothing is done for each by a statement of its own.
         rows = [place.partition_row for place in queue.partitions]
         tallies = list(map(self._meters.tallies.get, rows, repeat(_IDLE)))

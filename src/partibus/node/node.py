@@ -106,7 +106,7 @@ class Node:
             write_ready_file(settings.ready_file, self.ready)
 
     async def stop(self) -> None:
-        """Stop accepting, tell clients to go, commit what is pending, close the stores."""
+        """Stop accepting, close clients' connections, commit pending rows, close the stores."""
         async with AsyncExitStack() as stopping:  # the last of these first, whatever another one raises
             stopping.callback(self._lock.release)
             stopping.callback(self._front.close)
@@ -164,7 +164,7 @@ class Node:
         }
 
     async def status(self) -> dict[str, Any]:
-        """Return what is known of brokers and stores (`ClusterAdmin`)."""
+        """Return the status of brokers and stores (`ClusterAdmin`)."""
         broker = {
             "id": BROKER,
             "pid": os.getpid(),

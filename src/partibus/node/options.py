@@ -1,4 +1,4 @@
-"""From an entity and the broker's limits to what its partitions are told."""
+"""The options of an entity's partitions, from the entity and the broker's limits."""
 
 from partibus.forwarding.forwarder import targets_of
 from partibus.limits import Limits
@@ -8,7 +8,7 @@ from partibus.partition.protocol.options import PartitionOptions
 
 
 def partition_options(queue: Queue, limits: Limits) -> PartitionOptions:
-    """The same for every partition of the entity."""
+    """Return the options of every partition of an entity."""
     return PartitionOptions(
         lock_duration_ms=queue.lock_duration_ms,
         max_delivery_count=queue.max_delivery_count,

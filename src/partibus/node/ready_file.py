@@ -15,7 +15,7 @@ Keys = Mapping[str, SasPolicy | None]
 
 
 def first_keys(catalog: Catalog) -> Keys:
-    """Of the namespaces that there are now."""
+    """Return the first keys of the present namespaces."""
     found: dict[str, SasPolicy | None] = {}
     for record in catalog.list_namespaces():
         if record.namespace_id != DEFAULT_ID:
@@ -31,8 +31,11 @@ def first_keys(catalog: Catalog) -> Keys:
 def ready_document(
     settings: Settings, access: AccessPolicies, pid: int, ports: Ports, brokers: list[dict[str, Any]], keys: Keys
 ) -> dict[str, Any]:
-    """What the ready file says; ``brokers``: ``id``, ``pid`` and number of ``stores`` of each. ``keys``: of the
-    ``namespaces`` beside the default one."""
+    """Return the content of the ready file.
+
+    ``brokers``: ``id``, ``pid`` and number of ``stores`` of each. ``keys``: of the ``namespaces`` beside the default
+    one.
+    """
     key = EMULATOR_KEY if settings.emulator else access.policy(ROOT_POLICY).primary_key
     return {
         "pid": pid,
@@ -51,7 +54,7 @@ def ready_document(
 
 
 def _connection_string(settings: Settings, ports: Ports, namespace: str, policy: str, key: str) -> str:
-    """An address names no namespace: there the name alone stands for the host."""
+    """Return a connection string. An address can't name a namespace, so the name alone stands for the host there."""
     if settings.host in ("127.0.0.1", "0.0.0.0", "::"):
         host = f"{namespace}.localhost" if namespace else "localhost"
     else:

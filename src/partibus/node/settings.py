@@ -1,4 +1,4 @@
-"""What `partibus serve` is told."""
+"""The settings of `partibus serve`."""
 
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -13,7 +13,7 @@ from partibus.telemetry.settings import TelemetrySettings
 
 
 class Ports(NamedTuple):
-    """Of the listeners; None: not served."""
+    """The ports of the listeners; None: no listener."""
 
     amqp: int
     http: int
@@ -27,16 +27,16 @@ class ClusterSettings(NamedTuple):
     broker: str = ""
     """This one's name among them; empty: the machine's."""
     host: str = ""
-    """Where to listen for them; empty: as for clients."""
+    """The address to listen at for other brokers; empty: as for clients."""
     port: int = 0
     address: str = ""
     """HOST or HOST:PORT by which they reach this one; empty: where it listens."""
     certificate: Path | None = None
-    """A file in PEM; None: one that is made in the data directory. Any will do: the handshake proves who shows it."""
+    """A file in PEM; None: one that is made in the data directory. Any will do: the handshake proves the identity."""
     certificate_key: Path | None = None
     """None: in the same file."""
     secret: Path | None = None
-    """The file with what they all know; None: in the data directory."""
+    """The file with the secret of all brokers; None: in the data directory."""
 
 
 class Settings(Struct, frozen=True):
@@ -78,7 +78,7 @@ class Settings(Struct, frozen=True):
     origins: tuple[str, ...] = ()
     """Of web pages that may use websockets, and change things over HTTP, beside pages of this broker."""
     otlp_endpoint: str = ""
-    """URL of an OpenTelemetry collector that gets spans; empty: what the variables ``OTEL_*`` say."""
+    """The URL of an OpenTelemetry collector for spans; empty: as the variables ``OTEL_*`` say."""
 
     @property
     def is_local(self) -> bool:

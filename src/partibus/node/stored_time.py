@@ -1,9 +1,9 @@
-"""Checks the times that stores remember: no broker goes by a time that its machine has not reached (D26).
+"""Checks of the times in stores: no broker uses a time that its machine has not reached (D26).
 
-A store remembers the latest time of its commits. A store that is ahead of this machine's clock was used by a clock that
-is ahead, or this machine's is behind. Following it would expire messages, also those of other stores, and note the
-wrong time there. So a small difference is ignored: locks last that much longer. A store with a larger one is not opened
-until an operator has said which clock was wrong (ADR 0021).
+A store remembers the latest time of its commits. If it is ahead of this machine's clock, it was used by a clock that is
+ahead, or this machine's is behind. Following it would expire messages, also those of other stores, and store the wrong
+time there. So a small difference is ignored: locks last that much longer. A store with a larger one is not opened until
+an operator has decided which clock was wrong (ADR 0021).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from partibus.partition.protocol.ports import StoreError
 from partibus.store.opening import CheckTime
 
 _DRIFT_MAX_MS = 1_000
-"""Clocks of processes that have run for long differ by as much. It is not worth a warning."""
+"""The usual difference between clocks of long-running processes, which is not worth a warning."""
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,11 @@ log = logging.getLogger(__name__)
 def stored_time(
     clock: Clock, settings: Settings, jumped: Callable[[], None], loop: asyncio.AbstractEventLoop
 ) -> CheckTime | None:
-    """Make what openers ask. ``jumped`` is called on the loop after the clock has moved on. Return None for a clock
-    that is moved by hand: it notes no times in stores and follows none."""
+    """Return the check for openers; None for a clock that is moved by hand.
+
+    ``jumped`` is called on the loop after the clock has moved on. A clock that is moved by hand stores no times and
+    follows none.
+    """
     if not isinstance(clock, SystemClock):
         return None
     ahead_max_ms = settings.limits.store.clock_ahead_ms

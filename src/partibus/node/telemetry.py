@@ -22,7 +22,7 @@ RULES_MAX = 100
 
 
 class Telemetry:
-    """Of a broker: made before its stores, since their runtimes record from the start."""
+    """The telemetry of a broker: made before its stores, since their runtimes record from the start."""
 
     def __init__(self, settings: Settings, broker: str, run: str, loop: asyncio.AbstractEventLoop) -> None:
         """``run``: of that broker, in the names of the files."""
@@ -36,7 +36,7 @@ class Telemetry:
         self.meters = Meters(perf_counter, None if self._feed is None else self._feed.recorder)
 
     def begin(self, namespaces: Namespaces) -> None:
-        """The entities are known: start the writer."""
+        """Start the writer, once the entities are known."""
         if self._feed is not None:
             self._feed.recorder.place_of = _places_of(namespaces)
             for broker in namespaces:
@@ -46,14 +46,14 @@ class Telemetry:
             self._feed.start()
 
     def close(self) -> None:
-        """The stores are closed: have the writer finish. Blocks for some seconds at most."""
+        """Make the writer finish, once the stores are closed. Blocks for some seconds at most."""
         if self._feed is not None:
             for uses in self._uses.values():
                 uses.flush()
             self._feed.close()
 
     def _keep_uses(self, broker: Broker) -> None:
-        """A namespace is served: what its clients ask for is kept (row D9)."""
+        """Keep the usage records of a namespace's clients (row D9)."""
         if broker.throttle.uses is not None or self._feed is None:
             return
         recorder, namespace = self._feed.recorder, broker.namespace
@@ -72,7 +72,7 @@ class Telemetry:
         broker.throttle.uses = self._uses[broker] = Uses(namespace.name, broker.clock, keep, call_later)
 
     def _forget_uses(self, broker: Broker) -> None:
-        """The namespace is deleted."""
+        """Stop keeping the usage records of a deleted namespace."""
         uses = self._uses.pop(broker, None)
         if uses is not None:
             uses.flush()

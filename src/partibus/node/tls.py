@@ -1,10 +1,10 @@
-"""TLS of the broker's listeners: the certificate that new connections get, and how they are accepted.
+"""TLS of the broker's listeners: the certificate for new connections, and their acceptance.
 
-A certificate is replaced without a restart: at SIGHUP, and when its files have changed. New handshakes get the new
-one; what is connected stays so. Files that can't be used change nothing: the former certificate stays, the log and
-health say why, and they are looked at again when they change.
+A certificate is replaced without a restart, at SIGHUP and when its files have changed. New handshakes get the new one;
+existing connections stay. Unusable files change nothing: the former certificate stays, the log and health give the
+reason, and the files are read again when they change.
 
-Connections are accepted here and not by the loop's own server, which does not bound how many handshakes are under way.
+Connections are accepted here and not by the loop's own server, which does not bound the number of pending handshakes.
 """
 
 import asyncio
@@ -34,7 +34,10 @@ OUT_OF_FILES_S = 0.5
 
 
 class NamedConnection(ssl.SSLObject):
-    """Of a server: it keeps what the client calls it, which may be what tells namespaces apart."""
+    """The TLS object of a server's connection.
+
+    It keeps the name that the client asked for, which may select a namespace.
+    """
 
     server_name: str | None = None
     """None: it said nothing."""
@@ -82,16 +85,17 @@ def _load(certificate: Path, key: Path | None) -> tuple[ssl.SSLContext, float]:
 
 
 def certificate_files(settings: Settings) -> tuple[Path, Path | None]:
-    """Those that were given, else those for development."""
+    """Return the configured files, or else those for development."""
     if settings.certificate is not None:
         return settings.certificate, settings.certificate_key
     return settings.data / FOLDER / "server.pem", None
 
 
 def prepare_certificate(settings: Settings, namespaces: Iterable[str]) -> None:
-    """Make the development certificate if something is to be served with it and it is not there, or not good for the
-    host names of ``namespaces``. Whoever calls this has the data directory for itself. Raises `UnusableFile`, also for
-    a given certificate that can't be used."""
+    """Make the development certificate if it is used and is missing or does not cover the ``namespaces``.
+
+    The caller has locked the data directory. Raises `UnusableFile`, also for an unusable certificate of the operator.
+    """
     if settings.amqps_port is None and settings.https_port is None:
         return
     if settings.certificate is None:
@@ -100,8 +104,10 @@ def prepare_certificate(settings: Settings, namespaces: Iterable[str]) -> None:
 
 
 def fit_certificate(settings: Settings, namespaces: Iterable[str]) -> bool:
-    """Have the development certificate be good for namespaces of these names below ``localhost``, each by itself:
-    OpenSSL takes ``*.localhost`` for no name. Whether it is a new one. Raises `UnusableFile`."""
+    """Make the development certificate cover the namespaces' names below ``localhost``; return whether it is new.
+
+    Each name is listed, because OpenSSL does not accept ``*.localhost``. Raises `UnusableFile`.
+    """
     from partibus.node.certificates import default_names, ensure_development, now_utc
 
     names = (*default_names(settings.host), *(f"{name}.localhost".lower() for name in namespaces))
@@ -112,7 +118,7 @@ class ServerTls:
     """The certificate of all listeners of a broker."""
 
     def __init__(self, certificate: Path, key: Path | None) -> None:
-        """Raises `UnusableFile`."""
+        """Read a certificate. Raises `UnusableFile`."""
         self._files = (certificate, key)
         self._seen = self._stamp()
         self.context, self._ends = _load(certificate, key)
@@ -128,7 +134,7 @@ class ServerTls:
         return cls(*certificate_files(settings))
 
     def says(self) -> str:
-        """``ok``, or what somebody should do something about."""
+        """``ok``, or a problem that the operator should solve."""
         if self.trouble is not None:
             return f"the former one is in use: {self.trouble}"
         if self._ends <= time.time():
@@ -146,12 +152,12 @@ class ServerTls:
         self._timer = loop.call_later(LOOK_S, look)
 
     def stop(self) -> None:
-        """Look at them no more."""
+        """Stop watching the files."""
         if self._timer is not None:
             self._timer.cancel()
 
     def reload(self) -> None:
-        """Take what the files hold now, if that can be used."""
+        """Use the present content of the files, if it is valid."""
         # Before the files are read: what changes meanwhile is seen at the next look.
         self._seen = self._stamp()
         try:
@@ -168,7 +174,7 @@ class ServerTls:
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """What changes with a file, also when a link leads to another one; None for a missing one."""
+    """Return a value that changes with a file, also when a link leads to another one; None for a missing one."""
     try:
         found = path.stat()
     except OSError:
@@ -177,7 +183,7 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 class TlsListener:
-    """Accepts connections, and hands those whose handshake is good to protocols of ``make_protocol``."""
+    """A listener that passes connections, after a good handshake, to protocols of ``make_protocol``."""
 
     def __init__(self, tls: ServerTls, make_protocol: Callable[[], asyncio.Protocol], limits: TlsLimits) -> None:
         self._tls = tls
@@ -197,7 +203,7 @@ class TlsListener:
         return int(self._listener.getsockname()[1])
 
     def stop(self) -> None:
-        """Take no more connections; handshakes under way end."""
+        """Accept no further connections; pending handshakes end."""
         for task in (self._accepting, *self._handshakes):
             if task is not None:
                 task.cancel()

@@ -28,10 +28,10 @@ def is_wanted(endpoint: str, environment: Mapping[str, str]) -> bool:
 
 
 class Tracing:
-    """Of a broker."""
+    """The traces of a broker."""
 
     def __init__(self, endpoint: str, broker: str) -> None:
-        """Raises `StartError` when traces were asked for by ``endpoint`` and OpenTelemetry is missing."""
+        """Start tracing. Raises `StartError` when ``endpoint`` is given and OpenTelemetry is missing."""
         self._exporter: Exporter | None = None
         if not is_wanted(endpoint, os.environ):
             return
@@ -45,10 +45,10 @@ class Tracing:
         self._exporter = otlp.Exporter(endpoint, broker)
 
     def tracer(self, namespace: str) -> Tracer | None:
-        """Of one namespace; None: traces are off."""
+        """Return the tracer of one namespace; None: traces are off."""
         return None if self._exporter is None else Tracer(namespace, self._exporter.keep)
 
     def close(self) -> None:
-        """Export what is left. Blocks for some seconds at most."""
+        """Export the remaining spans. Blocks for some seconds at most."""
         if self._exporter is not None:
             self._exporter.close()

@@ -1,12 +1,12 @@
-"""What the namespaces of a broker process use of it, ten times a second, and what follows from it (rows R11-R13).
+"""The use of a broker process by its namespaces, ten times a second, and its consequences (rows R11-R13).
 
 `partibus.units.fair_scheduler` charges the time that it measures. The rest of the process's time (commits and replies,
 deliveries, requests of other brokers, the system's part) is divided by the bytes that were moved for each namespace.
-Where threads wait for one another, or the machine has less time than we think, more was timed than there was: then all
+Where threads wait for one another, or the machine has less time than assumed, more was measured than existed: then all
 is scaled down.
 
-A premium namespace whose units have too much to do is refused until they have less (`partibus.units.load`). Of several
-brokers each adds up what all say, about four times a second, and so all come to the same. One of them, which leads,
+A premium namespace whose units are overloaded is refused until its load falls (`partibus.units.load`). Each of several
+brokers adds up the reports of all, about four times a second, and so all get the same result. One of them, the leader,
 changes the number of units (`partibus.units.scaling`).
 """
 
@@ -38,7 +38,7 @@ LOOK_S: Final = 1 / LOOKS
 SELDOM_S: Final = 1.0
 """While there is one namespace without units, only to count, and while there are `MANY`: each takes 1.5 us."""
 MANY: Final = 100
-"""Without units. What came later than decoding is then charged once a second."""
+"""The number of namespaces without units above which work after decoding is charged once a second."""
 
 Used = Mapping[str, tuple[float, float, int]]
 """`partibus.units.load.Load.here` by the numbers of premium namespaces, which JSON wants as texts."""
@@ -76,7 +76,7 @@ class UnitWatch:
         self._brokers = 1
         self._brokers_max = brokers_max
         self._loads: dict[int, Load] = {}
-        """Of the premium namespaces."""
+        """The loads of the premium namespaces."""
         self._scalings: dict[int, Scaling] = {}
         self._elsewhere: Used = {}
         self._looks = 0
@@ -87,7 +87,7 @@ class UnitWatch:
         namespaces.on_deleted.append(lambda _: self._follow())
 
     def begin(self) -> None:
-        """The namespaces are there."""
+        """Start, once the namespaces are known."""
         self._follow()
 
     def stop(self) -> None:
@@ -105,7 +105,7 @@ class UnitWatch:
             self._follow()
 
     def add_up(self, elsewhere: Iterable[Mapping[str, Any]]) -> None:
-        """What the other brokers have used in their last second."""
+        """Add the other brokers' use in their last second."""
         sums: dict[str, tuple[float, float, int]] = {}
         for used in elsewhere:
             for number, (busy_s, all_s, held_bytes) in used.items():
@@ -128,7 +128,10 @@ class UnitWatch:
     def _check(
         self, name: str, old: NamespaceOptions | None, new: NamespaceOptions, others: Iterable[NamespaceOptions]
     ) -> None:
-        """Raises ArgumentError when the brokers have not so many units left. What a namespace has it keeps."""
+        """Check a change of a namespace's units. Raises `ArgumentError` when the brokers have too few left.
+
+        A namespace keeps the units that it has.
+        """
         if _units_of(new) > (0 if old is None else _units_of(old)):
             theirs = sum(map(_units_of, others))
             check_units(name, new.units, theirs, self._brokers_max, self._limits.per_broker)
@@ -157,8 +160,10 @@ class UnitWatch:
     # -- measuring ---------------------------------------------------------------------------------------------------
 
     def _deal(self) -> dict[int, tuple[float, float]]:
-        """Charge the process's time since this was done last; by the numbers of namespaces seconds for what was done
-        and for refusals."""
+        """Charge the process's time since the last call.
+
+        Returns seconds of work and of refusals, by the numbers of namespaces.
+        """
         now_s = self._cpu_s()
         spent_ns, self._last_cpu_s = (now_s - self._last_cpu_s) * 1e9, now_s
         accounts = {broker.namespace.record.namespace_id: broker.account for broker in self._namespaces}
@@ -208,8 +213,11 @@ class UnitWatch:
                     self._scale(broker, load.cpu)
 
     def _weigh(self) -> None:
-        """See how much memory premium namespaces take, of what goes again by itself: clients read, settle or leave, and
-        locks run out. Else who is refused because of it would be refused for ever."""
+        """Measure the memory of premium namespaces that is released without a new request.
+
+        It is released when clients read, settle or leave, or locks expire. Other memory must not count, or a
+        namespace refused because of it would be refused for ever.
+        """
         of = {broker.account: 0 for broker in self._namespaces if _units(broker)}
         for protocol in self._protocols:
             if protocol.account in of:
