@@ -149,7 +149,6 @@ def test_locks_are_waited_for_or_revoked(
     ranges.close_cursor("alone", drop=True)
 
 
-@pytest.mark.row("D3")
 def test_one_reads_alone_until_its_lease_ends(broker: BrokerProcess, ranges: RangeClient) -> None:
     first = ranges.open_cursor("first", lease_ms=LEASE_MS)
     with pytest.raises(CursorHeld, match="read by the cursor 'first' alone"):

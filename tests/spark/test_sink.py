@@ -28,7 +28,6 @@ from partibus.spark.sink_rows import Namer, sink_key
 from partibus.spark.sink_values import encoded_value
 from partibus.spark.writer import Report, committed, write_rows
 
-pytestmark = pytest.mark.row("D5")
 CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=name;SharedAccessKey=secret"
 GIVEN = {"connection": CONNECTION, "entity": "orders"}
 MAP = pa.map_(pa.string(), pa.string())
@@ -133,6 +132,7 @@ def encoded(batch: pa.RecordBatch, ids: Sequence[str] | None = None, properties:
     return [IncomingMessage(payload) for payload in encode_batch(batch, ids, properties)]
 
 
+@pytest.mark.row("D5")
 def test_columns_become_the_parts_of_a_message() -> None:
     long = "l" * 300
     at = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)

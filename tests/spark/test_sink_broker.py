@@ -25,7 +25,6 @@ from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.spark.failing_sink import FailingSource, KilledSource
 
-pytestmark = pytest.mark.row("D5")
 BATCHES = "spark.sql.execution.arrow.maxRecordsPerBatch"
 WAITING = 30
 """Batches of 50 rows that a task has which waits in the middle: more than what Spark holds on the way."""
@@ -84,6 +83,7 @@ def once(count: int) -> Counter[str]:
 # What arrives -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("D5")
 def test_service_client_receives_what_columns_said(spark: SparkSession, broker: BrokerProcess) -> None:
     queue = broker.create_queue("columns", EnablePartitioning=True)
     frame = numbers(spark, 40).select(
@@ -116,6 +116,7 @@ def test_service_client_receives_what_columns_said(spark: SparkSession, broker: 
         assert message.sequence_number >> 48 == partition_for_key(key, 16)
 
 
+@pytest.mark.row("D5")
 def test_sessions_topics_schedules_and_duplicate_detection(spark: SparkSession, broker: BrokerProcess) -> None:
     sessions = broker.create_queue("sessions", EnablePartitioning=True, RequiresSession=True)
     rows = numbers(spark, 30).withColumnRenamed("partition_key", "session_id")
@@ -144,6 +145,7 @@ def test_sessions_topics_schedules_and_duplicate_detection(spark: SparkSession, 
         assert len(receiver.peek_messages(10)) == 5
 
 
+@pytest.mark.row("D5")
 def test_keys_keep_their_order(spark: SparkSession, broker: BrokerProcess) -> None:
     queue = broker.create_queue("ordered", EnablePartitioning=True)
     write(numbers(spark, 2_000, tasks=1), broker, queue, idColumn="id")
@@ -157,6 +159,7 @@ def test_keys_keep_their_order(spark: SparkSession, broker: BrokerProcess) -> No
 # Once ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("D5")
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("source", ["failing", "killed"])
 def test_row_of_a_task_that_is_tried_again_is_there_once(
@@ -179,6 +182,7 @@ def test_row_without_a_name_is_there_once_at_least(spark: SparkSession, broker: 
     assert Counter(found.values()) == {1: 400, 2: 200}
 
 
+@pytest.mark.row("D5")
 def test_job_with_a_name_can_be_run_again(spark: SparkSession, broker: BrokerProcess) -> None:
     queue = broker.create_queue("job", EnablePartitioning=True)
     for count in (100, 300, 300):
@@ -188,6 +192,7 @@ def test_job_with_a_name_can_be_run_again(spark: SparkSession, broker: BrokerPro
     assert bodies(spark, broker, queue) == once(300) + once(10)
 
 
+@pytest.mark.row("D5")
 def test_queue_is_copied_once_however_often(spark: SparkSession, broker: BrokerProcess) -> None:
     first, second = (broker.create_queue(name, EnablePartitioning=True) for name in ("original", "copy"))
     write(numbers(spark, 300).drop("partition_key"), broker, first, idColumn="id")
@@ -231,6 +236,7 @@ class Stream:
         return bodies(self.spark, self.broker, self.target)
 
 
+@pytest.mark.row("D5")
 def test_batch_that_a_lost_driver_repeats_is_there_once_by_its_positions(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -243,6 +249,7 @@ def test_batch_that_a_lost_driver_repeats_is_there_once_by_its_positions(
     assert stream.arrived() == once(200)
 
 
+@pytest.mark.row("D5")
 def test_batch_that_a_lost_driver_repeats_is_there_once_by_its_ids_which_are_kept_for_two_batches(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -259,6 +266,7 @@ def test_batch_that_a_lost_driver_repeats_is_there_once_by_its_ids_which_are_kep
         eventually("ids of two batches at most are kept", lambda: 100 <= ids_in_stores(broker) <= 200)
 
 
+@pytest.mark.row("D5")
 @pytest.mark.usefixtures("small_batches")
 def test_stream_is_there_once_whatever_its_tasks_do(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     stream = Stream(spark, broker, tmp_path, "killed")
@@ -285,6 +293,7 @@ def test_source_partition_in_several_tasks_fails_where_a_mark_would_drop_rows(
         stream.run(messagesPerSparkPartition="10")
 
 
+@pytest.mark.row("D5")
 @pytest.mark.usefixtures("small_batches")
 def test_broker_that_is_killed_meanwhile_has_each_row_once(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path

@@ -58,7 +58,6 @@ def client_of(broker: TinyBroker, within_s: float = 10.0) -> SinkClient:
     return open_sink(broker.connection_string, "q", within_s)
 
 
-@pytest.mark.row("D5")
 def test_busy_broker_is_asked_again_after_pauses_that_grow(broker: TinyBroker, time: Stopped) -> None:
     asked = answering(broker, SERVER_BUSY, SERVER_BUSY, SERVER_BUSY, stored(1, 1))
     client = client_of(broker)
@@ -78,7 +77,6 @@ def test_patience_ends_with_the_error_of_the_broker(broker: TinyBroker, time: St
     assert time.slept == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6], "another pause would be over the five seconds"
 
 
-@pytest.mark.row("D5")
 def test_who_shares_credits_with_others_waits_longer_than_for_a_broker_that_is_away(
     broker: TinyBroker, time: Stopped
 ) -> None:
@@ -110,7 +108,6 @@ def test_what_does_not_pass_is_raised_at_once(
     assert time.slept == []
 
 
-@pytest.mark.row("D5")
 def test_rows_go_in_requests_that_the_broker_takes_and_in_their_order(broker: TinyBroker, time: Stopped) -> None:
     asked = answering(broker, stored(1))
     client = open_sink(broker.connection_string, "q", 10.0, request_bytes=1_000)

@@ -348,9 +348,9 @@ class TestCursors:
             assert refusal(world.client(login="sender"), "q", operation)[:2] == (401, "amqp:unauthorized-access")
 
 
-@pytest.mark.row("D3")
 @pytest.mark.parametrize("partitioned", [False, True])
 class TestAnExclusiveReader:
+    @pytest.mark.row("D3")
     def test_receivers_are_refused_while_it_holds_and_not_after(self, world: World, partitioned: bool) -> None:
         client = world.client()
         filled(world, client, 20, EnablePartitioning=partitioned)
@@ -368,6 +368,7 @@ class TestAnExclusiveReader:
         again = client.receiver("q")
         assert [body_of(delivery) for delivery in client.receive(again, 50)] == [b"new"]
 
+    @pytest.mark.row("D3")
     @pytest.mark.row("D10")
     def test_it_may_complete_what_it_chooses(self, world: World, partitioned: bool) -> None:
         client = world.client()
@@ -419,6 +420,7 @@ class TestAnExclusiveReader:
         tokens = {"disposition-status": "completed", "lock-tokens": uuids(map(token_of, held))}
         assert node_requests.refusal(client, "q", "update-disposition", tokens)[1] == "com.microsoft:message-lock-lost"
 
+    @pytest.mark.row("D3")
     def test_its_lease_ends_by_itself_and_can_be_renewed(self, world: World, partitioned: bool) -> None:
         client = world.client()
         filled(world, client, EnablePartitioning=partitioned)
@@ -454,7 +456,6 @@ class TestAnExclusiveReader:
         assert [one["epoch"] for one in c["partitions"]] == [0] * len(c["partitions"]), "it stays where it was"
 
 
-@pytest.mark.row("D3")
 @pytest.mark.parametrize("partitioned", [False, True])
 class TestAnExclusiveReaderOfSessions:
     def test_who_holds_a_session_loses_it_by_name(self, world: World, partitioned: bool) -> None:
@@ -467,6 +468,7 @@ class TestAnExclusiveReaderOfSessions:
         opened(client, revoke=True, **LEASE)
         assert client.refusal(link).condition in ("amqp:not-allowed", "com.microsoft:session-lock-lost")
 
+    @pytest.mark.row("D3")
     @pytest.mark.parametrize("session", ["s", None], ids=["named", "next"])
     def test_who_wants_one_is_refused(self, world: World, partitioned: bool, session: str | None) -> None:
         client = world.client()
@@ -486,7 +488,6 @@ def session_receiver(client: Client, session: str | None) -> Receiver:
     return client.receiver("q", source=Source("q", filter={Symbol("com.microsoft:session-filter"): session}))
 
 
-@pytest.mark.row("D3")
 class TestOtherWaysToMessages:
     def test_deferred_ones_and_purges_are_refused(self, world: World) -> None:
         client = world.client()
@@ -517,6 +518,7 @@ class TestOtherWaysToMessages:
         assert "the cursor 'c' waits for the end of locks" in text
         assert not client.is_detached(receiver), "receivers wait"
 
+    @pytest.mark.row("D3")
     def test_the_dead_letters_of_a_queue_are_another_sub_queue(self, world: World) -> None:
         client = world.client()
         filled(world, client)

@@ -76,7 +76,6 @@ def test_a_sink_goes_on_with_the_queue_that_was_made_again(world: World, partiti
     assert stored(client) == 3
 
 
-@pytest.mark.row("D5")
 def test_a_sink_is_told_that_its_queue_was_deleted_while_its_rows_were_read(world: World) -> None:
     client = world.client()
     session = client.session()
@@ -98,7 +97,6 @@ def test_a_sink_is_told_that_its_queue_was_deleted_while_its_rows_were_read(worl
     assert stored(client) == 0
 
 
-@pytest.mark.row("D5")
 def test_no_rows_ask_whether_one_may_send(world: World) -> None:
     client = world.client()
     world.queue("q")
@@ -109,7 +107,6 @@ def test_no_rows_ask_whether_one_may_send(world: World) -> None:
     assert refusal(client, "t/Subscriptions/s", "sink", sink=0, messages=[])[1] == "amqp:not-allowed"
 
 
-@pytest.mark.row("D5")
 def test_many_rows_are_looked_at_by_slices(world: World) -> None:
     """Larger than a message may be; what can't be read is known by its place in the request."""
     client = world.client()

@@ -377,7 +377,6 @@ def test_an_exclusive_reader_can_complete_some_and_leave_the_others() -> None:
     assert len(both.delivered) == 6
 
 
-@pytest.mark.row("D3")
 def test_without_revoking_locks_are_waited_for_and_nothing_more_is_handed_out() -> None:
     both = lockstep(lock_duration_ms=5_000)
     send(both, 3)

@@ -179,7 +179,6 @@ def test_a_repeated_send_is_no_duplicate_of_itself() -> None:
 # Who reads a forwarding sub-queue alone ------------------------------------------------------------------------------
 
 
-@pytest.mark.row("D3")
 @pytest.mark.parametrize("revoke", [False, True])
 def test_nobody_reads_alone_what_goes_on_to_another_entity(revoke: bool) -> None:
     partition = filled(FORWARDS, 3)
@@ -191,7 +190,6 @@ def test_nobody_reads_alone_what_goes_on_to_another_entity(revoke: bool) -> None
     assert [type(reply) for reply in step.replies] == [r.CursorOpened], "who only looks is not in the way"
 
 
-@pytest.mark.row("D3")
 def test_what_is_on_its_way_when_forwarding_ends_is_waited_for_also_by_who_revokes() -> None:
     partition = filled(FORWARDS, 3)
     reserved = granted(partition, forward(1))

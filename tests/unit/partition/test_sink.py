@@ -13,7 +13,6 @@ from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from tests.unit.partition.one_partition import ROW, OnePartition
 
-pytestmark = pytest.mark.row("D5")
 SINK = 5
 
 
@@ -59,6 +58,7 @@ def accepted(partition: OnePartition, request: int) -> r.Accepted:
     return reply
 
 
+@pytest.mark.row("D5")
 def test_row_that_was_stored_is_dropped_and_counted() -> None:
     partition = OnePartition()
     put(partition, 1, 10, 11)
@@ -68,6 +68,7 @@ def test_row_that_was_stored_is_dropped_and_counted() -> None:
     assert [accepted(partition, 1).duplicates, accepted(partition, 2).duplicates] == [0, 1]
 
 
+@pytest.mark.row("D5")
 def test_rows_of_attempts_that_overlap_are_stored_once() -> None:
     """The second comes before anybody knows what became of the first."""
     partition = OnePartition()
@@ -77,12 +78,14 @@ def test_rows_of_attempts_that_overlap_are_stored_once() -> None:
     assert accepted(partition, 3).duplicates == 3
 
 
+@pytest.mark.row("D5")
 def test_id_twice_in_one_command_is_one_row() -> None:
     partition = OnePartition()
     put(partition, 1, 10, 10)
     assert stored(partition) == [10]
 
 
+@pytest.mark.row("D5")
 def test_reply_to_a_repeated_row_waits_until_the_row_is_durable() -> None:
     partition = OnePartition()
     put(partition, 1, 10)
@@ -105,6 +108,7 @@ def test_rows_of_a_lost_commit_are_new() -> None:
     assert accepted(partition, 2).duplicates == 0
 
 
+@pytest.mark.row("D5")
 def test_rows_are_known_after_a_restart() -> None:
     partition = OnePartition()
     put(partition, 1, 10)
@@ -114,6 +118,7 @@ def test_rows_are_known_after_a_restart() -> None:
     assert stored(partition) == [10, 11]
 
 
+@pytest.mark.row("D5")
 def test_sinks_do_not_know_each_other() -> None:
     partition = OnePartition()
     put(partition, 1, 10)
@@ -122,6 +127,7 @@ def test_sinks_do_not_know_each_other() -> None:
     assert stored(partition) == [10, 10]
 
 
+@pytest.mark.row("D5")
 def test_batch_may_be_repeated_until_the_one_behind_it_is_committed() -> None:
     partition = OnePartition()
     put(partition, 1, 10)
@@ -132,6 +138,7 @@ def test_batch_may_be_repeated_until_the_one_behind_it_is_committed() -> None:
     assert stored(partition) == [10, 20]
 
 
+@pytest.mark.row("D5")
 def test_row_that_comes_again_is_of_the_later_batch() -> None:
     """A job that brings all of its rows in each run."""
     partition = OnePartition()
@@ -234,6 +241,7 @@ def test_full_partition_refuses_and_takes_the_rows_later() -> None:
     assert stored(partition) == [10, 11]
 
 
+@pytest.mark.row("D5")
 def test_entity_that_detects_duplicates_knows_rows_by_both_names() -> None:
     partition = OnePartition(PartitionOptions(duplicate_window_ms=20_000))
     for request in (1, 2):
@@ -248,6 +256,7 @@ def test_entity_that_detects_duplicates_knows_rows_by_both_names() -> None:
     assert accepted(partition, 5).duplicates == 1
 
 
+@pytest.mark.row("D5")
 def test_dropped_row_is_no_new_id_of_the_window() -> None:
     partition = OnePartition(PartitionOptions(duplicate_window_ms=20_000))
     put(partition, 1, 10)
@@ -259,6 +268,7 @@ def test_dropped_row_is_no_new_id_of_the_window() -> None:
     assert stored(partition) == [10, 11, 10]
 
 
+@pytest.mark.row("D5")
 def test_ascending_rows_are_dropped_up_to_the_mark_and_counted() -> None:
     partition = OnePartition()
     partition.give(c.Enqueue(1, [message(1), message(2)], origin=(-9, [1, 2])))
@@ -270,6 +280,7 @@ def test_ascending_rows_are_dropped_up_to_the_mark_and_counted() -> None:
 # What memory has ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("D5")
 def test_store_is_asked_about_the_first_rows_of_a_sink_and_those_that_come_again() -> None:
     partition = OnePartition()
     put(partition, 1, 10, 11)
@@ -284,6 +295,7 @@ def test_store_is_asked_about_the_first_rows_of_a_sink_and_those_that_come_again
     assert kept(partition, *range(10, 15)) == {10, 11, 12, 13, 14}
 
 
+@pytest.mark.row("D5")
 def test_store_is_asked_after_a_restart_until_two_batches_are_committed() -> None:
     partition = OnePartition()
     put(partition, 1, 10)
@@ -303,6 +315,7 @@ def test_store_is_asked_after_a_restart_until_two_batches_are_committed() -> Non
     assert stored(partition) == [10, 20, 21, 30, 40]
 
 
+@pytest.mark.row("D5")
 def test_rows_that_memory_has_no_room_for_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("partibus.partition.core.sink.IDS_MAX", 4)
     partition = OnePartition()

@@ -642,7 +642,6 @@ def test_forwarded_messages_and_due_ones_make_as_many_copies_as_they_do() -> Non
     assert all(isinstance(answer, r.Accepted) for answer in broker.answers.values())
 
 
-@pytest.mark.row("R14")
 def test_a_large_publish_gives_way_after_each_part_and_is_one_commit() -> None:
     broker = in_parts()
     requests = [broker.publish(*range(2, 42)), broker.publish(42)]

@@ -58,7 +58,6 @@ def test_nothing_committed_is_nothing_to_complete(tmp_path: Path, namespace: Sim
     assert namespace.read("q").cursors == {"report": {0: 2}}
 
 
-@pytest.mark.row("D3")
 def test_tail_is_completed_as_often_as_one_likes(tmp_path: Path, namespace: SimulatedNamespace) -> None:
     folder = checkpoint(tmp_path / "c", [text(5), text(9), text(12)], 2)
     given = options(namespace, mode="consume")
