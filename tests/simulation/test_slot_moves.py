@@ -46,6 +46,7 @@ GROUPS = [f"group-{n}" for n in range(12)]
 WINDOW = "PT20S"
 WINDOW_MS = 20_000
 STEPS = 500
+PICK_MS = 5_000
 
 
 class Broken(AssertionError):
@@ -187,6 +188,53 @@ class Holder:
             self.search.cancel()
 
 
+class Picker:
+    """A receiver without a session: it takes messages of any groups, completes some, and lets the others go."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.world = world
+        self.process = process
+        self.gone = True
+        self.seen: dict[str, list[int]] = {}
+        route = world.random.choice(process.brokers).entity(world.name).route
+        self.numbers = route.numbers
+        self.partition = world.random.choice(route.partitions)
+        asked = c.ReceiveGroups(self.numbers.next(), world.random.choice((1, 4)), 1 << 20, PICK_MS, wait=False)
+        self.partition.submit(asked, self._granted)
+
+    def _granted(self, reply: Any) -> None:
+        if self.process is not self.world.process or not isinstance(reply, r.GroupsGranted):
+            return
+        for entry in reply.entries:
+            self._take(reply.lock_id, entry)
+        for group in self.seen:
+            if self.world.held.get(group) is self:
+                del self.world.held[group]
+
+    def _take(self, lock_id: int, entry: Any) -> None:
+        world, group, number = self.world, entry.session, int(entry.data[-4:])
+        if world.held.setdefault(group, self) is not self:
+            raise Broken(f"{group} has two holders")
+        if number in world.done[group]:
+            raise Broken(f"{group}: {number} was completed before")
+        seen = self.seen.setdefault(group, [])
+        before = [n for n in world.accepted[group] if n < number]
+        if any(n not in world.done[group] and n not in world.doubtful[group] and n not in seen for n in before):
+            raise Broken(f"{group}: {number} came before an earlier one")
+        seen.append(number)
+        world.doubtful[group].add(number)
+
+        def settled(reply: Any) -> None:
+            if isinstance(reply, r.Settled) and not reply.lost:
+                world.done[group].add(number)
+
+        command = c.Settle(self.numbers.next(), 0, c.Outcome.COMPLETE, [(lock_id, entry.pos)])
+        self.partition.submit(command, settled)
+
+    def leave(self, *, release: bool) -> None:
+        """Do nothing: it has let go of everything."""
+
+
 class Sender:
     """The sender of one group: it repeats a message, with its id, until that is accepted."""
 
@@ -250,7 +298,7 @@ class World:
         self.accepted_ms: dict[tuple[str, int], float] = {}
         self.done: dict[str, set[int]] = {group: set() for group in GROUPS}
         self.doubtful: dict[str, set[int]] = {group: set() for group in GROUPS}
-        self.held: dict[str, Holder] = {}
+        self.held: dict[str, Holder | Picker] = {}
         self.holders: list[Holder] = []
         self.senders = [Sender(self, group) for group in GROUPS]
         self.moves = 0
@@ -305,7 +353,9 @@ class World:
             repeat(self, self.random.choice(GROUPS))
         elif chance < 0.6:
             self.holders = [holder for holder in self.holders if not holder.gone]
-            if len(self.holders) < 6:
+            if self.random.random() < 0.4:
+                Picker(self, self.process)
+            elif len(self.holders) < 6:
                 self.holders.append(Holder(self, self.process))
         elif chance < 0.7 and self.holders:
             self.random.choice(self.holders).leave(release=True)
@@ -335,6 +385,7 @@ class World:
                 self.holders.append(Holder(self, self.process))
             else:
                 self.holders[0].leave(release=True)
+            Picker(self, self.process)
             self.run(self.random.choice((20, 500)))
         lost = {group: sorted(set(self.accepted[group]) - self.done[group] - self.doubtful[group]) for group in GROUPS}
         assert not any(lost.values()), f"lost: {lost}"
