@@ -1,6 +1,6 @@
-"""Measuring a broker from outside: load from several processes, and what the broker's process spent on it.
+"""Measurement of a broker from outside: load from several processes, and the cost in the broker's process.
 
-`load` starts generators and collects what they saw, `scenarios` puts them into runs, `process` reads the broker's CPU
-time and memory, `statistics` sums up. `partibus bench` is this with the project's own client; the harness in the
+`load` starts generators and collects their results, `scenarios` combines them into runs, `process` reads the broker's
+CPU time and memory, `statistics` computes summaries. `partibus bench` uses the project's own client; the harness in the
 repository's `bench/` adds a foreign client and other brokers.
 """

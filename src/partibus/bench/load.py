@@ -1,6 +1,6 @@
-"""Load generators as processes: what they are told, and what they saw.
+"""Load generators as processes: their jobs and their results.
 
-A generator is a program that prints one line of JSON when it is done. Its own rate limits what can be measured, so
+A generator is a program that prints one line of JSON when it has finished. Its own rate limits the measurable rate, so
 there are several processes where one is not enough, and a foreign one in C++ in the repository's `bench/`.
 """
 
@@ -21,6 +21,8 @@ class BenchError(PartibusError):
 
 
 class Mode(Enum):
+    """The operation of a generator."""
+
     SEND = "send"
     RECEIVE = "receive"
     LATENCY = "latency"
@@ -43,7 +45,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a generator saw. Times are Unix seconds: first message begun or come, last one answered or come."""
+    """The result of a generator.
+
+    Times are Unix seconds: when the first message was begun or received, and when the last one was answered or
+    received.
+    """
 
     messages: int
     first_s: float
@@ -52,6 +58,7 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
+        """The seconds between the first and the last message."""
         return self.last_s - self.first_s
 
     @property
@@ -61,7 +68,7 @@ class Outcome:
 
 
 def parse_outcome(line: str) -> Outcome:
-    """What a generator printed. Raises `BenchError`."""
+    """Parse the output of a generator. Raises `BenchError`."""
     try:
         values = json.loads(line)
         return Outcome(
@@ -91,7 +98,10 @@ class Running:
         self._processes = processes
 
     def wait(self, timeout_s: float) -> Outcome:
-        """Raises `BenchError` with the generator's own words when one fails, or when the time is over."""
+        """Wait for the result.
+
+        Raises `BenchError` with the generator's error output when it fails or takes too long.
+        """
         outcomes: list[Outcome] = []
         for process in self._processes:
             try:
@@ -121,9 +131,13 @@ class Generator(Protocol):
     """A kind of client that makes load."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the client, for results."""
+        ...
 
-    def start(self, job: Job) -> Running: ...
+    def start(self, job: Job) -> Running:
+        """Start the processes for a job."""
+        ...
 
 
 class OwnGenerator:
@@ -132,11 +146,12 @@ class OwnGenerator:
     name = "partibus.client"
 
     def __init__(self, connection: str, module: str = "partibus.bench.worker") -> None:
-        """``module`` is what a process runs: another one may connect in another way."""
+        """Start processes of ``module``; another module may connect in another way."""
         self._connection = connection
         self._module = module
 
     def start(self, job: Job) -> Running:
+        """Start a process for each connection of a job."""
         processes: list[subprocess.Popen[str]] = []
         for number in range(job.connections):
             share = job.count // job.connections + (number < job.count % job.connections)

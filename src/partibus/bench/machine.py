@@ -1,4 +1,4 @@
-"""Which machine it was: numbers mean nothing without."""
+"""The machine of a measurement, without which numbers mean nothing."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ _BLOCK = bytes(16384)
 
 @dataclass(frozen=True, slots=True)
 class ClusterBroker:
-    """What decides the results, most of it."""
+    """The properties of a machine that decide most of the results."""
 
     cpu: str
     cores: int
@@ -25,10 +25,12 @@ class ClusterBroker:
     """Median time of writing 16 KiB and fdatasync, in the directory that holds the data."""
 
     def as_dict(self) -> dict[str, object]:
+        """Return the fields by name."""
         return asdict(self)
 
 
 def this_machine(directory: Path) -> ClusterBroker:
+    """Return the properties of this machine; ``directory`` is on the measured disk."""
     return ClusterBroker(
         cpu=parse_cpu_model(_text(Path("/proc/cpuinfo"))) or platform.machine(),
         cores=os.cpu_count() or 1,
@@ -57,7 +59,7 @@ def sync_ms(directory: Path, syncs: int = _SYNCS) -> float:
 
 
 def parse_cpu_model(cpuinfo: str) -> str:
-    """The first `model name` in the text of `/proc/cpuinfo`; "" where there is none (ARM)."""
+    """Return the first `model name` in the text of `/proc/cpuinfo`; "" where there is none (ARM)."""
     for line in cpuinfo.splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":

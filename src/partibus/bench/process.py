@@ -1,4 +1,4 @@
-"""What a process spent, from `/proc` (Linux): CPU time of all its threads, and memory."""
+"""The use of a process from `/proc` (Linux): CPU time of all its threads, and memory."""
 
 import os
 import time
@@ -36,8 +36,10 @@ def rss_bytes(pid: int) -> int:
 
 
 def cpu_s_when_quiet(pid: int, most_s: float = 5.0) -> float:
-    """CPU seconds once the process has done nothing for a while (what it does after the load belongs to the load), or
-    after ``most_s``."""
+    """Return CPU seconds once the process is idle, or after ``most_s``.
+
+    Work after the load belongs to the load.
+    """
     deadline = time.monotonic() + most_s
     last, since = cpu_s(pid), time.monotonic()
     while time.monotonic() < deadline:

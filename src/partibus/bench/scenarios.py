@@ -1,4 +1,4 @@
-"""What is measured: each function makes one run and returns one result."""
+"""The scenarios: each function makes one run and returns one result."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from partibus.bench.process import cpu_s, cpu_s_when_quiet
 from partibus.bench.statistics import percentiles
 
 TIMEOUT_S = 180.0
-"""Of one run."""
+"""The time limit of one run."""
 
 
 class Target(NamedTuple):
@@ -22,10 +22,11 @@ class Target(NamedTuple):
     pid: int | None
     """The broker's process; None where it is not on this machine, and nothing is known about its CPU."""
     subscription: str = ""
-    """Of a topic: where what is sent to ``address`` is received."""
+    """The subscription of a topic from which messages to ``address`` are received."""
 
     @property
     def receive_address(self) -> str:
+        """The address to receive from."""
         return self.subscription or self.address
 
 
@@ -45,12 +46,12 @@ class Result:
     cpu_us: float | None = None
     """Server CPU (user and system) per message."""
     gil_us: float | None = None
-    """Of the wall time per message, what a thread of the server held the GIL."""
+    """The part of the wall time per message in which a thread of the server held the GIL."""
     latency_ms: dict[str, float] | None = None
     """End to end: p50, p90, p99, p999, most."""
 
     def as_dict(self) -> dict[str, object]:
-        """Without what was not measured, numbers cut to what they are worth."""
+        """Return the measured fields, rounded to their precision."""
         return {key: _rounded(value) for key, value in asdict(self).items() if value is not None}
 
 
@@ -66,7 +67,7 @@ def send(target: Target, generator: Generator, *, count: int, size_bytes: int = 
 def receive(
     target: Target, generator: Generator, *, count: int, size_bytes: int = 1024, connections: int = 1
 ) -> Result:
-    """Receive and settle what is in the queue; ``size_bytes`` only says what that is."""
+    """Receive and settle the messages in the queue; ``size_bytes`` only describes them."""
     job = Job(
         mode=Mode.RECEIVE, address=target.receive_address, count=count, size_bytes=size_bytes, connections=connections
     )
@@ -107,7 +108,7 @@ def latency(target: Target, generator: Generator, *, rate: int, seconds: int, si
 
 
 def _cpu_per_message(target: Target, count: int) -> Callable[[], float | None]:
-    """Call it before a run; call what it returns after the run."""
+    """Return a function for after the run; call this one before it."""
     pid = target.pid
     if pid is None:
         return lambda: None

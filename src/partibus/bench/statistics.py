@@ -15,7 +15,10 @@ class Percentiles(NamedTuple):
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least ``share`` (0..1) of the values do not exceed; ``ordered`` rises, not empty."""
+    """Return the smallest value that at least ``share`` (0..1) of the values do not exceed.
+
+    ``ordered`` is ascending and not empty.
+    """
     if not ordered:
         raise ValueError("no values, no percentile")
     # The rank is ceil(share * n), kept exact for shares with up to six decimals.
@@ -38,7 +41,7 @@ def percentiles(values: Sequence[float]) -> Percentiles:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value, or the mean of the two in the middle; ValueError if there are none."""
+    """Return the middle value, or the mean of the two in the middle. Raises ValueError without values."""
     if not values:
         raise ValueError("no values, no median")
     ordered = sorted(values)

@@ -35,6 +35,7 @@ class TemporaryBroker:
 
     @property
     def pid(self) -> int:
+        """The process id of the broker."""
         return int(self._ready["pid"])
 
     @property
@@ -44,10 +45,12 @@ class TemporaryBroker:
 
     @property
     def connection(self) -> str:
+        """The connection string."""
         return str(self._ready["connection_string"])
 
     @property
     def amqp_port(self) -> int:
+        """The port for AMQP."""
         return int(self._ready["amqp_port"])
 
     @property
@@ -56,7 +59,7 @@ class TemporaryBroker:
         return int(self._ready["amqps_port"]), int(self._ready["https_port"])
 
     def start(self) -> None:
-        """Raises `BenchError` with the broker's words if it does not come up."""
+        """Start the broker. Raises `BenchError` with its error output if it does not become ready."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._ready_file.unlink(missing_ok=True)
         arguments = ["--data", str(self.directory / "data"), "--amqp-port", "0", "--http-port", "0"]
@@ -78,7 +81,7 @@ class TemporaryBroker:
         self.start_s = time.monotonic() - started
 
     def _is_ready(self) -> bool:
-        """The file may be there before it is complete."""
+        """Tell whether the ready file is complete: it may exist before."""
         try:
             self._ready = json.loads(self._ready_file.read_text())
         except (OSError, ValueError):

@@ -19,6 +19,7 @@ _TIME_BYTES: Final = 8
 
 
 def main() -> int:
+    """Run the job on standard input, and print its result."""
     order = json.loads(sys.stdin.readline())
     work = {"send": _send, "receive": _receive, "latency": _latency}[order["mode"]]
     try:
@@ -67,8 +68,10 @@ def _receive(client: Client, order: dict[str, Any]) -> dict[str, object]:
 
 
 def _latency(client: Client, order: dict[str, Any]) -> dict[str, object]:
-    """At a fixed rate, on one connection: send what is due, take what has come. A message carries when it was due, so
-    nothing that makes us late is left out."""
+    """Send due messages and receive at a fixed rate, on one connection.
+
+    A message carries its due time, so the result includes every delay of this process.
+    """
     sender, receiver = client.sender(order["address"]), client.receiver(order["address"], prefetch=_PREFETCH)
     padding = b"x" * max(0, order["size_bytes"] - _TIME_BYTES)
     count, rate = order["count"], order["rate"]

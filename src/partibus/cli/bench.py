@@ -106,7 +106,7 @@ def _run(
 
 @contextmanager
 def _queue(connection: str, properties: dict[str, object]) -> Iterator[str]:
-    """A queue for one measurement."""
+    """Make a queue for one measurement, and delete it at the end."""
     name = f"partibus-bench-{uuid4().hex[:12]}"
     with connect(connection) as client:
         Entities(client).create_queue(name, properties)

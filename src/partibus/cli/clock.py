@@ -17,7 +17,7 @@ from partibus.client.clock import BrokerClock
 from partibus.namespace.connection_string import parse_connection_string
 
 _PORT = 5300
-"""What `serve` takes by default."""
+"""The default port of `serve`."""
 
 Command = Callable[..., Any]
 
@@ -32,7 +32,7 @@ def clock() -> None:
 
 
 def _with_clock(command: Command) -> Command:
-    """Gives a command the options that say which broker; they come as one argument, ``broker``."""
+    """Give a command the options that select a broker; they arrive as one argument, ``broker``."""
 
     @click.option(
         "--http", envvar="PARTIBUS_HTTP", show_envvar=True, metavar="URL", help="Such as http://localhost:5300."

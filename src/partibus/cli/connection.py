@@ -30,5 +30,5 @@ JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object per
 
 
 def open_client(connection: str) -> Client:
-    """Raises `partibus.errors.PartibusError`, which ends the command with one line."""
+    """Open a client. Raises `partibus.errors.PartibusError`, which ends the command with one line."""
     return connect(connection)

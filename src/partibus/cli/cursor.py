@@ -1,4 +1,4 @@
-"""`partibus cursor`: the named readers of an entity, and what is kept for them."""
+"""`partibus cursor`: the named readers of an entity, and the messages kept for them."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ def cursor() -> None:
 @CONNECTION
 @JSON
 def list_all(entity: str, connection: str, as_json: bool) -> None:
-    """Show the cursors of ENTITY, how far behind they are, and what is kept for them.
+    """Show the cursors of ENTITY, their lag, and the messages kept for them.
 
     The lag counts positions, and is at least the number of messages that the reader has yet to read. Messages that have
     left ENTITY are kept for the slowest cursor, up to its bound.
@@ -54,9 +54,9 @@ def list_all(entity: str, connection: str, as_json: bool) -> None:
 @click.argument("name")
 @CONNECTION
 def drop(entity: str, name: str, connection: str) -> None:
-    """Remove the cursor NAME of ENTITY, and what is kept for it alone.
+    """Remove the cursor NAME of ENTITY, and the messages kept for it alone.
 
-    A reader that uses it is told that there is none. If it reads alone, receivers may go on at once.
+    Its reader gets an error. If it is an exclusive reader, receivers get messages again at once.
     """
     with open_client(connection) as client:
         ranges = RangeClient(client, entity)
@@ -66,7 +66,7 @@ def drop(entity: str, name: str, connection: str) -> None:
 
 
 def warnings(one: CursorSummary) -> Iterator[str]:
-    """What an operator should know of a cursor."""
+    """Yield the warnings about a cursor."""
     bound_bytes = max((part.bound_bytes for part in one.partitions), default=0)
     fullest = max(one.partitions, key=lambda part: part.retained_bytes, default=None)
     cut = [part.partition_id for part in one.partitions if part.complete_from > part.position]

@@ -18,8 +18,10 @@ from partibus.errors import Unsupported
 )
 @click.pass_context
 def demo(ctx: click.Context, rows: int | None, out: Path) -> None:
-    """Send real flight records to a partitioned topic, capture its subscriptions with a stream of Spark, prove that
-    each message is there once, and write Parquet tables and reports with plots.
+    """Run a demonstration of partitioned topics, Spark streams and reports.
+
+    Send real flight records to a partitioned topic, capture its subscriptions with a stream of Spark, prove that each
+    message arrived once, and write Parquet tables and reports with plots.
     """
     try:
         from partibus.demo.run import run_demo

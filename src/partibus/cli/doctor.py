@@ -1,4 +1,4 @@
-"""`partibus doctor`: what this machine has, and what is missing for what."""
+"""`partibus doctor`: the programs and libraries on this machine, and the features that lack one."""
 
 import platform
 import shutil
@@ -64,7 +64,7 @@ def _checks(data: Path) -> Iterator[Check]:
 
 
 def _python() -> Check:
-    """An older one can't install partibus."""
+    """Check the version of Python; an older one can't install partibus."""
     return Check("Python", "ok", platform.python_version())
 
 

@@ -44,7 +44,7 @@ def create_queue(name: str, properties: dict[str, object], connection: str, as_j
 @CONNECTION
 @JSON
 def create_topic(name: str, properties: dict[str, object], connection: str, as_json: bool) -> None:
-    """Create the topic NAME; what is sent to it goes to its subscriptions. Durations as for a queue."""
+    """Create the topic NAME; its messages go to its subscriptions. Durations as for a queue."""
     with open_client(connection) as client:
         _show_created(Entities(client).create_topic(name, properties), as_json)
 
@@ -82,8 +82,8 @@ def _show_created(info: EntityInfo, as_json: bool) -> None:
 def update(ctx: click.Context, name: str, properties: dict[str, object], connection: str, as_json: bool) -> None:
     """Change properties of the entity NAME; of a subscription that is TOPIC/Subscriptions/NAME.
 
-    Takes effect at once, on clients that are connected, too. What is not given stays as it is. Whether an entity is
-    partitioned, requires sessions or detects duplicates is for life. Durations as for `entity create queue`.
+    Takes effect at once, on clients that are connected, too. Other properties stay as they are. Whether an entity is
+    partitioned, requires sessions or detects duplicates is fixed for life. Durations as for `entity create queue`.
     """
     if not properties:
         raise click.UsageError("nothing to change: give an option with the new value of a property", ctx)
@@ -180,7 +180,7 @@ def _maximum_size(info: EntityInfo) -> Iterator[tuple[str, object]]:
 
 
 def _at_least(info: EntityInfo, count: str | None) -> str:
-    """A count, marked where it is of a part of the partitions."""
+    """Return a count, marked if it covers only a part of the partitions."""
     return f">= {count}" if info.partitions_away else f"{count}"
 
 

@@ -29,7 +29,7 @@ class _Option(NamedTuple):
 
     @property
     def parameter(self) -> str:
-        """What click calls the value."""
+        """The name of click's parameter."""
         return self.flags.partition("/")[0].removeprefix("--").replace("-", "_")
 
 
@@ -140,8 +140,11 @@ _OPTIONS = (
 
 
 def entity_options(*kinds: EntityKind, update: bool = False) -> Callable[[Command], Command]:
-    """Gives a command the options that entities of some kind have; they come as one argument ``properties``, by the
-    service's names, without those that were not given. ``update``: only what may change."""
+    """Give a command the options that entities of some kind have.
+
+    They arrive as one argument ``properties``, by the service's names, without those that were not given. ``update``:
+    only the ones that may change.
+    """
     names = {prop.name for kind in kinds for prop in PROPERTIES[kind]}
     options = [option for option in _OPTIONS if option.name in names and not (update and option.for_life)]
 

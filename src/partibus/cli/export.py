@@ -15,8 +15,8 @@ from partibus.client.entities import Entities
 def export(file: Path | None, connection: str) -> None:
     """Write queues, topics, subscriptions and rules as a Config.json.
 
-    `partibus serve --config Config.json` makes the same ones of it. What such a file can't say is named on standard
-    error.
+    `partibus serve --config Config.json` makes the same entities. Omissions, which such a file has no form for, are
+    listed on standard error.
     """
     with open_client(connection) as client:
         config, left_out = Entities(client).export()

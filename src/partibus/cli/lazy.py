@@ -11,7 +11,7 @@ from partibus.errors import PartibusError
 
 
 class Lazy(NamedTuple):
-    """Where a command is, and what `--help` of its group says about it without importing it."""
+    """The location of a command, and its line in the group's `--help`, without an import."""
 
     module: str
     attribute: str
@@ -26,9 +26,11 @@ class LazyGroup(click.Group):
         self._lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
         return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command."""
         lazy = self._lazy.get(cmd_name)
         if lazy is None:
             return None
@@ -37,11 +39,12 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands into the help, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, lazy.help) for name, lazy in self._lazy.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. What a user or a broker can cause ends it with one line and status 1."""
+        """Run the command. Expected errors end it with one line and status 1."""
         try:
             return super().invoke(ctx)
         except PartibusError as error:

@@ -36,4 +36,4 @@ COMMANDS = {
 )
 @click.version_option(__version__, prog_name="partibus")
 def main() -> None:
-    """A durable message broker whose queues are partitioned, in the Service Bus dialect of AMQP 1.0."""
+    """Run a durable message broker whose queues are partitioned, in the Service Bus dialect of AMQP 1.0."""

@@ -18,8 +18,10 @@ _COLUMNS = ("sequence", "enqueued", "id", "key", "state", "deliveries", "propert
 
 
 def message_json(message: IncomingMessage) -> dict[str, object]:
-    """Everything about a message; what it does not have is left out. A body that is no UTF-8 text is in
-    ``body_base64``. Raises `ClientError` for a message that can't be decoded."""
+    """Return all fields of a message, without absent ones.
+
+    A body that is not UTF-8 text is in ``body_base64``. Raises `ClientError` for a message that can't be decoded.
+    """
     try:
         return _values(message)
     except DecodeError as error:
@@ -98,7 +100,7 @@ def _time(ms: int | None) -> str | None:
 
 
 def _plain(value: object) -> object:
-    """An AMQP value as JSON has it."""
+    """Return an AMQP value as JSON."""
     if isinstance(value, Timestamp):
         return _time(int(value))
     if isinstance(value, float):

@@ -70,7 +70,7 @@ _SETTINGS = (
 
 
 def _options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
-    """The command gets those that are given as ``options``, by the names of requests."""
+    """Give a command those ``options`` that are set, by the names of requests."""
 
     def decorate(command: _Command) -> _Command:
         names = ["tier", *NUMBERS, "throttling", *THROTTLING]
@@ -167,7 +167,7 @@ def show(name: str, show_key: bool, connection: str, as_json: bool) -> None:
 @JSON
 @click.pass_context
 def update(ctx: click.Context, name: str, options: dict[str, object], connection: str, as_json: bool) -> None:
-    """Change options of the namespace NAME, with effect at once. What is not given stays as it is."""
+    """Change options of the namespace NAME, with effect at once. Other options stay as they are."""
     if not options:
         raise click.UsageError("nothing to change: give an option with its new value", ctx)
     with open_client(connection) as client:
@@ -191,8 +191,8 @@ def update(ctx: click.Context, name: str, options: dict[str, object], connection
 def migrate(name: str, options: dict[str, object], connection: str, as_json: bool) -> None:
     """Make a premium namespace of the standard namespace NAME, for good.
 
-    It is in use meanwhile: its entities keep their partitions and messages, its clients their connections. What is
-    created from now on has the partitions of the namespace.
+    It stays in use: its entities keep their partitions and messages, its clients their connections. New entities have
+    the partitions of the namespace.
     """
     with open_client(connection) as client:
         info = Namespaces(client).migrate(name, options)
@@ -208,9 +208,9 @@ def migrate(name: str, options: dict[str, object], connection: str, as_json: boo
 @CONNECTION
 @JSON
 def reset_keys(name: str, connection: str, as_json: bool) -> None:
-    """Make the policy of all rights of the namespace NAME anew, and print the connection string with its new key.
+    """Reset the policy with all rights of the namespace NAME, and print the connection string with its new key.
 
-    The way back in when its keys are lost, or known to others; the old ones are good no more.
+    For lost or leaked keys; the old ones become invalid.
     """
     with open_client(connection) as client:
         info = Namespaces(client).reset_keys(name)
@@ -279,13 +279,15 @@ def _shown(value: object) -> object:
 
 
 def _time(time_ms: int) -> str | None:
-    """The default namespace has no time until it is changed."""
+    """Return a time as text; the default namespace has none until it is changed."""
     return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" if time_ms else None
 
 
 def _check_host_stays(name: str, client: Client) -> None:
-    """A namespace that has the first label of the server's own host name would be found under that from now on, and the
-    default one no more."""
+    """Refuse a namespace with the first label of the server's own host name.
+
+    Clients of that host would reach it from then on, instead of the default namespace.
+    """
     host = client.endpoint.host
     if host.split(".")[0].lower() == name.lower():
         raise click.ClickException(

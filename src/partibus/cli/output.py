@@ -1,4 +1,4 @@
-"""What commands print: tables for people, one JSON object per line for scripts."""
+"""The output of commands: tables for people, one JSON object per line for scripts."""
 
 import json
 import sys
@@ -35,8 +35,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, num
 
 
 def printable(text: str) -> str:
-    """Text of strangers as a terminal may see it: nothing in it can move the cursor or change colours, and it
-    stays on one line."""
+    """Return untrusted text safe for a terminal: it can't move the cursor or change colours, and stays on one line."""
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 

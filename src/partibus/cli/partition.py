@@ -25,7 +25,7 @@ def partition() -> None:
 
 
 def _target(command: Command) -> Command:
-    """The arguments that say which partitions."""
+    """Add the arguments that select partitions."""
     for decorate in (
         CONNECTION,
         click.option("--store", metavar="NAME", help="Every partition in this messaging store, such as store-03."),
@@ -48,8 +48,8 @@ def _target(command: Command) -> Command:
 def fail(entity: str | None, partitions: tuple[int, ...], store: str | None, connection: str) -> None:
     """Treat partitions of ENTITY, or a store, as lost.
 
-    Messages with a key of a lost partition are refused, those without go elsewhere, receivers get what the others
-    have.
+    Messages with a key of a lost partition are refused, those without a key go elsewhere, receivers get the messages of
+    the others.
     """
     target = _checked(entity, partitions, store)
     with open_client(connection) as client:

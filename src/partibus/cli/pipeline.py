@@ -27,7 +27,7 @@ JOBS = {
 def pipeline() -> None:
     """Bulk work on messages and telemetry, with Spark.
 
-    Each job runs on this machine, or with --master on a cluster; spark-submit can start it, too. It prints what it
-    found, and writes it as JSON (--json) and as a page with plots (--report). Exit codes: 0 done, 1 could not be done,
-    2 called wrongly, 3 done and something was found that should not be.
+    Each job runs on this machine, or with --master on a cluster; spark-submit can start it, too. It prints its
+    findings, and writes them as JSON (--json) and as a page with plots (--report). Exit codes: 0 done, 1 could not be
+    done, 2 called wrongly, 3 done and problems were found.
     """

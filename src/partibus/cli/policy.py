@@ -60,7 +60,7 @@ def list_all(entity: str, show_keys: bool, connection: str, as_json: bool) -> No
 @ENTITY
 @CONNECTION
 def regenerate(name: str, secondary: bool, entity: str, connection: str) -> None:
-    """Make a new key for the policy NAME and print it; the old one is good no more."""
+    """Make a new key for the policy NAME and print it; the old one becomes invalid."""
     with open_client(connection) as client:
         made = Policies(client, entity).regenerate(name, secondary=secondary)
     click.echo(made.secondary_key if secondary else made.primary_key)

@@ -19,12 +19,12 @@ Exit codes: 0 done, 1 the command could not be done (one line on standard error 
 
 
 def reference() -> str:
-    """The page."""
+    """Return the page."""
     return "\n".join([_HEAD, *_sections(main, click.Context(main, info_name="partibus", **main.context_settings))])
 
 
 def _sections(command: click.Command, context: click.Context) -> Iterator[str]:
-    """The command's own help, then those of its commands, depth first."""
+    """Yield the command's own help, then those of its commands, depth first."""
     context.max_content_width = context.terminal_width = _WIDTH
     yield f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):

@@ -64,9 +64,9 @@ def send(
     connection: str,
     as_json: bool,
 ) -> None:
-    """Send BODY to ENTITY; without BODY, or with -, what comes on standard input.
+    """Send BODY to ENTITY; without BODY, or with -, send standard input.
 
-    Ends when the broker has acknowledged everything.
+    Ends when the broker has acknowledged every message.
     """
     if lines and body != "-":
         raise click.UsageError("--lines reads standard input: leave BODY out")

@@ -241,7 +241,7 @@ def serve(
 
     Keys are made at the first start, in a file in the data directory that only its owner can read.
     """
-    # What is imported and made at the start stays: looking for garbage in it is a tenth of the time that it takes.
+    # Modules and objects made at the start stay: a search for garbage among them is a tenth of the start's time.
     gc.disable()
     from partibus.limits import AdmissionLimits, Limits, UnitLimits
     from partibus.node.main import serve as serve_node

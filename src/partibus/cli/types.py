@@ -27,8 +27,10 @@ _PARTS = re.compile(rf"(?:{_PART})+")
 
 
 def duration(value: str) -> int:
-    """Seconds (`90`, `0.5`), numbers with units (`10m`, `1h30m`, `500ms`) or an XML duration (`PT1M30S`), as
-    milliseconds."""
+    """Parse a duration into milliseconds.
+
+    It has seconds (`90`, `0.5`), numbers with units (`10m`, `1h30m`, `500ms`) or an XML duration (`PT1M30S`).
+    """
     if _SECONDS.fullmatch(value):
         return round(float(value) * MS_PER_SECOND)
     if _PARTS.fullmatch(value):
@@ -43,12 +45,12 @@ def duration(value: str) -> int:
 
 
 def duration_or_never(value: str) -> int:
-    """A `duration`, or `never` for no limit."""
+    """Parse a `duration`, or `never` for no limit."""
     return UNLIMITED_MS if value == "never" else duration(value)
 
 
 def byte_size(value: str) -> int:
-    """A number of bytes: `4096`, `512k`, `64m`, `1.5g`, `2t`; a unit is 1024 of the one before."""
+    """Parse a number of bytes: `4096`, `512k`, `64m`, `1.5g`, `2t`; a unit is 1024 of the one before."""
     match = _BYTES.fullmatch(value.lower())
     if match is None:
         raise click.BadParameter(f"{value!r} is no size: give bytes (4096) or a number with a unit k, m, g, t (512m)")
@@ -67,8 +69,10 @@ def brokers(value: str) -> tuple[int, int | None]:
 
 
 def moment(value: str) -> int:
-    """A time such as `2030-01-31T12:00:00Z` (without a zone: UTC), or a `duration` from now on, as Unix time in
-    milliseconds."""
+    """Parse a time into Unix time in milliseconds.
+
+    It is a time such as `2030-01-31T12:00:00Z` (without a zone: UTC), or a `duration` from now on.
+    """
     try:
         return int(datetime.now(UTC).timestamp() * MS_PER_SECOND) + duration(value)
     except click.BadParameter:

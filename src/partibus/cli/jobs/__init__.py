@@ -1,1 +1,1 @@
-"""`partibus pipeline`: one file per job, with its options; what it does is in `partibus.pipeline`."""
+"""`partibus pipeline`: one file per job, with its options; the work is in `partibus.pipeline`."""

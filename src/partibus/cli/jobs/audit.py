@@ -46,9 +46,9 @@ def audit(
     out: str | None,
     options: JobOptions,
 ) -> None:
-    """Put logs of producers and consumers side by side: what was lost, doubled, out of order, held by two.
+    """Compare logs of producers and consumers: lost, repeated and misordered messages, and double locks.
 
-    docs/pipeline.md has the columns. Exit code 3 when something was found.
+    docs/pipeline.md has the columns. Exit code 3 if the job has findings.
     """
     from partibus.pipeline.audit import Want, run
     from partibus.pipeline.job import Job

@@ -1,4 +1,4 @@
-"""What all jobs have in common: options, and what a missing library is called."""
+"""The options of all jobs, and the errors of missing libraries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _pair(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dic
 
 
 def time_option(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:
-    """A time, or how long ago: `2h` is two hours before now."""
+    """Parse a time, or a duration before now: `2h` is two hours ago."""
     if value is None:
         return None
     try:
@@ -41,7 +41,7 @@ def time_option(_: click.Context, __: click.Parameter, value: str | None) -> dat
         return datetime.fromtimestamp(moment(value) / 1000, UTC)
 
 
-# Of the jobs that read what brokers did:
+# For jobs that read telemetry of brokers:
 of_entities = click.option("--entity", "entities", multiple=True, metavar="NAME", help="Only this entity; repeatable.")
 since = click.option(
     "--since", callback=time_option, metavar="TIME", help="Only what is not older: a time, or 2h for two hours ago."
@@ -66,8 +66,10 @@ keys_told = click.option(
 
 
 def job_options(*, changes: bool = False) -> Callable[[Command], Command]:
-    """Add the options that every job has; they arrive as one argument ``options``. ``changes``: the job changes
-    something, so it has a dry run."""
+    """Add the options that every job has; they arrive as one argument ``options``.
+
+    ``changes``: the job changes messages or entities, so it has a dry run.
+    """
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -121,5 +123,6 @@ def is_quiet(options: JobOptions) -> bool:
 
 
 def say_report(options: JobOptions) -> None:
+    """Print the path of the report, if one was written."""
     if options.report is not None:
         note(f"report   {options.report}")

@@ -61,7 +61,7 @@ def credits(
     names_max: int,
     options: JobOptions,
 ) -> None:
-    """Say what an enforced standard namespace would have throttled, when first, and who cost most.
+    """Report what an enforced standard namespace would have throttled, when first, and the costliest clients.
 
     TELEMETRY are the directories that brokers write to (partibus serve --telemetry sampled --telemetry-dir DIR).
     """

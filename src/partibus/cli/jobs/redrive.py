@@ -63,7 +63,7 @@ def redrive(
 ) -> None:
     """Send dead letters again, each once: all, or those that an expression over properties and body holds for.
 
-    What it does not hold for stays. Run it again with the same DIR after a failure, and it goes on where it was.
+    Other dead letters stay. After a failure, run it again with the same DIR: it continues where it ended.
     """
     if (out is None) != options.dry_run:
         raise click.UsageError("--out DIR is for the audit trail; with --dry-run leave it out")

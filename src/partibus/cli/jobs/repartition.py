@@ -39,8 +39,8 @@ def repartition(
 ) -> None:
     """Move a queue's messages to a queue with other partitions, and prove it.
 
-    ENTITY is a queue or TOPIC/Subscriptions/NAME. Nobody else receives from it meanwhile. Producers stop first, or are
-    stopped by --close-source, else their newer messages may come to the new queue before older ones.
+    ENTITY is a queue or TOPIC/Subscriptions/NAME. It must have no other receivers meanwhile. Producers stop first, or
+    are stopped by --close-source, else their newer messages may come to the new queue before older ones.
     """
     from partibus.pipeline import repartition
     from partibus.pipeline.job import Job
