@@ -60,7 +60,7 @@ class Cold:
         )
 
 
-def measure_cold(directory: Path, *, queues: int, queue_kib: int, message_kib: int, dependents: int) -> Cold:
+def measure_cold(directory: Path, *, queues: int, queue_kib: int, message_kib: int, wakes: int) -> Cold:
     """Measure one broker, whose data stay in ``directory``."""
     shutil.rmtree(directory, ignore_errors=True)
     names = [f"queue-{number}" for number in range(queues)]
@@ -94,7 +94,7 @@ def measure_cold(directory: Path, *, queues: int, queue_kib: int, message_kib: i
             receiver.close()
             return (ended - began) * 1000
 
-        chosen = Random(1).sample(names[: queues // 2], min(dependents, queues // 2))
+        chosen = Random(1).sample(names[: queues // 2], min(wakes, queues // 2))
         cold_ms = [first_ms(name) for name in chosen]
         warm_ms = [first_ms(chosen[-1]) for _ in range(10)]
     return Cold(
@@ -123,7 +123,7 @@ def main() -> None:
             queues=asked.queues,
             queue_kib=asked.queue_kib,
             message_kib=asked.message_kib,
-            dependents=asked.dependents,
+            wakes=asked.wakes,
         )
     )
 
