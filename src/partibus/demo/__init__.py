@@ -1,5 +1,6 @@
-"""The main job on real input, `partibus demo`: flights to a topic with three subscriptions, Spark over the partitions
-of these, and a proof.
+"""`partibus demo`, the main job on real input: flights to a topic, Spark over its subscriptions, and a proof.
+
+The topic has three subscriptions, whose partitions Spark reads in parallel.
 
 ```text
  flights ─▶ envelopes ─▶ replay (sender processes, azure-servicebus) ─▶ broker ─▶ pipeline (Spark) ─▶ Parquet tables

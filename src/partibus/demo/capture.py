@@ -57,8 +57,10 @@ def checksum(fingerprints: Column) -> Column:
 
 
 def flights_table(subscriptions: Mapping[str, DataFrame]) -> DataFrame:
-    """One row per message, the body's fields as columns; of tables or of streams. All partitions of all subscriptions
-    are read in one stage."""
+    """Return one row per message, with the body's fields as columns; of tables or of streams.
+
+    All partitions of all subscriptions are read in one stage.
+    """
     named = [messages.withColumn("subscription", sf.lit(name)) for name, messages in subscriptions.items()]
     return (
         reduce(DataFrame.unionAll, named)
@@ -120,7 +122,7 @@ def keys_table(flights: DataFrame) -> DataFrame:
 
 
 def write_derived(flights: DataFrame, out: Path) -> Tables:
-    """The other tables."""
+    """Write the other tables."""
     every = flights.where(sf.col("subscription") == ALL)
     return Tables(
         flights,
@@ -131,7 +133,7 @@ def write_derived(flights: DataFrame, out: Path) -> Tables:
 
 
 def _written(name: str, table: DataFrame, out: Path) -> DataFrame:
-    """The table as it was written: what is read back is what is there."""
+    """Write a table, and return it as read back from the files."""
     path = str(out / name)
     table.write.mode("overwrite").parquet(path)
     return table.sparkSession.read.schema(table.schema).parquet(path)
@@ -167,8 +169,11 @@ class Capture:
     def __init__(
         self, spark: SparkSession, sources: Mapping[str, Options], folder: Path, *, format_: str = "partibus"
     ) -> None:
-        """``folder``: gets `flights` and, beside it, the checkpoint; what an earlier capture left there is removed, for
-        a checkpoint is of one entity and can't be used for another."""
+        """Capture ``sources``.
+
+        ``folder`` gets `flights` and, beside it, the checkpoint. The results of an earlier capture are removed there,
+        because a checkpoint belongs to one entity.
+        """
         self._spark = spark
         self._sources = sources
         self._format = format_
@@ -179,8 +184,10 @@ class Capture:
         self._runs: list[Run] = []
 
     def run_into_the_middle(self, show: Callable[[int, int], None]) -> Run:
-        """Capture what is there by now, but end in the middle of the second micro-batch, if there is one; of a later
-        one when that was over before it was seen."""
+        """Capture the present messages, but end in the middle of the second micro-batch, if there is one.
+
+        The run ends in a later one if the second was over before it was seen.
+        """
         return self._run(show, ends_early=True)
 
     def run_to_the_end(self, show: Callable[[int, int], None]) -> Run:
@@ -196,7 +203,7 @@ class Capture:
 
     @property
     def flights(self) -> DataFrame:
-        """The table as it was written: what is read back is what is there."""
+        """The table as read back from the files."""
         return self._spark.read.schema(self._query_plan().schema).parquet(str(self._table))
 
     def remove_leftovers(self) -> tuple[int, int]:
@@ -246,7 +253,7 @@ class Capture:
         return run
 
     def _begun(self) -> int | None:
-        """The micro-batch that was begun and is not committed; the first one counts as none."""
+        """Return the micro-batch that was begun and is not committed; the first one does not count."""
         begun, committed = (self._newest(folder) for folder in ("offsets", "commits"))
         return begun if begun > max(committed, 0) else None
 
@@ -269,7 +276,7 @@ def collect_delays(tables: Tables) -> list[Delay]:
 
 
 def collect_keys(tables: Tables) -> dict[str, KeyRead]:
-    """What was read of every key."""
+    """Return the tallies of all keys that were read."""
     return {
         row["partition_key"]: KeyRead(
             Tally(row["messages"], int(row["checksum"])), tuple(row["partition_ids"]), row["misplaced"]
@@ -281,8 +288,10 @@ def collect_keys(tables: Tables) -> dict[str, KeyRead]:
 def collect_partitions(
     tables: Tables, partition_count: int, subscription: str
 ) -> tuple[list[PartitionLoad], dict[int, Tally]]:
-    """Load and tally of every partition of a subscription; one that nothing was read of has a load of nothing and no
-    tally."""
+    """Return load and tally of every partition of a subscription.
+
+    A partition without messages has an empty load and no tally.
+    """
     found = tables.partitions.where(sf.col("subscription") == subscription)
     rows = {row["partition_id"]: row for row in found.collect()}
     loads = [
@@ -295,6 +304,6 @@ def collect_partitions(
 
 
 def busiest_keys(keys: dict[str, KeyRead], count: int) -> list[KeyLoad]:
-    """The keys with most messages."""
+    """Return the keys with most messages."""
     ranked = sorted(keys.items(), key=lambda item: (-item[1].tally.messages, item[0]))
     return [KeyLoad(key, read.tally.messages, read.partition_ids[0]) for key, read in ranked[:count]]

@@ -1,4 +1,4 @@
-"""The demo's input: flights that left New York City in 2013, as messages, with sums that prove what was read."""
+"""The demo's input: flights that left New York City in 2013, as messages, with checksums for the proof."""
 
 import csv
 import importlib.util
@@ -53,7 +53,7 @@ Flight = dict[str, int | str | None]
 
 
 def read_flights(rows: int | None = None) -> Iterator[Flight]:
-    """The first ``rows`` flights in order of the file, or all. Raises `DemoError`."""
+    """Yield the first ``rows`` flights in order of the file, or all. Raises `DemoError`."""
     parsers = [int if type_ == "int" else str for type_ in FIELDS.values()]
     with zipfile.ZipFile(flights_archive()) as archive, archive.open("flights.csv") as raw:
         lines = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
@@ -74,7 +74,7 @@ def read_carriers() -> dict[str, str]:
 
 
 def flights_archive() -> Path:
-    """The zip file with the one file flights.csv. Raises `DemoError`."""
+    """Return the zip file with the one file flights.csv. Raises `DemoError`."""
     return _data_folder() / "flights.csv.zip"
 
 
@@ -97,7 +97,7 @@ class Envelope(NamedTuple):
     key: str
     """Partition key: the tail number; for flights without an aircraft, carrier and flight number."""
     n: int
-    """Counts the messages of this key from 0: what the check of order goes by."""
+    """The number of the message among those of its key, from 0, for the check of order."""
     properties: Properties
     """Application properties, by which subscriptions select: the carrier, the departure's delay in minutes unless the
     flight was cancelled, and `n`."""
@@ -106,13 +106,15 @@ class Envelope(NamedTuple):
 
 
 def key_of(flight: Flight) -> str:
-    """The partition key of a flight."""
+    """Return the partition key of a flight."""
     return str(flight["tailnum"] or f"{flight['carrier']}{flight['flight']}")
 
 
 def envelopes(flights: Iterable[Flight], shard: int = 0, shards: int = 1) -> Iterator[Envelope]:
-    """The messages of one shard, in order of the input. A key's flights are all in one shard: one sender keeps the
-    order that several could not."""
+    """Yield the messages of one shard, in order of the input.
+
+    A key's flights are all in one shard: one sender keeps the order that several could not.
+    """
     sent: Counter[str] = Counter()
     for row, flight in enumerate(flights):
         key = key_of(flight)
@@ -146,7 +148,7 @@ def fingerprint(message_id: str, body: bytes) -> int:
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
-    """The tally of all sets together."""
+    """Return the tally of all sets together."""
     messages = checksum = 0
     for tally in tallies:
         messages += tally.messages
@@ -162,8 +164,10 @@ class KeyTallies:
         self._checksums: dict[str, int] = {}
 
     def add(self, key: str, message_id: str, body: bytes) -> None:
+        """Add a message."""
         self._messages[key] = self._messages.get(key, 0) + 1
         self._checksums[key] = self._checksums.get(key, 0) + fingerprint(message_id, body)
 
     def result(self) -> dict[str, Tally]:
+        """Return the tallies by key."""
         return {key: Tally(count, self._checksums[key] % CHECKSUM_MODULUS) for key, count in self._messages.items()}

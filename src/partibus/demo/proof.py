@@ -1,4 +1,4 @@
-"""The demo's proof: what was read is what was sent, and each subscription got what its filter selects."""
+"""The demo's proof: the messages read are those sent, and each subscription got those that its filter selects."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ SHOWN_MAX = 3
 
 
 class KeyRead(NamedTuple):
-    """What Spark read of one partition key."""
+    """The messages that Spark read of one partition key."""
 
     tally: Tally
     partition_ids: tuple[int, ...]
@@ -24,7 +24,7 @@ class KeyRead(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One claim, and what was found."""
+    """One claim, and its result."""
 
     claim: str
     holds: bool
@@ -40,11 +40,12 @@ class PartitionProof(NamedTuple):
 
     @property
     def holds(self) -> bool:
+        """Whether the claim is true."""
         return self.sent == self.read
 
 
 class Selection(NamedTuple):
-    """What one subscription holds, beside what the data says that it should."""
+    """The messages of one subscription, compared with the expected ones."""
 
     subscription: str
     expected: int
@@ -61,7 +62,7 @@ class Selection(NamedTuple):
 
     @property
     def faults(self) -> dict[str, int]:
-        """Those that there are."""
+        """The faults with a count above 0."""
         counts = {
             "missing": self.missing,
             "unexpected": self.unexpected,
@@ -73,6 +74,7 @@ class Selection(NamedTuple):
 
     @property
     def holds(self) -> bool:
+        """Whether there are no faults."""
         return not self.faults and self.expected == self.messages
 
 
@@ -81,10 +83,11 @@ class Proof(NamedTuple):
 
     checks: list[Check]
     partitions: list[PartitionProof]
-    """Of the subscription that gets all."""
+    """The partitions of the subscription that gets all."""
 
     @property
     def holds(self) -> bool:
+        """Whether all claims are true."""
         return all(check.holds for check in self.checks)
 
 
@@ -96,8 +99,10 @@ def prove(
     partition_count: int,
     rows: int,
 ) -> Proof:
-    """Compare what the senders counted with what Spark counted; ``partition_of`` is the broker's frozen routing and
-    ``rows`` the length of the input."""
+    """Compare the counts of the senders with those of Spark.
+
+    ``partition_of`` is the broker's frozen routing, and ``rows`` the length of the input.
+    """
     by_partition: dict[int, list[Tally]] = {partition_id: [] for partition_id in range(partition_count)}
     for key, tally in sent.items():
         by_partition[partition_of(key)].append(tally)
@@ -152,7 +157,7 @@ def prove(
 
 
 def check_selection(selection: Selection) -> Check:
-    """The claim about one subscription."""
+    """Check the claim about one subscription."""
     faults = ", ".join(f"{count:,} {name}" for name, count in selection.faults.items())
     return Check(
         f"Subscription {selection.subscription} holds exactly the rows that the data says",
@@ -162,8 +167,10 @@ def check_selection(selection: Selection) -> Check:
 
 
 def check_left(selections: Sequence[Selection], left: Mapping[str, int], consumed: str) -> Check:
-    """The claim about what the capture has left at the broker. ``left``: messages there by subscription; ``consumed``:
-    the one whose reader completes."""
+    """Check the claim about messages that the capture has left at the broker.
+
+    ``left``: messages there by subscription. ``consumed``: the subscription whose reader completes.
+    """
     due = {found.subscription: 0 if found.subscription == consumed else found.expected for found in selections}
     return Check(
         f"At the broker nothing is left of {consumed}, which was consumed, and everything of the others",
@@ -197,7 +204,7 @@ FOUND_COLUMNS = ["message_id", "partition_key", "partition_id", "sequence_number
 
 
 def read_input(rows: int | None = None) -> Frame:
-    """The first ``rows`` of the input, or all; what the predicates need, and the id that each row was sent with."""
+    """Return the first ``rows`` of the input, or all: the columns of the predicates, and the id of each message."""
     flights = pd.read_csv(flights_archive(), nrows=rows, usecols=["carrier", "dep_delay"])
     flights["message_id"] = [f"flight-{row:06d}" for row in flights.index]
     return flights
@@ -210,8 +217,11 @@ def compare_selections(flights: Frame, table: Path) -> list[Selection]:
 
 
 def compare(name: str, expected: Frame, found: Frame, everything: Frame) -> Selection:
-    """``expected``: rows of the input, in the order in which each key's were sent; ``found``: messages of the
-    subscription; ``everything``: those of the subscription that gets all."""
+    """Compare a subscription with the input.
+
+    ``expected``: rows of the input, each key's in the order of sending. ``found``: messages of the subscription.
+    ``everything``: those of the subscription that gets all.
+    """
     ids, found_ids = pd.Index(expected["message_id"]), pd.Index(found["message_id"])
     return Selection(
         name,

@@ -32,7 +32,7 @@ DELAY_SHOWN_MAX = 40
 
 
 def delays_by_carrier_and_hour(delays: Sequence[Delay], carrier_names: dict[str, str]) -> str:
-    """A map of mean departure delays: carriers, most flights first, against scheduled hours."""
+    """Return a map of mean departure delays: carriers, most flights first, against scheduled hours."""
     flights: dict[str, int] = {}
     for delay in delays:
         flights[delay.carrier] = flights.get(delay.carrier, 0) + delay.flights
@@ -88,7 +88,7 @@ PLAN_PAGE = "plan.html"
 
 
 def capture_section(captured: Captured) -> str:
-    """The runs of the streaming query."""
+    """Return the section about the runs of the streaming query."""
     runs = table(
         ["run", "micro-batches", "messages of each", "messages", "how it ended"],
         [
@@ -125,7 +125,7 @@ def _end(run: Run) -> str:
 
 
 def usage_section(usage: Usage) -> str:
-    """The job `telemetry` in short."""
+    """Return a summary of the job `telemetry`."""
     return (
         "<section><h2>What the broker did</h2>"
         + table(
@@ -179,7 +179,7 @@ def _commits(usage: Usage) -> str:
 
 
 def outlook_section(outlook: Outlook) -> str:
-    """The job `plan` in short."""
+    """Return a summary of the job `plan`."""
     advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in outlook.advice)
     return (
         "<section><h2>Other numbers of partitions</h2>"
@@ -211,7 +211,7 @@ def write_report(path: Path, results: Results) -> None:
 
 
 def render(results: Results) -> str:
-    """The page as text."""
+    """Return the page as text."""
     sections = "".join([
         _summary(results), _subscriptions(results), capture_section(results.captured), _proof(results.proof),
         _load(results), usage_section(results.usage), outlook_section(results.outlook), _delays(results), _run(results),

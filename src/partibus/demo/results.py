@@ -24,7 +24,7 @@ class Delay(NamedTuple):
 
 
 class PartitionLoad(NamedTuple):
-    """What one broker partition carried of one subscription."""
+    """The load of one broker partition by one subscription."""
 
     partition_id: int
     messages: int
@@ -34,7 +34,7 @@ class PartitionLoad(NamedTuple):
 
 
 class SubscriptionLoad(NamedTuple):
-    """One subscription: what it selects, what it holds."""
+    """One subscription: its filter and its messages."""
 
     name: str
     filter: Filter
@@ -69,7 +69,7 @@ class Run(NamedTuple):
 
 
 class Captured(NamedTuple):
-    """What the runs did."""
+    """The results of the runs."""
 
     runs: list[Run]
     removed_files: int
@@ -78,7 +78,7 @@ class Captured(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What was done to the messages of one entity."""
+    """The operations on the messages of one entity."""
 
     entity: str
     name: str
@@ -102,7 +102,7 @@ class EntityUse(NamedTuple):
 
 
 class Commits(NamedTuple):
-    """Of the messaging stores."""
+    """The commits of the messaging stores."""
 
     number: int
     messages_each: float
@@ -120,7 +120,7 @@ class Usage(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What another number of partitions would do."""
+    """The prediction for another number of partitions."""
 
     partitions: int
     largest_share: float
@@ -161,21 +161,22 @@ class Results(NamedTuple):
 
     @property
     def partitions(self) -> list[PartitionLoad]:
-        """Of the subscription that gets all."""
+        """The partitions of the subscription that gets all."""
         return self.subscriptions[0].partitions
 
     @property
     def messages(self) -> int:
-        """That were sent, as the subscription shows that gets all."""
+        """The number of messages sent, as the subscription that gets all shows."""
         return sum(load.messages for load in self.partitions)
 
     @property
     def copies(self) -> int:
-        """That were read of all subscriptions."""
+        """The number of messages read of all subscriptions."""
         return sum(subscription.selection.messages for subscription in self.subscriptions)
 
     @property
     def keys(self) -> int:
+        """The number of partition keys."""
         return sum(load.keys for load in self.partitions)
 
 
@@ -223,7 +224,7 @@ def find_outlook(spark: SparkSession, telemetry: Path, report: Path) -> Outlook:
 
 
 def _job(name: str, spark: SparkSession, telemetry: Path, report: Path) -> Job:
-    """A run of a job that is not entered as a context: that would draw its progress over the demo's."""
+    """Make a run of a job without entering it as a context, which would draw its progress over the demo's."""
     options = JobOptions(spark=spark, json=report.with_suffix(".json"), report=report)
     return Job(name, options, {"paths": [str(telemetry)]})
 

@@ -57,26 +57,28 @@ SPARK_CONFIG = {
 
 
 class Paths(NamedTuple):
-    """What a run leaves, and where."""
+    """The paths of a run's results."""
 
     out: Path
 
     @property
     def tables(self) -> Path:
+        """The folder of the Parquet tables."""
         return self.out / "tables"
 
     @property
     def telemetry(self) -> Path:
-        """What the broker writes; kept for whoever wants to ask more."""
+        """The broker's telemetry, kept for further queries."""
         return self.out / "telemetry"
 
     @property
     def report(self) -> Path:
+        """The file of the report."""
         return self.out / "report.html"
 
 
 class Carried(NamedTuple):
-    """What went in, what came out, and what carried it."""
+    """The input and output of a run, and its load."""
 
     rows: int
     sent: Sent

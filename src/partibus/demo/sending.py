@@ -37,9 +37,10 @@ class Step:
         self._bars = bars
         self._bar = bar
         self.messages = messages
-        """What its rate is reckoned by, when it ends; 0 where a rate means nothing."""
+        """The number of messages for the rate at the end; 0 where a rate means nothing."""
 
     def advance(self, count: int) -> None:
+        """Advance by a count."""
         self._bars.advance(self._bar, count)
 
     def at(self, done: int, total: int) -> None:
@@ -48,7 +49,10 @@ class Step:
 
 
 class Steps:
-    """``with Steps(console) as steps: with steps.step("send", total=n) as step: ...``"""
+    """The steps of a run.
+
+    Use them as ``with Steps(console) as steps: with steps.step("send", total=n) as step: ...``.
+    """
 
     def __init__(self, console: Console) -> None:
         self.phases: list[Phase] = []
@@ -129,15 +133,17 @@ class Shard(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What one sender process, or all of them, got accepted by the broker."""
+    """The messages that the broker accepted from one sender process, or from all."""
 
     keys: dict[str, Tally]
     body_bytes: int
 
 
 def replay(connection: str, topic: str, rows: int | None, senders: int, on_sent: Callable[[int], None]) -> Sent:
-    """Send everything; ``on_sent`` hears how many messages more the broker has accepted. Raises `DemoError` when a
-    sender fails; the others are then stopped."""
+    """Send everything; ``on_sent`` gets the number of newly accepted messages.
+
+    Raises `DemoError` when a sender fails; the others are then stopped.
+    """
     context = multiprocessing.get_context("spawn")
     processes: dict[Connection, BaseProcess] = {}
     try:
@@ -196,7 +202,7 @@ def _send_shard(job: Shard, pipe: Connection) -> None:
 
 
 def send_envelopes(job: Shard, messages: Iterator[Envelope], on_sent: Callable[[int], None]) -> Sent:
-    """Send in batches as the client makes them; what is counted was accepted."""
+    """Send in batches as the client makes them; accepted messages are counted."""
     from azure.servicebus import ServiceBusClient, ServiceBusMessage
     from azure.servicebus.exceptions import MessageSizeExceededError
 
@@ -262,7 +268,7 @@ class Sending:
         self._stack.close()
 
     def wait_for(self, count: int) -> None:
-        """Until the broker has accepted so many, or the senders have ended."""
+        """Wait until the broker has accepted so many, or the senders have ended."""
         assert self._running is not None, "waited for before it began"
         while self._sent < count and wait([self._running], timeout=POLL_SECONDS).not_done:
             pass
@@ -278,7 +284,7 @@ class Sending:
 
     def _accepted(self, step: Step, count: int) -> None:
         if self._is_given_up:
-            # That ends the senders.
-            raise DemoError("nobody waits for the senders any more")
+            # The error ends the senders.
+            raise DemoError("the run was stopped while messages were sent")
         self._sent += count
         step.advance(count)

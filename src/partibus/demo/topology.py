@@ -14,13 +14,13 @@ from partibus.testing.broker_process import BrokerFailed, BrokerProcess
 
 TOPIC = "flights"
 PARTITION_COUNT = 16
-"""What the service gives a partitioned entity."""
+"""The service's number for a partitioned entity."""
 ALL = "all"
 """The subscription that gets everything."""
 SUBSCRIPTIONS = (ALL, "delayed", "carrier")
 """In the order in which they are shown."""
 CONSUMED = "delayed"
-"""The one whose reader consumes: what was captured of it is completed. The others are browsed, and keep everything."""
+"""The subscription whose reader completes the captured messages. The others are browsed, and keep everything."""
 
 CONFIG_TEXT = (Path(__file__).parent / "Config.json").read_text(encoding="utf-8")
 EVERYTHING = "1=1"
@@ -28,7 +28,7 @@ EVERYTHING = "1=1"
 
 
 class Filter(NamedTuple):
-    """What a subscription selects, in words for people."""
+    """A subscription's filter, in words for the report."""
 
     kind: str
     """`everything`, `SQL` or `correlation`."""
@@ -36,13 +36,13 @@ class Filter(NamedTuple):
 
 
 def config() -> dict[str, Any]:
-    """The content of Config.json, for `partibus serve --config`."""
+    """Return the content of Config.json, for `partibus serve --config`."""
     found: dict[str, Any] = json.loads(CONFIG_TEXT)
     return found
 
 
 def path_of(subscription: str) -> str:
-    """Where it is read."""
+    """Return the address of a subscription."""
     return subscription_path(TOPIC, subscription)
 
 
@@ -53,7 +53,7 @@ def left_at(connection: str) -> dict[str, int]:
 
 
 def filters_at(connection: str) -> dict[str, Filter]:
-    """Subscription -> what it selects, as the broker knows it: not as the file asked for it."""
+    """Return the filters by subscription as the broker has them, not as the file declares them."""
     with connect(connection) as client:
         return {name: _filter(Rules(client, path_of(name)).list()) for name in SUBSCRIPTIONS}
 
@@ -80,10 +80,10 @@ def _text(rule: RuleInfo) -> str:
 
 @contextmanager
 def demo_broker(folder: Path, telemetry: Path) -> Iterator[str]:
-    """The connection string of a running broker that has made what Config.json declares. Data and log are kept in
-    ``folder``; a row for every operation on every message goes into the folder ``telemetry``, all of them by the end.
+    """Run a broker with the entities of Config.json, and yield its connection string.
 
-    Raises `DemoError` with the broker's log when it does not start, or does not end gracefully.
+    Data and log are kept in ``folder``. A row for every operation on every message goes into the folder ``telemetry``,
+    all of them by the end. Raises `DemoError` with the broker's log when it does not start, or does not end gracefully.
     """
     arguments = ("--telemetry", "full", "--telemetry-dir", str(telemetry))
     try:
