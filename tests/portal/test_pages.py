@@ -12,6 +12,7 @@ from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed
 from partibus.client.fault_injections import FaultInjections
 from partibus.client.namespaces import Namespaces
+from partibus.client.partitions import Partitions
 from partibus.client.rules import RuleInfo, Rules
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http
@@ -257,3 +258,18 @@ def test_the_page_comes_anew_when_asked_to(browser: Browser) -> None:
 @pytest.fixture
 def http(broker: BrokerProcess) -> Http:
     return Http(broker)
+
+
+def test_moves_of_slots_are_shown(browser: Browser, broker: BrokerProcess) -> None:
+    broker.create_queue("moving", EnablePartitioning=True, RequiresSession=True)
+    assert "Of 16,384 slots" not in browser.get("/portal/entity?path=moving").page.text
+
+    def is_planned() -> bool:
+        send(broker, "moving", *(OutgoingMessage(body=b"x", session_id=f"s{n}") for n in range(7)))
+        with connect(broker.connection_string) as client:
+            return bool(Partitions(client).rebalance("moving")["moves"])
+
+    eventually("a broker has seen load", is_planned)
+    page = browser.get("/portal/entity?path=moving").page
+    assert "Of 16,384 slots of keys" in page.text
+    assert "rebalance" in page.text

@@ -68,11 +68,17 @@ class Decision(NamedTuple):
 class SlotLoad:
     """The load of slots, from one key of each run of messages. Recent messages count most."""
 
-    __slots__ = ("_total", "by_slot")
+    __slots__ = ("_runs", "_total", "by_slot")
 
     def __init__(self) -> None:
         self.by_slot: dict[int, float] = {}
         self._total = 0.0
+        self._runs = 0
+
+    def turn(self, messages: int) -> int:
+        """Return which message of the next run counts: another place in each, since batches may be alike."""
+        self._runs += 1
+        return self._runs % messages
 
     def note(self, key: str, messages: int) -> None:
         """Note a run of messages, of which one has this key."""

@@ -58,7 +58,8 @@ class KeyedParts:
             else:
                 parts[place] = [index]
         if indexes:
-            self._route.note_sent(self._messages[indexes[0]].key, {place: len(some) for place, some in parts.items()})
+            sample = indexes[self._route.load.turn(len(indexes))]
+            self._route.note_sent(self._messages[sample].key, {place: len(some) for place, some in parts.items()})
         self.open += len(parts)
         for place, members in parts.items():
             _Part(self, members, None, 0).send_to(place)

@@ -173,3 +173,11 @@ def test_loads_of_slots_are_of_late() -> None:
     for _ in range(300):
         load.note("new", 1_000)
     assert load.by_slot[slot_for_key("new")] > 2 * load.by_slot.get(slot_for_key("old"), 0)
+
+
+def test_runs_that_are_alike_are_counted_at_each_place() -> None:
+    load = SlotLoad()
+    run = ["a", "b", "c"]
+    for _ in range(30):
+        load.note(run[load.turn(3)], 3)
+    assert {load.by_slot[slot_for_key(key)] for key in run} == {30.0}

@@ -19,6 +19,8 @@ from partibus.throttling.counters import Operation
 
 DONE: Final = {"created": "Created.", "changed": "Changed."}
 """What a page says once, to who comes from a form."""
+MOVES: Final = 20
+"""Moves of slots that a page shows, the unfinished ones first."""
 _CORRELATION: Final = (
     *(("CorrelationId", "correlation_id"), ("MessageId", "message_id"), ("To", "to"), ("ReplyTo", "reply_to")),
     *(("Label", "label"), ("SessionId", "session_id"), ("ReplyToSessionId", "reply_to_session_id")),
@@ -60,6 +62,20 @@ def describe(entity: Entity, inspection: Inspection) -> dict[str, Any]:
             for index, partition in enumerate(entity.route.partitions)
         ],
     }
+    moves = [(move, None) for move in queue.slots.moves] + [(past, past.ended_ms) for past in queue.slots.history[::-1]]
+    data["slot_moves"] = [
+        {
+            "source": move.source,
+            "target": move.target,
+            "slots": move.slots,
+            "began_ms": move.began_ms,
+            "ended_ms": ended_ms,
+            "why": move.why,
+        }
+        for move, ended_ms in moves[:MOVES]
+    ]
+    counts = entity.route.slots.counts()
+    data["slot_counts"] = counts if queue.slots.version else []
     if isinstance(queue, Subscription):
         data["topic"] = queue.topic.name
         data["rule_rows"] = [rule_of(rule) for rule in queue.rules]
