@@ -1,1 +1,1 @@
-"""HTTP: entities (`atom`), messages (`data`), health, the clock, and what there is (`openapi`)."""
+"""HTTP: entities (`atom`), messages (`data`), health, the clock, and the description of it all (`openapi`)."""

@@ -1,6 +1,6 @@
-"""What the core answers by calling back, for routes that wait.
+"""Answers of the core, which calls back, for routes that wait.
 
-The core knows no tasks: it calls when something is durable, or found. A route is a task, and waits here.
+The core knows no tasks: it calls when a change is durable, or a result is found. A route is a task, and waits here.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from starlette.requests import Request
 
 T = TypeVar("T")
 Ask = Callable[[Callable[[T], None]], None]
-"""Calls what it is given, now or later, once."""
+"""A call to the core, which calls its argument once, now or later."""
 
 
 async def answer_of(ask: Ask[T]) -> T:
-    """What ``ask`` calls its argument with. Cancelling leaves the core to finish, and nobody hears of it."""
+    """Return the value that ``ask`` calls its argument with. After a cancellation the core goes on, unheard."""
     return await _asked(ask)
 
 
@@ -37,25 +37,25 @@ def _asked(ask: Ask[T]) -> "asyncio.Future[T]":
 
 
 async def done_elsewhere(call: Callable[[], T]) -> T:
-    """What ``call`` answers, run on another thread: what would hold up everybody here."""
+    """Return the result of ``call``, run on another thread because it would block the loop."""
     return await asyncio.get_running_loop().run_in_executor(None, call)
 
 
 class Handover(Generic[T]):
-    """One value that somebody gives, now or later, and somebody waits for. Made where a task runs."""
+    """One value that is given and awaited, in any order. Made where a task runs."""
 
     def __init__(self) -> None:
         self._value: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def give(self, value: T) -> bool:
-        """False when there was one before, which stays."""
+        """Give the value. Return False when there was one before, which stays."""
         if self._value.done():
             return False
         self._value.set_result(value)
         return True
 
     def look(self) -> T | None:
-        """What was given, if anything was."""
+        """Return the value, if it was given."""
         return self._value.result() if self._value.done() else None
 
     async def wait(self) -> T:

@@ -13,8 +13,10 @@ _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}")
 
 
 def check_api_version(request: Request, name: str, *, partitioned: bool) -> None:
-    """InvalidOperation when the request names a version that does not know entities like the one of that name. None, or
-    one in another form, stands for the newest."""
+    """Check that the request's version knows entities like the one of that name. Raises `InvalidOperation`.
+
+    No version, or one in another form, stands for the newest.
+    """
     version = request.query_params.get("api-version", "")
     if partitioned and _VERSION.fullmatch(version) and version < PARTITIONED_FROM:
         raise InvalidOperation(

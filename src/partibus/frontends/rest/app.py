@@ -25,8 +25,10 @@ def make_app(
     namespaces: Namespaces,
     new_message_id: Callable[[], str],
 ) -> Starlette:
-    """``advance`` moves the manual clock; None under the real one. ``new_message_id`` makes ids for messages that come
-    without one."""
+    """Make the application of all routes.
+
+    ``advance`` moves the manual clock; None under the real one. ``new_message_id`` makes ids for messages without one.
+    """
     access = namespaces.default.access
     show = ShowClock(clock, access, manual=advance is not None)
     return Starlette(
@@ -54,6 +56,7 @@ class EntityPaths:
         self._portal = portal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
         if self._portal.takes(scope):
             await self._portal(scope, receive, send)
             return

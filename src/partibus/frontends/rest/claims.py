@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: the claim that a request shows (dialect sections 2.4, 2.5, 9.1)."""
+"""Authorization over HTTP: the claims of requests (dialect sections 2.4, 2.5, 9.1)."""
 
 from dataclasses import replace
 from urllib.parse import quote
@@ -26,7 +26,7 @@ class Claims:
         self._wall_clock = wall_clock
 
     def check(self, request: Request, path: Path, right: Right) -> Grant:
-        """The grant of a request that is about ``path``, segments in lower case. Unauthorized."""
+        """Return the grant of a request about ``path``, segments in lower case. Raises `Unauthorized`."""
         token = request.headers.get("authorization")
         if token is None:
             raise _no_token()
@@ -41,8 +41,10 @@ class Claims:
         return grant
 
     def check_entity(self, request: Request, path: Path, entity: Path, right: Right, *, narrow: bool) -> Grant:
-        """As `check` for a request to ``path``, which lies below ``entity`` and is about it. ``narrow``: a token for
-        something between the two is good, too, since clients sign the address that they use."""
+        """Check as `check` a request to ``path``, which lies below ``entity`` and is about it.
+
+        ``narrow``: a token for a path between the two is valid, too, since clients sign the address that they use.
+        """
         token = request.headers.get("authorization")
         if token is None:
             raise _no_token()
@@ -52,8 +54,10 @@ class Claims:
         return self._checked(grant, entity, right)
 
     def check_target(self, request: Request, grant: Grant, header: str, path: Path) -> None:
-        """The right to manage another entity than the request's, by a token in ``header`` or by the grant itself.
-        Unauthorized."""
+        """Check the right to manage another entity, by a token in ``header`` or by the grant itself.
+
+        Raises `Unauthorized`.
+        """
         token = request.headers.get(header)
         if token is None and self.allows(grant, path, Right.MANAGE):
             return
@@ -82,7 +86,7 @@ class Claims:
 
 
 def note_claim(request: Request) -> None:
-    """It has shown a good one: the namespace pays for it (`partibus.units.account.Bill`)."""
+    """Note that a request has a valid claim: the namespace pays for it (`partibus.units.account.Bill`)."""
     if (claimed := request.scope.get(CLAIMED)) is not None:
         claimed()
 

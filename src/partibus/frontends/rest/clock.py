@@ -23,13 +23,14 @@ Advance = Callable[[int], Awaitable[int]]
 
 
 class ClockRoute:
-    """What both routes have in common: who may, and what refusals look like."""
+    """The authorization and the refusals of both routes."""
 
     def __init__(self, access: AccessPolicies) -> None:
         self._access = access
         self._wall_clock = SystemClock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Authorize and answer a request."""
         request = Request(scope, receive)
         try:
             self._check_claim(request)
@@ -41,7 +42,7 @@ class ClockRoute:
         await response(scope, receive, send)
 
     async def answer(self, request: Request) -> dict[str, object]:
-        """The body of the answer."""
+        """Return the body of the answer."""
         raise NotImplementedError
 
     def _check_claim(self, request: Request) -> None:
@@ -63,6 +64,7 @@ class ShowClock(ClockRoute):
         self._kind = "manual" if manual else "real"
 
     async def answer(self, request: Request) -> dict[str, object]:
+        """Return the time."""
         return {"now_ms": self._clock.now_ms(), "clock": self._kind}
 
 
@@ -76,6 +78,7 @@ class AdvanceClock(ClockRoute):
         self._advances = 0
 
     async def answer(self, request: Request) -> dict[str, object]:
+        """Move the clock, and return the new time."""
         milliseconds = await _milliseconds(request)
         if self._advance is None:
             raise InvalidOperation("The clock of this broker is the real one. Serve with --clock manual to move it.")

@@ -1,4 +1,4 @@
-"""What requests over HTTP cost (rows R3-R5): paid for before anything is done, or `ServerBusy` is raised."""
+"""The cost of requests over HTTP (rows R3-R5): paid before any work, or `ServerBusy` is raised."""
 
 from collections.abc import Callable
 
@@ -32,7 +32,7 @@ async def pay_for_sends(broker: Broker, entity: Entity, count: int) -> None:
 
 
 def check_not_exhausted(broker: Broker, operation: Operation) -> None:
-    """Nothing is left in this period: what comes need not be looked at."""
+    """Refuse a request early if no credits are left in this period."""
     if broker.throttle.enforces and broker.throttle.refuses(operation):
         broker.throttle.refused(operation)
         raise broker.throttle.refusal()

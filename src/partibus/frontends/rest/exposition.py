@@ -30,14 +30,14 @@ class Family(NamedTuple):
     """One metric."""
 
     name: str
-    """Of a counter without its ``_total``."""
+    """The name, of a counter without its ``_total``."""
     kind: str
     """``gauge``, ``counter`` or ``histogram``."""
     text: str
 
     @property
     def full_name(self) -> str:
-        """As it is documented."""
+        """The documented name."""
         return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 
@@ -50,11 +50,11 @@ class Block(NamedTuple):
 
 
 class Rows:
-    """Things of which several families tell, a line each in each of them: labels, and as many whole numbers as there
-    are families.
+    """Rows for several families: labels, and one whole number per family.
 
-    To put numbers into bytes that are there takes a third of the time that it takes to make a line of labels and
-    number: `bytes.__mod__` looks for its marks and copies what is between, without a look at each character."""
+    Formatting numbers into existing bytes takes a third of the time of making a line from labels and number:
+    `bytes.__mod__` looks for its marks and copies the rest without a look at each character.
+    """
 
     __slots__ = ("_last", "_lines", "_width", "chunks")
 
@@ -83,7 +83,7 @@ class Rows:
             self._last = []
 
     def of(self, name: str, place: int) -> Iterator[bytes]:
-        """The lines of the family of this full name, which tells of the number at ``place``."""
+        """Yield the lines of the family of this full name, with the numbers at ``place``."""
         mark, width = name.encode(), self._width
         return (text.replace(_NAME, mark) % tuple(numbers[place::width]) for text, numbers in self.chunks)
 
@@ -93,7 +93,7 @@ _NAME: Final = b"\xff"
 
 
 def line(where: str) -> bytes:
-    """A line of `Rows`. ``where``: what `labels` gives."""
+    """Return a line of `Rows`. ``where``: a result of `labels`."""
     return b"%b{%b} %%d\n" % (_NAME, _literal(where))
 
 
@@ -114,7 +114,7 @@ def _literal(where: str) -> bytes:
 
 
 def gauge(name: str, text: str, samples: Iterable[tuple[str, Value]]) -> Block:
-    """``samples``: (what `labels` gives, value)."""
+    """Return a gauge. ``samples``: (a result of `labels`, value)."""
     family = Family(name, "gauge", text)
     return Block(family, _lines(family.full_name, samples))
 
@@ -140,7 +140,10 @@ def counter_of(rows: Rows, place: int, name: str, text: str) -> Block:
 def histogram(
     name: str, text: str, bounds: Iterable[str], samples: Iterable[tuple[str, Iterable[int], float]]
 ) -> Block:
-    """``samples``: (labels, how many are at most as large as each bound, sum). The last bound is ``+Inf``."""
+    """Return a histogram.
+
+    ``samples``: (labels, how many are at most as large as each bound, sum). The last bound is ``+Inf``.
+    """
     family = Family(name, "histogram", text)
     return Block(family, _some(_of_histogram(family.full_name, list(bounds), samples)))
 
@@ -151,19 +154,19 @@ def labels(**values: str) -> str:
 
 
 def is_open_metrics(accept: str) -> bool:
-    """Who sends this header ``Accept`` wants OpenMetrics."""
+    """Tell whether a header ``Accept`` asks for OpenMetrics."""
     return OPEN_METRICS in accept
 
 
 def content_type(open_metrics: bool) -> str:
-    """Of the answer."""
+    """Return the content type of the answer."""
     return _TYPES[open_metrics]
 
 
 async def pieces(
     blocks: Iterable[Block], open_metrics: bool, rest: Rest, now: Callable[[], float]
 ) -> AsyncIterator[bytes]:
-    """The whole text, some lines at a time. ``now``: seconds."""
+    """Yield the whole text, some lines at a time. ``now``: seconds."""
     for family, lines in blocks:
         name = f"{PREFIX}{family.name}" if open_metrics else family.full_name
         head = f"# HELP {name} {family.text}\n# TYPE {name} {family.kind}\n".encode()
@@ -176,7 +179,7 @@ async def pieces(
 
 
 def _piece(lines: Iterator[bytes], now: Callable[[], float]) -> bytes:
-    """The next ones; nothing when there are no more."""
+    """Return the next lines; empty at the end."""
     parts = []
     ends_s = now() + PIECE_S
     for some in lines:

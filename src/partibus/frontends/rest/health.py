@@ -18,6 +18,7 @@ class GetHealth:
         self._health = health
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the health of every store."""
         healthy, details = await self._health()
         if Request(scope).method not in ("GET", "HEAD"):
             await JSONResponse({"error": "only GET is answered here"}, 405)(scope, receive, send)

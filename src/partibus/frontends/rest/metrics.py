@@ -1,8 +1,9 @@
-"""``GET /metrics``: what all brokers count and measure, for Prometheus (rows A4, C13, R13; `docs/metrics.md`).
+"""``GET /metrics``: the measurements of all brokers, for Prometheus (rows A4, C13, R13; `docs/metrics.md`).
 
-Whichever broker is asked answers for all. By the host names of a namespace it answers of that namespace alone, and only
-who may manage it. By every other name it answers of the whole server: to anybody while there is one namespace, which is
-who reaches the port; beside others to who may manage the default one, and to who asks from the broker's own machine.
+Each broker answers for all. Under the host names of a namespace it answers for that namespace alone, and only to
+clients that may manage it. Under every other name it answers for the whole server. With one namespace it answers every
+client that reaches the port. With several, it answers those that may manage the default one, and those on the broker's
+own machine.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ from partibus.throttling.counters import OPERATIONS
 SUBQUEUES = {"0": "active", "1": "dead_letter", "2": "transfer_dead_letter", "3": "transfer"}
 """Label values by kind of sub-queue."""
 LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-"""Addresses of who asks from the same machine."""
+"""Addresses of clients on the same machine."""
 
 
 class Snapshot(NamedTuple):
@@ -54,7 +55,7 @@ class Snapshot(NamedTuple):
     available: Mapping[tuple[str, str], bool]
     """By namespace and path, of the entities that are told of: all partitions can be used (row A4)."""
     express_bounds_ms: Mapping[tuple[str, str], int]
-    """Likewise, of those that are express: their loss bounds (row C22)."""
+    """The loss bounds of express entities (row C22), by the same keys."""
     kinds: Mapping[str, Mapping[str, int]]
     """How many entities there are of each kind, by namespace."""
     default: str
@@ -67,7 +68,7 @@ class Snapshot(NamedTuple):
 
 
 Ask = Callable[[str | None], Awaitable[Snapshot]]
-"""Of one namespace, or of all."""
+"""Returns the measurements of one namespace, or of all."""
 
 
 class ShowMetrics:
@@ -78,6 +79,7 @@ class ShowMetrics:
         self._namespaces = namespaces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Authorize a request, and answer with the metrics."""
         request = Request(scope)
         if request.method not in ("GET", "HEAD"):
             await JSONResponse({"error": "only GET is answered here"}, 405)(scope, receive, send)
@@ -105,8 +107,10 @@ class ShowMetrics:
 
 
 class _Pieces(Response):
-    """Sent as they are made. Starlette's own streaming answers have a library come in that takes 30 ms, in which nobody
-    else is served."""
+    """An answer sent in pieces as they are made.
+
+    Starlette's own streaming answers import a library for 30 ms, in which no other client is served.
+    """
 
     def __init__(self, pieces: AsyncIterator[bytes], media_type: str) -> None:
         self._pieces = pieces
@@ -125,11 +129,11 @@ def _is_local(request: Request) -> bool:
 
 
 async def text_of(snapshot: Snapshot, open_metrics: bool = False) -> AsyncIterator[bytes]:
-    """The answer, piece by piece."""
+    """Yield the answer, piece by piece."""
     told = await _told(snapshot)
     async for piece in pieces(blocks(snapshot, told), open_metrics, snapshot.rest, snapshot.now):
         yield piece
-    # To let all of it go at once takes milliseconds, too.
+    # Freeing all of it at once takes milliseconds, too.
     for rows in (told.partitions, told.waiting, told.entities):
         while rows.chunks:
             rows.chunks.pop()
@@ -147,7 +151,7 @@ class Told:
         """By sub-queue: messages and bytes."""
         self.partitions = Rows(len(PARTITION_NUMBERS))
         self.kinds: dict[tuple[str, str], str] = {}
-        """By namespace and path: labels that say of which kind it is, too, for what is the same at every broker."""
+        """Labels with the kind, by namespace and path, for facts that are the same at every broker."""
 
     def add(self, of_broker: str, entity: Sequence[Any]) -> None:
         """``of_broker``: its `labels`; ``entity``: as `partibus.node.metrics.Measuring` has it."""
@@ -509,5 +513,5 @@ def _place(snapshot: Snapshot, qualified: str) -> tuple[str, str]:
 
 
 def _number(value: Value) -> Value:
-    """A Boolean as 0 or 1."""
+    """Return a Boolean as 0 or 1, and other values unchanged."""
     return int(value) if isinstance(value, bool) else value

@@ -76,7 +76,7 @@ class _Operation(NamedTuple):
     """Of success."""
     errors: tuple[int, ...]
     parameters: tuple[str, ...] = ()
-    """Besides those in the path and the api-version."""
+    """The parameters besides those in the path and the api-version."""
     body: Json | None = None
     answer: Json | None = None
     """Content of a success; None: nothing that is worth a word."""
@@ -176,7 +176,7 @@ _REASONS = {
 
 
 def describe() -> Json:
-    """The document."""
+    """Return the document."""
     paths: dict[str, Json] = {}
     for path, method, operation in _operations():
         paths.setdefault(path, {})[method.lower()] = _described(path, operation)
@@ -223,4 +223,5 @@ class ShowDescription:
         self._response = JSONResponse(describe())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the document."""
         await self._response(scope, receive, send)

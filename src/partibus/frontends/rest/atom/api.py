@@ -1,4 +1,4 @@
-"""The admin API as one ASGI application: which request is whose, who may, and what refusals look like."""
+"""The admin API as one ASGI application: dispatch of requests, authorization, and refusals."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -40,13 +40,16 @@ HANDLERS: Mapping[Kind, Mapping[str, Handler]] = {
 
 
 class AdminApi:
-    """Answers every path that no other route has taken. An api-version is not looked at: clients ask for versions that
-    differ in nothing that is written here (dialect section 9.1)."""
+    """Answers every path that no other route has taken.
+
+    The api-version is ignored: the clients' versions do not differ here (dialect section 9.1).
+    """
 
     def __init__(self, namespaces: Namespaces) -> None:
         self._namespaces = namespaces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request about entities."""
         request = Request(scope, receive)
         try:
             response = await self._answer(request)

@@ -35,6 +35,7 @@ class Call(Struct):
 
     @property
     def host(self) -> str:
+        """The host of the request."""
         return host_of(self.request)
 
     @property
@@ -65,7 +66,7 @@ class Call(Struct):
         await answer_of(ask)
 
     async def description(self, *names: str) -> Element:
-        """The describing element of the body, one of ``names``. ArgumentError, `BodyTooLarge`."""
+        """Return the describing element of the body, one of ``names``. Raises `ArgumentError`, `BodyTooLarge`."""
         root = parse_xml(await read_body(self.request, BODY_BYTES_MAX))
         if (root.namespace, root.name) != (ATOM, "entry"):
             raise ArgumentError("The root of the body", root.name, f"entry, in the namespace {ATOM}")
@@ -92,10 +93,10 @@ class Call(Struct):
         return int(given)
 
     def show(self, entry: Entry, tag: str, status: int = 200) -> Response:
-        """The answer that shows one resource."""
+        """Return the answer that shows one resource."""
         return Response(entry_xml(entry, self.base), status, {"etag": tag}, ENTRY_TYPE)
 
     def show_page(self, title: str, path: str, entries: list[Entry], page: Page) -> Response:
-        """The answer that shows some."""
+        """Return the answer that shows a page of resources."""
         content = feed_xml(title, path, entries, page, self.base, self.broker.clock.now_ms())
         return Response(content, 200, None, FEED_TYPE)

@@ -1,4 +1,4 @@
-"""What an entity holds, over all of its partitions (rows A3, A4)."""
+"""The counts of an entity, over all of its partitions (rows A3, A4)."""
 
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from partibus.routing.inspect import Inspection, inspect_each
 
 
 class Counts(NamedTuple):
-    """Messages by state. Where partitions are away, those of the others."""
+    """Messages by state. Partitions in stores that are away are missing."""
 
     active: int = 0
     dead_letter: int = 0
@@ -25,6 +25,7 @@ class Counts(NamedTuple):
 
     @property
     def messages(self) -> int:
+        """The number of all messages."""
         return self.active + self.dead_letter + self.scheduled + self.transfer + self.transfer_dead_letter
 
 
@@ -34,7 +35,7 @@ def ask_counts(route: EntityRoute) -> Ask[Inspection]:
 
 
 def counts_of(inspection: Inspection, *, forwards: bool = False) -> Counts:
-    """The sum over the partitions that have answered. ``forwards``: what would be active waits to go on."""
+    """Return the sum over the partitions that have answered. ``forwards``: active messages wait to be forwarded."""
     messages = dict.fromkeys(SubqueueKind, 0)
     size_bytes = scheduled = 0
     for found in inspection.found.values():
@@ -43,7 +44,7 @@ def counts_of(inspection: Inspection, *, forwards: bool = False) -> Counts:
         for kind, subqueue in found.subqueues.items():
             messages[SubqueueKind(kind)] += subqueue.messages
             size_bytes += subqueue.size_bytes
-    # What was scheduled or cancelled between the two looks may be missing in one of them.
+    # Messages that were scheduled or cancelled between the two queries may be missing in one of them.
     waiting = max(messages[SubqueueKind.ACTIVE] - scheduled, 0)
     return Counts(
         0 if forwards else waiting,
@@ -57,8 +58,10 @@ def counts_of(inspection: Inspection, *, forwards: bool = False) -> Counts:
 
 
 def counts_xml(counts: Counts) -> str:
-    """``CountDetails``. JavaScript reads the children by the prefix that the element's only attribute declares
-    (trap 30)."""
+    """Return ``CountDetails``.
+
+    JavaScript reads the children by the prefix that the element's only attribute declares (trap 30).
+    """
     children = (
         ("ActiveMessageCount", counts.active),
         ("DeadLetterMessageCount", counts.dead_letter),

@@ -1,7 +1,7 @@
 """Descriptions of entities: elements to properties and back (dialect section 9.3).
 
-What is read may stand in any order; what is absent is left to the namespace, which has the defaults. What is written
-stands in the service's order and is there always (trap 30).
+Elements are read in any order; the namespace has the defaults of absent ones. They are written in the service's order,
+and always (trap 30).
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ ELEMENTS = {
     EntityKind.TOPIC: names.TOPIC,
     EntityKind.SUBSCRIPTION: names.SUBSCRIPTION,
 }
-"""Which element describes which kind."""
+"""The describing element of each kind."""
 
 DEFAULT_RULE_DESCRIPTION = "DefaultRuleDescription"
 
@@ -65,7 +65,7 @@ _IGNORED = {
     *("SizeInBytes", "MessageCount", "CreatedAt", "UpdatedAt", "AccessedAt", "CountDetails", "SupportOrdering"),
     *("SubscriptionCount", "SqlFilterCount", "CorrelationFilterCount", "EntityAvailabilityStatus"),
 }
-"""What only the broker knows; clients send back what they have read."""
+"""Elements that only the broker sets; clients send back those that they have read."""
 _TARGETS = {FORWARD_TO, FORWARD_DEAD_LETTERED_TO}
 _MAX_SIZE = "MaxSizeInMegabytes"
 _ORDERING = "SupportOrdering"
@@ -74,21 +74,23 @@ _VALUES = {kind: {prop.name: prop.value for prop in properties} for kind, proper
 
 
 class Described(NamedTuple):
-    """What a client wants an entity to be."""
+    """A client's description of an entity."""
 
     properties: dict[str, object]
     """By the service's names, in JSON form, unchecked."""
     policies: list[SasPolicy] | None
     """None: the description does not speak of authorization rules."""
     default_rule: Element | None
-    """Of a subscription."""
+    """The first rule of a subscription."""
 
 
 def read_description(
     kind: EntityKind, description: Element, namespace: NamespaceOptions, known: Queue | None = None
 ) -> Described:
-    """ArgumentError or Unsupported for elements that say what can't be; values are checked by whoever takes them.
-    ``known``: the entity that is described, where it exists."""
+    """Return the described properties. Raises `ArgumentError` or `Unsupported` for invalid elements.
+
+    Values are checked later. ``known``: the described entity, where it exists.
+    """
     seen: dict[str, Element] = {}
     values = _VALUES[kind]
     names = {*values, *_ORDER[kind], *_IGNORED, DEFAULT_RULE_DESCRIPTION}
@@ -112,7 +114,7 @@ def read_description(
 
 
 def description_xml(queue: Queue, counts: Counts, host: str) -> str:
-    """The content of the description of an entity of any kind; ``host`` is the one that the client has asked."""
+    """Return the content of the description of an entity of any kind; ``host`` is that of the request."""
     order = _ORDER[queue.kind]
     elements = {name: text_element(name, text) for name, text in _facts(queue, counts).items()}
     elements["CountDetails"] = counts_xml(counts)
@@ -134,8 +136,10 @@ def description_xml(queue: Queue, counts: Counts, host: str) -> str:
 
 
 def own_properties(queue: Queue) -> dict[str, object]:
-    """Properties that the service does not have. A client that knows nothing of them can't send them back, and an
-    update is none of its creator's changes of mind."""
+    """Return the properties that the service does not have.
+
+    A client that does not know them can't send them back, and its update does not mean to change them.
+    """
     values = properties_of(queue.kind, queue.description.options)
     return {name: value for name, value in values.items() if name.startswith(_OWN)}
 
@@ -154,7 +158,7 @@ def _says(found: Element | None) -> bool:
 
 
 def _facts(queue: Queue, counts: Counts) -> dict[str, str]:
-    """What only the broker knows."""
+    """Return the elements that only the broker sets."""
     facts = dict.fromkeys(_FALSE, "false") | {
         "SizeInBytes": str(counts.size_bytes),
         "MessageCount": str(counts.messages),

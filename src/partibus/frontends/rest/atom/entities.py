@@ -1,8 +1,8 @@
-"""Queues, topics and subscriptions: made, changed, shown, deleted.
+"""Requests that create, change, show and delete queues, topics and subscriptions.
 
-A change is answered when every broker of the namespace goes by it. Where a partition's messaging store is away, an
-entity is neither changed nor deleted: the request fails as a whole, and can be repeated (row A2). Should a store go
-away after that was looked at, the answer says so, and the partition follows when it is back.
+A change is answered when every broker of the namespace has applied it. While a partition's messaging store is away, the
+entity is neither changed nor deleted: the request fails as a whole, and can be repeated (row A2). If a store goes away
+after that check, the answer says so, and the partition follows when it is back.
 """
 
 from starlette.responses import Response
@@ -37,11 +37,12 @@ _TARGET_HEADERS = {
 
 
 async def get_entity(call: Call) -> Response:
-    """A queue or topic."""
+    """Show a queue or topic."""
     return await _show(call, _known(call, call.resource.entity))
 
 
 async def get_subscription(call: Call) -> Response:
+    """Show a subscription."""
     return await _show(call, _known(call, path_of(call)))
 
 
@@ -77,20 +78,22 @@ async def put_subscription(call: Call) -> Response:
 
 
 async def delete_entity(call: Call) -> Response:
+    """Delete a queue or topic."""
     return await _delete(call, call.resource.entity)
 
 
 async def delete_subscription(call: Call) -> Response:
+    """Delete a subscription."""
     return await _delete(call, path_of(call))
 
 
 def path_of(call: Call) -> str:
-    """Of the subscription that the request is about."""
+    """Return the path of the request's subscription."""
     return subscription_path(call.resource.entity, call.resource.subscription)
 
 
 def entry_of(call: Call, entity: Entity, inspection: Inspection) -> Entry:
-    """An entity with its counts, as it is shown."""
+    """Return the entry of an entity with its counts."""
     queue = entity.queue
     return Entry(
         queue.name,
@@ -149,12 +152,12 @@ async def _show(call: Call, entity: Entity, status: int = 200) -> Response:
 
 
 def tag_of(queue: Queue) -> str:
-    """Of what an entity is now: another one after each change, and of another entity of that name."""
+    """Return the tag of an entity's present state: each change and each entity has another one."""
     return f'"{queue.entity_id}.{queue.updated_ms}"'
 
 
 def _check_targets(call: Call, described: Described) -> None:
-    """Who lets an entity forward must be allowed to manage where it forwards to. Unauthorized."""
+    """Check the right to manage the targets of an entity's forwarding. Raises `Unauthorized`."""
     for name, header in _TARGET_HEADERS.items():
         text = described.properties.get(name)
         try:

@@ -26,13 +26,13 @@ class Entry(NamedTuple):
     kind: str
     """Name of the describing element."""
     content: str
-    """Of the describing element, as markup."""
+    """The markup of the describing element."""
     created_ms: int
     updated_ms: int
 
 
 class Page(NamedTuple):
-    """Where a feed begins and how much of it there is."""
+    """The start and the size of a feed's page."""
 
     skip: int
     top: int
@@ -40,12 +40,12 @@ class Page(NamedTuple):
 
 
 def entry_xml(entry: Entry, base: str) -> str:
-    """A document; ``base`` is the address of the namespace as the client has it, without a slash at its end."""
+    """Return a document; ``base`` is the client's address of the namespace, without a slash at its end."""
     return _entry(entry, base, {"xmlns": ATOM})
 
 
 def feed_xml(title: str, path: str, entries: Iterable[Entry], page: Page, base: str, now_ms: int) -> str:
-    """A document of all entries of one page."""
+    """Return a document of all entries of one page."""
     address = _address(base, path)
     links = element("link", "", {"rel": "self", "href": f"{address}?$skip={page.skip}&$top={page.top}"})
     if page.more:
@@ -79,8 +79,10 @@ def _entry(entry: Entry, base: str, attributes: dict[str, str]) -> str:
 
 
 def namespace_name(base: str) -> str:
-    """The first label of the host, which is what the service calls a namespace; of an address, all of it; empty where
-    what the client calls its host is none."""
+    """Return the first label of the host, which the service calls the namespace.
+
+    Of an address, return all of it; empty for an invalid host.
+    """
     try:
         host = urlsplit(base).hostname or ""
     except ValueError:

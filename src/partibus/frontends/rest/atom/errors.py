@@ -50,18 +50,18 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def status_of(error: PartibusError) -> tuple[int, int]:
-    """Status and sub-code; of an error's nearest kind, for those that are kinds of others."""
+    """Return status and sub-code of an error, by its class or the nearest base class."""
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
 def tracking_id(request: Request) -> str:
-    """What an answer and a log line have in common: the client's own id of the request, or one made here."""
+    """Return the id that an answer and a log line share: the client's id of the request, or a new one."""
     theirs = request.headers.get("x-ms-client-request-id", "")
     return theirs if _REQUEST_ID.fullmatch(theirs) else str(uuid.uuid4())
 
 
 def refusal(request: Request, status: int, sub_code: int, text: str, now_ms: int) -> Response:
-    """The error document."""
+    """Return the error document."""
     tracking = tracking_id(request)
     detail = (
         f"{text} SubCode={sub_code}. TrackingId:{tracking}, SystemTracker:{request.url.path}, "

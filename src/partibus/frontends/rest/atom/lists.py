@@ -18,16 +18,18 @@ T = TypeVar("T")
 
 
 async def list_all(call: Call) -> Response:
-    """Show queues and then topics: what the address of the namespace itself answers."""
+    """Show queues and then topics, for the address of the namespace itself."""
     namespace = call.broker.namespace
     return await _show_entities(call, "Entities", "", [*namespace.queues, *namespace.topics])
 
 
 async def list_queues(call: Call) -> Response:
+    """Show the queues."""
     return await _show_entities(call, "Queues", "$Resources/Queues", call.broker.namespace.queues)
 
 
 async def list_topics(call: Call) -> Response:
+    """Show the topics."""
     return await _show_entities(call, "Topics", "$Resources/Topics", call.broker.namespace.topics)
 
 

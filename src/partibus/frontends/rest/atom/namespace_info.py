@@ -11,8 +11,11 @@ from partibus.namespace.tiers import Tier
 
 
 async def get_namespace_info(call: Call) -> Response:
-    """What kind of namespace it is. The default one has the name by which the client calls it, and as long as nobody
-    has changed it nobody has written down when it was made; it is as old as its oldest entity."""
+    """Show the properties of the namespace.
+
+    The default one has the name that the client uses. Until it is changed its time of creation is not stored: it is as
+    old as its oldest entity.
+    """
     namespace = call.broker.namespace
     record = namespace.record
     name = namespace_name(call.base) if call.broker.is_default else record.name

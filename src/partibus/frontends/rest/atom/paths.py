@@ -1,4 +1,4 @@
-"""What a URL's path names (dialect section 9.2).
+"""The resources of URL paths (dialect section 9.2).
 
 ```text
  /                                       all queues and topics
@@ -11,8 +11,8 @@
  /$namespaceinfo
 ```
 
-Words compare without case, and a slash at the end says nothing (trap 29). Names are not checked here: one that nothing
-can have is the name of nothing.
+Words compare without case, and a slash at the end is ignored (trap 29). Names are not checked here: no entity has an
+invalid one.
 """
 
 from enum import Enum, auto
@@ -37,11 +37,11 @@ class Kind(Enum):
 
 
 class Resource(NamedTuple):
-    """What a path names. Names that it does not have are empty."""
+    """The resource of a path. Names that it does not have are empty."""
 
     kind: Kind
     claim_path: Path
-    """What a claim must cover."""
+    """The path that a claim must cover."""
     entity: str = ""
     subscription: str = ""
     rule: str = ""
@@ -55,7 +55,7 @@ _FIXED = {
 
 
 def parse_path(path: str) -> Resource | None:
-    """The resource of a decoded path; None when no resource has it."""
+    """Return the resource of a decoded path; None when no resource has it."""
     segments = path.strip("/").split("/")
     if segments == [""]:
         return Resource(Kind.ROOT, ())

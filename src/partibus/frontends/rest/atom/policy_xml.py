@@ -16,12 +16,12 @@ _RIGHTS = {"Manage": Right.MANAGE, "Send": Right.SEND, "Listen": Right.LISTEN}
 
 
 def read_policies(found: Element) -> list[SasPolicy]:
-    """The rules of an ``AuthorizationRules``; one without keys has empty ones. ArgumentError."""
+    """Return the policies of an ``AuthorizationRules``; absent keys are empty. Raises `ArgumentError`."""
     return [_read(rule) for rule in found.find_all(_RULE)]
 
 
 def policies_xml(policies: Iterable[SasPolicy]) -> str:
-    """An ``AuthorizationRules``, keys included: who may read it may do everything with the entity."""
+    """Return an ``AuthorizationRules`` with keys: its readers may do everything with the entity."""
     return element(ELEMENT, "".join(_policy_xml(policy) for policy in policies))
 
 

@@ -35,7 +35,7 @@ _COMPATIBILITY = text_element("CompatibilityLevel", "20")
 
 
 def read_rule(description: Element, name: str) -> Rule:
-    """The rule that a description says, under ``name``. ArgumentError."""
+    """Return the rule of a description, under ``name``. Raises `ArgumentError`."""
     found = description.find("Filter")
     if found is None:
         chosen: Filter = TrueFilter()
@@ -46,13 +46,13 @@ def read_rule(description: Element, name: str) -> Rule:
 
 
 def read_default_rule(description: Element) -> Rule:
-    """The rule that a new subscription begins with instead of the one that it would have. ArgumentError."""
+    """Return the rule that a new subscription has in place of the default one. Raises `ArgumentError`."""
     name = description.find("Name")
     return read_rule(description, DEFAULT_RULE if name is None else name.text)
 
 
 def rule_xml(rule: Rule) -> str:
-    """The content of a ``RuleDescription``."""
+    """Return the content of a ``RuleDescription``."""
     return (
         _filter_xml(rule.filter)
         + _action_xml(rule.action)

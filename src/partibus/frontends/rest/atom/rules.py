@@ -15,6 +15,7 @@ from partibus.namespace.namespace import Subscription
 
 
 async def get_rule(call: Call) -> Response:
+    """Show a rule."""
     return _show(call, subscription_of(call).rule(call.resource.rule))
 
 
@@ -36,6 +37,7 @@ async def put_rule(call: Call) -> Response:
 
 
 async def delete_rule(call: Call) -> Response:
+    """Delete a rule."""
     _check_tag(call)
     call.broker.delete_rule(subscription_of(call).name, call.resource.rule)
     await call.followed()
@@ -43,12 +45,12 @@ async def delete_rule(call: Call) -> Response:
 
 
 def subscription_of(call: Call) -> Subscription:
-    """Whose rules the request is about. EntityNotFound."""
+    """Return the subscription of the request's rules. Raises `EntityNotFound`."""
     return call.broker.namespace.subscription(call.resource.entity, call.resource.subscription)
 
 
 def entry_of_rule(subscription: Subscription, rule: Rule) -> Entry:
-    """A rule as it is shown."""
+    """Return the entry of a rule."""
     path = f"{subscription.name}/{RULES}/{rule.name}"
     return Entry(path, rule.name, names.RULE, rule_xml(rule), rule.created_ms, rule.created_ms)
 
@@ -63,5 +65,5 @@ def _check_tag(call: Call) -> None:
 
 
 def _tag(rule: Rule) -> str:
-    """A rule has no number of its state, but it is small."""
+    """Return the tag of a rule, made of all its content: a rule has no version, but it is small."""
     return f'"{blake2b(repr(rule).encode("utf-8", "replace"), digest_size=8).hexdigest()}"'

@@ -12,7 +12,7 @@ from partibus.namespace.durations import format_duration, parse_duration
 from partibus.namespace.values import BooleanValue, ChoiceValue, IntegerValue, Json, TextValue, Value
 
 NEVER = "0001-01-01T00:00:00Z"
-"""What the service writes for a time that is not known."""
+"""The service's form of an unknown time."""
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -20,7 +20,7 @@ _MS = timedelta(milliseconds=1)
 
 
 def json_of(text: str, value: Value[Any]) -> object:
-    """The JSON form of a property's text. What has none stays text, for the property's own check to refuse."""
+    """Return the JSON form of a property's text; an invalid text stays, for the property's own check to refuse."""
     bare = text.strip()
     if isinstance(value, BooleanValue):
         return _BOOLEANS.get(bare.lower(), text)
@@ -30,7 +30,7 @@ def json_of(text: str, value: Value[Any]) -> object:
 
 
 def text_of(value: Json) -> str:
-    """A property's JSON form as text."""
+    """Return a property's JSON form as text."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -40,7 +40,7 @@ def date_text(ms: int) -> str:
 
 
 def read_constant(element: Element) -> Constant:
-    """The value of a parameter, by its type (dialect section 9.3). ArgumentError."""
+    """Return the value of a parameter, by its type (dialect section 9.3). Raises `ArgumentError`."""
     kind, text = element.type, element.text
     try:
         match kind:
@@ -63,7 +63,7 @@ def read_constant(element: Element) -> Constant:
 
 
 def write_constant(value: Constant) -> tuple[str, str]:
-    """Type and text. JavaScript can't read ``long`` (trap 30), and who can takes any digits for an ``int``."""
+    """Return type and text. JavaScript can't read ``long`` (trap 30); other clients take any digits for an ``int``."""
     if isinstance(value, bool):
         return "boolean", text_of(value)
     if isinstance(value, int):

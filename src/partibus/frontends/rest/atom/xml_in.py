@@ -1,8 +1,8 @@
-"""XML from outside as a tree of elements that know where they stood.
+"""XML from clients as a tree of elements with their positions.
 
-Names are told by their namespace, never by a prefix (dialect section 9.3). A document type declaration is refused where
-it begins, so no entity of anybody's making is ever expanded, and nothing outside of the body is ever looked at; size
-and depth are bounded. It is what `defusedxml` does to the same parser; its trees do not say where an element stood.
+Names are compared by namespace, never by prefix (dialect section 9.3). A document type declaration is refused where it
+begins, so no entity is ever expanded, and no external resource is read. Size and depth are bounded. `defusedxml` does
+the same to the same parser, but its trees have no positions.
 """
 
 from collections.abc import Iterator
@@ -52,17 +52,20 @@ class Element(Struct):
         return self.attributes.get((INSTANCE, "nil"), "") in ("true", "1")
 
     def find(self, name: str) -> "Element | None":
-        """The first child of that name in this element's own namespace."""
+        """Return the first child of that name in this element's own namespace."""
         return next(self.find_all(name), None)
 
     def find_all(self, name: str) -> "Iterator[Element]":
-        """The children of that name in this element's own namespace."""
+        """Yield the children of that name in this element's own namespace."""
         return (child for child in self.children if child.name == name and child.namespace == self.namespace)
 
 
 def parse_xml(body: bytes) -> Element:
-    """The root of a document of at most `BODY_BYTES_MAX`. ArgumentError, with line and column, when it is not
-    well-formed, has a document type declaration, or is nested too deeply."""
+    """Return the root of a document of at most `BODY_BYTES_MAX`.
+
+    Raises `ArgumentError`, with line and column, when it is not well-formed, has a document type declaration, or is
+    nested too deeply.
+    """
     return _Reader(body).root
 
 
@@ -85,7 +88,7 @@ class _Reader:
         try:
             parser.Parse(body, True)
         except (expat.ExpatError, ValueError, LookupError) as error:
-            # Besides its own error expat lets those of Python's codecs pass, for encodings that the document declares.
+            # Besides its own error expat raises those of Python's codecs, for encodings that the document declares.
             raise self._malformed(_reason(error)) from None
 
     @property

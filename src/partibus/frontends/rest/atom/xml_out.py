@@ -1,7 +1,7 @@
-"""XML as the clients read it.
+"""XML in the form that the clients read.
 
-Some look for prefixes, for an attribute that is alone, for an element that is missing (traps 29, 30), so what is
-written is text with the prefixes that the caller chose.
+Some look for prefixes, for a single attribute, for a missing element (traps 29, 30). So the result is text with the
+prefixes that the caller chose.
 """
 
 import re
@@ -14,16 +14,16 @@ _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def escape(text: str) -> str:
-    """``text`` as content or value of an attribute. What XML can't say becomes U+FFFD."""
+    """Return ``text`` as content or value of an attribute. Characters that XML does not allow become U+FFFD."""
     return _TO_ESCAPE.sub(lambda match: _ESCAPES[match[0]], _NOT_XML.sub("\ufffd", text))
 
 
 def element(name: str, content: str = "", attributes: Mapping[str, str] | None = None) -> str:
-    """An element around ``content``, which is markup."""
+    """Return an element around ``content``, which is markup."""
     written = "".join(f' {key}="{escape(value)}"' for key, value in (attributes or {}).items())
     return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
 
 
 def text_element(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
-    """An element with ``text``."""
+    """Return an element with ``text``."""
     return element(name, escape(text), attributes)

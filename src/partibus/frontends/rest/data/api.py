@@ -1,4 +1,4 @@
-"""Requests about messages: which is whose, who may, and what refusals look like."""
+"""Requests about messages: dispatch, authorization, and refusals."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -39,7 +39,7 @@ _STATUS: Mapping[type[PartibusError], tuple[int, int]] = {
     core.MessageLockLost: (404, 40400),
     core.MessageTooLarge: (403, 40300),
 }
-"""Where messages have other statuses than entities have (dialect section 10)."""
+"""Errors whose statuses for messages differ from those for entities (dialect section 10)."""
 
 
 class DataApi:
@@ -50,7 +50,7 @@ class DataApi:
         self._reader = MessageReader(new_message_id)
 
     def takes(self, scope: Scope) -> bool:
-        """It is such a request, and about no entity that happens to have such a name."""
+        """Tell whether a request is about messages, and not about an entity with such a name."""
         place = parse_place(scope["path"])
         if place is None or (len(place.below), scope["method"]) not in HANDLERS:
             return False
@@ -59,6 +59,7 @@ class DataApi:
         return self._broker(scope).namespace.find("/".join(place.claim_path)) is None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request about messages."""
         request = Request(scope, receive)
         try:
             response = await self._answer(request)
@@ -92,6 +93,6 @@ class DataApi:
 def _check_claim(broker: Broker, request: Request, place: Place, right: Right) -> None:
     path, entity = place.claim_path, place.address.segments
     between = ("/".join(path[:length]) for length in range(len(entity) + 1, len(path) + 1))
-    # An entity may be called `orders/messages`: who may use it may not use `orders` therefore.
+    # An entity may be called `orders/messages`: its users may not use `orders` because of that.
     narrow = all(broker.namespace.find(name) is None for name in between)
     Claims(broker.access, broker.wall_clock).check_entity(request, path, entity, right, narrow=narrow)

@@ -22,5 +22,5 @@ class DataCall(Struct):
 
     @property
     def kind(self) -> int:
-        """Which sub-queue."""
+        """The kind of the sub-queue."""
         return int(self.address.subqueue)

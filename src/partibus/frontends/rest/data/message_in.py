@@ -60,7 +60,7 @@ class MessageReader:
         self._new_message_id = new_message_id
 
     def from_headers(self, headers: Iterable[tuple[str, str]], body: bytes, queue: Queue) -> Message:
-        """The message of a request. Names of headers are in lower case. Raises a `PartibusError` that refuses it."""
+        """Return the message of a request. Names of headers are in lower case. Raises a `PartibusError`."""
         broker: Mapping[str, object] = {}
         user: dict[str, object] = {}
         content_type = None
@@ -157,10 +157,11 @@ class MessageReader:
 
 
 def check_value_count(body: bytes) -> None:
-    """Raise `QuotaExceeded` for JSON that may have more than `VALUES_MAX` values.
+    """Refuse JSON that may have more than `VALUES_MAX` values. Raises `QuotaExceeded`.
 
-    Counting what stands between values costs a hundredth of reading them. What stands in texts is left out where it
-    would make the difference."""
+    Counting the separators costs a hundredth of reading the values. Separators in texts are left out where they would
+    decide.
+    """
     if sum(map(body.count, _BETWEEN)) <= VALUES_MAX:
         return
     body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -255,7 +256,7 @@ def _scheduled_ms(value: object) -> int | None:
 
 
 def _header_value(text: str) -> object:
-    """A custom property: text in double quotes, a number, true or false; what is neither is text."""
+    """Return a custom property: text in double quotes, a number, true or false; any other form is text."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -269,7 +270,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _property(name: str, value: object) -> object:
-    """A custom property as AMQP can say it."""
+    """Return a custom property as an AMQP value."""
     if isinstance(value, str):
         return _without_surrogates(value)
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and value in INT64):

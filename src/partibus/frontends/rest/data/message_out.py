@@ -29,15 +29,15 @@ _TEXTS = {
     "To": Property.TO,
 }
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
-"""What the name of a header can be; properties with other names are left out."""
+"""Valid names of headers; properties with other names are left out."""
 _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
-"""What the value of a header can be: blanks at its ends are none of it."""
+"""Valid values of headers: blanks at the ends are no part of them."""
 _FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
-"""Of the years 1 and 9999."""
+"""The first and the last second of the years 1 to 9999."""
 VALUES_MAX: Final = 5_000
 """Values in a body that is written in JSON."""
 SECTIONS_MAX: Final = 60_000
-"""Data sections of a body; a message of 256 KiB has room for no more."""
+"""The most data sections of a body; a message of 256 KiB has no room for more."""
 _DATA_TYPE = "application/octet-stream"
 
 
@@ -49,7 +49,7 @@ def sequence_number(partition_id: int, entry: Entry) -> int:
 def headers_of(
     entry: Entry, data: bytes, partition_id: int, *, token: UUID | None, locked_until_ms: int | None
 ) -> dict[str, str]:
-    """What is said about a message beside its body; ``token`` and ``locked_until_ms`` of one under lock."""
+    """Return the headers of a message; ``token`` and ``locked_until_ms`` of one under lock."""
     stored = StoredMessage(data)
     fields = properties(stored.properties)
     broker: dict[str, object] = {name: _plain(fields[at]) for name, at in _TEXTS.items() if fields[at] is not None}
@@ -80,7 +80,8 @@ def headers_of(
 def body_of(data: bytes) -> bytes:
     """Return the content of the body: bytes as they are, text as UTF-8, anything else as JSON.
 
-    A value of more than `VALUES_MAX` others stays in AMQP's encoding: to write it in JSON would take too long."""
+    A value of more than `VALUES_MAX` others stays in AMQP's encoding, because its JSON would take too long.
+    """
     rest = StoredMessage(data).rest
     try:
         values = decode_body(rest, SECTIONS_MAX if rest[2:3] == bytes((DATA,)) else VALUES_MAX) if rest else []
@@ -111,8 +112,10 @@ def _pairs(count: int, pairs: bytes) -> list[tuple[str, object]]:
 
 
 def _application_properties(stored: StoredMessage) -> dict[str, str]:
-    """By names that can be headers and are none of HTTP's own; strings in quotes, with everything beyond ASCII
-    escaped, so that no value ends its line."""
+    """Return the properties whose names can be headers and are none of HTTP's own.
+
+    Strings are in quotes, with all characters beyond ASCII escaped, so that no value ends its line.
+    """
     if not stored.application_properties:
         return {}
     try:
@@ -127,7 +130,7 @@ def _application_properties(stored: StoredMessage) -> dict[str, str]:
 
 
 def _nested(value: object) -> object:
-    """As JSON can say it; keys of maps, which may be of any type, as text. No deeper than what is decoded."""
+    """Return a value for JSON; keys of maps, which may have any type, as text. No deeper than the decoded part."""
     if isinstance(value, Mapping | Pairs):
         return {str(_plain(key)): _nested(item) for key, item in value.items()}
     return [_nested(item) for item in value] if isinstance(value, list | tuple) else _plain(value)

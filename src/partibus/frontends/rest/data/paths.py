@@ -1,4 +1,4 @@
-"""Which requests are about messages, and what they name.
+"""Requests about messages, and the resources of their paths.
 
 ```text
  POST             /{entity}/messages                      send
@@ -21,12 +21,12 @@ HEAD = "head"
 
 
 class Place(NamedTuple):
-    """What a path names below an entity."""
+    """The resource of a path below an entity."""
 
     entity: str
-    """As it was typed."""
+    """The name as the client wrote it."""
     below: tuple[str, ...]
-    """What follows ``messages``."""
+    """The segments behind ``messages``."""
     claim_path: Path
     """All segments in lower case."""
 
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 def read_lock(place: Place) -> UUID | None:
-    """The lock token in an address of a lock; None when it is none."""
+    """Return the lock token of an address; None when it has none."""
     try:
         return UUID(place.below[1])
     except ValueError:
@@ -51,7 +51,7 @@ def read_lock(place: Place) -> UUID | None:
 
 
 def parse_place(path: str) -> Place | None:
-    """What a decoded path names; None when it is not about messages."""
+    """Return the resource of a decoded path; None when it is not about messages."""
     segments = path.strip("/").split("/")
     folded = tuple(segment.lower() for segment in segments)
     for count in (1, 2, 3):

@@ -1,7 +1,7 @@
 """Receive the next message: under lock, or deleted.
 
-Who asks waits, at most as long as it says. A message that comes when its client has left goes back uncounted; one that
-was deleted by then is gone, which is what receive-and-delete means.
+A request waits at most as long as it says. A message that arrives when its client has disconnected goes back uncounted;
+a deleted one is lost, as receive-and-delete means.
 """
 
 import re
@@ -95,7 +95,7 @@ class _Receiver:
     """Waits for one message, as a link of AMQP would."""
 
     def __init__(self, call: DataCall, *, delete: bool) -> None:
-        """Raises `ServerBusy` when the entity has as many receivers as it takes."""
+        """Begin to receive. Raises `ServerBusy` when the entity has as many receivers as it takes."""
         entity = self._entity = call.entity
         call.broker.clients.add_receiver(entity.queue)
         self._call = call
@@ -112,7 +112,7 @@ class _Receiver:
         return True
 
     def on_entity_changed(self) -> None:
-        """It may be closed for receivers now."""
+        """Check again whether the entity is open for receivers."""
         queue = self._entity.queue
         refusal: PartibusError | None = self._entity.refusal_of_receivers(self._call.kind)
         if queue.deleted:
@@ -152,7 +152,7 @@ class _Receiver:
             raise
 
     def close(self) -> None:
-        """Nothing is waited for any more."""
+        """End the receiver."""
         self._closed = True
         self._entity.leave(self)
         self._call.broker.clients.remove_receiver(self._entity.queue)
@@ -166,7 +166,7 @@ class _Receiver:
 
     def _granted(self, partition: PartitionHandle, granted: Granted) -> None:
         if not granted.entries:
-            # What was kept for us had lapsed.
+            # The reservation had lapsed.
             if granted.ended and not self._closed:
                 self._ask()
         elif self._closed or not self._found.give((partition, granted)):

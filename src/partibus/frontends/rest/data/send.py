@@ -22,7 +22,7 @@ BATCH_BODY_MAX = 4 * 1024 * _KIB
 AT_ONCE_MAX = 256
 """Messages of a batch that are made before others have their turn."""
 JSON_FACTOR = 8
-"""A byte of a message may take six in JSON, and what is around it takes some more."""
+"""The bound of a JSON batch per byte of messages: a byte may take six in JSON, and syntax takes some more."""
 
 
 def _send(entity: Entity, batch: list[Message], on_sent: OnSent) -> None:

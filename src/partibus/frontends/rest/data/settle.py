@@ -1,6 +1,6 @@
 """Complete, unlock, renew, by the lock token.
 
-Which number or id stands before it in the address says nothing: the token names its message.
+The number or id before it in the address is ignored: the token names its message.
 """
 
 from functools import partial
@@ -22,17 +22,17 @@ from partibus.routing.partitions import PartitionHandle, error_of
 
 
 async def complete(call: DataCall) -> Response:
-    """The message goes."""
+    """Complete the message."""
     return await _settle(call, Outcome.COMPLETE)
 
 
 async def unlock(call: DataCall) -> Response:
-    """The message comes back, with one more delivery counted."""
+    """Return the message to its place, with one more delivery counted."""
     return await _settle(call, Outcome.ABANDON)
 
 
 async def renew(call: DataCall) -> Response:
-    """The message stays locked for another LockDuration; the header ``LockedUntilUtc`` says until when."""
+    """Lock the message for another LockDuration; the header ``LockedUntilUtc`` has the end."""
     partition, token = _locked(call)
     reply = await _ask(call, partition, RenewLocks(call.entity.route.numbers.next(), call.kind, [token]))
     if not isinstance(reply, LocksRenewed):
@@ -59,7 +59,10 @@ async def _settle(call: DataCall, outcome: Outcome) -> Response:
 
 
 def _locked(call: DataCall) -> tuple[PartitionHandle, LockToken]:
-    """The partition that the token names, and what it is there. `MessageLockLost` when there is no such partition."""
+    """Return the partition of a token, and the partition's own token.
+
+    Raises `MessageLockLost` without such a partition.
+    """
     queue = call.entity.queue
     if queue.requires_session and call.kind == SubqueueKind.ACTIVE:
         raise InvalidOperation(f"Messages of '{queue.name}' are their session's. Settle and renew over AMQP.")

@@ -1,8 +1,7 @@
-"""The portal: HTML pages below ``/portal`` for who looks after a namespace (`docs/portal.md`).
+"""The portal: HTML pages below ``/portal`` for the manager of a namespace (`docs/portal.md`).
 
-`gate` is all that a broker has of it until the first page is asked for: the rest, and the library of templates, are
-imported then, on another thread. `site` says which page is whose and who may see it; the modules of data (`overview`,
-`entities`, `entity`) make what the templates in ``templates/`` show and what ``?format=json`` answers; `fields` and
-`changes` are the forms. What is done is done by the same functions of `partibus.namespace` as through the admin API,
-beside which the portal stands: they speak of the same entities, on the same port.
+A broker has only `gate` until the first page is requested: the rest, and the library of templates, are imported then,
+on another thread. `site` dispatches and authorizes pages. The modules of data (`overview`, `entities`, `entity`) make
+the values for the templates in ``templates/`` and for ``?format=json``; `fields` and `changes` are the forms. Changes
+use the same functions of `partibus.namespace` as the admin API, on the same entities and the same port.
 """

@@ -1,8 +1,8 @@
-"""The forms: making, changing and deleting entities, by the same steps as through the admin API.
+"""The forms that create, change and delete entities, by the same steps as the admin API.
 
-A form that is refused comes back with what was typed, and what is wrong beside the field that it is about; nothing has
-changed then. One that is carried out is answered when every broker goes by it, with the address of the page that shows
-what became of it, so that loading that again repeats nothing.
+A refused form is shown again with the typed values, and the error beside its field; nothing has changed then. An
+accepted one is answered when every broker has applied the change, with the address of the page that shows the result,
+so that a reload repeats nothing.
 """
 
 from collections.abc import Callable
@@ -41,8 +41,10 @@ _SEEN = "seen"
 
 
 async def create(visit: Visit) -> Answer:
-    """``kind``: queue, topic or subscription; ``topic``: of the subscription. EntityNotFound for the topic,
-    InvalidOperation for a kind that there is none of."""
+    """Create an entity. ``kind``: queue, topic or subscription; ``topic``: of the subscription.
+
+    Raises `EntityNotFound` for the topic, `InvalidOperation` for an unknown kind.
+    """
     visit.check_manage()
     broker, kind = visit.broker, _kind(visit.asked("kind", EntityKind.QUEUE.value))
     options = broker.namespace.record.options
@@ -127,8 +129,10 @@ async def delete(visit: Visit) -> Answer:
 async def _carried_out(
     visit: Visit, title: str, data: dict[str, Any], fields: list[Field], do: Callable[[], Entity], done: str
 ) -> Answer:
-    """Do what a form says, or show it again. Who sends a form again that was refused since the entity is another one
-    now has to see what he would undo of it."""
+    """Carry a form out, or show it again.
+
+    If a form was refused because the entity has changed, its user must see the changes before sending it again.
+    """
     now = {field.name: field.value for field in fields}
     filled_in(fields, visit.form)
     try:

@@ -17,9 +17,9 @@ from partibus.routing.inspect import Inspection
 from partibus.throttling.counters import Operation
 
 ROWS: Final = 50
-"""Of one page: 800 partitions are asked for their counts."""
+"""The rows of one page: 800 partitions are asked for their counts."""
 _AT_ONCE: Final = 8
-"""Entities that are asked together: between two groups it is somebody else's turn."""
+"""Entities that are asked together; other work runs between two groups."""
 _KINDS: Final = ("", "queue", "topic")
 
 
@@ -52,12 +52,12 @@ async def show_entities(visit: Visit) -> Page:
 
 
 def pages_of(rows: Sequence[Queue]) -> int:
-    """How many pages lists have. Who asks for a later one gets the last: what was there may be deleted."""
+    """Return the number of a list's pages. A later one shows the last: entities may have been deleted."""
     return max(1, -(-len(rows) // ROWS))
 
 
 async def rows_of(entities: Sequence[Queue], broker: Broker) -> list[dict[str, Any]]:
-    """What lists show of entities; one that is deleted meanwhile is left out."""
+    """Return the rows of entities in lists; one that is deleted meanwhile is left out."""
     rows = []
     for first in range(0, len(entities), _AT_ONCE):
         some = [broker.entity_of(queue) for queue in entities[first : first + _AT_ONCE] if not queue.deleted]
@@ -67,8 +67,11 @@ async def rows_of(entities: Sequence[Queue], broker: Broker) -> list[dict[str, A
 
 
 def row_of(entity: Entity, inspection: Inspection) -> dict[str, Any]:
-    """What is told of an entity everywhere: where partitions are away, the counts of the others (row A4); the size of
-    all partitions together beside what they may take together (row P24)."""
+    """Return the values that all pages show of an entity.
+
+    Where partitions are away, the counts are those of the others (row A4). The size is that of all partitions together,
+    beside their bound (row P24).
+    """
     queue = entity.queue
     counts = counts_of(inspection, forwards=bool(queue.forward_to))
     row: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""One queue, topic or subscription: what it is, what is in it, and in which of its partitions."""
+"""One queue, topic or subscription: its properties, its messages, and their partitions."""
 
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from partibus.routing.inspect import Inspection
 from partibus.throttling.counters import Operation
 
 DONE: Final = {"created": "Created.", "changed": "Changed."}
-"""What a page says once, to who comes from a form."""
+"""The notices that a page shows once, after a form."""
 MOVES: Final = 20
 """Moves of slots that a page shows, the unfinished ones first."""
 _CORRELATION: Final = (
@@ -83,7 +83,7 @@ def describe(entity: Entity, inspection: Inspection) -> dict[str, Any]:
 
 
 def rule_of(rule: Rule) -> dict[str, str]:
-    """A rule as somebody reads it."""
+    """Return a rule for display."""
     return {
         "name": rule.name,
         "kind": type(rule.filter).__name__.removesuffix("Filter"),
@@ -93,7 +93,7 @@ def rule_of(rule: Rule) -> dict[str, str]:
 
 
 def filter_text(chosen: Filter) -> str:
-    """What it selects; of an SQL filter the text itself."""
+    """Return a filter for display; of an SQL filter the text itself."""
     if isinstance(chosen, TrueFilter):
         return "every message"
     if isinstance(chosen, FalseFilter):

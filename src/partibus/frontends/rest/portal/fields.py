@@ -1,7 +1,7 @@
-"""The forms that make and change entities: which fields there are, what stands in them, and what was typed.
+"""The fields of the forms that make and change entities, with their present and typed values.
 
-A form offers what the namespace's tier has, in the order of `LABELS`. A field has the name of the property, so what a
-property's check refuses is said at its field.
+A form offers the properties of the namespace's tier, in the order of `LABELS`. A field has the name of the property, so
+an error of a property's check is shown at its field.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ LOW_VOLUME_HINT: Final = (
 
 
 class Label(NamedTuple):
-    """How a property is called, what is said about it, and what of a tier it needs."""
+    """The name and the description of a property, and the feature of a tier that it needs."""
 
     label: str
     hint: str = ""
@@ -133,8 +133,10 @@ class Field(Struct):
 
 
 def new_fields(namespace: NamespaceOptions, kind: EntityKind) -> list[Field]:
-    """Of the form that makes an entity, with what it would be if nothing were changed: partitioned, where the tier
-    lets one choose (row P26)."""
+    """Return the fields of the form that makes an entity, with the defaults.
+
+    The default is partitioned, where the tier allows a choice (row P26).
+    """
     options = DEFAULT_OPTIONS
     name = Field(NAME, "Name", "text", "", "Letters, digits and . - _ ~" + _SLASHES.get(kind, ""))
     fields = _fields(namespace, kind, options, sizes_mb(namespace, _partitions(namespace)), new=True)
@@ -144,20 +146,20 @@ def new_fields(namespace: NamespaceOptions, kind: EntityKind) -> list[Field]:
 def change_fields(
     namespace: NamespaceOptions, kind: EntityKind, options: EntityOptions, partitions: int
 ) -> list[Field]:
-    """Of the form that changes an entity: what may change, with what it is now."""
+    """Return the fields of the form that changes an entity: the properties that may change, with their values."""
     allowed = sorted({*sizes_mb(namespace, partitions), options.max_size_mb})
     return _fields(namespace, kind, options, allowed, new=False, partitions=partitions)
 
 
 def filled_in(fields: list[Field], form: Mapping[str, str]) -> None:
-    """Have the fields keep what was typed."""
+    """Fill the fields with the typed values."""
     for field in fields:
         if not field.disabled:
             field.value = field.name in form if field.kind == "check" else form.get(field.name, "")
 
 
 def typed_properties(kind: EntityKind, fields: list[Field]) -> dict[str, object]:
-    """What the fields say, by property, in JSON form; unchecked, as `partibus.namespace.properties` reads it."""
+    """Return the typed values by property, in JSON form; `partibus.namespace.properties` checks them."""
     values = {prop.name: prop.value for prop in PROPERTIES[kind]}
     typed: dict[str, object] = {}
     for field in fields:
@@ -178,7 +180,7 @@ def typed_properties(kind: EntityKind, fields: list[Field]) -> dict[str, object]
 
 
 def mark_differing(fields: list[Field], now: Mapping[str, str | bool]) -> None:
-    """Say at each field what it is now, by ``now``, where that is not what was typed."""
+    """Note the present value at each field, by ``now``, where it differs from the typed one."""
     for field in fields:
         value = now[field.name]
         if field.value == value:
@@ -191,12 +193,12 @@ def mark_differing(fields: list[Field], now: Mapping[str, str | bool]) -> None:
 
 
 def _as_sent(text: str) -> str:
-    """As it comes back from a form when nobody has touched it: HTML knows one end of lines, and no NUL."""
+    """Return a text as an untouched form sends it back: HTML knows one end of lines, and no NUL."""
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 
 def blame(fields: list[Field], error: PartibusError) -> str:
-    """Say what is wrong at the field that it is about; what it is about none of, for the top of the form."""
+    """Put an error at its field; return the text of an error without a field, for the top of the form."""
     about = error.field if isinstance(error, ArgumentError) else NAME if isinstance(error, EntityExists) else ""
     text = str(error)
     for field in fields:
@@ -207,7 +209,7 @@ def blame(fields: list[Field], error: PartibusError) -> str:
 
 
 def property_text(name: str, value: Json, partitions: int) -> str:
-    """The value of a property for people."""
+    """Return the value of a property for display."""
     if name == _MAX_SIZE:
         return _size_text(int(value), partitions)
     if isinstance(value, bool):
@@ -294,7 +296,7 @@ def _partitioning(namespace: NamespaceOptions) -> Field:
 
 
 def _bounds_text(of: DurationValue) -> str:
-    """What may be typed, where that is not just anything: the service's own words for it are XML durations."""
+    """Return the bounds of a duration, if there are any: the service's own texts for them are XML durations."""
     least_ms, most_ms = of.range_ms[0], of.range_ms[-1]
     if most_ms < UNLIMITED_FROM_MS:
         return f"From {duration_text(least_ms)} to {duration_text(most_ms)}."

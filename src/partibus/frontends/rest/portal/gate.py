@@ -1,4 +1,4 @@
-"""Which requests are the portal's, and the portal itself from the first of them on."""
+"""The dispatch of the portal's requests, and the import of the portal with the first of them."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,14 +19,18 @@ class Portal:
         self._site: ASGIApp | None = None
 
     def takes(self, scope: Scope) -> bool:
-        """A browser shows no token. Who does wants an entity that has the portal's name, or one whose name begins with
-        it. What a proxy that asks for passwords passes on is none."""
+        """Tell whether a request is the portal's.
+
+        A browser sends no token. A client with a token means an entity that has the portal's name, or one whose name
+        begins with it. A password that a proxy passes on is no token.
+        """
         path: str = scope["path"]
         if not path.startswith(PATH) or path[len(PATH) :][:1] not in ("", "/"):
             return False
         return not any(name == b"authorization" and value.startswith(_TOKENS) for name, value in scope["headers"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request to the portal, which is imported with the first one."""
         if self._site is None:
             # Takes some 150 ms of a processor, in which others are to be served.
             self._site = await done_elsewhere(self._make)

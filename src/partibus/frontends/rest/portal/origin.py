@@ -1,8 +1,8 @@
-"""Which requests come from the portal's own pages, and where a browser may be sent on to.
+"""Checks that requests come from the portal's own pages, and that redirections stay there.
 
-A change is asked for by POST. The cookie is not sent along from other sites (``SameSite=Strict``), but other ports and
-names of this host are the same site. So each POST has to say where it comes from: browsers say so in ``Sec-Fetch-Site``
-on the connections that they trust, and in ``Origin`` on all.
+Changes are POST requests. Other sites' requests come without the cookie (``SameSite=Strict``), but other ports and
+names of this host are the same site. So each POST must state its origin: browsers send ``Sec-Fetch-Site`` on the
+connections that they trust, and ``Origin`` on all.
 """
 
 import re
@@ -35,7 +35,7 @@ def is_private(request: Request) -> bool:
 
 
 def safe_next(wanted: str) -> str:
-    """The page that was wanted before signing in, if it is one of the portal's; else its first one."""
+    """Return the page wanted before signing in, if it is one of the portal's; otherwise the first page."""
     path = wanted.partition("?")[0]
     if len(wanted) > _NEXT_MAX or not _NEXT.fullmatch(wanted) or "//" in path or "." in path or "%" in path:
         return PATH

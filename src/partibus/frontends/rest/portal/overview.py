@@ -1,4 +1,4 @@
-"""The overview of a namespace: what it is, what it uses of what it may, and how the server is (rows A4, R13).
+"""The overview of a namespace: its properties, its usage against its bounds, and the server's health (rows A4, R13).
 
 All numbers are those of `/metrics`, of all brokers together. Counters begin with each broker's process.
 """
@@ -25,7 +25,7 @@ _SUMS = ("connections", "messages", "bytes", "incoming", "outgoing", "granted", 
 
 
 async def show_overview(visit: Visit) -> Page:
-    """The first page."""
+    """Show the first page."""
     broker = visit.broker
     name = broker.namespace.name
     refresh_s = _refresh_s(visit)
@@ -83,7 +83,7 @@ def _told(measured: Mapping[str, Any], name: str) -> bool:
 
 
 def _usage(facts: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sum over the brokers; loads are those of the broker that has most to do."""
+    """Return the sum over the brokers; loads are those of the busiest broker."""
     usage: dict[str, Any] = {key: sum(of[key] for of in facts) for key in _SUMS}
     for key in ("used", "throttled", "would_throttle"):
         by_operation = _added([of[key] for of in facts], len(OPERATIONS))
@@ -105,8 +105,10 @@ def _added(rows: list[list[float]], width: int) -> list[float]:
 
 
 async def _looked_through(broker: Broker, snapshot: Snapshot, stores_away: set[int]) -> tuple[int, list[str]]:
-    """How many entities are partitioned, and the names of those that can't be used in whole now. Of those that nobody
-    uses it is the stores that tell: no routes are made for a look."""
+    """Return the number of partitioned entities, and the names of those that can't be fully used now.
+
+    For entities without users the stores decide: no routes are made for this.
+    """
     partitioned, limited = 0, []
     for count, queue in enumerate(list(broker.namespace)):
         partitioned += queue.partitioned and queue.kind is not EntityKind.SUBSCRIPTION

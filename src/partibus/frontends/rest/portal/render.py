@@ -1,4 +1,4 @@
-"""Templates: what is in the data of a page, in HTML. All that is put into them is escaped."""
+"""Templates: the data of a page in HTML. All values are escaped."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,7 @@ class Templates:
         }
 
     def render(self, name: str, **values: Any) -> str:
-        """The document."""
+        """Return the document."""
         return self._by_name[name].render(**values)
 
 

@@ -1,7 +1,7 @@
-"""Signing in: a policy's name and key become a cookie that proves it, and no broker remembers anybody.
+"""Signing in: a policy's name and key become a cookie that proves it; no broker keeps sessions of users.
 
 The cookie holds a shared access signature that the server makes for ``/$portal`` of the namespace. Every broker can
-check it, as it checks those of all clients, and it ends when its policy, or its key, does. It opens nothing else: no
+check it, as it checks those of all clients, and it ends with its policy, or its key. It gives no other access: no
 entity lies below that path. The key itself is not kept.
 """
 
@@ -30,8 +30,10 @@ _SEGMENT = "$portal"
 
 
 def sign_in(broker: Broker, request: Request, connection_string: str, policy: str, key: str) -> str:
-    """The value of the cookie, for who shows a key in either way. ArgumentError, never with the key in it;
-    Unauthorized."""
+    """Return the value of the cookie, for a key in either form.
+
+    Raises `ArgumentError`, never with the key in it, and `Unauthorized`.
+    """
     if connection_string:
         parsed = parse_connection_string(connection_string)
         if parsed.signature:
@@ -57,7 +59,7 @@ def sign_in(broker: Broker, request: Request, connection_string: str, policy: st
 
 
 def grant_of(broker: Broker, request: Request) -> Grant | None:
-    """Return what the cookie of a request is good for in this namespace, if it is good for anything."""
+    """Return the grant of a request's cookie in this namespace, if it is valid."""
     value = _cookie(request, _name(request))
     if not value or len(value) > _COOKIE_MAX:
         return None
@@ -74,8 +76,9 @@ def grant_of(broker: Broker, request: Request) -> Grant | None:
 def _cookie(request: Request, name: str) -> str:
     """Return the value of the first cookie of this name; empty without one.
 
-    The portal's value is base64, so a value in quotes is none of ours. `Request.cookies` takes quadratic time for such
-    a value on Python before 3.11.10 (CVE-2024-7592)."""
+    The portal's value is base64, so a value in quotes is invalid. `Request.cookies` takes quadratic time for such a
+    value on Python before 3.11.10 (CVE-2024-7592).
+    """
     for header in request.headers.getlist("cookie"):
         for pair in header.split(";"):
             key, _, value = pair.partition("=")

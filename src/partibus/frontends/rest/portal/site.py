@@ -1,4 +1,4 @@
-"""The portal as one ASGI application: which page is whose, who may see it, and what refusals look like."""
+"""The portal as one ASGI application: dispatch of pages, authorization, and refusals."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -34,7 +34,7 @@ _PAGES: Final[Mapping[str, tuple[Handler, tuple[str, ...]]]] = {
     "change": (changes.change, (*_READ, "POST")),
     "delete": (changes.delete, (*_READ, "POST")),
 }
-"""By what follows `PATH`: what answers, and to which methods."""
+"""The handler and the methods of each page, by its path below `PATH`."""
 _SIGN_IN: Final = "sign-in"
 _SIGN_OUT: Final = "sign-out"
 _STYLE: Final = "portal.css"
@@ -60,6 +60,7 @@ class Site:
         self._templates = Templates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for a page."""
         request = Request(scope, receive)
         broker = self._namespaces.of_host(request.headers.get("host"))
         try:
@@ -109,7 +110,7 @@ class Site:
             return self._refuse(request, broker, status_of(error)[0], str(error))
 
     async def _sign_in(self, request: Request, broker: Broker) -> Response:
-        """The form, and what becomes of it. A key that was typed is never sent back."""
+        """Show the form, or handle it. A typed key is never sent back."""
         if request.method in _READ:
             return self._page(request, broker, _sign_in_page(broker, request.query_params.get("next", "")))
         if request.method != "POST":
@@ -168,7 +169,7 @@ _FOREIGN = (
 
 
 def _page_name(request: Request) -> str:
-    """What follows `PATH`; by what was asked for, not by an address that the Host header is a part of."""
+    """Return the path below `PATH`, from the request line and not from an address with the Host header."""
     return str(request.scope["path"]).removeprefix(PATH).strip("/")
 
 
@@ -205,7 +206,7 @@ def _style(request: Request) -> Response:
 
 
 def _moved(path: str) -> Response:
-    """The browser is to get another page."""
+    """Redirect the browser to another page."""
     return Response("", 303, {"location": quote(path, safe="/?&=%$-._~!'()*+,;:@")})
 
 

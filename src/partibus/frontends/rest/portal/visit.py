@@ -1,4 +1,4 @@
-"""One request of somebody who has signed in, and what pages answer it with."""
+"""One request of a signed-in user, and the answers of pages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ FORM_FIELDS_MAX = 100
 
 
 class Page(Struct):
-    """What a page shows: ``data`` as JSON can hold it, which the template of that name puts into words."""
+    """The data of a page, as JSON values, and the name of the template that formats them."""
 
     template: str
     title: str
@@ -39,26 +39,28 @@ Answer = Page | MovedOn
 
 
 class Visit(Struct):
-    """Who asks, about which namespace."""
+    """The user of a request, and its namespace."""
 
     broker: Broker
     metrics: Ask
     request: Request
     grant: Grant
     form: Mapping[str, str]
-    """What was typed, of a POST."""
+    """The typed values of a POST."""
 
     @property
     def can_manage(self) -> bool:
+        """Whether the user may change entities."""
         return self.grant.allows((), Right.MANAGE, self.broker.wall_clock.now_ms() / 1000)
 
     @property
     def is_operator(self) -> bool:
-        """May see what is the server's and not the namespace's, as with `/metrics`."""
+        """Whether the user may see facts of the server beside those of the namespace, as with `/metrics`."""
         return self.broker.is_default and self.can_manage and self.grant.operates
 
     @property
     def is_post(self) -> bool:
+        """Whether the request is a POST."""
         return self.request.method == "POST"
 
     def check_manage(self) -> None:
@@ -70,7 +72,7 @@ class Visit(Struct):
             )
 
     def asked(self, name: str, default: str = "") -> str:
-        """A parameter of the address."""
+        """Return a parameter of the address."""
         return self.request.query_params.get(name, default)
 
     def page_number(self) -> int:
@@ -90,7 +92,7 @@ class Visit(Struct):
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form, the last where one comes twice. ArgumentError, `BodyTooLarge`."""
+    """Return the fields of a form, the last of repeated ones. Raises `ArgumentError`, `BodyTooLarge`."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise ArgumentError("Content-Type", kind, "application/x-www-form-urlencoded, as forms are sent")
@@ -102,7 +104,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def address(page: str, /, **parameters: str | int) -> str:
-    """Of a page, ``"entity"``, with what it is about."""
+    """Return the address of a page, such as ``"entity"``, with its parameters."""
     path = f"{PATH}/{page}" if page else PATH
     given = {name: value for name, value in parameters.items() if value != ""}
     return f"{path}?{urlencode(given)}" if given else path

@@ -37,7 +37,7 @@ _PART = re.compile(r"([0-9]{1,12})\s*([a-z]+)\s*")
 
 
 def number_text(number: float) -> str:
-    """``12,345``, and two decimals of what is not whole."""
+    """Return ``12,345``, and two decimals for a number that is not whole."""
     return f"{number:,}" if float(number).is_integer() and isinstance(number, int) else f"{number:,.2f}"
 
 
@@ -64,8 +64,10 @@ def duration_text(ms: int) -> str:
 
 
 def duration_json(text: str) -> str:
-    """The XML duration that somebody means who has typed one, ``1 h 30 min``, ``no limit`` or nothing, which is the
-    same. What means nothing stays, for the property's own check to refuse."""
+    """Return the XML duration for a typed one: ``1 h 30 min``, ``no limit`` or an empty text, which is the same.
+
+    An invalid text stays, for the property's own check to refuse.
+    """
     bare = text.strip().lower()
     if bare in ("", NO_LIMIT, "unlimited", "never", "none"):
         return UNLIMITED_TEXT
@@ -80,5 +82,5 @@ def duration_json(text: str) -> str:
 
 
 def time_text(at_ms: int) -> str:
-    """Of the broker's clock."""
+    """Return a time of the broker's clock."""
     return moment(at_ms)
