@@ -1,6 +1,6 @@
-"""What `spark-submit` is given: `spark-submit ... $(python -m partibus.pipeline --where) telemetry ...`.
+"""The entry point for `spark-submit`: `spark-submit ... $(python -m partibus.pipeline --where) telemetry ...`.
 
-The same command line as `partibus pipeline`.
+It takes the same command line as `partibus pipeline`.
 """
 
 import sys

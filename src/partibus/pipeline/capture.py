@@ -1,13 +1,13 @@
 """The job `capture`: each message of an entity as a row of one table, its disposition as a row of another.
 
 ```text
- entity ──▶ stream of messages ──▶ OUT/messages ┐
-   cursor ─▶ stream of fates ────▶ OUT/fates    ├─▶ captured: each message with its fate
-                                                ┘
+ entity ──▶ stream of messages ─────────▶ OUT/messages ┐
+   cursor ─▶ stream of dispositions ────▶ OUT/fates    ├─▶ captured: each message with its disposition
+                                                       ┘
 ```
 
 A cursor keeps both for the two streams, and each stream advances its own position. A message is captured where it was
-accepted, so it is found with its fate, whichever table is ahead.
+accepted, so it is found with its disposition, whichever table is ahead.
 """
 
 import json
@@ -50,7 +50,7 @@ from partibus.spark.tail import complete_tail
 Values = dict[str, Any]
 
 HERE = "here"
-"""The fate of a message that had not left when it was captured."""
+"""The disposition of a message that had not left when it was captured."""
 MESSAGES, FATES, CHECKPOINTS = "messages", "fates", "checkpoints"
 NOT_CAPTURED = ("state",)
 """Columns that depend on the time of reading."""
@@ -93,7 +93,7 @@ def start(spark: SparkSession, options: Mapping[str, str], out: str, *, seconds:
 
 
 def messages(spark: SparkSession, out: str) -> DataFrame:
-    """Read the captured messages without their fates. Raises `JobError`."""
+    """Read the captured messages without their dispositions. Raises `JobError`."""
     return _table(spark, out, MESSAGES, DDL).drop(*NOT_CAPTURED)
 
 
@@ -135,7 +135,7 @@ def chosen(rows: DataFrame, want: Chosen) -> DataFrame:
 
 
 def summary(rows: DataFrame) -> Values:
-    """Summarize `captured`: totals, messages and milliseconds by fate, and both over time in minutes."""
+    """Summarize `captured`: totals, messages and milliseconds by disposition, and both over time in minutes."""
     by_fate = (
         rows.groupBy("fate")
         .agg(
@@ -227,7 +227,7 @@ class Replay(NamedTuple):
 
 
 def run(job: Job, want: Want) -> Values:
-    """Capture what is there now, and report on everything captured."""
+    """Capture the present messages, and report on all captured ones."""
     options = _begin(job.spark, want)
     with job.step("capture"):
         queries = start(job.spark, options, want.out, seconds=None)

@@ -15,7 +15,7 @@ class JobError(PartibusError):
 
 
 def said(error: BaseException) -> str:
-    """Return an error in one line. Of a traceback from a task it takes the error raised there, ours before others'."""
+    """Return an error in one line. From a traceback of a task it takes the error raised there, ours before others'."""
     text = str(error)
     if _LATE in text:
         return (

@@ -177,8 +177,8 @@ def _bars() -> Progress:
 
 
 _JAVA = (
-    # A job lives for a minute, in which most of Spark's code runs some thousand times: too few for the second compiler
-    # to pay. It is left for the loops over rows, which reach any threshold soon; the first one alone took 24 s of
+    # A job runs for a minute, in which most of Spark's code runs some thousand times: too few for the second compiler
+    # to pay off. It is left for the loops over rows, which reach any threshold soon; the first one alone took 24 s of
     # processor time in place of 15 for one of them. With the collector below 10 million rows of telemetry take 58 s in
     # place of 72 (docs/pipeline.md).
     "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=20000 -XX:Tier4MinInvocationThreshold=3000 "
@@ -214,8 +214,10 @@ def is_submitted() -> bool:
 
 
 def job_session(name: str, master: str | None, config: Mapping[str, str]) -> SparkSession:
-    """A session. Without ``master``: what `spark-submit` says, else all cores of this machine. ``config`` wins over
-    everything, and what `spark-submit` was given over what is chosen here."""
+    """Return a session. Without ``master``, use that of `spark-submit`, or else all cores of this machine.
+
+    ``config`` overrides everything, and the options of `spark-submit` override the defaults here.
+    """
     silence_query_context()
     if is_submitted():
         builder = SparkSession.builder.appName(name)
@@ -234,8 +236,11 @@ def job_session(name: str, master: str | None, config: Mapping[str, str]) -> Spa
 
 
 def log_errors_only(env: MutableMapping[str, str]) -> None:
-    """Have the Java that Spark starts say errors only, from its first line on, unless the environment chooses what is
-    logged. A file that `spark.driver.extraJavaOptions` names is chosen over this one: Java takes the last."""
+    """Make the Java that Spark starts log errors only, from its first line on.
+
+    The environment can configure another log. A file that `spark.driver.extraJavaOptions` names overrides this
+    one: Java takes the last.
+    """
     options = env.get(_JAVA_OPTIONS, "")
     folder = env.get("SPARK_CONF_DIR") or (f"{env['SPARK_HOME']}/conf" if env.get("SPARK_HOME") else None)
     chosen = "LOG4J_CONFIGURATION_FILE" in env or "log4j" in options
@@ -244,22 +249,27 @@ def log_errors_only(env: MutableMapping[str, str]) -> None:
 
 
 def shuffle_less(session: SparkSession) -> None:
-    """On this machine as where `spark-submit` has not started the job, unless it was told how many partitions: its own
-    200 are as many tasks in each step, for tables of a few rows."""
+    """Reduce the number of shuffle partitions, unless it is configured or `spark-submit` has started the job.
+
+    Spark's own 200 are as many tasks in each step, for tables of a few rows.
+    """
     context = session.sparkContext
     if str(context.master).startswith("local") and not context.getConf().contains(_SHUFFLES):
         session.conf.set(_SHUFFLES, _LOCAL[_SHUFFLES])
 
 
 def _fixed() -> dict[str, str]:
-    """Of the settings of any session, those that results and secrets depend on."""
+    """Return the settings of every session that results and secrets depend on."""
     return {key: value for key, value in DEFAULTS.items() if key != "spark.ui.enabled"}
 
 
 @contextmanager
 def interruption() -> Iterator[Callable[[], bool]]:
-    """Answers whether Ctrl-C was pressed since. Who presses it again, or outside of this, gets the exception as ever.
-    In other threads than the main one, which get no signals, it never was."""
+    """Yield a function that tells whether Ctrl-C was pressed since.
+
+    A second Ctrl-C, or one outside of this, raises the exception as usual. Other threads than the main one get no
+    signals, so it always returns False there.
+    """
     pressed = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield pressed.is_set

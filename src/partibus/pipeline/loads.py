@@ -1,4 +1,4 @@
-"""Who sends how much under which key: what `balance` reckons with."""
+"""The load of each key, the input of `balance`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from partibus.telemetry.schema import NAMESPACE, OK
 
 ENTITY = ("namespace", "entity")
 WANTED = ("partition_id",)
-"""What a table of messages needs at the least; `session_id`, `partition_key` and `body` are used where they are."""
+"""The least columns of a table of messages; `session_id`, `partition_key` and `body` are used if present."""
 
 
 class KeyLoad(NamedTuple):
@@ -24,7 +24,7 @@ class KeyLoad(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """What one entity was sent."""
+    """The load of one entity."""
 
     namespace: str
     entity: str
@@ -45,18 +45,19 @@ class Loads(NamedTuple):
 
     @property
     def total(self) -> float:
+        """The load of all messages, with and without keys."""
         return sum(self.slots.values()) + self.unkeyed
 
 
 def sent_rows(rows: DataFrame) -> DataFrame:
-    """Of telemetry, what was sent and taken, with its `load` of 1 message; keys keep their slots."""
+    """Return the accepted sends of telemetry, each with a `load` of 1 message; keys keep their slots."""
     return rows.where((sf.col("op") == "send") & (sf.col("outcome") == OK)).select(
         *ENTITY, "partition_id", "key", "slot", "size_bytes", sf.coalesce("weight", sf.lit(1.0)).alias("weight")
     )
 
 
 def message_rows(messages: DataFrame, entity: str) -> DataFrame:
-    """The same of a table of messages: what the data source or a capture gives. Raises `JobError`."""
+    """Return the same columns of a table of messages, from the data source or a capture. Raises `JobError`."""
     columns = set(messages.columns)
     missing = [name for name in WANTED if name not in columns]
     if missing:
@@ -92,14 +93,17 @@ def slot_loads(keys: DataFrame) -> DataFrame:
 
 
 def largest_keys(keys: DataFrame, most: int) -> DataFrame:
-    """The keys with most load, ``most`` of each entity."""
+    """Return the keys with most load, ``most`` of each entity."""
     whole = keys.where(sf.col("slot").isNotNull()).groupBy(*ENTITY, "slot", "key").agg(sf.sum("load").alias("load"))
     rank = sf.row_number().over(Window.partitionBy(*ENTITY).orderBy(sf.desc("load"), "key"))
     return whole.withColumn("rank", rank).where(sf.col("rank") <= most).drop("rank")
 
 
 def collect_loads(spark: SparkSession, keys: DataFrame, *, entities_max: int, keys_max: int) -> list[Loads]:
-    """The busiest entities, the busiest first. At most 16,384 rows per partition come to the driver for each."""
+    """Return the entities with the most load, in that order.
+
+    At most 16,384 rows per partition come to the driver for each.
+    """
     ranked = keys.groupBy(*ENTITY).agg(sf.sum("load").alias("load")).sort(sf.desc("load"), *ENTITY)
     names = [(row["namespace"], row["entity"]) for row in ranked.limit(entities_max).collect()]
     if not names:

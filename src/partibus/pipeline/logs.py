@@ -59,8 +59,10 @@ FORMATS: Final = ("parquet", "json", "csv")
 def read_log(
     spark: SparkSession, paths: Sequence[str], columns: Sequence[LogColumn], form: str | None = None
 ) -> DataFrame:
-    """The log with exactly ``columns``, absent ones as nulls. ``form``: one of `FORMATS`; None goes by the names.
-    Raises `JobError`, which names what is missing or does not fit."""
+    """Return the log with exactly ``columns``, absent ones as nulls.
+
+    ``form``: one of `FORMATS`; None: by the names of files. Raises `JobError`, which names a missing or unfit column.
+    """
     form = form or _form_of(paths[0])
     reader = spark.read.option("recursiveFileLookup", "true")
     try:
@@ -78,7 +80,7 @@ def read_log(
 
 
 def fitted(table: DataFrame, columns: Sequence[LogColumn], name: str) -> DataFrame:
-    """The table with exactly ``columns``. Raises `JobError` when a needed one is missing."""
+    """Return the table with exactly ``columns``. Raises `JobError` when a needed one is missing."""
     have = {column.lower(): column for column in table.columns}
     missing = [column.name for column in columns if column.needed and column.name not in have]
     if missing:
