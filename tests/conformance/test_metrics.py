@@ -308,7 +308,7 @@ def test_nothing_can_be_changed_there(broker: BrokerProcess) -> None:
 def test_each_name_is_documented_and_nothing_else() -> None:
     async def rest() -> None: ...
 
-    nothing = Snapshot({"brokers": [], "stores": []}, {}, {}, {}, {}, "default", None, rest, time.perf_counter)
+    nothing = Snapshot({"brokers": [], "stores": []}, {}, {}, {}, {}, {}, "default", None, rest, time.perf_counter)
     exported = {family.full_name for family, _ in blocks(nothing, Told())}
     documented = set(re.findall(r"^\| `(partibus_\w+)` \|", GUIDE.read_text(), re.MULTILINE))
     assert documented == exported

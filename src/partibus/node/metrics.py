@@ -178,6 +178,7 @@ class Measuring:
                     await slices.rest()
         available: dict[tuple[str, str], bool] = {}
         bounds_ms: dict[tuple[str, str], int] = {}
+        moved: dict[tuple[str, str], tuple[int, int]] = {}
         for one in measured.values():
             for namespace, path, *_ in one["entities"]:
                 found = self._named(namespace, path)
@@ -186,9 +187,11 @@ class Measuring:
                     available[namespace, path] = not is_limited
                     if found.express_ms:
                         bounds_ms[namespace, path] = found.express_ms
+                    if found.slots.version:
+                        moved[namespace, path] = (len(found.partitions), len(found.slots.moves))
                 await slices.rest()
         default = self._namespaces.default.namespace.name
-        return Snapshot(status, measured, available, bounds_ms, kinds, default, only, slices.rest, perf_counter)
+        return Snapshot(status, measured, available, bounds_ms, moved, kinds, default, only, slices.rest, perf_counter)
 
     def _named(self, namespace: str, path: str) -> Queue | None:
         try:

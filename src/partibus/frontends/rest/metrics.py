@@ -56,6 +56,8 @@ class Snapshot(NamedTuple):
     """By namespace and path, of the entities that are told of: all partitions can be used (row A4)."""
     express_bounds_ms: Mapping[tuple[str, str], int]
     """The loss bounds of express entities (row C22), by the same keys."""
+    moved: Mapping[tuple[str, str], tuple[int, int]]
+    """Partitions and unfinished moves of entities whose slots have moved, by the same keys."""
     kinds: Mapping[str, Mapping[str, int]]
     """How many entities there are of each kind, by namespace."""
     default: str
@@ -445,6 +447,9 @@ def _of_entities(snapshot: Snapshot, told: Told) -> Iterator[Block]:
             if key in told.kinds
         ),
     )
+    moved = [(told.kinds[key], counts) for key, counts in snapshot.moved.items() if key in told.kinds]
+    yield gauge("entity_partitions", "Of an entity whose slots have moved.", ((at, of[0]) for at, of in moved))
+    yield gauge("entity_slot_moves", "Moves of slots that are not finished.", ((at, of[1]) for at, of in moved))
     for place, (name, text) in enumerate(_ENTITY_COUNTERS):
         yield counter_of(told.entities, place, name, text)
     yield counter(
