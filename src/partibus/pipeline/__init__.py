@@ -1,4 +1,4 @@
-"""Bulk work on messages and on the broker's telemetry: PySpark jobs that run the same on a laptop and on a cluster.
+"""PySpark jobs on messages and on the broker's telemetry, which run the same on a laptop and on a cluster.
 
 ```text
  cli/pipeline.py ─▶ cli/jobs/NAME.py ─▶ NAME.py: the job, its functions from DataFrame to DataFrame, its page
@@ -7,6 +7,6 @@
                                         job.Job: session, progress, result, report
 ```
 
-The functions of a job know neither options nor files; what they need is an argument. docs/pipeline.md has the tables,
-the shape of results and the exit codes.
+The functions of a job know neither options nor files; their input is an argument. docs/pipeline.md has the tables, the
+shape of results and the exit codes.
 """

@@ -6,7 +6,7 @@ It takes the same command line as `partibus pipeline`.
 import sys
 from pathlib import Path
 
-# Run as a file, this one's folder comes first on the path: its modules must not stand for others of their names.
+# When run as a file, its folder comes first on the path: the modules there must not hide others of their names.
 if sys.path and sys.path[0] and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
     del sys.path[0]
 

@@ -343,7 +343,7 @@ def run(job: Job, want: Want) -> Values:
 
 
 MEANINGS: Final = {
-    "lost": "acknowledged to the producer, and completed by nobody",
+    "lost": "acknowledged to the producer, and completed by no consumer",
     "unsent": "received, though no producer sent it",
     "refused": "received, though the broker refused it",
     "doubled": "completed more often than it was sent",

@@ -199,7 +199,7 @@ def skew(loads: Sequence[float]) -> Skew:
         return Skew(1.0, 1.0, 0.0, 0.0)
     mean = total / count
     variance = sum((load - mean) ** 2 for load in loads) / count
-    # Of sorted loads each has as many smaller ones before it as its place: one pass instead of all pairs.
+    # A sorted load's index is the number of smaller ones before it: one pass instead of all pairs.
     ranked = sum((2 * place - count + 1) * load for place, load in enumerate(sorted(loads)))
     return Skew(max(loads) / mean, min(loads) / mean, sqrt(variance) / mean, ranked / (count * total))
 

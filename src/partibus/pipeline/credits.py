@@ -52,7 +52,7 @@ class PeriodSum(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A period in which something would have been refused."""
+    """A period in which a request would have been refused."""
 
     namespace: str
     period: int
@@ -220,7 +220,7 @@ class Want(NamedTuple):
 
 
 def run(job: Job, want: Want) -> Values:
-    """Run the job on the telemetry that is there."""
+    """Run the job on the present telemetry."""
     spark, settings = job.spark, want.settings
     with job.step("read"):
         uses = _chosen(read_rows(spark, want.paths, uses=True), want)

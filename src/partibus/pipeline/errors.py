@@ -11,7 +11,7 @@ _RAISED = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception|Interrupt)
 
 
 class JobError(PartibusError):
-    """A job can't be done. The text names the option or the table, the fault and the next step."""
+    """An error that ends a job. The text names the option or the table, the fault and the next step."""
 
 
 def said(error: BaseException) -> str:

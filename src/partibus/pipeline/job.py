@@ -185,7 +185,7 @@ _JAVA = (
     "-XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=160000"
 )
 _FEW_CORES = 4
-"""With so many or fewer, threads that collect garbage beside the tasks take more than they save."""
+"""Up to this number of cores, threads that collect garbage beside the tasks take more time than they save."""
 
 _SHUFFLES = "spark.sql.shuffle.partitions"
 
@@ -205,11 +205,11 @@ _ALWAYS: Mapping[str, str] = {
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
-"""Variable with what Spark's launcher gives to the driver's Java, before `spark.driver.extraJavaOptions`."""
+"""The variable with options that Spark's launcher gives to the driver's Java before `spark.driver.extraJavaOptions`."""
 
 
 def is_submitted() -> bool:
-    """Whether `spark-submit` runs this process: it has started the JVM already and knows the master."""
+    """Tell whether `spark-submit` runs this process: it has started the JVM already and knows the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -274,7 +274,7 @@ def interruption() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield pressed.is_set
         return
-    # None: of a handler that was not set from Python, and can't be from there.
+    # None: a handler that was not set from Python, and can't be restored from there.
     before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
 
     def note(_number: int, _frame: FrameType | None) -> None:

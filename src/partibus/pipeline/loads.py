@@ -16,7 +16,7 @@ WANTED = ("partition_id",)
 
 
 class KeyLoad(NamedTuple):
-    """One key."""
+    """The load of one key."""
 
     key: str
     slot: int
@@ -29,17 +29,17 @@ class Loads(NamedTuple):
     namespace: str
     entity: str
     slots: dict[int, float]
-    """Slot -> load of all its keys."""
+    """The load of all keys of each slot."""
     partitions: dict[int, float]
-    """As observed: partition -> load, with and without keys."""
+    """The observed load of each partition, with and without keys."""
     unkeyed: float
     placed: dict[int, int]
-    """Slot -> the partition that its keys were found in last."""
+    """The partition in which the keys of each slot were last found."""
     keys: list[KeyLoad]
-    """The largest ones, largest first."""
+    """The largest keys, the largest first."""
     key_count: int
     rows: int
-    """Rows that it was reckoned from."""
+    """The number of rows from which the loads were computed."""
     sampled_share: float
     """Rows over messages: 1 when every message is known."""
 
@@ -78,7 +78,7 @@ def message_rows(messages: DataFrame, entity: str) -> DataFrame:
 
 
 def key_loads(sent: DataFrame, by_bytes: bool) -> DataFrame:
-    """Load per entity, partition, slot and key; without a slot: of messages without a key."""
+    """Return the load per entity, partition, slot and key. A null slot stands for messages without a key."""
     load = sf.col("weight") * (sf.coalesce("size_bytes", sf.lit(0)) if by_bytes else sf.lit(1.0))
     return sent.groupBy(*ENTITY, "partition_id", "slot", "key").agg(
         sf.sum(load).alias("load"), sf.sum("weight").alias("messages"), sf.count(sf.lit(1)).alias("rows")
@@ -86,7 +86,7 @@ def key_loads(sent: DataFrame, by_bytes: bool) -> DataFrame:
 
 
 def slot_loads(keys: DataFrame) -> DataFrame:
-    """Load per entity, partition and slot."""
+    """Return the load per entity, partition and slot."""
     return keys.groupBy(*ENTITY, "partition_id", "slot").agg(
         *(sf.sum(name).alias(name) for name in ("load", "messages", "rows")), sf.count_distinct("key").alias("keys")
     )

@@ -18,7 +18,7 @@ class LogColumn(NamedTuple):
     needed: bool
     meaning: str
     instead: str | None = None
-    """The column that stands for it in a log that has none of it."""
+    """The column that replaces it in a log without it."""
 
 
 PRODUCED: Final = (
@@ -66,7 +66,7 @@ def read_log(
     form = form or _form_of(paths[0])
     reader = spark.read.option("recursiveFileLookup", "true")
     try:
-        # All columns as text where files have no types: what does not fit is then found, and told, by us.
+        # Files without types are read as text: this job then finds and reports values that do not fit.
         table = (
             reader.option("header", "true").csv(list(paths))
             if form == "csv"
@@ -98,7 +98,7 @@ def _cast(table: DataFrame, found: str | None, column: LogColumn) -> Column:
         return sf.lit(None).cast(column.type).alias(column.name)
     value = sf.col(f"`{found}`")
     if dict(table.dtypes)[found] == "string" and column.type != "string":
-        # Empty is null, as CSV has it; anything else that does not fit ends the job with an error that shows it.
+        # Empty is null, as in CSV. Any other value that does not fit ends the job with an error that shows it.
         value = sf.nullif(sf.trim(value), sf.lit(""))
     return value.cast(column.type).alias(column.name)
 

@@ -1,7 +1,7 @@
-"""Telemetry rows of one Spark task -> sums of them, for `rollup`: one pass, column by column, in the task's Python.
+"""Sums of the telemetry rows of one Spark task, for `rollup`: one pass, column by column, in the task's Python.
 
-Spark's own grouping handles each row's four names for each table anew; here they become small numbers once, and a group
-is one number. A task hands on few rows: those of a chunk are added up, and so are those of all its chunks.
+Spark's own grouping handles each row's four names for each table anew. Here they become small numbers once, and a group
+is one number. A task returns few rows: it adds up the rows of each chunk, and then those of all its chunks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ from partibus.telemetry.schema import COMMIT, OK
 LATENCY, DWELL = "latency_us", "dwell_ms"
 MEASURES: Final = (LATENCY, DWELL)
 SETTLING: Final = ("deliver", "complete", "abandon", "release", "dead_letter", "defer", "expire")
-"""Operations that a dwell time, since the message was enqueued, says something of."""
+"""Operations that have a dwell time since the message was enqueued."""
 READ: Final = (
     "time", "op", "namespace", "entity", "partition_id", "key", "size_bytes", "delivery_count", DWELL, LATENCY,
     "messages", "outcome", "weight",
 )  # fmt: skip
 """The columns of telemetry that are needed."""
 ACTIVITY, TIMING, KEYS = range(3)
-"""Tables, as the column ``part`` has them."""
+"""The tables, as the column ``part`` names them."""
 NAMES: Final = ("namespace", "entity", "op", "outcome")
 KEY: Final = "key"
 
@@ -36,7 +36,7 @@ SCHEMA: Final = pa.schema([
     ("bucket", pa.int32()), ("key", pa.string()), ("messages", pa.float64()), ("operations", pa.float64()),
     ("bytes", pa.float64()), ("deliveries", pa.float64()), ("redeliveries", pa.float64()), ("rows", pa.int64()),
 ])  # fmt: skip
-"""``at``: the second of activity, the minute of timing. ``messages``: of keys those that were sent."""
+"""``at``: the second of activity, the minute of timing. ``messages``: in the table of keys, the messages sent."""
 DDL: Final = (
     "part int, at bigint, namespace string, entity string, partition_id int, op string, outcome string, "
     "measure string, bucket int, key string, messages double, operations double, bytes double, deliveries double, "
@@ -48,13 +48,13 @@ _BY: Final = tuple(name for name in SCHEMA.names if name not in _SUMS)
 CHUNK_ROWS = 1 << 18
 """Rows that are added up together: some 50 MB."""
 HELD_ROWS = 1 << 20
-"""Sums that a task holds before it adds them up again, and hands them on when they are still more than half as many."""
+"""Sums that a task holds before it adds them up again. It returns them when more than half as many remain."""
 _BUCKETS = 1 << 12
-"""More than there are buckets: the largest number of 64 bits is in the 1,092nd."""
+"""More than the number of buckets: the largest number of 64 bits is in the 1,092nd."""
 
 
 def partial_sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows with the columns of `READ` -> rows of `SCHEMA`; those of equal groups are to be added up."""
+    """Add up rows with the columns of `READ` to rows of `SCHEMA`. Rows of equal groups are yet to be added up."""
     held: list[pa.Table] = []
     held_rows = waiting_rows = 0
     waiting: list[pa.RecordBatch] = []
@@ -78,14 +78,14 @@ def partial_sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class _Chunk(NamedTuple):
-    """What all three tables need of some rows."""
+    """The columns of some rows that all three tables need."""
 
     second: Any
     place: Any
-    """A number for namespace, entity, partition, operation and outcome."""
+    """A number for each combination of namespace, entity, partition, operation and outcome."""
     names: dict[str, "_Coded"]
     partitions: int
-    """One more than the largest partition id, and one for none."""
+    """One more than the largest partition id, and one for rows without a partition."""
     weight: Any
     messages: Any
     bytes: Any
@@ -95,13 +95,13 @@ class _Chunk(NamedTuple):
 
 
 class _Coded(NamedTuple):
-    """A column as places in a list of its different values."""
+    """A column as indexes into a list of its distinct values."""
 
     codes: Any
     values: pa.Array
 
     def mask(self, texts: Sequence[str]) -> Any:
-        """Of each row: whether it has one of them."""
+        """Tell for each row whether it has one of these texts."""
         known = np.isin(np.array(self.values.to_pylist(), dtype=object), list(texts))
         return known[self.codes]
 
@@ -157,7 +157,7 @@ def _timing(chunk: _Chunk, rows: pa.Table) -> pa.Table:
     first = int(minute.min())
     places = int(chunk.place.max()) + 1
     spot = (minute - first) * places + chunk.place
-    # Of a commit the duration counts once, however many messages it had.
+    # The duration of a commit counts once, however many messages it had.
     weight = np.where(chunk.names["op"].mask([COMMIT]), 1.0, chunk.weight)
     is_settling = chunk.names["op"].mask(SETTLING)
     found, weights = [], []
@@ -176,7 +176,7 @@ def _timing(chunk: _Chunk, rows: pa.Table) -> pa.Table:
 
 
 def _keys(chunk: _Chunk, rows: pa.Table) -> pa.Table:
-    """What each key has caused; without operation and outcome."""
+    """Return the load of each key, over all operations and outcomes."""
     column = rows.column("key")
     is_sent = chunk.names["op"].mask(["send"])
     wanted = chunk.is_ok & (is_sent | chunk.is_delivery) & pc.is_valid(column).to_numpy()
@@ -197,7 +197,7 @@ def _keys(chunk: _Chunk, rows: pa.Table) -> pa.Table:
 
 
 def _buckets(values: Any) -> Any:
-    """`histogram.bucket_of` of each."""
+    """Return `histogram.bucket_of` of each value."""
     found = np.zeros(len(values), np.int64)
     positive = values >= 1
     found[positive] = np.ceil(np.log(values[positive].astype(np.float64)) / log(G)).astype(np.int64) + 1
@@ -220,7 +220,7 @@ def _decoded(chunk: _Chunk, places: Any) -> dict[str, Any]:
 
 
 def _grouped(groups: Any, **values: Any) -> tuple[Any, dict[str, Any]]:
-    """The different groups, and the sum of each of the values in each; ``rows``: how many there were."""
+    """Return the distinct groups and the sums of the values in each; ``rows`` is the size of the group."""
     table = pa.table({"group": groups, **values})
     asked: list[Any] = [(name, "sum") for name in values]
     found = table.group_by("group", use_threads=False).aggregate([*asked, ("group", "count")])
@@ -229,7 +229,7 @@ def _grouped(groups: Any, **values: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _again(tables: list[pa.Table]) -> pa.Table:
-    """Rows of equal groups made one."""
+    """Merge rows of equal groups."""
     found = pa.concat_tables(tables).group_by(list(_BY), use_threads=False).aggregate([(name, "sum") for name in _SUMS])
     columns = {name: found.column(name if name in _BY else f"{name}_sum") for name in SCHEMA.names}
     return pa.table(columns).cast(SCHEMA)
@@ -272,25 +272,28 @@ Spread = dict[str, float]
 
 
 def bucket_of(value: Column) -> Column:
-    """The bucket of each value."""
+    """Return the bucket of each value."""
     return sf.when(value < 1, 0).otherwise(sf.ceil(sf.log(value.cast("double")) / log(G)) + 1).cast("int")
 
 
 def value_of(bucket: int) -> float:
-    """What stands for the values of a bucket."""
+    """Return the value that represents a bucket."""
     return float(bucket) if bucket < 2 else G ** (bucket - 1) * 2 / (1 + G)
 
 
 def spread(weights: Mapping[int, float], shares: Sequence[float] = SHARES) -> Spread:
-    """Count, mean, percentiles (`p50`, `p99_9`) and the largest value of a histogram: bucket -> weight, not empty.
-    Values have four digits."""
+    """Return count, mean, percentiles (`p50`, `p99_9`) and largest value of a histogram.
+
+    The histogram maps buckets to weights, and is not empty. Values have four digits.
+    """
     count = sum(weights.values())
     mean = sum(weight * value_of(bucket) for bucket, weight in weights.items()) / count
     found: Spread = {"count": round(count), "mean": _short(mean)}
     buckets = sorted(weights)
     upto, place = weights[buckets[0]], 0
     for share in sorted(shares):
-        # Sums of weights are floating-point numbers: a share is reached when all but a billionth of it is there.
+        # Sums of weights are floating-point numbers: a share counts as reached when
+        # less than a billionth of it is missing.
         while upto < count * share * (1 - 1e-9) and place < len(buckets) - 1:
             place += 1
             upto += weights[buckets[place]]
@@ -299,7 +302,7 @@ def spread(weights: Mapping[int, float], shares: Sequence[float] = SHARES) -> Sp
 
 
 def percentile_name(share: float) -> str:
-    """`p50`, `p99_9`."""
+    """Return the name of a percentile: `p50`, `p99_9`."""
     return f"p{share * 100:g}".replace(".", "_")
 
 

@@ -1,4 +1,4 @@
-"""The job `plan`: hot partitions and keys, what other partition counts would do, and what to split and merge."""
+"""The job `plan`: hot partitions and keys, the effect of other partition counts, and splits and merges."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -31,23 +31,23 @@ Values = dict[str, Any]
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 HOT_KEY = 0.5
-"""A key is hot when it alone has so much of what a partition has on average."""
+"""A key is hot when it alone has this share of a partition's mean load."""
 
 
 class Want(NamedTuple):
-    """What is asked for."""
+    """The request for a plan."""
 
     paths: Sequence[str]
     messages_of: str | None = None
-    """The paths hold messages of this entity, not telemetry."""
+    """The entity whose messages the paths hold; None: they hold telemetry."""
     entities: Sequence[str] = ()
     since: datetime | None = None
     until: datetime | None = None
     counts: Sequence[int] = COUNTS
     partitions: int | None = None
-    """How many there are now; None: worked out."""
+    """The present number of partitions; None: derived from the data."""
     ratio: float = 1.5
-    """Times the mean load that a partition may carry."""
+    """The multiple of the mean load that a partition may carry."""
     count_max: int = 64
     by_bytes: bool = False
     entities_max: int = 20
@@ -55,7 +55,7 @@ class Want(NamedTuple):
 
 
 def run(job: Job, want: Want) -> Values:
-    """The result; nothing is changed."""
+    """Return the result. The job changes nothing."""
     spark = job.spark
     if want.messages_of is None:
         rows = sent_rows(of_entities(within(read_rows(spark, want.paths), want.since, want.until), want.entities))
@@ -77,7 +77,7 @@ def run(job: Job, want: Want) -> Values:
 
 
 def describe(loads: Loads, want: Want) -> Values:
-    """All about one entity. Raises `JobError` when its partitions can't be told."""
+    """Describe one entity. Raises `JobError` when its number of partitions can't be derived."""
     count = want.partitions or observed_count(loads.placed, sorted(loads.partitions))
     if count is None:
         raise JobError(
@@ -164,8 +164,12 @@ def _plan(planned: Plan) -> Values:
 def advice(
     loads: Loads, count: int, predictions: Sequence[Prediction], planned: Plan, keys: Sequence[Values], ratio: float
 ) -> list[str]:
-    """Sentences, the most important first. ``count``: the partitions of now, which are among ``predictions``; ``keys``:
-    the largest ones, as the result has them; ``ratio``: times the mean that a partition may carry."""
+    """Return sentences of advice, the most important first.
+
+    ``count`` is the present number of partitions, which is among ``predictions``. ``keys`` are the largest keys, as in
+    the
+    result. ``ratio`` is the multiple of the mean that a partition may carry.
+    """
     if not loads.slots:
         return ["No message has a key: the load spreads evenly over any number of partitions."]
     now = next(one for one in predictions if one.partitions == count)
@@ -231,7 +235,7 @@ def _doubt(loads: Loads, now: Prediction) -> Iterator[str]:
 
 
 def plan_page(found: Values) -> Page:
-    """The page of `plan.run`'s values."""
+    """Make the page of a result of `run`."""
     entities: list[Values] = found["entities"]
     hot = [entity for entity in entities if entity["hot_partitions"]]
     worst = max(entities, key=lambda entity: entity["now"]["skew"]["largest_over_mean"], default=None)

@@ -1,5 +1,7 @@
-"""What the job `telemetry` asks the sums of `rollup`, whoever holds them: Spark (`questions_spark`), or this process
-where they are few (`questions_here`). Answers are rows as dictionaries.
+"""The questions of the job `telemetry` to the sums of `rollup`.
+
+Spark answers them (`questions_spark`), or this process where the sums are few (`questions_here`). Answers are rows as
+dictionaries.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,59 +25,70 @@ Name = tuple[str, str]
 """Namespace and entity."""
 
 DONE: Final = {"sent": "send", "delivered": "deliver", "completed": "complete"}
-"""What curves show: name of the column -> operation."""
+"""The columns of curves, with the operation of each."""
 MOST: Final = {name: f"{name}_most" for name in DONE}
-"""Name of the column -> column of the most in one second."""
+"""For each of these columns, the column of the most in one second."""
 
 
 class Questions(Protocol):
-    """All sums are over everything that was added up."""
+    """The questions. All sums are over everything that was added up."""
 
     def totals(self, most: int) -> list[Values]:
-        """Of everything, and of the ``most`` busiest entities or less, in order: ``all`` (whether it is the first),
-        ``namespace``, ``entity``, ``first`` and ``last`` second, ``rows``, ``operations``, ``told`` (rows of them),
-        ``commits``, ``committed`` messages, and ``entities``: how many have operations. Empty when there are no rows.
+        """Return the totals of everything, and of up to ``most`` busiest entities, in order.
+
+        The columns are ``all`` (whether it is the first row), ``namespace``, ``entity``, ``first`` and ``last`` second,
+        ``rows``, ``operations``, ``told`` (rows of them), ``commits``, ``committed`` messages, and ``entities``, the
+        number of
+        entities with operations. The result is empty when there are no rows.
         """
 
     def only(self, names: Sequence[Name]) -> "Questions":
-        """The same of these entities, without commits."""
+        """Return the same questions about these entities, without commits."""
 
     def by_operation(self) -> list[Values]:
-        """``messages``, ``bytes`` and ``redeliveries`` per entity, partition, operation and outcome."""
+        """Return ``messages``, ``bytes`` and ``redeliveries`` per entity, partition, operation and outcome."""
 
     def series(self, step: int) -> list[Values]:
-        """Per ``at`` (each ``step`` seconds) and entity, in order: the columns of `DONE`, ``redelivered`` and
-        ``refused``, as messages per second, and the columns of `MOST`."""
+        """Return a row per ``at`` (each ``step`` seconds) and entity, in order.
+
+        The columns are those of `DONE`, ``redelivered`` and ``refused``, as messages per second, and those of `MOST`.
+        """
 
     def histograms(self) -> list[Values]:
-        """``messages`` per entity, partition, operation, measure and ``bucket``."""
+        """Return ``messages`` per entity, partition, operation, measure and ``bucket``."""
 
     def histograms_over_time(self, step: int) -> list[Values]:
-        """``messages`` per ``at`` (each ``step`` seconds), operation, measure and ``bucket``: of what sends,
-        completions and commits took, and of how old messages were at delivery."""
+        """Return ``messages`` per ``at`` (each ``step`` seconds), operation, measure and ``bucket``.
+
+        They cover the durations of sends, completions and commits, and the ages of messages at delivery.
+        """
 
     def histogram_of_commits(self) -> list[Values]:
-        """``messages``, here commits, per ``bucket`` of their duration."""
+        """Return ``messages``, here commits, per ``bucket`` of their duration."""
 
     def busiest_keys(self, most: int) -> list[Values]:
-        """The ``most`` keys of each entity that most was sent and delivered of, in order: ``sent``, ``bytes``,
-        ``deliveries``, ``redeliveries``, the first and last of their ``partitions``, and ``n``: how many keys the
-        entity has."""
+        """Return the ``most`` keys of each entity with the most messages sent and delivered, in order.
+
+        The columns are ``sent``, ``bytes``, ``deliveries``, ``redeliveries``, the first and last of their
+        ``partitions``, and
+        ``n``, the number of keys of the entity.
+        """
 
 
 HELD_MAX = 2_000_000
-"""Sums that one process is asked to hold: some 300 MB."""
+"""Sums that one process may hold: some 300 MB."""
 _ENTITY = ("namespace", "entity")
 
 
 class QuestionsHere(NamedTuple):
-    """See `Questions`."""
+    """The answers of this process (`Questions`)."""
 
     activity: pa.Table
     timing: pa.Table
     keys: pa.Table
 
     def totals(self, most: int) -> list[Values]:
+        """Return the totals (`Questions.totals`)."""
         activity = self.activity
         if not activity.num_rows:
             return []
@@ -103,6 +116,7 @@ class QuestionsHere(NamedTuple):
         return [whole, *({"all": False, **row, "entities": entities} for row in rows[:most])]
 
     def only(self, names: Sequence[Name]) -> "QuestionsHere":
+        """Return the same questions about these entities."""
         activity, timing, keys = (table.filter(_of_entities(table, names)) for table in self)
         return QuestionsHere(
             activity.filter(pc.not_equal(activity["op"], COMMIT)),
@@ -111,11 +125,13 @@ class QuestionsHere(NamedTuple):
         )
 
     def by_operation(self) -> list[Values]:
+        """Return sums by operation."""
         by = (*_ENTITY, "partition_id", "op", "outcome")
         found: list[Values] = _grouped(self.activity, by, sums=("messages", "bytes", "redeliveries")).to_pylist()
         return found
 
     def series(self, step: int) -> list[Values]:
+        """Return curves by entity."""
         activity, messages = self.activity, self.activity["messages"]
         done = pc.equal(activity["outcome"], OK)
         columns = {
@@ -132,9 +148,11 @@ class QuestionsHere(NamedTuple):
         return [{**point, **{name: point[name] / step for name in columns}} for point in points]
 
     def histograms(self) -> list[Values]:
+        """Return histograms by entity, partition, operation and measure."""
         return _histograms(self.timing, *_ENTITY, "partition_id", "op", "measure")
 
     def histograms_over_time(self, step: int) -> list[Values]:
+        """Return histograms by time, operation and measure."""
         timing = self.timing
         took = pc.and_(
             pc.equal(timing["measure"], LATENCY), pc.is_in(timing["op"], pa.array(["send", "complete", COMMIT]))
@@ -144,9 +162,11 @@ class QuestionsHere(NamedTuple):
         return _histograms(_with(shown, at=_floor(shown["at"], step)), "at", "op", "measure")
 
     def histogram_of_commits(self) -> list[Values]:
+        """Return the histogram of commit durations."""
         return _histograms(self.timing.filter(pc.equal(self.timing["op"], COMMIT)), "op")
 
     def busiest_keys(self, most: int) -> list[Values]:
+        """Return the busiest keys of each entity."""
         keys = _grouped(
             self.keys, (*_ENTITY, "key"), sums=("messages", "bytes", "deliveries", "redeliveries"),
             least={"lowest": "partition_id"}, greatest={"highest": "partition_id"},
@@ -161,7 +181,7 @@ class QuestionsHere(NamedTuple):
 
 
 def questions_here(sums: pa.Table) -> QuestionsHere:
-    """``sums``: rows of `partial.SCHEMA`, several of a group or one."""
+    """Answer from ``sums``, rows of `partial.SCHEMA`; a group may have several."""
     parts = (partial.ACTIVITY, partial.TIMING, partial.KEYS)
     return QuestionsHere(*(sums.filter(pc.equal(sums["part"], part)) for part in parts))
 
@@ -187,14 +207,14 @@ def _grouped(
     table: pa.Table, by: Iterable[str], *, sums: Sequence[str], least: Values | None = None,
     greatest: Values | None = None,
 ) -> pa.Table:  # fmt: skip
-    """A row per group. ``least``, ``greatest``: name -> column."""
+    """Return a row per group. ``least`` and ``greatest`` map the name of a result to its column."""
     asked = {
         **{name: (name, "sum") for name in sums},
         **{name: (column, "min") for name, column in (least or {}).items()},
         **{name: (column, "max") for name, column in (greatest or {}).items()},
     }
     by = list(by)
-    # With threads the order in which numbers are added would be any, and so would their last digits.
+    # Threads would add numbers in an arbitrary order, and so change their last digits.
     found = table.group_by(by, use_threads=False).aggregate(list(asked.values()))
     columns = {name: found[f"{column}_{how}"] for name, (column, how) in asked.items()}
     return pa.table({**{name: found[name] for name in by}, **columns})
@@ -206,12 +226,12 @@ def _histograms(timing: pa.Table, *by: str) -> list[Values]:
 
 
 def _with(table: pa.Table, **columns: Any) -> pa.Table:
-    """The table with these columns, which take the place of those with their names."""
+    """Return the table with these columns added or replaced."""
     return pa.table({**{name: table[name] for name in table.column_names}, **columns})
 
 
 def _where(wanted: Any, values: Any) -> Any:
-    """The values, and 0 where they are not wanted."""
+    """Return the values, and 0 where they are not wanted."""
     return pc.if_else(pc.fill_null(wanted, False), values, pa.scalar(0, values.type))
 
 
@@ -220,16 +240,17 @@ def _floor(seconds: Any, step: int) -> Any:
 
 
 def _place(name: str | None) -> tuple[bool, str]:
-    """What to sort by: nothing comes first, as Spark has it."""
+    """Return the sort key of a name: null comes first, as in Spark."""
     return (name is not None, name or "")
 
 
 class SparkQuestions(NamedTuple):
-    """See `Questions`."""
+    """The answers of Spark (`Questions`)."""
 
     rollup: Rollup
 
     def totals(self, most: int) -> list[Values]:
+        """Return the totals (`Questions.totals`)."""
         about_messages = sf.col("op") != COMMIT
         sums = self.rollup.activity.groupingSets(
             [[sf.col("namespace"), sf.col("entity")], []], "namespace", "entity"
@@ -255,6 +276,7 @@ class SparkQuestions(NamedTuple):
         return _rows(first)
 
     def only(self, names: Sequence[Name]) -> "SparkQuestions":
+        """Return the same questions about these entities."""
         busy = ((sf.col("namespace") == namespace) & (sf.col("entity") == entity) for namespace, entity in names)
         is_busy = reduce(or_, busy, sf.lit(False))
         is_asked = is_busy & (sf.col("op") != COMMIT)
@@ -262,10 +284,12 @@ class SparkQuestions(NamedTuple):
         return SparkQuestions(Rollup(activity.where(is_asked), timing.where(is_asked), keys.where(is_busy)))
 
     def by_operation(self) -> list[Values]:
+        """Return sums by operation."""
         by_operation = self.rollup.activity.groupBy(*ENTITY, "partition_id", "op", "outcome")
         return _rows(by_operation.agg(*(sf.sum(name).alias(name) for name in ("messages", "bytes", "redeliveries"))))
 
     def series(self, step: int) -> list[Values]:
+        """Return curves by entity."""
         done = sf.col("outcome") == OK
         seconds = self.rollup.activity.groupBy(*ENTITY, "second").agg(
             *(
@@ -282,9 +306,11 @@ class SparkQuestions(NamedTuple):
         return _rows(series.sort("at", *ENTITY))
 
     def histograms(self) -> list[Values]:
+        """Return histograms by entity, partition, operation and measure."""
         return _histograms_in_spark(self.rollup.timing, *ENTITY, "partition_id", "op", "measure")
 
     def histograms_over_time(self, step: int) -> list[Values]:
+        """Return histograms by time, operation and measure."""
         shown = self.rollup.timing.where(
             ((sf.col("measure") == LATENCY) & sf.col("op").isin("send", "complete", COMMIT))
             | ((sf.col("measure") == DWELL) & (sf.col("op") == "deliver"))
@@ -293,9 +319,11 @@ class SparkQuestions(NamedTuple):
         return _histograms_in_spark(steps, "at", "op", "measure")
 
     def histogram_of_commits(self) -> list[Values]:
+        """Return the histogram of commit durations."""
         return _histograms_in_spark(self.rollup.timing.where(sf.col("op") == COMMIT), "op")
 
     def busiest_keys(self, most: int) -> list[Values]:
+        """Return the busiest keys of each entity."""
         per_key = self.rollup.keys.groupBy(*ENTITY, "key", "others").agg(
             *(sf.sum(name).alias(name) for name in ("sent", "bytes", "deliveries", "redeliveries")),
             sf.array_sort(sf.array_distinct(sf.array(sf.min("partition_id"), sf.max("partition_id")))).alias(

@@ -1,7 +1,8 @@
-"""Redrive: which dead letters are chosen, and what becomes of them on their way. Functions over DataFrames with the
-columns of the data source.
+"""The job `redrive`: the choice of dead letters, and their changes on the way back.
 
-Expressions are Spark SQL over these columns, and over ``text``, the body as UTF-8.
+The functions take DataFrames with the columns of the data source. Expressions are Spark SQL over these columns, and
+over
+``text``, the body as UTF-8.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,26 +35,26 @@ Values = dict[str, Any]
 
 PROPERTY = "property."
 DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
-"""Of a message that is none any more they would say the wrong thing."""
+"""Properties that would be wrong on a message that has left the dead-letter queue."""
 TRAIL = (
     "sequence_number", "enqueued_time", "delivery_count", "dead_letter_reason", "dead_letter_error_description",
     "session_id", "partition_key", "subject", "original_message_id",
 )  # fmt: skip
-"""What the audit trail says of a message beside its address and where it went."""
+"""Columns of the audit trail, beside a message's address and its target."""
 _BODY_TEXT = "text"
 _SHOWN = 200
 """Characters of a body in a sample."""
 
 
 class Change(NamedTuple):
-    """``--set COLUMN=EXPRESSION``, or of one application property ``property.NAME=EXPRESSION``."""
+    """A change: ``--set COLUMN=EXPRESSION``, or of one application property ``property.NAME=EXPRESSION``."""
 
     column: str
     expression: str
 
     @classmethod
     def parse(cls, text: str) -> "Change":
-        """Raises `JobError`."""
+        """Parse a change. Raises `JobError`."""
         column, equals, expression = text.partition("=")
         column, expression = column.strip(), expression.strip()
         settable = [name for name in SINK_TYPES if name not in ADDRESS]
@@ -65,12 +66,12 @@ class Change(NamedTuple):
 
 
 def active(rows: DataFrame) -> DataFrame:
-    """Dead letters that nobody has put aside."""
+    """Select the dead letters that no receiver has deferred."""
     return rows.where(sf.col("state") == "active").withColumn(_BODY_TEXT, sf.col("body").cast("string"))
 
 
 def matching(rows: DataFrame, where: str | None) -> DataFrame:
-    """Those of `active` for which the expression holds. Raises `JobError` naming it."""
+    """Select the rows of `active` for which the expression holds. Raises `JobError` naming it."""
     if where is None:
         return rows
     try:
@@ -82,7 +83,7 @@ def matching(rows: DataFrame, where: str | None) -> DataFrame:
 
 
 def changed(rows: DataFrame, changes: Sequence[Change], *, new_ids: bool = False) -> DataFrame:
-    """What is sent for these rows: every expression sees the message as it was. Raises `JobError`."""
+    """Return the messages to send for these rows. Every expression sees the original message. Raises `JobError`."""
     values: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for change in changes:
@@ -112,14 +113,14 @@ def changed(rows: DataFrame, changes: Sequence[Change], *, new_ids: bool = False
 
 
 def by_reason(rows: DataFrame) -> list[Values]:
-    """Messages by the reason why they are dead letters, most first."""
+    """Count messages by the reason of their dead-lettering, most first."""
     reason = sf.coalesce("dead_letter_reason", sf.lit(""))
     counted = rows.groupBy(reason.alias("reason")).count().orderBy(sf.desc("count"), "reason").collect()
     return [{"reason": row.reason, "messages": row["count"]} for row in counted]
 
 
 def samples(rows: DataFrame, most: int) -> list[Values]:
-    """Of `active` rows: what a person wants to see of some."""
+    """Return samples of `active` rows with the columns that a person wants to see."""
     shown = rows.select(
         "partition_id", "position", "message_id", "dead_letter_reason", "dead_letter_error_description",
         sf.col("application_properties").alias("properties"), sf.substring(_BODY_TEXT, 1, _SHOWN).alias("body"),
@@ -151,15 +152,15 @@ _KEY = list(ADDRESS)
 
 
 class Want(NamedTuple):
-    """What is asked for."""
+    """The request for a redrive."""
 
     connection: str
     entity: str
     """A queue, a subscription, or a topic: all of its subscriptions."""
     out: str | None
-    """None: a dry run, which leaves nothing."""
+    """The directory of the job; None: a dry run, which leaves no file."""
     to: str | None = None
-    """None: where they came from, of a subscription its topic."""
+    """The target; None: the source queue, or the topic of a subscription."""
     where: str | None = None
     changes: Sequence[Change] = ()
     rate: float | None = None
@@ -177,11 +178,12 @@ class Source(NamedTuple):
 
     @property
     def dead_letters(self) -> str:
+        """The path of the dead-letter queue."""
         return f"{self.entity}/{DEAD_LETTER_QUEUE}"
 
 
 class Held(NamedTuple):
-    """While nobody else gets dead letters."""
+    """The hold on dead letters while no other receiver gets them."""
 
     client: RangeClient
     cursor: str
@@ -189,7 +191,7 @@ class Held(NamedTuple):
 
 
 def run(job: Job, want: Want) -> Values:
-    """Redrive, or say what would be."""
+    """Redrive, or report what a redrive would do."""
     with job.step("look"):
         sources = _sources(want)
         for target in dict.fromkeys(source.to for source in sources):
@@ -236,7 +238,7 @@ def _redrive_all(job: Job, want: Want, sources: Sequence[Source]) -> list[Values
 
 
 def _redrive(job: Job, want: Want, place: Place, state: Values, source: Source) -> Values:
-    """One dead-letter queue, from the step on at which an earlier attempt was ended."""
+    """Redrive one dead-letter queue, from the step on at which an earlier attempt ended."""
     folder = f"source={source.entity.replace('/', '~')}"
     work, audit = ("work", f"run={state['run']}", folder), ("audit", f"run={state['run']}", folder)
     steps: dict[str, str] = state["steps"]
@@ -276,7 +278,7 @@ def _redrive(job: Job, want: Want, place: Place, state: Values, source: Source) 
 
 
 def _look(job: Job, want: Want, source: Source) -> Values:
-    """What a run would do. Nothing is changed, and nobody is kept from anything."""
+    """Report what a run would do. It changes nothing, and blocks no receiver."""
     with job.step(f"look at {source.entity}"):
         rows = _dead_letters(job, want, source)
         chosen = matching(rows, want.where)
@@ -291,7 +293,7 @@ def _look(job: Job, want: Want, source: Source) -> Values:
 
 
 def _trail(lines: DataFrame, rows: DataFrame, source: Source) -> DataFrame:
-    """Lines with what is told of the messages beside."""
+    """Add the columns of the audit trail to lines."""
     from pyspark.sql import functions as sf
 
     told = lines.join(rows.select(*_KEY, *TRAIL), _KEY)
@@ -299,7 +301,7 @@ def _trail(lines: DataFrame, rows: DataFrame, source: Source) -> DataFrame:
 
 
 def _complete(lines: DataFrame, held: Held) -> None:
-    """By requests of some thousand positions of each partition."""
+    """Complete the messages by requests of some thousand positions of each partition."""
     chosen: dict[int, list[int]] = {}
     for row in lines.select("partition_id", "position").orderBy("partition_id", "position").toLocalIterator():
         positions = chosen.setdefault(row.partition_id, [])
@@ -313,7 +315,10 @@ def _complete(lines: DataFrame, held: Held) -> None:
 
 @contextmanager
 def _alone(want: Want, source: Source, cursor: str) -> Iterator[Held]:
-    """Read the dead letters alone: what is sent can't be received by somebody else meanwhile. Raises `JobError`."""
+    """Read the dead letters exclusively, so that no other receiver gets a message that is being sent.
+
+    Raises `JobError`.
+    """
     options = Options.parse(
         {
             "connection": want.connection, "entity": source.dead_letters, "mode": "consume", "cursor": cursor,
@@ -333,8 +338,8 @@ def _alone(want: Want, source: Source, cursor: str) -> Iterator[Held]:
             client.close()
     except CursorLost as error:
         raise JobError(
-            f"the dead letters of {source.entity!r} were not read alone any more ({error}): run it again, which goes "
-            "on where it was; a longer --lease bears longer pauses of this machine"
+            f"the dead letters of {source.entity!r} are no longer read exclusively ({error}): run it again to "
+            "continue; a longer --lease bears longer pauses of this machine"
         ) from error
     except ClientError as error:
         raise JobError(f"the dead letters of {source.entity!r}: {error}") from error
@@ -350,7 +355,7 @@ def _dead_letters(job: Job, want: Want, source: Source, *, slim: bool = False) -
 
 
 def _sources(want: Want) -> list[Source]:
-    """The dead-letter queues, and where their messages go."""
+    """Return the dead-letter queues and the targets of their messages."""
     client = connect(want.connection)
     try:
         entities = Entities(client)
@@ -391,7 +396,7 @@ def _spelled(asked: Values) -> str:
 
 
 def redrive_page(found: Values) -> Page:
-    """The page of `redrive_job.run`'s values."""
+    """Make the page of a result of `run`."""
     is_dry = not any(source["audit"] for source in found["sources"])
     return Page(
         title="Redrive",

@@ -1,9 +1,8 @@
-"""What the job `repartition` reckons with: fingerprints of messages, the proof that a copy is whole and in order, and
-where its messages are.
+"""The job `repartition`: move a queue's messages to other partitions, and prove that the copy is whole and in order.
 
-A message is known by its key and a checksum of all that a copy keeps of it. Of every key the copy must have the
-original's messages, each as often, and first of all in the same order; what came to the copy behind them is counted,
-and breaks nothing. Messages without a key have no order.
+A message is identified by its key and a checksum of everything that a copy keeps of it. The copy must have the messages
+of every key, each as often, and as its first messages in the same order. Later messages of the copy are counted, and
+break nothing. Messages without a key have no order.
 """
 
 from contextlib import closing, suppress
@@ -38,39 +37,44 @@ _SIDES = ("here", "there")
 
 
 class Proof(NamedTuple):
-    """What became of the messages that were moved."""
+    """The proof of a move."""
 
     messages: int
     keys: int
     missing: int
-    """Are not in the copy, or not as they were."""
+    """Messages that are missing from the copy, or differ there."""
     added: int
-    """Are in the copy only: sent to it by others meanwhile, or there twice."""
+    """Messages in the copy only: sent by another client meanwhile, or stored twice."""
     keys_out_of_order: int
     keys_unlike: int
-    """Of those with something missing."""
+    """Keys with missing messages."""
     misplaced: int
-    """Messages of the copy that are not in the partition of their key."""
+    """Messages of the copy outside the partition of their key."""
 
     @property
     def holds(self) -> bool:
+        """Whether the copy is whole and in order."""
         return not (self.missing or self.keys_out_of_order or self.keys_unlike or self.misplaced)
 
 
 def lines(rows: DataFrame) -> DataFrame:
-    """`LINE` of rows with the columns of the data source: a message without an id is known by the one that the sink
-    gives to its copy."""
+    """Return `LINE` of rows with the columns of the data source.
+
+    A message without an id gets the id that the sink gives to its copy.
+    """
     address = sf.concat_ws("/", "entity_id", "partition_id", "position")
     parts: list[Column] = [sf.coalesce("message_id", address), *map(sf.col, _KEPT)]
     parts += [sf.array_sort(sf.map_entries(name)) for name in _MAPS]
-    # A checksum skips what is null, so that values would do for those of the next column:
+    # A checksum skips nulls, so without marks a value could stand for that of the next column:
     marked = [part for given in parts for part in (given.isNull(), given)]
     return rows.select(_key().alias("key"), "partition_id", "position", sf.xxhash64(*marked).alias("content"))
 
 
 def prove(source: DataFrame, copy: DataFrame, expired: DataFrame, partitions: int) -> Proof:
-    """Hold lines of ``copy`` against those of ``source``, which were moved. Of ``expired`` ones it is all the same
-    whether they are in the copy: they expired while they were moved."""
+    """Compare lines of ``copy`` with those of ``source``, which were moved.
+
+    The copy may have or lack ``expired`` messages, which expired during the move.
+    """
     copy = copy.join(
         expired.select("key", "content").distinct().alias("gone"),
         copy["key"].eqNullSafe(sf.col("gone.key")) & (copy["content"] == sf.col("gone.content")),
@@ -86,8 +90,10 @@ def prove(source: DataFrame, copy: DataFrame, expired: DataFrame, partitions: in
 
 
 def shares(moved: DataFrame, copy: DataFrame | None, partitions: int) -> list[Values]:
-    """Of each partition of the copy the share of messages that `plan` predicts from the rows that were moved, and the
-    one that it has; None where there is no copy yet."""
+    """Return the predicted and the actual share of messages of each partition of the copy.
+
+    `plan` predicts the share from the moved rows. The actual share is None while there is no copy.
+    """
     by_slot = moved.select(slot_of(_key()).alias("slot")).groupBy("slot").count()
     slots = {row["slot"]: row["count"] for row in by_slot.collect()}
     if not slots:
@@ -109,8 +115,12 @@ def shares(moved: DataFrame, copy: DataFrame | None, partitions: int) -> list[Va
 
 
 def _counted(source: DataFrame, copy: DataFrame, partitions: int) -> DataFrame:
-    """One row: how many messages one side has more of, and how many of the copy are not where their key belongs. Keys
-    are counted as groups, for which nothing has to be read twice; what has no key is one group too, and is no key."""
+    """Count the surplus messages of each side, and the misplaced messages of the copy, in one row.
+
+    Keys are counted as groups, so that no row is read twice. The messages without a key form one group, which is not
+    counted
+    as a key.
+    """
     place = partition_of(slot_of(sf.col("key")), sf.lit(partitions))
     astray = sf.when(sf.col("key").isNotNull() & (place != sf.col("partition_id")), 1).otherwise(0)
     none = sf.lit(0)
@@ -132,7 +142,7 @@ def _counted(source: DataFrame, copy: DataFrame, partitions: int) -> DataFrame:
 
 
 def _out_of_order(source: DataFrame, copy: DataFrame) -> int:
-    """Keys of which the copy does not begin with the same messages in the same order."""
+    """Count the keys whose copy does not begin with the same messages in the same order."""
     place = sf.row_number().over(Window.partitionBy("key").orderBy("partition_id", "position"))
 
     def ranked(rows: DataFrame, name: str) -> DataFrame:
@@ -149,14 +159,14 @@ def _key() -> Column:
 
 NOTE = "repartition.json"
 COUNTS = {1: False, 16: True}
-"""How many partitions a queue may have -> `EnablePartitioning`."""
+"""`EnablePartitioning` by the allowed partition counts of a queue."""
 ROUNDS = 20
 BATCH = 500_000
 """Messages of a micro-batch."""
 KEPT_BYTES = 1 << 40
-"""Of each partition, until the proof is done."""
+"""Bytes of each partition that are kept until the proof is done."""
 _OWN = frozenset(("EnablePartitioning", "ForwardTo", "ForwardDeadLetteredMessagesTo", "Status"))
-"""Properties that the new queue does not take over."""
+"""Properties that the new queue does not copy."""
 _LIGHT = (
     "entity_id string, partition_id int, position bigint, session_id string, partition_key string, message_id string, "
     "state string"
@@ -164,31 +174,33 @@ _LIGHT = (
 
 
 class Want(NamedTuple):
-    """What is asked for."""
+    """The request for a move."""
 
     connection: str
     source: str
     to: str
     state: str
-    """Directory of the checkpoint, wherever Spark can write."""
+    """The directory of the checkpoint, wherever Spark can write."""
     partitions: int | None = None
-    """None: `to` is there."""
+    """The partition count of a new queue; None: `to` exists."""
     leave: bool = False
-    """Deferred and scheduled messages stay where they are."""
+    """Whether deferred and scheduled messages stay in the source."""
     close_source: bool = False
     revoke_locks: bool = False
 
     @property
     def cursor(self) -> str:
+        """The name of the cursor that reads the source."""
         return f"repartition-{self.to}"[:120]
 
     @property
     def proof(self) -> str:
+        """The name of the cursor that keeps messages for the proof."""
         return f"{self.cursor}-proof"
 
 
 def run(job: Job, want: Want) -> Values:
-    """Move what is there, and prove it. Raises `JobError` for what can't be moved."""
+    """Move the present messages, and prove it. Raises `JobError` for messages that can't be moved."""
     with job.step("look"), closing(connect(want.connection)) as client:
         entities = Entities(client)
         source, target = entities.get(want.source), _find(entities, want.to)
@@ -239,7 +251,7 @@ def _find(entities: Entities, name: str) -> EntityInfo | None:
 
 
 def _check(want: Want, source: EntityInfo, target: EntityInfo | None) -> int:
-    """How many partitions the target will have. Raises `JobError`."""
+    """Return the target's number of partitions. Raises `JobError`."""
     if source.kind == "topic":
         raise JobError(
             f"{want.source!r} is a topic, which holds no messages; name a queue, or TOPIC/Subscriptions/NAME"
@@ -275,10 +287,10 @@ def _check(want: Want, source: EntityInfo, target: EntityInfo | None) -> int:
 
 
 def _states(rows: DataFrame, source: EntityInfo) -> Values:
-    """Messages by state."""
+    """Count messages by state."""
     counted = {row["state"]: row["count"] for row in rows.groupBy("state").count().collect()}
     found: Values = {state: counted.get(state, 0) for state in ("active", "deferred", "delayed")}
-    # Reading by position leaves out what has none yet:
+    # A read by position omits messages that have no position yet:
     found["scheduled"] = max(0, source.messages - sum(counted.values()))
     found["dead_lettered"] = source.dead_letter_messages
     return found
@@ -295,7 +307,10 @@ def _check_states(want: Want, states: Values) -> None:
 
 
 def _check_ids(rows: DataFrame, target: EntityInfo) -> None:
-    """Copies come all at once: what a window of time has kept apart would be dropped."""
+    """Reject ids that the target would drop.
+
+    Copies come all at once, so a time window no longer separates equal ids.
+    """
     if not target.properties.get("RequiresDuplicateDetection"):
         return
     ids = rows.where(sf.col("message_id").isNotNull()).groupBy("message_id").count()
@@ -313,7 +328,7 @@ def _check_ids(rows: DataFrame, target: EntityInfo) -> None:
 def _begin(
     place: Place, want: Want, source: EntityInfo, target: EntityInfo | None, entities: Entities, partitions: int
 ) -> None:
-    """Have the target, the cursors and the note; raises `JobError` when they are of another run."""
+    """Create the target, the cursors and the note. Raises `JobError` when they belong to another run."""
     before = place.read(NOTE)
     asked = {"source": source.name, "to": want.to}
     if before is not None and {name: before.get(name) for name in asked} != asked:
@@ -337,7 +352,7 @@ def _begin(
 
 
 def _move(job: Job, want: Want) -> None:
-    """Until nothing is left, or it is clear that there will always be something."""
+    """Move messages until none are left, or until only messages are left that can't be moved."""
     checkpoint = Place(job.spark, want.state).at("checkpoint")
     reading = {
         "connection": want.connection, "entity": want.source, "mode": "consume", "cursor": want.cursor,
@@ -345,7 +360,7 @@ def _move(job: Job, want: Want) -> None:
     }  # fmt: skip
     for _ in range(ROUNDS):
         rows = job.spark.readStream.format("partibus").options(**reading).load()
-        # The rest of its life goes with a message, which begins a new one:
+        # The copy begins a new life, which is the rest of the original's:
         left_ms = (sf.col("expires_at").cast("double") - sf.current_timestamp().cast("double")) * 1000
         left_ms = sf.when(sf.col("expires_at").isNotNull(), sf.greatest(left_ms, sf.lit(1)))
         rows = rows.withColumn("time_to_live_ms", left_ms.cast("bigint"))
@@ -370,7 +385,7 @@ def _move(job: Job, want: Want) -> None:
 
 
 def _proved(spark: SparkSession, want: Want, partitions: int) -> Values:
-    """`Proof` and shares, of all that was moved since the job was first started."""
+    """Return `Proof` and shares over everything that was moved since the job was first started."""
     rows = _rows(spark, want, want.source, cursor=want.proof)
     moved = rows.where("state = 'consumed'").persist(StorageLevel.MEMORY_AND_DISK)
     copy = lines(_rows(spark, want, want.to, cursor=want.proof)).persist(StorageLevel.MEMORY_AND_DISK)
@@ -397,7 +412,7 @@ def _rows(spark: SparkSession, want: Want, entity: str, schema: str | None = Non
 
 
 def _drop(want: Want, entity: str) -> None:
-    """What was kept for the proof goes; the move's own cursor too."""
+    """Drop the cursors of the proof and of the move."""
     with closing(open_ranges(want.connection, entity)) as ranges:
         for name in (want.proof, want.cursor) if entity == want.source else (want.proof,):
             with suppress(CursorLost):
@@ -405,7 +420,7 @@ def _drop(want: Want, entity: str) -> None:
 
 
 def repartition_page(found: Values) -> Page:
-    """The page of `repartition_job.run`'s values."""
+    """Make the page of a result of `run`."""
     partitions, shares = found["partitions"], found["shares"]
     charts = [("predicted", [one["predicted"] for one in shares])]
     if found["proof"] is not None:

@@ -1,4 +1,4 @@
-"""Telemetry rows added up: three tables, small, and such that adding tables of parts gives the table of the whole.
+"""The sums of telemetry rows: three small tables. The tables of the parts add up to the table of the whole.
 
 | table | one row per | holds |
 |---|---|---|
@@ -6,13 +6,15 @@
 | `timing` | minute, namespace, entity, partition, operation, measure, bucket of values | messages |
 | `keys` | namespace, entity, partition, key | messages sent, bytes, deliveries, redeliveries |
 
-`add_up` makes sums of each task's rows in one pass (`partial`), and `roll_up` the tables of those. A batch does so with
-everything at once; a stream with each micro-batch by itself, and who reads sums (`added`): there is neither state nor a
-watermark, and what comes late counts.
+`add_up` makes sums of each task's rows in one pass (`partial`), and `roll_up` makes the tables from them. A batch does
+so
+with everything at once. A stream does so with each micro-batch, and the reader adds up the parts (`added`): it needs
+neither state nor a watermark, and late rows count.
 
 Percentiles come from histograms with buckets of constant relative width (`histogram`): sampled rows count with their
-weights, and sums of histograms are exact. Sketches of ranks can be merged too, but know no weights and are coarse where
-it matters, at the 99th and beyond.
+weights, and sums of histograms are exact. Sketches of ranks can be merged too, but have no weights, and are coarse at
+the
+99th percentile and beyond, where precision matters.
 """
 
 from typing import NamedTuple
@@ -24,7 +26,7 @@ from partibus.pipeline import partial
 from partibus.pipeline.partial import DDL, READ, partial_sums
 
 KEYS_MAX = 10_000
-"""Keys of one micro-batch that a stream keeps by name, the busiest ones; the others are one row without a name."""
+"""Keys of one micro-batch that a stream keeps by name, the busiest ones. The others become one row without a name."""
 
 ENTITY = ("namespace", "entity")
 ACTIVITY = ("second", *ENTITY, "partition_id", "op", "outcome")
@@ -41,18 +43,21 @@ class Rollup(NamedTuple):
 
 
 def add_up(rows: DataFrame) -> DataFrame:
-    """Rows of `telemetry.schema` -> few rows of `partial`, of which `roll_up` makes the tables. Worth to be kept."""
+    """Reduce rows of `telemetry.schema` to few rows of `partial`, the input of `roll_up`.
+
+    The result is worth caching.
+    """
     return rows.select(*READ).mapInArrow(partial_sums, DDL)
 
 
 def roll_up(sums: DataFrame, keys_max: int | None = None) -> Rollup:
-    """The tables of what `add_up` has made. With ``keys_max`` only so many keys are kept by name."""
+    """Make the tables from the sums of `add_up`. With ``keys_max`` only that many keys are kept by name."""
     tables = added(parts_of(sums))
     return tables if keys_max is None else tables._replace(keys=busiest(tables.keys, keys_max))
 
 
 def parts_of(sums: DataFrame) -> Rollup:
-    """The same with several rows of equal keys: enough for who adds up anyway."""
+    """Make the same tables with several rows of equal keys, enough for a reader that adds up anyway."""
     activity, timing, keys = (
         sums.where(sf.col("part") == part) for part in (partial.ACTIVITY, partial.TIMING, partial.KEYS)
     )
@@ -68,12 +73,12 @@ def parts_of(sums: DataFrame) -> Rollup:
 
 
 def added(rollup: Rollup) -> Rollup:
-    """Rows of equal keys made one: what several micro-batches have left."""
+    """Merge rows of equal keys, which several micro-batches have left."""
     return Rollup(_summed(rollup.activity, ACTIVITY), _summed(rollup.timing, TIMING), _summed(rollup.keys, KEYS))
 
 
 def busiest(keys: DataFrame, most: int) -> DataFrame:
-    """The ``most`` busiest keys of each entity, and all others as one row per partition: sums stay what they are."""
+    """Return the ``most`` busiest keys of each entity, and the others as one row per partition. Sums are preserved."""
     rank = sf.row_number().over(
         Window.partitionBy(*ENTITY).orderBy(sf.desc(sf.col("sent") + sf.col("deliveries")), "key")
     )

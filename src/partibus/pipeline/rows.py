@@ -1,6 +1,6 @@
 """The broker's telemetry as a table (D28, `partibus.telemetry.schema`).
 
-Sampling is by message, and a row stands for ``weight`` of its kind: whatever counts messages sums weights.
+Sampling is by message, and a row stands for ``weight`` of its kind: a count of messages is a sum of weights.
 """
 
 import os
@@ -25,8 +25,10 @@ from partibus.telemetry.schema import COMMIT, DDL, USE
 
 
 def read_rows(spark: SparkSession, paths: Sequence[str], *, uses: bool = False) -> DataFrame:
-    """The rows of telemetry directories or files: those about messages and commits, or those of ``uses``. Columns that
-    files of earlier versions do not have are null. Raises `JobError` when there are none."""
+    """Read telemetry directories or files: the rows about messages and commits, or those of ``uses``.
+
+    Columns that files of earlier versions lack are null. Raises `JobError` when there are no rows.
+    """
     try:
         rows = spark.read.schema(DDL).option("recursiveFileLookup", "true").parquet(*paths)
         return rows.where((sf.col("op") == USE) if uses else (sf.col("op") != USE))
@@ -38,20 +40,23 @@ def read_rows(spark: SparkSession, paths: Sequence[str], *, uses: bool = False) 
 
 
 def follow_rows(spark: SparkSession, path: str, files_max: int) -> DataFrame:
-    """The rows as a stream, file by file as the broker finishes them, at most ``files_max`` in one batch."""
+    """Read the rows as a stream, file by file as the broker finishes them, at most ``files_max`` in one batch."""
     reader = spark.readStream.schema(DDL).option("recursiveFileLookup", "true")
     return reader.option("maxFilesPerTrigger", files_max).parquet(path).where(sf.col("op") != USE)
 
 
 def within(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Rows of ``since`` <= time < ``until``; None is open."""
+    """Select rows of ``since`` <= time < ``until``; None is open."""
     if since is not None:
         rows = rows.where(sf.col("time") >= sf.lit(since))
     return rows if until is None else rows.where(sf.col("time") < sf.lit(until))
 
 
 def of_entities(rows: DataFrame, entities: Sequence[str]) -> DataFrame:
-    """Rows of the named entities, of any case, and of commits, which are of all; of everything when none is named."""
+    """Select rows of the named entities and of commits; all rows when none is named.
+
+    Names match in any case. Commits concern all entities.
+    """
     if not entities:
         return rows
     named = sf.lower("entity").isin([entity.lower() for entity in entities])
@@ -62,24 +67,23 @@ TASKS_PER_CORE = 2
 
 
 class Chosen(NamedTuple):
-    """Which rows of the files count; see `rows.within` and `rows.of_entities`."""
+    """A choice of rows in files (`within`, `of_entities`)."""
 
     since: datetime | None = None
     until: datetime | None = None
     entities: frozenset[str] = frozenset()
-    """In small letters."""
+    """Names in lower case."""
 
 
 class PartFile(NamedTuple):
-    """Sums of one task, rows of `partial.SCHEMA`."""
+    """The sums of one task, rows of `partial.SCHEMA`."""
 
     path: str
     rows: int
 
 
 def local_files(spark: SparkSession, paths: Sequence[str]) -> list[str] | None:
-    """The files below ``paths``, where tasks run on this machine and the files are on it; else None, also when one of
-    ``paths`` is not there."""
+    """Return the files below ``paths``; None when tasks run elsewhere, or one of ``paths`` is not on this machine."""
     context = spark.sparkContext
     if not (context.master or "").startswith("local"):
         return None
@@ -97,7 +101,7 @@ def local_files(spark: SparkSession, paths: Sequence[str]) -> list[str] | None:
 
 
 def _files_below(place: Path) -> Iterator[str]:
-    """As Spark finds them: what begins with a dot or an underscore is not data, whether file or folder."""
+    """Yield files as Spark finds them: files and folders whose names begin with a dot or an underscore are not data."""
     if place.is_file():
         yield str(place)
     for folder, inner, names in os.walk(place):
@@ -106,13 +110,13 @@ def _files_below(place: Path) -> Iterator[str]:
 
 
 def add_up_files(spark: SparkSession, files: Sequence[str], chosen: Chosen, folder: Path) -> list[PartFile]:
-    """As `rollup.add_up`, of all files, into files in ``folder``."""
+    """Add up all files, as `rollup.add_up` does, into files in ``folder``."""
     shares = _shares(files, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     if not shares:
         return []
 
     def add_up(share: list[str]) -> PartFile:
-        # A task that is repeated leaves a file that nobody asks for.
+        # A repeated task leaves a file that no reader asks for.
         path, rows = str(folder / f"{uuid4()}.parquet"), 0
         with pq.ParquetWriter(path, SCHEMA, compression="lz4") as writer:
             for batch in partial_sums(chain.from_iterable(rows_of(one, chosen) for one in share)):
@@ -124,7 +128,7 @@ def add_up_files(spark: SparkSession, files: Sequence[str], chosen: Chosen, fold
 
 
 def rows_of(path: str, chosen: Chosen) -> Iterator[pa.RecordBatch]:
-    """The rows of one file about messages and commits; none of one that the broker has removed meanwhile."""
+    """Read the rows of one file about messages and commits; none when the broker has removed the file meanwhile."""
     try:
         file = pq.ParquetFile(path, read_dictionary=[*NAMES, KEY])
     except FileNotFoundError:
@@ -170,7 +174,7 @@ def _microseconds(at: datetime) -> int:
 
 
 def _shares(files: Sequence[str], count: int) -> list[list[str]]:
-    """Files by task, of about the same size."""
+    """Divide files among tasks, with about the same size for each."""
     sized = sorted(((Path(path).stat().st_size if Path(path).exists() else 0, path) for path in files), reverse=True)
     shares: list[list[str]] = [[] for _ in range(min(count, len(files)))]
     bytes_of = [0] * len(shares)

@@ -1,7 +1,8 @@
-"""Rows of a job to messages of an entity, each once, with a line for each: what went where, and when.
+"""The rows of a job as messages of an entity, each stored once, with a line per message: source, target and time.
 
-The rows have the columns of the data source, and are known by their address (ADR 0014). The broker keeps their names
-until `forget`, so whatever fails may be sent again as a whole. Tasks write no faster than they are told to.
+The rows have the columns of the data source, and are identified by their address (ADR 0014). The broker keeps their
+names
+until `forget`, so a failed attempt may be sent again as a whole. Tasks write no faster than their rate.
 """
 
 import time
@@ -24,24 +25,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LINE = "entity_id string, partition_id int, position bigint, sent_to string, sent_time timestamp, repeated boolean"
-"""Columns of a line. ``repeated``: some of the rows that went with it were stored before, by an attempt that failed."""
+"""Columns of a line. ``repeated``: an earlier, failed attempt had stored some of the rows sent with it."""
 _STEP_S = 0.25
-"""A task with a rate writes what is due so often."""
+"""The interval at which a task with a rate writes the due rows."""
 _ROWS_MAX = 2_000
-"""Of one step: what is repeated when a task fails is no more of the audit's business than that."""
+"""The most rows of one step. It bounds the rows that the trail marks as repeated when a task fails."""
 
 
 class Sending(NamedTuple):
-    """Where rows go, and as what."""
+    """The target of the rows, and the form in which they are sent."""
 
     options: SinkOptions
     sink: int
     rate: float | None = None
-    """Messages per second, of all."""
+    """Messages per second, of all tasks together."""
 
 
 def check_target(connection: str, entity: str, *, new_ids: bool) -> EntityInfo | None:
-    """What the entity is, where the key has the right to ask. Raises `JobError` when rows would not arrive there."""
+    """Return the entity's properties if the key has the right to ask.
+
+    Raises `JobError` when rows would not arrive there.
+    """
     client = connect(connection)
     try:
         found = Entities(client).get(entity)
@@ -52,7 +56,7 @@ def check_target(connection: str, entity: str, *, new_ids: bool) -> EntityInfo |
     finally:
         client.close()
     if found.kind == "subscription":
-        raise JobError(f"nobody can send to the subscription {entity!r}; name its topic, or a queue")
+        raise JobError(f"no client can send to the subscription {entity!r}; name its topic, or a queue")
     if found.properties.get("RequiresDuplicateDetection") and not new_ids:
         raise JobError(
             f"{entity!r} detects duplicates, and would drop messages whose ids it has seen lately: give new ones with "
@@ -62,8 +66,10 @@ def check_target(connection: str, entity: str, *, new_ids: bool) -> EntityInfo |
 
 
 def sent(rows: DataFrame, sending: Sending) -> DataFrame:
-    """Lines; rows are stored when lines are computed. Rows of one source partition go in the order of their positions,
-    so that keys keep theirs."""
+    """Return lines; rows are stored when the lines are computed.
+
+    Rows of one source partition are sent in the order of their positions, so that keys keep their order.
+    """
     columns = [name for name in rows.columns if name in SINK_TYPES]
     rows = rows.select(*columns)
     partitions = 1 if sending.rate is not None else rows.sparkSession.sparkContext.defaultParallelism
@@ -76,7 +82,7 @@ def sent(rows: DataFrame, sending: Sending) -> DataFrame:
 
 
 def forget(sending: Sending) -> None:
-    """All is stored, and nothing comes again: the broker need not know the rows any more. Raises nothing."""
+    """Let the broker forget the names of the rows, which are all stored and will not be sent again. Raises nothing."""
     from partibus.spark.writer import tell_committed
 
     tell_committed(sending.sink, SINK_ENDS, sending.options, open_sink_client)

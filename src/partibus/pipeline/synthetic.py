@@ -1,8 +1,9 @@
-"""Telemetry as a broker could have written it, made by Spark: to try and to measure the jobs without a broker.
+"""Telemetry as a broker could have written it, made by Spark, for tests and measurements of jobs without a broker.
 
 `python -m partibus.pipeline.synthetic DIR --messages 2500000` writes it. Each message is sent, delivered and completed,
-one in 50 is given back and delivered again, one in 500 is refused first. Keys are of a Zipf kind, so few are hot; a
-quarter of the messages has none. Everything follows from the message's number: a second run writes the same.
+one in 50 is abandoned and delivered again, one in 500 is refused first. Keys have a Zipf-like distribution, so few are
+hot; a quarter of the messages has none. Everything follows from the message's number: a second run writes the same
+rows.
 """
 
 import argparse
@@ -20,7 +21,7 @@ START = "2026-01-01 00:00:00"
 
 
 class Shape(NamedTuple):
-    """What the made-up load looks like."""
+    """The parameters of the synthetic load."""
 
     messages: int = 1_000_000
     seconds: int = 600
@@ -31,17 +32,17 @@ class Shape(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """About as many rows as come out."""
+        """The approximate number of rows."""
         return round(self.messages * (3 + 2 / 50 + 1 / 500))
 
 
 def messages(spark: SparkSession, shape: Shape) -> DataFrame:
-    """One row per message: number, entity, key, slot, partition, time, size."""
+    """Make one row per message: number, entity, key, slot, partition, time, size."""
     keys = spark.range(shape.keys).select(
         sf.col("id").alias("rank"), sf.concat(sf.lit("key-"), sf.col("id")).alias("key")
     )
     keys = keys.withColumn("slot", slot_of(sf.col("key"))).cache()
-    # The inverse of a Zipf-like distribution: rank r gets about 1/r of what the first gets.
+    # The inverse of a Zipf-like distribution: rank r gets about 1/r of the share of the first.
     rank = sf.floor(sf.pow(sf.lit(float(shape.keys)), _chance(shape, 1)) - 1)
     numbered = spark.range(shape.messages).select(
         sf.col("id").alias("number"),
@@ -56,7 +57,7 @@ def messages(spark: SparkSession, shape: Shape) -> DataFrame:
 
 
 def telemetry(spark: SparkSession, shape: Shape) -> DataFrame:
-    """Rows of `telemetry.schema`, in no order."""
+    """Make rows of `telemetry.schema`, in no order."""
     again = _chance(shape, 5) < 1 / 50
     refused = _chance(shape, 6) < 1 / 500
     first_ms = sf.floor(2 + 60 * sf.pow(_chance(shape, 7), 4))
@@ -108,12 +109,13 @@ def _operation(op: str, after_ms: Column, delivery_count: Column, latency_us: Co
 
 
 def _chance(shape: Shape, salt: int) -> Column:
-    """A number of [0, 1) that follows from the message's number."""
+    """Return a number of [0, 1) that follows from the message's number."""
     mixed = sf.xxhash64(sf.col("id") if salt < 5 else sf.col("number"), sf.lit(salt), sf.lit(shape.seed))
     return sf.pmod(mixed, sf.lit(1 << 40)) / float(1 << 40)
 
 
 def main() -> None:
+    """Run the command line."""
     from partibus.pipeline.job import job_session
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)

@@ -1,7 +1,7 @@
-"""What the broker's telemetry says: rates, latencies, ages, redeliveries and refusals, per entity, partition and key.
+"""The broker's telemetry: rates, latencies, ages, redeliveries and refusals, per entity, partition and key.
 
-`rollup` adds rows up; here the sums are asked (`questions`), the same way after a batch and while a stream goes on.
-What comes back is plain values in the shape that docs/pipeline.md promises of the result.
+`rollup` adds rows up. This module asks for the sums (`questions`), after a batch and during a stream alike, and returns
+plain values in the shape that docs/pipeline.md defines.
 """
 
 from collections import defaultdict
@@ -17,12 +17,12 @@ from partibus.pipeline.questions import DONE, MOST, Name, Questions, Values
 from partibus.telemetry.schema import OK
 
 SERIES_POINTS_MAX: Final = 240
-"""Points of a curve: more than a page of a report can show makes nothing clearer."""
+"""The most points of a curve: the page of a report can't show more."""
 THROTTLED: Final = ("com.microsoft:server-busy", "amqp:resource-limit-exceeded")
-"""Outcomes that ask the client to slow down, or say that something is full."""
+"""Outcomes that ask the client to slow down, or report that a resource is full."""
 
 Histogram = dict[int, float]
-"""Bucket -> messages."""
+"""Messages by bucket."""
 
 _COUNTED: Final = {
     "sent": "send",
@@ -36,12 +36,14 @@ _COUNTED: Final = {
     "locks_expired": "lock_expired",
     "forwarded": "forward",
 }
-"""Name in the result -> operation."""
+"""The operation of each name in the result."""
 
 
 def summarize(questions: Questions, *, entities_max: int, keys_max: int) -> Values:
-    """The result of the job. ``entities_max``: of so many entities, the busiest ones, everything is told; ``keys_max``:
-    so many keys of each."""
+    """Return the result of the job.
+
+    It has the details of the ``entities_max`` busiest entities and of ``keys_max`` keys of each.
+    """
     every, names = _totals(questions.totals(entities_max))
     if not every["rows"]:
         return {**every, "entities": [], "commits": None, "series": [], "latency_series": []}
@@ -71,7 +73,7 @@ def summarize(questions: Questions, *, entities_max: int, keys_max: int) -> Valu
 
 
 def _totals(found: list[Values]) -> tuple[Values, list[Name]]:
-    """What all rows say together, and the names of the busiest entities."""
+    """Return the totals of all rows, and the names of the busiest entities."""
     if not found:
         return {"rows": 0}, []
     every, *rows = found
@@ -97,7 +99,7 @@ def _totals(found: list[Values]) -> tuple[Values, list[Name]]:
 
 
 def _entities(sums: list[Values], seconds: float, peaks: Mapping[Name, Values]) -> dict[Name, Values]:
-    """Counts, rates and partitions of each, the busiest first."""
+    """Return counts, rates and partitions of each entity, the busiest first."""
     found: dict[Name, list[Values]] = defaultdict(list)
     for row in sums:
         found[row["namespace"], row["entity"]].append(row)
@@ -130,7 +132,7 @@ def _entity(name: Name, rows: list[Values], seconds: float, peaks: Values) -> Va
 
 
 def _counts(rows: Iterable[Values]) -> Values:
-    """Messages by what was done with them; and what was not done, by the reason."""
+    """Count messages by operation, and refused ones by reason."""
     done: dict[str, float] = defaultdict(float)
     refused: dict[str, float] = defaultdict(float)
     sent_bytes = redelivered = 0.0
@@ -152,7 +154,7 @@ def _counts(rows: Iterable[Values]) -> Values:
 
 
 def _peaks(series: list[Values]) -> dict[Name, Values]:
-    """The most messages of one second, per entity."""
+    """Return the most messages of one second, per entity."""
     peaks: dict[Name, Values] = defaultdict(lambda: dict.fromkeys(MOST, 0))
     for point in series:
         mine = peaks[point["namespace"], point["entity"]]
@@ -162,7 +164,7 @@ def _peaks(series: list[Values]) -> dict[Name, Values]:
 
 
 def _add_timing(entities: dict[Name, Values], histograms: list[Values]) -> None:
-    """Percentiles by operation, of the entities and of their partitions."""
+    """Add percentiles by operation to the entities and their partitions."""
     whole: dict[tuple[Name, str, str], Histogram] = defaultdict(lambda: defaultdict(float))
     parts: dict[tuple[Name, int, str, str], Histogram] = defaultdict(lambda: defaultdict(float))
     for row in histograms:
@@ -178,7 +180,7 @@ def _add_timing(entities: dict[Name, Values], histograms: list[Values]) -> None:
 
 
 def _over_time(histograms: list[Values]) -> list[Values]:
-    """Of all entities together: what sends, completions and commits took, and how old messages were at delivery."""
+    """Return curves over all entities: durations of sends, completions and commits, and message ages at delivery."""
     found: dict[tuple[int, str, str], Histogram] = defaultdict(dict)
     for row in histograms:
         found[row["at"], row["op"], row["measure"]][row["bucket"]] = row["messages"]
@@ -203,7 +205,7 @@ def _add_keys(entities: dict[Name, Values], ranked: list[Values]) -> None:
 
 
 def _step(seconds: float, grain: int) -> int:
-    """Seconds from one point of a curve to the next, a multiple of the table's grain."""
+    """Return the seconds between two points of a curve, a multiple of the table's grain."""
     return grain * max(1, ceil(seconds / grain / SERIES_POINTS_MAX))
 
 

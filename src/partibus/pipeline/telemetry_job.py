@@ -33,14 +33,16 @@ from partibus.pipeline.telemetry import summarize
 from partibus.pipeline.telemetry_page import telemetry_page
 
 FILES_MAX = 200
-"""Files in one micro-batch: the first start beside a full directory works in steps, and a crash repeats one of them."""
+"""Files in one micro-batch. The first start on a full directory works in steps, and a crash repeats one of them."""
 
 
 def start(
     rows: DataFrame, out: str, *, trigger_seconds: float, once: bool, after: Callable[[int], None]
 ) -> StreamingQuery:
-    """Start the query over ``rows``, a stream. ``once``: add up what is there and end. ``after`` is called with the
-    batch's number when its part is written; what it raises ends the query."""
+    """Start the query over ``rows``, a stream. With ``once`` it adds up the present rows and ends.
+
+    ``after`` is called with the batch's number when its part is written; an exception from it ends the query.
+    """
 
     def write(batch: DataFrame, number: int) -> None:
         sums = add_up(batch).persist(StorageLevel.MEMORY_AND_DISK)
@@ -58,8 +60,12 @@ def start(
 
 
 def read(spark: SparkSession, out: str, since: int | None = None) -> Rollup:
-    """The sums of all batches; ``since`` (Unix time, seconds) leaves out what is older, except of keys, which have no
-    time. Raises `JobError` when there is none yet."""
+    """Return the sums of all batches.
+
+    ``since`` (Unix time, seconds) omits older ones, except of keys, which have no time.
+
+    Raises `JobError` when there are none yet.
+    """
     try:
         parts = Rollup(*(spark.read.parquet(str(PurePosixPath(tables(out), name))) for name in Rollup._fields))
     except AnalysisException as error:
@@ -75,7 +81,7 @@ def read(spark: SparkSession, out: str, since: int | None = None) -> Rollup:
 
 
 def tables(out: str) -> str:
-    """The folder of the parts."""
+    """Return the folder of the parts."""
     return str(PurePosixPath(out, "tables"))
 
 
@@ -83,11 +89,11 @@ Values = dict[str, Any]
 
 
 class Want(NamedTuple):
-    """What is asked for."""
+    """The request for a report."""
 
     paths: Sequence[str]
     entities: Sequence[str] = ()
-    """Empty: all."""
+    """Entities; empty: all."""
     since: datetime | None = None
     until: datetime | None = None
     entities_max: int = 20
@@ -96,7 +102,7 @@ class Want(NamedTuple):
 
 
 def run(job: Job, want: Want) -> Values:
-    """The result of what is there now."""
+    """Return the result of the present telemetry."""
     files = local_files(job.spark, want.paths)
     return _of_rows(job, want) if files is None else _of_files(job, files, want)
 
@@ -140,11 +146,11 @@ def _write(job: Job, sums: DataFrame, out: str) -> None:
 
 
 def follow(job: Job, want: Want, every_seconds: float, once: bool, show: Callable[[Values], None]) -> None:
-    """Add up what comes, and tell after every batch, until interrupted; ``once``: until nothing is new."""
+    """Add up new rows, and report after every batch, until interrupted. With ``once`` until no row is new."""
     assert want.out is not None
     out, spark = want.out, job.spark
     rows = of_entities(within(follow_rows(spark, want.paths[0], FILES_MAX), want.since, want.until), want.entities)
-    # The numbers of batches that nobody was told of; what a former run has left is told even when nothing is new.
+    # The numbers of unreported batches. Batches of a former run are reported even when no row is new.
     asked = [-1]
     query = start(rows, out, trigger_seconds=every_seconds, once=once, after=asked.append)
     try:

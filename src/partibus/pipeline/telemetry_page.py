@@ -1,4 +1,4 @@
-"""What the job `telemetry` found, as a page."""
+"""The page of the job `telemetry`."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -24,15 +24,15 @@ from partibus.pipeline.report.plots import bars, lines
 Values = dict[str, Any]
 
 ENTITIES_SHOWN = 8
-"""Entities with a section of their own."""
+"""The number of entities with a section of their own."""
 CURVES_MAX = 5
 HOT = 1.5
-"""Times the mean load at which a partition is called hot."""
+"""A partition is hot at this multiple of the mean load."""
 _PERCENTILES: Final = {"p50": "p50", "p90": "p90", "p99": "p99", "p99_9": "p99.9", "largest": "largest"}
 
 
 def telemetry_page(found: Values) -> Page:
-    """The page of `telemetry.summarize`'s values."""
+    """Make the page of a result of `telemetry.summarize`."""
     if not found["rows"]:
         return Page("Telemetry", "There are no rows in what was read.", [])
     entities: list[Values] = found["entities"]
@@ -53,7 +53,7 @@ def telemetry_page(found: Values) -> Page:
 
 
 def _verdict(entities: list[Values]) -> Verdict:
-    """What stands out, in the order in which it hurts."""
+    """Return the most important findings, the most harmful first."""
     said = []
     if throttled := sum(entity["throttled"] for entity in entities):
         said.append(f"{throttled:,} operations were throttled")
@@ -98,7 +98,7 @@ def _over_time(found: Values) -> list[str]:
     for row in found["series"]:
         for name in names:
             points[row["at"]][name] += row[name]
-    # The last step has just begun when rows end.
+    # The last step has only begun when the rows end.
     times = sorted(points)[: -1 if len(points) > 3 else None]
     curves = {name: (times, [points[at][name] for at in times]) for name in names}
     troubles = {name: curves.pop(name) for name in ("redelivered", "refused")}

@@ -1,6 +1,6 @@
 """A page: headline, verdict, figures in tiles, sections of tables and plots.
 
-Blocks are HTML. Whatever comes from outside goes through `text` on its way into one.
+Blocks are HTML. Every foreign value goes through `text` on its way into one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ _CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 
 class Verdict(NamedTuple):
-    """The one sentence that answers what the reader came for."""
+    """The one sentence that answers the reader's question."""
 
     good: bool | None
     """None: neither good nor bad."""
@@ -36,11 +36,11 @@ class Page(NamedTuple):
     sections: Sequence[Section]
     verdict: Verdict | None = None
     tiles: Sequence[tuple[str, str]] = ()
-    """Figure and what it is."""
+    """Figures with their labels."""
 
 
 def render(page: Page) -> str:
-    """The file's text."""
+    """Return the text of the file."""
     tiles = "".join(f"<div><b>{escape(figure)}</b><span>{escape(what)}</span></div>" for figure, what in page.tiles)
     sections = "".join(
         f"<section><h2>{escape(section.title)}</h2>{''.join(section.blocks)}</section>" for section in page.sections
@@ -59,29 +59,31 @@ def render(page: Page) -> str:
 
 
 def text(value: object) -> str:
-    """Anything as HTML."""
+    """Return any value as HTML."""
     return escape(str(value))
 
 
 def code(value: object) -> str:
-    """A name from outside."""
+    """Return a foreign name as HTML code."""
     return f"<code>{escape(str(value))}</code>"
 
 
 def paragraph(sentences: str) -> str:
-    """Plain text as a paragraph."""
+    """Return plain text as a paragraph."""
     return f"<p>{escape(sentences)}</p>"
 
 
 def figure(svg: str, caption: str = "") -> str:
-    """A plot, and what to see in it."""
+    """Return a plot with its caption."""
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return f"<figure>{svg}{below}</figure>"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[int] = ()) -> str:
-    """A table; cells are HTML, heads are plain text, columns in ``numeric`` are set flush right. Without rows it
-    says so in place of a head above nothing."""
+    """Return a table. Cells are HTML, heads are plain text, columns in ``numeric`` are aligned right.
+
+    Without rows a note replaces the table.
+    """
     right = set(numeric)
 
     def row(tag: str, cells: Iterable[str]) -> str:
@@ -98,31 +100,32 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[
 
 
 def folded(summary: str, *blocks: str) -> str:
-    """Blocks that are shown on demand."""
+    """Return blocks that are shown on demand."""
     return f"<details><summary>{escape(summary)}</summary>{''.join(blocks)}</details>"
 
 
 def beside(*blocks: str) -> str:
-    """Blocks next to each other where there is room."""
+    """Return blocks next to each other where there is room."""
     return f'<div class="side">{"".join(f"<div>{block}</div>" for block in blocks)}</div>'
 
 
 def mark(good: bool) -> str:
+    """Return the sign of a good or bad result."""
     return '<span class="ok">✓</span>' if good else '<span class="bad">✗</span>'
 
 
 def number(value: float) -> str:
-    """`12,345`; three digits when it is small."""
+    """Format a number as `12,345`, with three digits when it is small."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
 
 
 def percent(share: float) -> str:
-    """`12.3 %`; nothing that is there is shown as 0."""
+    """Format a share as `12.3 %`. A share above zero never shows as 0."""
     return "< 0.1 %" if 0 < share < 0.001 else f"{share:.1%}".replace("%", " %")
 
 
 def size(size_bytes: float) -> str:
-    """`1.5 MB`, in powers of ten."""
+    """Format a size as `1.5 MB`, in powers of ten."""
     for unit, power in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= power:
             return f"{size_bytes / power:.1f} {unit}"
@@ -130,7 +133,7 @@ def size(size_bytes: float) -> str:
 
 
 def time_of_us(value_us: float) -> str:
-    """`1.2 ms`."""
+    """Format a duration as `1.2 ms`."""
     for unit, power in (("s", 1e6), ("ms", 1e3)):
         if value_us >= power:
             return f"{value_us / power:.3g} {unit}"

@@ -1,7 +1,7 @@
-"""Plots as SVG whose colours are variables of the page's style sheet: the same figure is right on a light and on a dark
-screen. Text stays text, in the page's font.
+"""Plots as SVG with the colours of the page's style sheet as variables.
 
-A colour is drawn as a stand-in that nothing else uses, and the finished text names the variable in its place.
+So the same figure fits a light and a dark screen. Text stays text, in the page's font. A colour is drawn as a unique
+placeholder, and the finished text names the variable in its place.
 """
 
 import io
@@ -56,7 +56,7 @@ STYLE: dict[Any, Any] = {
     "legend.labelcolor": INK,
     "lines.linewidth": 1.4,
 }
-"""For `matplotlib.rc_context`, around all that makes a figure for `svg_of`."""
+"""The style for `matplotlib.rc_context`, around all code that makes a figure for `svg_of`."""
 
 
 def lines(
@@ -67,7 +67,7 @@ def lines(
     log: bool = False,
     height: float = 2.5,
 ) -> str:
-    """Charts side by side, each of curves by name: times (Unix, seconds) and values. One legend for all."""
+    """Draw charts side by side, with one legend. Each has curves by name: times (Unix, seconds) and values."""
     with matplotlib.rc_context(STYLE):
         shape = Figure(figsize=(WIDTH, height), layout="constrained")
         for axes, (name, curves) in zip(shape.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
@@ -90,8 +90,10 @@ def lines(
 
 
 def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: float | None = None) -> str:
-    """Charts side by side, one bar per partition; the largest stands out, a line marks the mean and, where given, the
-    ``limit`` in means."""
+    """Draw charts side by side, with one bar per partition.
+
+    The largest bar stands out. A line marks the mean and, where given, the ``limit`` in means.
+    """
     with matplotlib.rc_context(STYLE):
         shape = Figure(figsize=(WIDTH, 2.5), layout="constrained")
         for axes, (name, values) in zip(shape.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
@@ -110,7 +112,7 @@ def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: fl
 
 
 def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share: Callable[[float], str]) -> str:
-    """Horizontal bars with their names, the largest on top."""
+    """Draw horizontal bars with their names, the largest on top."""
     with matplotlib.rc_context(STYLE):
         shape = Figure(figsize=(WIDTH, 0.7 + 0.24 * len(values)), layout="constrained")
         axes = shape.subplots()
@@ -134,7 +136,7 @@ def curve(
     title: str, heading: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str,
     levels: Mapping[str, float],
 ) -> str:  # fmt: skip
-    """Curves over numbers, with dots, both axes in powers of two; and named levels."""
+    """Draw curves over numbers, with dots, named levels, and both axes in powers of two."""
     with matplotlib.rc_context(STYLE):
         shape = Figure(figsize=(WIDTH, 2.7), layout="constrained")
         axes = shape.subplots()
@@ -161,8 +163,10 @@ def curve(
 def strip(
     title: str, heading: str, before: Sequence[tuple[int, int, float]], after: Sequence[tuple[int, int, float]]
 ) -> str:
-    """Two rows of the slots, each divided among partitions (first slot, end slot, share of load): what is hot is
-    filled, the share is written where there is room."""
+    """Draw two rows of the slots, each divided among partitions (first slot, end slot, share of load).
+
+    Hot partitions are filled; the share is written where there is room.
+    """
     with matplotlib.rc_context(STYLE):
         shape = Figure(figsize=(WIDTH, 1.9), layout="constrained")
         axes = shape.subplots()
@@ -200,14 +204,14 @@ def _level(axes: Axes, level: float, name: str) -> None:
 
 
 def _nothing(axes: Axes) -> None:
-    """Say so, where there is nothing to draw."""
+    """Show that there is no data to draw."""
     axes.text(0.5, 0.5, "nothing", color=MUTED, ha="center", va="center", transform=axes.transAxes)
     axes.set_xticks([])
     axes.set_yticks([])
 
 
 def time_ticks(first: float, last: float) -> list[int]:
-    """Round times from ``first`` to ``last``, at most `TICKS_MAX`; one at least."""
+    """Return round times from ``first`` to ``last``, at least one and at most `TICKS_MAX`."""
     span = last - first
     step = next((one for one in _TIME_STEPS if span < one * TICKS_MAX), None)
     if step is None:
@@ -235,7 +239,7 @@ def _shortened(name: str, most: int = 40) -> str:
 
 
 def svg_of(shape: Figure, title: str) -> str:
-    """The figure without the XML prologue, named for those who can't see it, in the page's colours."""
+    """Return the figure without the XML prologue, with an accessible title, in the page's colours."""
     out = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": title}):
         shape.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
