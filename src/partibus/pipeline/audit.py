@@ -11,11 +11,9 @@
 | lock_overlap | delivered to a second holder during the lock of the first one |
 
 Every finding is a function from the two logs to a table of `FINDING`, by joins and windows over message ids and keys.
-It
-collects nothing, and no window spans more than one message or one key. A finding respects the limits of the broker's
+It collects nothing, and no window spans more than one message or one key. A finding respects the limits of the broker's
 promises (docs/loss.md): times of different machines differ by up to ``slack``, and a message whose first delivery is
-not
-in a log says nothing about order.
+not in a log says nothing about order.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,7 @@
 """The load of each partition, now and with other partition counts: arithmetic over the loads of slots (D7).
 
 A key's slot does not depend on the number of partitions. So the loads of the slots give the exact load of every
-partition
-of any other division; messages without a key spread evenly. Each prediction states the error of sampling.
+partition of any other division; messages without a key spread evenly. Each prediction states the error of sampling.
 
 A *run* is the consecutive slots of one partition. `plan` splits runs whose load is over a limit, where that helps, and
 merges neighbours that are both cold.

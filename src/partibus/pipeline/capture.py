@@ -101,8 +101,7 @@ def captured(spark: SparkSession, out: str) -> DataFrame:
     """Read the captured messages with their fates. Raises `JobError`.
 
     The columns are those of the data source and ``fate`` (`HERE`: not left), ``fate_time`` and ``dwell_ms``, the time
-    from
-    acceptance to the fate.
+    from acceptance to the fate.
     """
     found = messages(spark, out)
     fates = _table(spark, out, FATES, DISPOSITION_DDL).select(

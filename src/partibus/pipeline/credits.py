@@ -9,8 +9,8 @@
 A namespace begins each period with its credits; a rest is lost, a debt is repaid. The broker admits a request while the
 balance is positive (D23). Only sums of a period are known. So requests of one period count as equally large, and their
 order is unknown. Where all are equal the replay is exact; otherwise it is wrong by one request per period at most.
-Refused
-requests are not repeated here, and withheld deliveries are not made later, which would both add to later periods.
+Refused requests are not repeated here, and withheld deliveries are not made later, which would both add to later
+periods.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -175,8 +175,7 @@ def _of_rules(priced: DataFrame) -> DataFrame:
     """Compute the cost by rule, ``topic/subscription/rule``.
 
     Each rule of a topic costs the same, since each is evaluated on every message. Rules that telemetry does not name
-    are one
-    line together.
+    are one line together.
     """
 
     def standing_for(line: Column) -> Column:

@@ -167,8 +167,7 @@ def advice(
     """Return sentences of advice, the most important first.
 
     ``count`` is the present number of partitions, which is among ``predictions``. ``keys`` are the largest keys, as in
-    the
-    result. ``ratio`` is the multiple of the mean that a partition may carry.
+    the result. ``ratio`` is the multiple of the mean that a partition may carry.
     """
     if not loads.slots:
         return ["No message has a key: the load spreads evenly over any number of partitions."]

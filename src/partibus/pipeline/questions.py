@@ -38,8 +38,7 @@ class Questions(Protocol):
 
         The columns are ``all`` (whether it is the first row), ``namespace``, ``entity``, ``first`` and ``last`` second,
         ``rows``, ``operations``, ``told`` (rows of them), ``commits``, ``committed`` messages, and ``entities``, the
-        number of
-        entities with operations. The result is empty when there are no rows.
+        number of entities with operations. The result is empty when there are no rows.
         """
 
     def only(self, names: Sequence[Name]) -> "Questions":
@@ -70,8 +69,7 @@ class Questions(Protocol):
         """Return the ``most`` keys of each entity with the most messages sent and delivered, in order.
 
         The columns are ``sent``, ``bytes``, ``deliveries``, ``redeliveries``, the first and last of their
-        ``partitions``, and
-        ``n``, the number of keys of the entity.
+        ``partitions``, and ``n``, the number of keys of the entity.
         """
 
 

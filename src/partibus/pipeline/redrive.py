@@ -1,8 +1,7 @@
 """The job `redrive`: the choice of dead letters, and their changes on the way back.
 
 The functions take DataFrames with the columns of the data source. Expressions are Spark SQL over these columns, and
-over
-``text``, the body as UTF-8.
+over ``text``, the body as UTF-8.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -118,8 +118,7 @@ def _counted(source: DataFrame, copy: DataFrame, partitions: int) -> DataFrame:
     """Count the surplus messages of each side, and the misplaced messages of the copy, in one row.
 
     Keys are counted as groups, so that no row is read twice. The messages without a key form one group, which is not
-    counted
-    as a key.
+    counted as a key.
     """
     place = partition_of(slot_of(sf.col("key")), sf.lit(partitions))
     astray = sf.when(sf.col("key").isNotNull() & (place != sf.col("partition_id")), 1).otherwise(0)

@@ -7,8 +7,7 @@
 | `keys` | namespace, entity, partition, key | messages sent, bytes, deliveries, redeliveries |
 
 `add_up` makes sums of each task's rows in one pass (`partial`), and `roll_up` makes the tables from them. A batch does
-so
-with everything at once. A stream does so with each micro-batch, and the reader adds up the parts (`added`): it needs
+so with everything at once. A stream does so with each micro-batch, and the reader adds up the parts (`added`): it needs
 neither state nor a watermark, and late rows count.
 
 Percentiles come from histograms with buckets of constant relative width (`histogram`): sampled rows count with their

@@ -1,8 +1,7 @@
 """The rows of a job as messages of an entity, each stored once, with a line per message: source, target and time.
 
 The rows have the columns of the data source, and are identified by their address (ADR 0014). The broker keeps their
-names
-until `forget`, so a failed attempt may be sent again as a whole. Tasks write no faster than their rate.
+names until `forget`, so a failed attempt may be sent again as a whole. Tasks write no faster than their rate.
 """
 
 import time

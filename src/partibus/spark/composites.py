@@ -1,9 +1,8 @@
 """Inline decoding of the lists and maps of a message's sections.
 
 A queue is read by the million, and most of that is decoding three small composites per message. Clients use a handful
-of
-constructors there; these are read here without a call per value. Any other constructor, and anything malformed, goes to
-the general decoder, with its result or its error. The tests compare both, values and types.
+of constructors there; these are read here without a call per value. Any other constructor, and anything malformed, goes
+to the general decoder, with its result or its error. The tests compare both, values and types.
 
 Each function reads between two places of a longer buffer, so a frame is never cut into pieces to be read.
 """

@@ -1,8 +1,7 @@
 """Connections kept from task to task. Spark reuses its Python workers, so module state survives a task.
 
 A client is out of the cache while it is used, and returns only after a use that ended well. So no two uses share one,
-and
-a connection that failed or was left half read is closed.
+and a connection that failed or was left half read is closed.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,9 @@
 """Conversion of the messages of a frame into Arrow columns.
 
 Where messages are written alike, as nearly all are, no code runs once per message. Numbers, bodies and constants are
-whole
-arrays from the start. Annotations, properties and application properties are walked through value by value, for all
-messages at once (`partibus.spark.sections`), each only if a column of it is asked for (`includeProperties`, or fewer
-columns in ``.schema``).
+whole arrays from the start. Annotations, properties and application properties are walked through value by value, for
+all messages at once (`partibus.spark.sections`), each only if a column of it is asked for (`includeProperties`, or
+fewer columns in ``.schema``).
 """
 
 import gc
@@ -66,8 +65,7 @@ def _no_collection() -> Iterator[None]:
     """Suspend garbage collection.
 
     A batch may make some 200,000 objects, none of them garbage before its end. Collections found nothing and took a
-    third of
-    the time.
+    third of the time.
     """
     if not gc.isenabled():
         yield

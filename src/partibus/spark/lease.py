@@ -1,8 +1,7 @@
 """The exclusive reader of an entity (mode ``consume``): a lease that a thread of Spark's planner renews.
 
 Spark kills its planner without notice when a query stops, so the lease then expires. Other receivers get no messages
-for
-`leaseMs`, unless the query is started again; it takes over its own lease.
+for `leaseMs`, unless the query is started again; it takes over its own lease.
 """
 
 import logging

@@ -1,10 +1,8 @@
 """Decoding of maps whose names are mostly the same from message to message: application properties, annotations.
 
 A sender of a million messages gives them properties of the same names in the same order. So the reader first compares
-the
-bytes in front of each value with those of the message before, and then decodes only the values. With five properties
-that
-takes a third of the time.
+the bytes in front of each value with those of the message before, and then decodes only the values. With five
+properties that takes a third of the time.
 """
 
 from typing import Any, NamedTuple

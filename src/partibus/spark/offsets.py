@@ -5,8 +5,7 @@
 ```
 
 Spark compares offsets as text. So keys have one order, and partition ids are padded, so that text order is their order.
-A
-position is the first unread one.
+A position is the first unread one.
 """
 
 from collections.abc import Mapping

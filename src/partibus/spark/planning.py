@@ -1,7 +1,7 @@
-"""Which task reads what, and how much a micro-batch takes: pure functions over positions.
+"""The ranges of tasks, and the size of a micro-batch: pure functions over positions.
 
-Positions, not sequence numbers, are counted: a dead-lettered message keeps its number but gets a new position (D14).
-They have gaps, so that they bound the number of messages and do not give it.
+They count positions, not sequence numbers: a dead-lettered message keeps its number but gets a new position (D14).
+Positions have gaps, so their count is an upper bound of the number of messages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,14 @@ Positions = Mapping[int, int]
 
 
 PassedOver = Mapping[int, Sequence[tuple[int, int]]]
-"""By partition id: positions that no message has, as (first, end) pairs that ascend. A store that was put back from a
-copy passes over a thousand million of them; they count for nothing, or a stream would take days to cross them."""
+"""Positions without messages by partition id, as ascending (first, end) pairs. A store that was restored from a copy
+passes over a thousand million of them. They do not count, or a stream would take days to cross them.
+"""
 NOTHING: PassedOver = {}
 
 
 class Split(NamedTuple):
-    """What one task reads: the positions ``first_pos <= position < end_pos`` of one broker partition."""
+    """The range of one task: the positions ``first_pos <= position < end_pos`` of one broker partition."""
 
     partition_id: int
     first_pos: int
@@ -34,9 +35,11 @@ class Split(NamedTuple):
 def plan_splits(
     start: Positions, end: Positions, positions_max: int | None = None, passed_over: PassedOver = NOTHING
 ) -> list[Split]:
-    """One split per broker partition in order of partition id, empty ones included, so that Spark's partition number
-    is the broker's; with ``positions_max``, a longer partition becomes several splits of nearly equal length. A
-    partition that has no start is read from 0: it has come since."""
+    """Return one split per broker partition in order of partition id, empty ones included.
+
+    So Spark's partition number is the broker's. With ``positions_max`` a longer partition becomes several splits of
+    nearly equal length. A partition without a start is new, and read from 0.
+    """
     splits: list[Split] = []
     for partition_id, end_pos in sorted(end.items()):
         passed = passed_over.get(partition_id, ())
@@ -74,24 +77,28 @@ def _expanded(position: int, passed: Sequence[tuple[int, int]]) -> int:
 
 
 def _cut(first: int, end: int, step_max: int | None) -> list[int]:
-    """Bounds of the fewest pieces of [first, end) that are no longer than ``step_max``."""
+    """Return the bounds of the fewest pieces of [first, end) that are no longer than ``step_max``."""
     length = max(end - first, 0)
     pieces = max(-(-length // step_max), 1) if step_max else 1
     return [first + length * piece // pieces for piece in range(pieces + 1)]
 
 
 def admit(start: Positions, end: Positions, positions_max: int | None) -> dict[int, int]:
-    """The end of a micro-batch that takes at most ``positions_max`` positions of what is between; no partition goes
-    back, also not one that ``end`` does not know (any more)."""
+    """Return the end of a micro-batch of at most ``positions_max`` positions.
+
+    No partition goes back, not even one that is missing from ``end``.
+    """
     behind = {partition_id: max(pos - start.get(partition_id, 0), 0) for partition_id, pos in end.items()}
     taken = behind if positions_max is None else share(behind, positions_max, sum(start.values()))
     return dict(start) | {partition_id: start.get(partition_id, 0) + count for partition_id, count in taken.items()}
 
 
 def share(wanted: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]:
-    """``most`` dealt out over who wants some: nobody gets more than wanted, and who gets less than wanted gets as much
-    as any other, give or take one. Who is given that one depends on ``turn``, so that with less than one for each
-    nobody waits for ever."""
+    """Divide ``most`` fairly: no partition gets more than it wants.
+
+    The partitions that get less than they want get equal amounts, give or take one. ``turn`` selects the partitions
+    that get the extra one, so that none starves when there is less than one for each.
+    """
     given = dict.fromkeys(wanted, 0)
     left = most
     unserved = sorted(partition_id for partition_id, count in wanted.items() if count)
@@ -113,8 +120,10 @@ def share(wanted: Mapping[int, int], most: int, turn: int = 0) -> dict[int, int]
 def admit_bytes(
     start: Positions, end: Positions, bytes_max: int, bytes_per_position: Mapping[int, float]
 ) -> dict[int, int]:
-    """As `admit`, by bytes: ``bytes_per_position`` is what a position is expected to hold. A micro-batch takes one
-    position at least."""
+    """Return the end of a micro-batch of at most ``bytes_max``, as `admit` does for positions.
+
+    ``bytes_per_position`` is the expected size of a position. A micro-batch takes at least one position.
+    """
     sizes = {partition_id: max(bytes_per_position.get(partition_id, 0.0), 1.0) for partition_id in end}
     behind = {partition_id: max(pos - start.get(partition_id, 0), 0) for partition_id, pos in end.items()}
     wanted = {partition_id: int(count * sizes[partition_id]) for partition_id, count in behind.items()}

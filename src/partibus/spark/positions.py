@@ -1,10 +1,10 @@
-"""Where a read begins and ends, as the options ``startingPositions`` and ``endingPositions`` say it.
+"""The start and end of a read, as the options ``startingPositions`` and ``endingPositions`` give them.
 
 ```text
 earliest | latest
 2026-01-31T12:00:00Z                       the first message that was enqueued then or later
 {"0": 17, "1": -1}                         a position by partition; -2: earliest, -1: latest
-{"sequenceNumbers": {"0": 17, "3": 844424930131970}}    likewise, with the partition on top of the number or without it
+{"sequenceNumbers": {"0": 17, "3": 844424930131970}}    likewise, with or without the partition in the upper bits
 ```
 """
 
@@ -21,23 +21,23 @@ EARLIEST, LATEST = "earliest", "latest"
 _SEQUENCE_NUMBERS = "sequenceNumbers"
 _EARLIEST, _LATEST = -2, -1
 _COUNTER = (1 << 48) - 1
-"""Part of a sequence number that is not the partition's id."""
+"""The part of a sequence number that is not the partition's id."""
 _FORMS = 'earliest, latest, a time as "2026-01-31T12:00:00Z", or JSON as {"0": 17, "1": -1}'
 
 
 class Bound(NamedTuple):
-    """One of the two, checked as far as it can be without the broker."""
+    """One of the two options, checked as far as possible without the broker."""
 
     word: str = EARLIEST
-    """What counts for partitions that are not named."""
+    """The bound of partitions that are not named."""
     time: datetime | None = None
     positions: Mapping[int, int] = {}
     sequence_numbers: bool = False
-    """`positions` are counters of sequence numbers, which positions are the same as in the active sub-queue alone."""
+    """Whether `positions` are counters of sequence numbers. Only in the active sub-queue do both agree."""
 
 
 def parse_bound(option: str, text: str, otherwise: str = EARLIEST) -> Bound:
-    """Raises `OptionError`. ``otherwise``: as `Bound.word`, where only some partitions are named."""
+    """Parse a bound. ``otherwise`` is `Bound.word` where only some partitions are named. Raises `OptionError`."""
     stripped = text.strip()
     if stripped.lower() in (EARLIEST, LATEST):
         return Bound(stripped.lower())
@@ -76,8 +76,10 @@ def _position(option: str, partition: str, position: Any, by_number: bool) -> tu
 def resolve(
     option: str, bound: Bound, found: PartitionMap, client: RangeReader, *, finished: bool, is_sub_queue: bool
 ) -> dict[int, int]:
-    """The position in every partition. ``finished``: as of `RangeReader.read`. Raises `OptionError` for a partition
-    that there is not, `PlanError` for a position past the end."""
+    """Return the position in every partition. ``finished`` is the parameter of `RangeReader.read`.
+
+    Raises `OptionError` for an unknown partition, and `PlanError` for a position past the end.
+    """
     if bound.time is not None:
         return dict(client.find_positions(bound.time, finished=finished))
     if bound.sequence_numbers and is_sub_queue:

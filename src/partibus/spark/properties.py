@@ -1,8 +1,8 @@
 """AMQP values as text, for columns that hold values of any type.
 
-Text that Spark can cast back: numbers in decimal, booleans `true` and `false`, timestamps in ISO 8601, uuids with
-dashes. Bytes (decimals too, which are carried as bytes) and compound values are base64 of, respectively, themselves
-and their AMQP encoding. The type's name goes beside it in a column of its own.
+Spark can cast the text back: numbers in decimal, booleans `true` and `false`, timestamps in ISO 8601, uuids with
+dashes. Bytes (and decimals, which are carried as bytes) are base64. Compound values are base64 of their AMQP encoding.
+The name of the type is in a column of its own.
 """
 
 from base64 import b64encode
@@ -46,7 +46,7 @@ def _encoded(value: object) -> str:
 
 
 def _timestamp(value: object) -> str:
-    """Milliseconds in decimal where the year has not four digits."""
+    """Return milliseconds in decimal for a year that does not have four digits."""
     milliseconds = int(value)  # type: ignore[call-overload]
     try:
         moment = _EPOCH + timedelta(milliseconds=milliseconds)
@@ -87,7 +87,7 @@ _NAME = {kind: name for kind, (name, _) in _FORMS.items()} | {type(None): "null"
 
 
 def text_of(value: object) -> str | None:
-    """The text; None for null."""
+    """Return the text; None for null."""
     form = _TEXT.get(value.__class__)
     if form is not None:
         return form(value)
@@ -96,7 +96,7 @@ def text_of(value: object) -> str | None:
 
 
 def type_of(value: object) -> str:
-    """The AMQP type's name; of a described value `DESCRIPTOR:type`, as in `com.microsoft:timespan:long`."""
+    """Return the AMQP type's name; of a described value `DESCRIPTOR:type`, as in `com.microsoft:timespan:long`."""
     name = _NAME.get(value.__class__)
     if name is not None:
         return name

@@ -1,4 +1,4 @@
-"""Filters that spare reading: those on ``partition_id`` and ``position``, which a plan can keep to exactly."""
+"""Filters that save reading: those on ``partition_id`` and ``position``, which a plan can apply exactly."""
 
 from collections.abc import Iterable
 
@@ -12,16 +12,16 @@ _END = 1 << 62
 
 
 class Pushed:
-    """What the filters that were taken leave."""
+    """The range that the accepted filters leave."""
 
     def __init__(self) -> None:
         self._partitions: set[int] | None = None
-        """None: any."""
+        """The selected partitions; None: any."""
         self._first_pos = 0
         self._end_pos = _END
 
     def take(self, one: Filter) -> bool:
-        """True when the plan will keep to this filter, so that Spark need not look at it again."""
+        """Tell whether the plan applies this filter exactly, so that Spark need not apply it again."""
         match one:
             case EqualTo(attribute, int(value)) if attribute == _PARTITION:
                 self._only({value})
@@ -42,7 +42,7 @@ class Pushed:
         return True
 
     def narrow(self, tasks: Iterable[Task]) -> list[Task]:
-        """What is left of the tasks."""
+        """Return the parts of the tasks that the filters leave."""
         kept: list[Task] = []
         for task in tasks:
             partition_id, first, end = task.split

@@ -1,7 +1,7 @@
-"""Planning a batch and reading one split, without Spark: what a data source class hands on to.
+"""The plan of a batch and the read of one split, without Spark, for the data source class.
 
-A split is read by position, and read again it gives the same messages less those that consumers have finished
-meanwhile, unless a cursor keeps them. Browsing locks nothing and changes nothing.
+A split is read by position. A second read gives the same messages, less those that consumers have finished meanwhile,
+unless a cursor keeps them. Browsing locks nothing and changes nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,14 +45,14 @@ _WAYS_OUT: dict[type[Exception], str] = {
 
 
 class Task(NamedTuple):
-    """What Spark hands to a task."""
+    """The work of one task, as Spark passes it on."""
 
     split: Split
     entity_id: str
 
 
 def plan(options: Options, open_client: OpenClient) -> list[Task]:
-    """Ask the broker what every partition holds now, and deal it out. Raises `PlanError`, `OptionError`."""
+    """Ask the broker for the contents of every partition, and divide them. Raises `PlanError`, `OptionError`."""
     try:
         with borrowed_client(options, open_client, fresh=True) as client:
             found = client.map()
@@ -74,7 +74,7 @@ def plan(options: Options, open_client: OpenClient) -> list[Task]:
 
 
 def starting_positions(options: Options, client: RangeReader, found: PartitionMap) -> dict[int, int]:
-    """As option `startingPositions` says."""
+    """Return the positions of the option `startingPositions`."""
     return resolve(
         "startingPositions",
         options.starting,
@@ -86,13 +86,13 @@ def starting_positions(options: Options, client: RangeReader, found: PartitionMa
 
 
 def open_or_find(options: Options, client: RangeReader, start: Mapping[int, int]) -> Mapping[int, CursorState]:
-    """The browsing cursor, which keeps what is above it from now on."""
+    """Open the browsing cursor, or find it. It keeps all later messages from now on."""
     assert options.cursor is not None, "asked for a cursor without a name"
     return client.open_cursor(options.cursor, start=start, bound_bytes=options.cursor_bytes)
 
 
 def begin_at(options: Options, states: Mapping[int, CursorState]) -> dict[int, int]:
-    """Where a cursor stands. Raises `DataLossError` where it can't have everything that is behind it."""
+    """Return the positions of a cursor. Raises `DataLossError` where messages behind it are missing."""
     for partition_id, state in states.items():
         if options.keeps_all and state.complete_from > state.position:
             raise data_loss(options, partition_id, state.position, state.complete_from)
@@ -100,7 +100,7 @@ def begin_at(options: Options, states: Mapping[int, CursorState]) -> dict[int, i
 
 
 def data_loss(options: Options, partition_id: int, position: int, complete_from: int) -> DataLossError:
-    """The bound on what is kept for the cursor was reached, or somebody else has moved it."""
+    """Return the error for a cursor that reached its bound of kept bytes, or was moved by another reader."""
     return DataLossError(
         f"messages of partition {partition_id} of {options.where} between the positions {position} and {complete_from} "
         f"are gone: cursor {options.cursor!r} may keep {options.cursor_bytes:,} bytes of finished ones, which was not "
@@ -110,14 +110,15 @@ def data_loss(options: Options, partition_id: int, position: int, complete_from:
 
 
 def plan_error(options: Options, error: ClientError | OSError) -> PlanError:
-    """For what went wrong on the driver."""
+    """Return the error for a failure on the driver."""
     return PlanError(f"cannot read {options.where}: {error}; {_way_out(error)}")
 
 
 def read_task(task: Task, options: Options, schema: pa.Schema, open_client: OpenClient) -> Iterator[pa.RecordBatch]:
-    """Record batches with exactly the columns of ``schema``. Raises `ReadError`, `DataLossError`."""
-    # Here, for it brings pandas and Arrow's functions, which who only plans does without: half of what the process of
-    # a stream's plans would import.
+    """Yield record batches with exactly the columns of ``schema``. Raises `ReadError`, `DataLossError`."""
+    # Imported here: it loads pandas and Arrow's functions, which planning does not need. They are half of the imports
+    # that
+    # the process of a stream's planner would have.
     from partibus.spark.decoding import Origin, decode_columns
 
     split = task.split
@@ -126,7 +127,7 @@ def read_task(task: Task, options: Options, schema: pa.Schema, open_client: Open
         try:
             rows = rows_of(frame)
             if options.consumes:
-                # A commit completes the active ones: the others are nobody's, or come again at another position.
+                # A commit completes the active messages. The others are not read, or come again at another position.
                 rows = rows.chosen(np.flatnonzero(rows.states == ACTIVE))
             for part in _parts(rows, options.rows_per_batch):
                 yield decode_columns(part, origin, schema)
@@ -135,7 +136,7 @@ def read_task(task: Task, options: Options, schema: pa.Schema, open_client: Open
 
 
 def _parts(rows: Rows, rows_max: int) -> Iterator[Rows]:
-    """Pieces of nearly equal length; none is empty."""
+    """Divide rows into pieces of nearly equal length; none is empty."""
     count = len(rows)
     pieces = -(-count // rows_max)
     for piece in range(pieces):
@@ -143,7 +144,7 @@ def _parts(rows: Rows, rows_max: int) -> Iterator[Rows]:
 
 
 def _frames(split: Split, options: Options, open_client: OpenClient) -> Iterator[Frame]:
-    """The frames of a split; goes on behind the last one when a connection is lost."""
+    """Yield the frames of a split. After the loss of a connection it continues behind the last frame."""
     next_pos = split.first_pos
     retry_policy = RetryPolicy(options.outage_timeout_ms)
     cursor = None if options.consumes else options.cursor

@@ -1,7 +1,7 @@
 """The columns of the table that a queue is read as: name, Spark type and meaning, in the order of the table.
 
-A reader may ask for fewer of them with ``.schema("body binary, position bigint")``; what is not asked for is not
-decoded. Types can't be changed on the way in: cast in Spark, where the rules for it are known.
+A reader may ask for fewer of them with ``.schema("body binary, position bigint")``; the others are not decoded. A
+reader can't change the types: cast in Spark, whose rules are known.
 """
 
 import difflib
@@ -11,14 +11,14 @@ from typing import NamedTuple
 from partibus.spark.errors import OptionError
 
 BODY_VALUE = "value"
-"""Column of the decoded body, with ``bodyFormat=json``."""
+"""The column of the decoded body, with ``bodyFormat=json``."""
 
 STATES = {
     0: "active",
     1: "deferred",
     2: "scheduled",
     3: "delayed",
-    # What a cursor keeps of messages that have left: 16 and the fate (`partition.protocol.ports`).
+    # A cursor keeps the disposition of messages that have left as 16 and its number (`partition.protocol.ports`).
     16: "completed",
     17: "received_and_deleted",
     18: "dead_lettered",
@@ -32,14 +32,14 @@ ACTIVE = 0
 
 
 class Column(NamedTuple):
-    """One column. Every column may be null: where the broker or the sender gave nothing."""
+    """One column. Every column may be null: where the broker or the sender gave no value."""
 
     name: str
     type: str
-    """As Spark's DDL spells it; ``simpleString()`` of the data type gives the same."""
+    """The type as Spark's DDL spells it; ``simpleString()`` of the data type gives the same."""
     doc: str
     from_sections: bool = False
-    """It takes the sections that the sender wrote, besides the body: not there with ``includeProperties=false``."""
+    """Whether it needs sections of the sender besides the body: absent with ``includeProperties=false``."""
 
 
 COLUMNS = (
@@ -103,7 +103,7 @@ DISPOSITION_COLUMNS = (
     Column("fate_time", "timestamp", "When it left; UTC."),
     Column("delivery_count", "int", "As it was then."),
 )
-"""Of `table` fates."""
+"""The columns of the table ``fates``."""
 DISPOSITION_DDL = ", ".join(f"`{column.name}` {column.type}" for column in DISPOSITION_COLUMNS)
 FATE_TYPE_OF = {column.name: column.type for column in DISPOSITION_COLUMNS}
 
@@ -111,7 +111,7 @@ TYPE_OF = {column.name: column.type for column in COLUMNS}
 
 
 def table_ddl(*, include_body: bool = True, include_properties: bool = True, body_schema: str = "") -> str:
-    """The schema of the table that a query gets which asks for no other. ``body_schema``: of JSON bodies, as DDL."""
+    """Return the default schema of the table. ``body_schema`` is that of JSON bodies, as DDL."""
     left_out = set() if include_body else {"body", "body_type"}
     if not include_properties:
         left_out |= {column.name for column in COLUMNS if column.from_sections}
@@ -125,8 +125,9 @@ DDL = table_ddl()
 
 
 def check_subset(asked: Mapping[str, str], *, decoded: bool = False, type_of: Mapping[str, str] = TYPE_OF) -> None:
-    """Refuse columns that there are not, and other types than ours. ``asked``: name -> Spark type, as in `Column`;
-    ``decoded``: bodies are, so that `BODY_VALUE` may be any struct. Raises `OptionError`.
+    """Reject unknown columns and other types. ``asked`` maps names to Spark types, as in `Column`.
+
+    With ``decoded`` bodies `BODY_VALUE` may be any struct. Raises `OptionError`.
     """
     for name, type_ in asked.items():
         if name == BODY_VALUE:

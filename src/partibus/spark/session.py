@@ -1,4 +1,4 @@
-"""A Spark session that works on a machine with nothing prepared, and the source's registration on any other.
+"""A Spark session for a machine without any preparation, and the source's registration on any other.
 
 Where `pyspark_partibus` is installed Spark finds the source by itself; `register` is for a driver that got the code
 another way (`spark.addArtifacts`, a notebook's path).
@@ -24,7 +24,7 @@ DEFAULTS: Mapping[str, str] = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("partibus")`` known to this session."""
+    """Register ``format("partibus")`` with this session."""
     spark.dataSource.register(PartibusSource)
 
 
@@ -37,20 +37,21 @@ def silence_query_context() -> None:
 def make_session(
     app_name: str = "partibus", master: str = "local[*]", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session on the Java that `find_java` chooses, with Python workers of this interpreter (Spark's default is
-    whatever `python3` is on PATH, which may have no pyarrow); where all of them are on this machine they start faster,
-    see `worker_python` and `partibus.spark.daemon`. ``config`` wins over `DEFAULTS`.
+    """Return a session on the Java that `find_java` chooses, with Python workers of this interpreter.
 
-    Sets JAVA_HOME, PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON of this process, since Spark's launcher reads them there;
-    the two Python ones only if they are not set. Raises `JavaNotFound`.
+    Spark's default is the `python3` on PATH, which may lack pyarrow. Where all workers are on this machine they start
+    faster (`worker_python`, `partibus.spark.daemon`). ``config`` wins over `DEFAULTS`.
+
+    The function sets JAVA_HOME, PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON of this process, since Spark's launcher reads
+    them there; the two Python ones only if they are not set. Raises `JavaNotFound`.
     """
     os.environ["JAVA_HOME"] = str(find_java().home)
     is_local = master.startswith("local")
     here = worker_python()
     python = here if is_local else sys.executable
-    # Another Python, or another machine's, may not find this package when the daemon starts.
+    # Another Python, or one of another machine, may not find this package when the daemon starts.
     has_daemon = os.environ.setdefault("PYSPARK_PYTHON", python) == python and is_local
-    # Processes that plan are on this machine always, and run by this one where Spark has found the source by itself.
+    # Planner processes always run on this machine, and by this Python where Spark has found the source by itself.
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", here)
     builder = SparkSession.builder.appName(app_name).master(master)
     own = {"spark.python.daemon.module": "partibus.spark.daemon"} if has_daemon else {}

@@ -1,4 +1,4 @@
-"""The columns that a write takes: what each becomes in a message, and which types it may have."""
+"""The columns of a write: the message field and the allowed types of each."""
 
 import difflib
 from collections.abc import Mapping
@@ -48,8 +48,10 @@ PROPERTY_TYPES = ("string", "binary", "boolean", *_WHOLE, "float", "double", "ti
 
 
 def check_columns(asked: Mapping[str, str], options: SinkOptions) -> None:
-    """Refuse a table that can't be written. ``asked``: name -> Spark type, in `simpleString` form. Raises
-    `OptionError`."""
+    """Reject a table that can't be written. ``asked`` maps names to Spark types in `simpleString` form.
+
+    Raises `OptionError`.
+    """
     if "body" not in asked:
         raise OptionError(
             f"the table has no column 'body', which is what is sent; there are: {', '.join(asked)}. "
@@ -80,14 +82,14 @@ def check_columns(asked: Mapping[str, str], options: SinkOptions) -> None:
 
 
 def naming_of(asked: Mapping[str, str], options: SinkOptions) -> Naming:
-    """What `AUTO` comes to."""
+    """Return the naming that `AUTO` selects."""
     if options.naming is not Naming.AUTO:
         return options.naming
     return Naming.IDS if options.id_column is not None or has_address(asked) else Naming.NONE
 
 
 def has_address(asked: Mapping[str, str]) -> bool:
-    """Rows say which message they were."""
+    """Tell whether the rows have the address of their source message."""
     return all(name in asked for name in ADDRESS)
 
 

@@ -1,7 +1,7 @@
-"""Arrow record batches -> encoded messages, column by column.
+"""Arrow record batches as encoded messages, column by column.
 
-A column becomes a list of encoded values; the sections of all messages are then put together from such lists. There is
-no object for a message, and nothing is encoded twice that is the same in all of them.
+A column becomes a list of encoded values, and the sections of all messages are put together from such lists. There is
+no object for a message, and a value that is the same in all messages is encoded once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ _PROPERTY_COLUMNS = (
 _SYMBOLS = frozenset(("content_type", "content_encoding"))
 _HEADER = encode_header(durable=True)
 _TTL_MAX_MS = 0xFFFFFFFF
-"""The longest that a header can say, which means no limit."""
+"""The longest time to live in a header, which means no limit."""
 _KEY = encode(Symbol("x-opt-partition-key"))
 _TIME = encode(Symbol("x-opt-scheduled-enqueue-time"))
 _STRING8 = [bytes((0xA1, size)) for size in range(256)]
@@ -40,8 +40,10 @@ _LIST, _MAP = (0xC0, 0xD0), (0xC1, 0xD1)
 def encode_batch(
     batch: pa.RecordBatch, message_ids: Sequence[str] | None, property_columns: Sequence[str]
 ) -> list[bytes]:
-    """The messages of the rows in their order. ``message_ids``: for rows that have none of their own. Raises
-    `WriteError`."""
+    """Return the messages of the rows in their order. ``message_ids`` are for rows without one.
+
+    Raises `WriteError`.
+    """
     if not batch.num_rows:
         return []
     sections = [
@@ -110,7 +112,7 @@ def _properties(batch: pa.RecordBatch, message_ids: Sequence[str] | None) -> lis
 
 
 def _application_properties(batch: pa.RecordBatch, property_columns: Sequence[str]) -> list[bytes] | None:
-    """A map section for each row: the map's pairs, then those of columns."""
+    """Return a map section for each row: the map's pairs, then those of columns."""
     parts: list[list[tuple[int, bytes]]] = []
     column = _column(batch, "application_properties")
     if column is not None:
@@ -139,7 +141,7 @@ def _check_ascii(column: pa.Array, name: str) -> None:
 
 
 def _check_unlike(column: pa.Array, property_columns: Sequence[str]) -> None:
-    """A name that comes twice makes a message that nobody can read."""
+    """Check that no name comes twice: no client could read such a message."""
     if not property_columns:
         return
     twice = pc.unique(column.keys.filter(pc.is_in(column.keys, pa.array(property_columns, pa.string()))))
@@ -151,7 +153,7 @@ def _check_unlike(column: pa.Array, property_columns: Sequence[str]) -> None:
 
 
 def _map_pairs(column: pa.Array, types: pa.Array | None) -> list[tuple[int, bytes]]:
-    """(elements, encoded pairs) of each row."""
+    """Return (elements, encoded pairs) of each row."""
     offsets = column.offsets.to_pylist()
     first, last = offsets[0], offsets[-1]
     names = column.keys.slice(first, last - first)
@@ -165,7 +167,7 @@ def _map_pairs(column: pa.Array, types: pa.Array | None) -> list[tuple[int, byte
 
 
 def _encode_typed(column: pa.Array, types: pa.Array, names: pa.Array, values: pa.Array, encoded: list[bytes]) -> None:
-    """Encode anew what is no string; ``encoded`` has strings, and gets the others."""
+    """Encode values that are no strings. ``encoded`` holds strings, and gets the others."""
     offsets = column.offsets.to_pylist()
     first = offsets[0]
     name_list, value_list = names.to_pylist(), values.to_pylist()
@@ -188,7 +190,7 @@ def _encode_typed(column: pa.Array, types: pa.Array, names: pa.Array, values: pa
 
 
 def _values(column: pa.Array, name: str) -> list[bytes]:
-    """Encoded values of a column of any of `PROPERTY_TYPES`."""
+    """Encode the values of a column of any of `PROPERTY_TYPES`."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _strings(column, _STRING8)
@@ -224,7 +226,7 @@ def _bodies(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _other_body(type_: str, body: bytes) -> bytes:
-    """Sections of encoded values."""
+    """Return the sections of encoded values."""
     code = _BODY_CODES.get(type_)
     if code is None:
         raise WriteError(f"column 'body_type' is {type_!r}; it must be 'data', 'value' or 'sequence'")
@@ -247,7 +249,7 @@ def _other_body(type_: str, body: bytes) -> bytes:
 
 
 def _strings(column: pa.Array, prefixes: list[bytes]) -> list[bytes]:
-    """Encoded strings or symbols; `NULL` itself for null."""
+    """Encode strings or symbols; null becomes `NULL`."""
     code32 = bytes((prefixes[0][0] + 0x10,))
     return [
         NULL if value is None

@@ -1,6 +1,6 @@
 """The options of the data sink: names, defaults, bounds and help, all in `SINK_OPTIONS`; docs/spark.md lists them.
 
-How rows are named decides what a second attempt does with them (ADR 0014); `Naming` says the ways.
+The name of a row decides the effect of a second attempt to store it (ADR 0014). `Naming` lists the ways to name rows.
 """
 
 from collections.abc import Mapping
@@ -14,20 +14,20 @@ from partibus.spark.options import connection_of, endpoint, entity_of
 
 
 class Naming(Enum):
-    """By what a row is known when it comes again."""
+    """The ways to recognize a row that comes again."""
 
     AUTO = "auto"
     """`IDS` where rows have a name, else `NONE`."""
     IDS = "ids"
     """By `idColumn`, or by the source's `entity_id`, `partition_id` and `position`."""
     POSITIONS = "positions"
-    """By a high-water mark for each source partition: only for a plan that maps rows and does nothing else."""
+    """By a high-water mark for each source partition: only for a plan that does nothing but map rows."""
     NONE = "none"
-    """Not at all: rows are stored once at least."""
+    """Not at all: rows are stored at least once."""
 
 
 class KeyOrder(Enum):
-    """What to do about the order of messages with the same key."""
+    """The treatment of the order of messages with the same key."""
 
     WARN = "warn"
     STRICT = "strict"
@@ -83,7 +83,7 @@ SINK_OPTIONS = (
     ),
 )
 _SPARKS = frozenset(("checkpointlocation",))
-"""Options of a stream that are Spark's own, and come along."""
+"""Options of a stream that belong to Spark, and are passed on to the sink."""
 _BY_LOWER_NAME = {option.name.lower(): option for option in SINK_OPTIONS}
 
 
@@ -110,7 +110,7 @@ class SinkOptions(NamedTuple):
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
-        """Check what the user gave. Raises `OptionError` naming the option, the value, the bound and the way out."""
+        """Check the user's options. Raises `OptionError` naming the option, the value, the bound and the next step."""
         _refuse_unknown(given)
         known = [(name.lower(), value) for name, value in given.items() if name.lower() not in _SPARKS]
         values = {_BY_LOWER_NAME[name].name: value for name, value in known}

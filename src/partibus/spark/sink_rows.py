@@ -1,4 +1,4 @@
-"""What rows are called, so that the broker knows them when they come again (ADR 0014).
+"""The names of rows, by which the broker knows rows that come again (ADR 0014).
 
 ```text
  id of a row that was read (16 bytes)
@@ -25,24 +25,26 @@ from partibus.spark.sink_options import KeyOrder, Naming, SinkOptions
 ID_BYTES = 16
 _BLOCK_BITS = 8
 _STRIDE = 40_503
-"""The golden ratio of 2^16: neighbouring blocks go to places far apart, and many of them everywhere."""
+"""The golden ratio of 2^16: neighbouring blocks go to places far apart, and many blocks spread over all places."""
 _SOURCE_BYTES = 6
 _MESSAGE_ID_CHARS_MAX = 128
 
 
 class Names(NamedTuple):
-    """Of the rows of one batch."""
+    """The names of the rows of one batch."""
 
     ids: list[bytes] | None
     source: int | None
     positions: list[int] | None
     message_ids: list[str] | None
-    """For messages that have none."""
+    """Message ids for messages without one."""
 
 
 class Namer:
-    """Names the rows of one task, batch after batch. Raises `WriteError` for rows that can't be named so that each is
-    stored once."""
+    """The names of one task's rows, batch after batch.
+
+    Raises `WriteError` for rows that can't be named so that each is stored once.
+    """
 
     def __init__(self, options: SinkOptions, naming: Naming, sink: int) -> None:
         self._options = options
@@ -52,10 +54,10 @@ class Namer:
         self._last: bytes | None = None
         self._last_position = -1
         self.source: bytes | None = None
-        """The one source partition that the rows are of, where that is asked for."""
+        """The one source partition of the rows, where that is required."""
 
     def names(self, batch: pa.RecordBatch) -> Names:
-        """Of a batch that has rows."""
+        """Return the names of a batch that has rows."""
         column = self._options.id_column
         if column is not None:
             ids, message_ids = _column_ids(batch.column(column), column)
@@ -86,7 +88,7 @@ class Namer:
         return ids
 
     def _check_order(self, sources: Any, positions: Any) -> None:
-        """All rows are of one source partition and ascend."""
+        """Check that all rows come from one source partition and ascend."""
         option = "naming" if self._naming is Naming.POSITIONS else "keyOrder"
         value = "positions" if self._naming is Naming.POSITIONS else "strict"
         why = (
@@ -103,17 +105,17 @@ class Namer:
 
 
 def sink_key(kind: str, name: str) -> int:
-    """The number by which a partition knows a sink: 1 to 2^62."""
+    """Return the number by which a partition knows a sink: 1 to 2^62."""
     return 1 + (int.from_bytes(blake2b(f"{kind}:{name}".encode(), digest_size=8).digest()) >> 2)
 
 
 def source_key(sink: int, source: bytes) -> int:
-    """The number by which a partition knows one source partition of a sink, below 0."""
+    """Return the number by which a partition knows one source partition of a sink, below 0."""
     return -1 - (int.from_bytes(blake2b(sink.to_bytes(8) + source, digest_size=8).digest()) >> 2)
 
 
 def _addresses(batch: pa.RecordBatch) -> tuple[dict[int, str], Any, Any]:
-    """Text by source, the source of each row as 48 bits, its position."""
+    """Return the text of each source, and for each row its source as 48 bits and its position."""
     columns = [batch.column(name) for name in ADDRESS]
     for name, column in zip(ADDRESS, columns, strict=True):
         if column.null_count:
@@ -148,7 +150,7 @@ def _address_ids(sources: Any, positions: Any) -> list[bytes]:
 
 
 def _column_ids(column: pa.Array, name: str) -> tuple[list[bytes], list[str]]:
-    """Ids, and message ids."""
+    """Return row ids and message ids from a column."""
     if column.null_count:
         raise WriteError(f"option 'idColumn' is {name!r}, which is null in {column.null_count} rows; filter them out")
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):

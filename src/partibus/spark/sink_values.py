@@ -1,4 +1,4 @@
-"""Text and the name of its AMQP type -> the encoded value: the way back from `partibus.spark.properties`."""
+"""The conversion of text with an AMQP type to the encoded value, the inverse of `partibus.spark.properties`."""
 
 from base64 import b64decode
 from collections.abc import Callable, Mapping
@@ -72,13 +72,16 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "decimal128": lambda text: Decimal128(_bytes(text)),
 }
 _ENCODED = {"list": (b"\x45", b"\xc0", b"\xd0"), "map": (b"\xc1", b"\xd1"), "array": (b"\xe0", b"\xf0")}
-"""Their text is base64 of the encoded value, which begins with one of these."""
+"""Compound types are base64 of the encoded value, which begins with one of these bytes."""
 _SHOWN_MAX = 100
 """Characters of a value in an error."""
 
 
 def encoded_value(name: str, text: str | None, type_: str | None) -> bytes:
-    """``type_``: None for a string. Raises `WriteError`, naming the property, for what is no value of the type."""
+    """Encode a property; ``type_`` None means a string.
+
+    Raises `WriteError`, naming a property that does not fit its type.
+    """
     if text is None or type_ == "null":
         return NULL
     try:
@@ -102,8 +105,10 @@ def encoded_value(name: str, text: str | None, type_: str | None) -> bytes:
 
 
 def _compound(text: str, type_: str) -> bytes:
-    """Bytes that were encoded before, checked as they will stand in a message: whoever reads it decodes them. Raises
-    `ValueError`, `DecodeError`."""
+    """Return bytes that were encoded before, checked since a reader of the message decodes them.
+
+    Raises `ValueError`, `DecodeError`.
+    """
     data = _bytes(text)
     if data[:1] not in _ENCODED[type_]:
         raise ValueError(f"its base64 is not that of an encoded {type_}")

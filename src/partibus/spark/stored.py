@@ -1,7 +1,7 @@
-"""Messages as a frame brings them, in the form in which stores keep them (`partibus.message`), taken apart by columns.
+"""The messages of a frame in the stored form (`partibus.message`), split into columns.
 
-Nothing here runs once per message: the numbers in front of every message are gathered into one array, and what a
-column is made of are the places where each message's parts begin and end in the frame's bytes.
+No code here runs once per message: the numbers in front of every message are gathered into one array, and columns are
+made from the places where each message's parts begin and end in the frame's bytes.
 """
 
 from functools import cached_property
@@ -25,11 +25,11 @@ PREFIX = np.dtype(
         ("application_properties", ">u4"),
     ]
 )
-"""The numbers at the start of a stored form; a test holds it against `partibus.message.pack`."""
+"""The numbers at the start of a stored form; a test compares it with `partibus.message.pack`."""
 
 
 class Rows:
-    """Some messages of a frame: the numbers beside them, and where their parts are in its bytes."""
+    """Some messages of a frame: the numbers beside them, and the places of their parts in its bytes."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Rows:
         ends: Numbers,
     ) -> None:
         self.data = data
-        """Of the whole frame."""
+        """The bytes of the whole frame."""
         self.positions = positions
         self.sequences = sequences
         self.enqueued_ms = enqueued_ms
@@ -56,7 +56,7 @@ class Rows:
         return len(self.positions)
 
     def chosen(self, which: "slice | Numbers") -> "Rows":
-        """Those at these places, or for which an array of truth values says so; in their order."""
+        """Select messages by place, or by an array of truth values; their order stays."""
         return Rows(
             self.data,
             self.positions[which],
@@ -70,7 +70,7 @@ class Rows:
 
     @cached_property
     def prefixes(self) -> Numbers:
-        """An array of `PREFIX`. Raises `DecodeError` for what is no stored form."""
+        """An array of `PREFIX`. Raises `DecodeError` for bytes in another form."""
         if np.any(self.ends - self.starts < PREFIX.itemsize):
             raise self._unreadable(self.ends - self.starts < PREFIX.itemsize, "is cut short")
         found = self._pieces(PREFIX.itemsize).view(PREFIX)
@@ -83,8 +83,10 @@ class Rows:
         return found
 
     def _pieces(self, size: int) -> Numbers:
-        """So many bytes of each message, which has them. As pieces without a meaning: numpy would copy one with fields
-        field by field, which takes seven times as long."""
+        """Return the first bytes of each message, which is at least that long.
+
+        They are pieces without fields: numpy would copy fields one by one, which takes seven times as long.
+        """
         if not len(self):
             return np.empty(0, (np.void, size))
         windows = np.ndarray((memoryview(self.data).nbytes - size + 1,), (np.void, size), self.data, 0, (1,))
@@ -93,23 +95,24 @@ class Rows:
 
     @cached_property
     def annotation_starts(self) -> Numbers:
-        """Where the pairs of annotations begin; they end where the properties begin."""
+        """The places where the pairs of annotations begin; they end where the properties begin."""
         return self.starts + PREFIX.itemsize
 
     @cached_property
     def property_starts(self) -> Numbers:
+        """The places where the properties sections begin."""
         starts: Numbers = self.annotation_starts + self.prefixes["annotations"]
         return starts
 
     @cached_property
     def application_starts(self) -> Numbers:
-        """Of the application properties, which end where the body begins."""
+        """The places where the application properties begin; they end where the body begins."""
         starts: Numbers = self.property_starts + self.prefixes["properties"]
         return starts
 
     @cached_property
     def body_starts(self) -> Numbers:
-        """Of the body's sections; behind them comes the footer, if there is one, and then `ends`."""
+        """The places where the body's sections begin; a footer may follow, up to `ends`."""
         starts: Numbers = self.application_starts + self.prefixes["application_properties"]
         if np.any(starts > self.ends):
             raise self._unreadable(starts > self.ends, "has parts that pass its end")
@@ -120,7 +123,7 @@ class Rows:
 
 
 def rows_of(frame: Frame) -> Rows:
-    """All messages of a frame. Raises `DecodeError` for one whose columns do not fit each other."""
+    """Return all messages of a frame. Raises `DecodeError` for columns that do not fit each other."""
     sizes = np.frombuffer(frame.sizes, "<i4").astype(np.int64)
     ends = np.cumsum(sizes)
     rows = Rows(

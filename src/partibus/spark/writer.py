@@ -1,4 +1,4 @@
-"""Writing the rows of one task, and what the driver does with the tasks' reports, without Spark."""
+"""The write of one task's rows, and the driver's handling of the tasks' reports, without Spark."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ from partibus.spark.sink_options import KeyOrder, Naming, SinkOptions
 from partibus.spark.sink_rows import Namer
 
 KEYS_MAX = 20_000
-"""Keys of one task that are looked at; a task with more says nothing about them."""
+"""The most keys that a task reports; with more it reports none."""
 _DIGEST_BYTES = 8
 _log = logging.getLogger("partibus.spark")
 
@@ -35,7 +35,7 @@ _WAYS_OUT: dict[type[Exception], str] = {
 
 
 class RowStore(Protocol):
-    """What writing needs of a client; see `partibus.client.sinks.SinkClient`."""
+    """A client that stores rows, such as `partibus.client.sinks.SinkClient`."""
 
     def put(
         self,
@@ -45,37 +45,41 @@ class RowStore(Protocol):
         source: int | None = None,
         positions: Sequence[int] | None = None,
         ids: Sequence[bytes] | None = None,
-    ) -> Stored: ...
+    ) -> Stored:
+        """Store messages, and count the new and the repeated ones."""
 
-    def check(self) -> None: ...
+    def check(self) -> None:
+        """Check that the key may write to the entity now."""
 
-    def commit(self, sink: int, batch: int) -> None: ...
+    def commit(self, sink: int, batch: int) -> None:
+        """Report a complete batch, so that the broker may forget the ids of its rows."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
 
 
 class OpenSink(Protocol):
-    """Opens a client; a plain function will do. Must be picklable by reference: tasks get it from the driver."""
+    """Opens a client. A plain function will do. It must be picklable by reference: tasks get it from the driver."""
 
     def __call__(self, connection: str, entity: str, within_s: float, request_bytes: int) -> RowStore: ...
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a task has done."""
+    """The report of a task."""
 
     sink: int
     rows: int
     duplicates: int
-    """Rows of it that were stored before: by an earlier attempt, if it is named so."""
+    """Rows that an earlier attempt had stored, if rows are named."""
     source: bytes | None
     """The one source partition of its rows, where that was checked."""
     keys: bytes | None
-    """Digests of the keys of its messages; None: it did not look, or there were too many."""
+    """Digests of the keys of its messages; None: not checked, or too many."""
 
 
 def check_target(options: SinkOptions, open_sink: OpenSink) -> None:
-    """Whether anybody with this key could write there now. Raises `WriteError`: on the driver, before any task."""
+    """Check on the driver, before any task, that this key may write there now. Raises `WriteError`."""
     try:
         client = open_sink(options.connection, options.entity, options.within_s, options.batch_bytes)
         try:
@@ -117,8 +121,11 @@ def write_rows(
 
 
 def committed(reports: Sequence[Report], options: SinkOptions, naming: Naming, batch: int, open_sink: OpenSink) -> None:
-    """All tasks of a batch have ended well. What it says to the broker may fail: ids of rows are kept longer then, and
-    nothing else depends on it. Raises `WriteError` when the order of keys is asked for and was not kept."""
+    """Finish a batch all of whose tasks have succeeded.
+
+    The report to the broker may fail: then the broker keeps ids of rows longer, without other effects. Raises
+    `WriteError` when the order of keys was required and not kept.
+    """
     _check_order(reports, options, naming)
     if naming is Naming.IDS and reports:
         tell_committed(reports[0].sink, batch, options, open_sink)
@@ -137,7 +144,7 @@ def tell_committed(sink: int, batch: int, options: SinkOptions, open_sink: OpenS
 
 
 def warn_at_least_once(options: SinkOptions) -> None:
-    """Rows have no names."""
+    """Warn that rows have no names."""
     _log.warning(
         "rows are written to %s at least once: a task that is tried again writes its rows again. To have each stored "
         "once keep the source's columns entity_id, partition_id and position, or name a column that tells rows apart "
@@ -172,7 +179,7 @@ def _check_order(reports: Sequence[Report], options: SinkOptions, naming: Naming
 
 
 def _keys_of(batch: pa.RecordBatch) -> list[str] | None:
-    """The different keys of a batch."""
+    """Return the distinct keys of a batch."""
     columns = [batch.column(name) for name in ("session_id", "partition_key") if name in batch.schema.names]
     if not columns:
         return None
@@ -190,7 +197,7 @@ def _way_out(error: ClientError | OSError) -> str:
 
 
 _idle: dict[tuple[OpenSink, str, str, float, int], tuple[int, RowStore]] = {}
-"""One client, kept from task to task with the process that it is of: Spark reuses its Python workers."""
+"""One client, kept from task to task with the id of its process: Spark reuses its Python workers."""
 
 
 @contextmanager
@@ -209,7 +216,7 @@ def _borrowed(options: SinkOptions, open_sink: OpenSink) -> Iterator[RowStore]:
 
 
 def asked_columns(schema: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    """Name -> type of a table's columns. Raises `WriteError` for a name that comes twice."""
+    """Return the type of each column of a table. Raises `WriteError` for a name that comes twice."""
     found: dict[str, str] = {}
     for name, type_ in schema:
         if name in found:
