@@ -20,6 +20,8 @@ from partibus.partition.protocol.slots import Run, runs_of, slot_for_key
 from partibus.routing.slots import SlotMap
 
 _BUCKET_MS = 1_000
+EVERY = 7
+"""One run of so many is counted, for the cost of a hash: a prime, since keys may come in turn."""
 _AGED_AT = 100_000.0
 """Weight at which the loads of slots are halved, so that the last messages count most."""
 
@@ -68,12 +70,22 @@ class Decision(NamedTuple):
 class SlotLoad:
     """The load of slots, from one key of each run of messages. Recent messages count most."""
 
-    __slots__ = ("_runs", "_total", "by_slot")
+    __slots__ = ("_passed", "_runs", "_total", "by_slot")
 
     def __init__(self) -> None:
         self.by_slot: dict[int, float] = {}
         self._total = 0.0
         self._runs = 0
+        self._passed = 0
+
+    def is_due(self) -> bool:
+        """Tell whether the next run is counted: one of `EVERY`."""
+        self._passed += 1
+        return not self._passed % EVERY
+
+    def note_run(self, key: str, messages: int) -> None:
+        """Note a run that stands for those that were not counted."""
+        self.note(key, EVERY * messages)
 
     def turn(self, messages: int) -> int:
         """Return which message of the next run counts: another place in each, since batches may be alike."""

@@ -57,13 +57,6 @@ class EntityRoute:
         """Return the id of the partition of a key: the only way from a key to a partition."""
         return self.slots.partition_of(key)
 
-    def note_sent(self, key: str | None, parts: dict[int, int]) -> None:
-        """Note a run of messages with keys: one of its keys, and messages by partition."""
-        if key is not None:
-            self.load.note(key, sum(parts.values()))
-        if self.on_sent is not None:
-            self.on_sent(parts)
-
     def catch_up(self) -> None:
         """Read the entity's partitions from the catalog: a partition has named one that is not known here."""
         self.on_unknown()

@@ -57,9 +57,11 @@ class KeyedParts:
                 parts[place].append(index)
             else:
                 parts[place] = [index]
-        if indexes:
-            sample = indexes[self._route.load.turn(len(indexes))]
-            self._route.note_sent(self._messages[sample].key, {place: len(some) for place, some in parts.items()})
+        route = self._route
+        if route.load.is_due() and indexes:
+            route.load.note_run(self._messages[indexes[route.load.turn(len(indexes))]].key or "", len(indexes))
+        if route.on_sent is not None:
+            route.on_sent({place: len(some) for place, some in parts.items()})
         self.open += len(parts)
         for place, members in parts.items():
             _Part(self, members, None, 0).send_to(place)
