@@ -13,7 +13,7 @@ _BLOCK = bytes(16384)
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterBroker:
+class Machine:
     """The properties of a machine that decide most of the results."""
 
     cpu: str
@@ -29,9 +29,9 @@ class ClusterBroker:
         return asdict(self)
 
 
-def this_machine(directory: Path) -> ClusterBroker:
+def this_machine(directory: Path) -> Machine:
     """Return the properties of this machine; ``directory`` is on the measured disk."""
-    return ClusterBroker(
+    return Machine(
         cpu=parse_cpu_model(_text(Path("/proc/cpuinfo"))) or platform.machine(),
         cores=os.cpu_count() or 1,
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),

@@ -43,7 +43,7 @@ class Store(FakeStore):
             self.woken.append(row)
 
 
-class ClusterAdmin:
+class Cluster:
     """All brokers."""
 
     def __init__(self, folder: Path) -> None:
@@ -83,14 +83,14 @@ class ClusterAdmin:
 class Member:
     """One broker."""
 
-    def __init__(self, whole: ClusterAdmin) -> None:
-        self.clock = whole.clock
+    def __init__(self, cluster: Cluster) -> None:
+        self.clock = cluster.clock
         self.heard: list[Change] = []
         self.waiting: list[Callable[[], None]] = []
         self.store = Store()
-        self.catalog = open_catalog(whole.folder, STORES)
+        self.catalog = open_catalog(cluster.folder, STORES)
         self._numbers = Numbers()
-        self._announcer = Announcer(lambda change, followed: whole.announce(self, change, followed))
+        self._announcer = Announcer(lambda change, followed: cluster.announce(self, change, followed))
         self._topics: TopicsByRow = {}
         self._queues: QueuesByRow = {}
         default = self._serve(self.catalog.list_namespaces()[0], AccessPolicies([ROOT]))

@@ -14,23 +14,23 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.sas import make_token
 from partibus.namespace.tiers import Tier
-from tests.unit.namespace.servers import NOW_MS, ClusterAdmin, Member
+from tests.unit.namespace.servers import NOW_MS, Cluster, Member
 
 STANDARD = NamespaceOptions()
 LATER_S = NOW_MS // 1000 + 60
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Iterator[ClusterAdmin]:
-    whole = ClusterAdmin(tmp_path)
-    yield whole
-    for member in whole.members:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    yield cluster
+    for member in cluster.members:
         member.catalog.close()
 
 
 @pytest.fixture
-def member(whole: ClusterAdmin) -> Member:
-    return whole.join()
+def member(cluster: Cluster) -> Member:
+    return cluster.join()
 
 
 @pytest.fixture
@@ -182,22 +182,22 @@ class TestOptions:
             namespaces.create("acme-1", NamespaceOptions(tier=Tier.PREMIUM, partition_count=3))
         assert len(namespaces) == 1
 
-    def test_an_update_is_of_what_the_catalog_has(self, whole: ClusterAdmin) -> None:
-        first, second = whole.join(), whole.join()
+    def test_an_update_is_of_what_the_catalog_has(self, cluster: Cluster) -> None:
+        first, second = cluster.join(), cluster.join()
         first.namespaces.create("acme-1", STANDARD)
-        whole.carry()
+        cluster.carry()
         first.namespaces.update("acme-1", lambda old: replace(old, limits={**old.limits, "entities": 5}))
         second.namespaces.update("acme-1", lambda old: replace(old, limits={**old.limits, "policies": 3}))
-        whole.carry()
+        cluster.carry()
         for member in (first, second):
             record = member.namespaces.named("ACME-1").namespace.record
             assert record.options.limits == {"entities": 5, "policies": 3}
             assert record.updated_ms > record.created_ms
 
-    def test_the_default_one_is_updated_too_and_stays(self, whole: ClusterAdmin) -> None:
-        member = whole.join()
+    def test_the_default_one_is_updated_too_and_stays(self, cluster: Cluster) -> None:
+        member = cluster.join()
         member.namespaces.update("default", lambda old: replace(old, limits={"entities": 5}))
-        again = whole.join()
+        again = cluster.join()
         assert again.namespaces.default.namespace.record.options.limits == {"entities": 5}
         assert again.names() == ["default"]
         with pytest.raises(InvalidOperation, match="which stays"):
@@ -222,35 +222,35 @@ class TestOptions:
 
 
 class TestDeleting:
-    def test_everything_in_it_goes_when_nobody_uses_it_any_more(self, whole: ClusterAdmin) -> None:
-        first, second = whole.join(), whole.join()
+    def test_everything_in_it_goes_when_nobody_uses_it_any_more(self, cluster: Cluster) -> None:
+        first, second = cluster.join(), cluster.join()
         acme = first.namespaces.create("acme-1", STANDARD)
         acme.create_topic("t", {})
         acme.create_subscription("t", "s", {})
         queue = acme.create_queue("q", {"EnablePartitioning": True}).queue
-        whole.carry()
+        cluster.carry()
         entity = second.namespaces.named("acme-1").entity("q")
         first.namespaces.delete("Acme-1")
         assert queue.deleted
         assert first.store.dropped == [], "clients of the other broker may still hold messages"
         dropped = {row for row, _ in first.catalog.dropped_partitions()}
-        whole.carry()
+        cluster.carry()
         assert entity.queue.deleted
         assert len(first.store.dropped) == 18
         assert set(first.store.dropped) == dropped
         assert second.store.dropped == [], "one sees to it"
         assert first.catalog.dropped_partitions() == []
 
-    def test_rows_of_subscriptions_go_before_their_topics(self, member: Member, whole: ClusterAdmin) -> None:
+    def test_rows_of_subscriptions_go_before_their_topics(self, member: Member, cluster: Cluster) -> None:
         acme = member.namespaces.create("acme-1", STANDARD)
         topic = acme.create_topic("t", {}).queue
         subscription = acme.create_subscription("t", "s", {}).queue
         member.namespaces.delete("acme-1")
-        whole.carry()
+        cluster.carry()
         assert member.store.dropped == [subscription.partitions[0].partition_row, topic.partitions[0].partition_row]
 
-    def test_one_of_the_same_name_sees_nothing_of_it(self, whole: ClusterAdmin) -> None:
-        member = whole.join()
+    def test_one_of_the_same_name_sees_nothing_of_it(self, cluster: Cluster) -> None:
+        member = cluster.join()
         acme = member.namespaces.create("acme-1", replace(STANDARD, limits={"entities": 1}))
         key = acme.access.keys(ROOT_POLICY)[0]
         old = acme.create_queue("q", {}).queue
@@ -264,7 +264,7 @@ class TestDeleting:
         queue = new.create_queue("q", {}).queue
         assert queue.policies == ()
         assert queue.partitions[0].partition_row != old.partitions[0].partition_row
-        assert whole.join().names() == ["default", "acme-1"]
+        assert cluster.join().names() == ["default", "acme-1"]
 
     def test_what_was_shown_in_it_is_good_no_more(self, namespaces: Namespaces) -> None:
         acme = namespaces.create("acme-1", STANDARD)
@@ -288,55 +288,55 @@ class TestDeleting:
 
 
 class TestSeveralBrokers:
-    def test_what_one_does_the_others_follow(self, whole: ClusterAdmin) -> None:
-        first, second = whole.join(), whole.join()
+    def test_what_one_does_the_others_follow(self, cluster: Cluster) -> None:
+        first, second = cluster.join(), cluster.join()
         changed: list[str] = []
         deleted: list[str] = []
         second.namespaces.on_changed.append(lambda broker: changed.append(broker.namespace.name))
         second.namespaces.on_deleted.append(lambda broker: deleted.append(broker.namespace.name))
         first.namespaces.create("acme-1", STANDARD).create_queue("q", {})
         assert second.names() == ["default"]
-        whole.carry()
+        cluster.carry()
         assert [queue.name for queue in second.namespaces.named("acme-1").namespace] == ["q"]
         first.namespaces.update("acme-1", lambda old: replace(old, limits={"entities": 5}))
-        whole.carry()
+        cluster.carry()
         first.namespaces.delete("acme-1")
-        whole.carry()
+        cluster.carry()
         assert (changed, deleted) == (["acme-1", "acme-1"], ["acme-1"])
         assert second.names() == ["default"]
 
-    def test_a_change_is_answered_when_all_have_followed(self, whole: ClusterAdmin) -> None:
-        first, second = whole.join(), whole.join()
+    def test_a_change_is_answered_when_all_have_followed(self, cluster: Cluster) -> None:
+        first, second = cluster.join(), cluster.join()
         done: list[list[str]] = []
         first.namespaces.create("acme-1", STANDARD)
         first.namespaces.when_followed(lambda: done.append(second.names()))
         assert done == []
-        whole.carry()
+        cluster.carry()
         assert done == [["default", "acme-1"]]
 
-    def test_an_entity_of_a_namespace_that_is_news_itself(self, whole: ClusterAdmin) -> None:
-        first, second = whole.join(), whole.join()
+    def test_an_entity_of_a_namespace_that_is_news_itself(self, cluster: Cluster) -> None:
+        first, second = cluster.join(), cluster.join()
         acme = first.namespaces.create("acme-1", STANDARD)
-        whole.lose()
+        cluster.lose()
         acme.create_queue("q", {})
-        whole.carry()
+        cluster.carry()
         assert second.namespaces.named("acme-1").namespace.queue("q").name == "q"
 
-    def test_an_entity_of_a_namespace_that_is_gone_is_no_news(self, whole: ClusterAdmin) -> None:
-        first, second = whole.join(), whole.join()
+    def test_an_entity_of_a_namespace_that_is_gone_is_no_news(self, cluster: Cluster) -> None:
+        first, second = cluster.join(), cluster.join()
         acme = first.namespaces.create("acme-1", STANDARD)
         number = acme.namespace.record.namespace_id
-        whole.carry()
+        cluster.carry()
         first.namespaces.delete("acme-1")
-        whole.carry()
+        cluster.carry()
         second.namespaces.follow({"entity": "q", "namespace": number})
         assert second.names() == ["default"]
 
-    def test_whoever_has_missed_changes_goes_by_the_whole_catalog(self, whole: ClusterAdmin) -> None:
-        first, second = whole.join(), whole.join()
+    def test_whoever_has_missed_changes_goes_by_the_whole_catalog(self, cluster: Cluster) -> None:
+        first, second = cluster.join(), cluster.join()
         for name in ("stays-1", "goes-1"):
             first.namespaces.create(name, STANDARD).create_queue("old", {})
-        whole.carry()
+        cluster.carry()
         entity = second.namespaces.named("stays-1").entity("old")
         stays = first.namespaces.named("stays-1")
         stays.delete("old")
@@ -346,7 +346,7 @@ class TestSeveralBrokers:
         first.namespaces.delete("goes-1")
         first.namespaces.create("comes-1", STANDARD).create_queue("q", {})
         first.namespaces.default.create_queue("mine", {})
-        whole.lose()
+        cluster.lose()
         second.namespaces.follow_all()
         assert second.names() == ["default", "stays-1", "comes-1"]
         followed = second.namespaces.named("stays-1")
@@ -359,14 +359,14 @@ class TestSeveralBrokers:
         second.namespaces.follow_all()  # once more changes nothing
         assert second.names() == ["default", "stays-1", "comes-1"]
 
-    def test_of_what_is_as_it_was_nothing_is_read_again(self, whole: ClusterAdmin) -> None:
-        first, second = whole.join(), whole.join()
+    def test_of_what_is_as_it_was_nothing_is_read_again(self, cluster: Cluster) -> None:
+        first, second = cluster.join(), cluster.join()
         acme = first.namespaces.create("acme-1", STANDARD)
         for number in range(20):
             acme.create_queue(f"q{number}", {})
-        whole.carry()
+        cluster.carry()
         acme.update("q7", {"LockDuration": "PT5S"})
-        whole.lose()
+        cluster.lose()
         statements: list[str] = []
         second.catalog._database._connection.set_trace_callback(statements.append)  # type: ignore[attr-defined]
         second.namespaces.follow_all()
