@@ -11,14 +11,14 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.node.http_scheduler import REQUEST_BYTES, HttpScheduler
 from partibus.units.account import CLAIMED
 from partibus.units.fair_scheduler import FairScheduler
-from tests.unit.namespace.servers import ClusterAdmin
+from tests.unit.namespace.servers import Cluster
 
 NAME = "acme-plant"
 
 
 class World:
     def __init__(self, folder: Path) -> None:
-        self.namespaces = ClusterAdmin(folder).join().namespaces
+        self.namespaces = Cluster(folder).join().namespaces
         self.namespaces.create(NAME, NamespaceOptions())
         self.soon: list[Callable[[], None]] = []
         self.scheduler = FairScheduler(self.soon.append, lambda: 1_000_000_000_000)

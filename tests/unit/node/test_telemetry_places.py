@@ -8,12 +8,12 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.node.telemetry import _places_of
 from partibus.partition.protocol.notes import SEND
 from partibus.telemetry.recorder import Place
-from tests.unit.namespace.servers import ClusterAdmin
+from tests.unit.namespace.servers import Cluster
 from tests.unit.telemetry.test_recorder import NOW_MS, ROW, Recording, entries, messages_of
 
 
 def test_the_same_path_in_two_namespaces_is_two_entities(tmp_path: Path) -> None:
-    member = ClusterAdmin(tmp_path).join()
+    member = Cluster(tmp_path).join()
     place_of = _places_of(member.namespaces)
     acme = member.namespaces.create("acme-1", NamespaceOptions())
     brokers = (member.namespaces.default, acme)

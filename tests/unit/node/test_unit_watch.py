@@ -18,7 +18,7 @@ from partibus.units.asked import ASK_BYTES
 from partibus.units.fair_scheduler import FairScheduler
 from partibus.units.load import LOOKS
 from partibus.units.scaling import UP_MS
-from tests.unit.namespace.servers import ClusterAdmin, Member
+from tests.unit.namespace.servers import Cluster, Member
 
 MS = 1_000_000
 NAME = "acme-plant"
@@ -84,12 +84,12 @@ class Process:
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> ClusterAdmin:
-    return ClusterAdmin(tmp_path)
+def whole(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
 
 
 @pytest.fixture
-def process(whole: ClusterAdmin) -> Process:
+def process(whole: Cluster) -> Process:
     return Process(whole.join(), brokers_max=2)
 
 
@@ -171,7 +171,7 @@ def test_units_are_of_all_brokers_together(process: Process) -> None:
     assert not process.broker().throttle.exhausted
 
 
-def test_two_brokers_do_not_give_the_same_units_away(whole: ClusterAdmin) -> None:
+def test_two_brokers_do_not_give_the_same_units_away(whole: Cluster) -> None:
     first, second = (Process(whole.join(), 2).member.namespaces for _ in range(2))
     first.create(NAME, premium(8))
     with pytest.raises(ArgumentError, match=r"at most 0: 2 broker processes have 8 units, 8 of which"):
@@ -203,7 +203,7 @@ def test_what_has_units_keeps_them_where_there_are_fewer_brokers(process: Proces
 
 
 @pytest.mark.row("R12")
-def test_who_leads_changes_the_number_of_units_and_others_follow(whole: ClusterAdmin) -> None:
+def test_who_leads_changes_the_number_of_units_and_others_follow(whole: Cluster) -> None:
     leading, other = Process(whole.join(), 2), Process(whole.join(), 2)
     leading.watch.leads = True
     leading.member.namespaces.create(NAME, premium(1, most=4))
