@@ -65,8 +65,8 @@ def test_key_is_not_shown() -> None:
     ("more", "words"),
     [
         ({"entity": " "}, "option 'entity' is missing"),
-        ({"entity": "topic/Subscriptions/one"}, "nobody can send"),
-        ({"entity": "q/$DeadLetterQueue"}, "nobody can send"),
+        ({"entity": "topic/Subscriptions/one"}, "no client can send"),
+        ({"entity": "q/$DeadLetterQueue"}, "no client can send"),
         ({"namig": "ids"}, "did you mean 'naming'"),
         ({"path": "orders"}, "option(\"entity\", 'orders')"),
         ({"naming": "hope"}, "'auto' or 'ids' or 'positions' or 'none'"),
@@ -111,7 +111,7 @@ def test_table_that_was_read_can_be_written() -> None:
         ({"body": "string", "id": "double"}, {"idColumn": "id"}, "column 'id' is double"),
         ({"body": "string"}, {"naming": "ids"}, "keep the source's columns"),
         ({"body": "string"}, {"naming": "positions"}, "keep the source's columns"),
-        ({"body": "string"}, {"keyOrder": "strict"}, "nobody sees in which order"),
+        ({"body": "string"}, {"keyOrder": "strict"}, "the order of rows is unknown"),
     ],
 )
 def test_table_that_cannot_be_written_is_refused(columns: dict[str, str], more: dict[str, str], words: str) -> None:

@@ -1,11 +1,9 @@
-"""The process that Spark's Python processes are forked from on this machine:
-
-PySpark's daemon, with everything imported.
+"""The parent of Spark's Python processes on this machine: PySpark's daemon, with everything imported.
 
 PySpark's own daemon imports nothing before it forks, so each planning process and each new worker begins with a fifth
-to half a second of imports. It avoids threads at a fork, of which a child would have the locks and not the threads. So
-this program looks for threads: where an import has started one, it becomes PySpark's own daemon. Processes also collect
-garbage after each task; objects imported here are frozen out of that.
+to half a second of imports. It avoids threads at a fork: a child would inherit their locks without the threads. So this
+program looks for threads. Where an import has started one, it becomes PySpark's own daemon. Processes also collect
+garbage after each task; objects imported here are frozen, so collections skip them.
 
 Frames of megabytes come and go in a worker. The C library returns the memory of each to the system, which has to clear
 it again for the next: a fifth of a worker's time beside decoding. So processes keep some memory.

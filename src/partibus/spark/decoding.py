@@ -88,9 +88,7 @@ class Page:
 
     @cached_property
     def _simple_bodies(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Find the bodies that are one data section and nothing else, as nearly all are, and where each one's data
-        begins and ends.
-        """
+        """The bodies that are one data section and nothing else, as nearly all are, with the bounds of their data."""
         rows, encoded = self.rows, self._encoded
         lengths = rows.ends - rows.body_starts
         sizes = rows.body_starts + 4
@@ -105,7 +103,7 @@ class Page:
 
     @cached_property
     def _odd_bodies(self) -> dict[int, tuple[bytes, str | None]]:
-        """Decode every other body, by its place: the bytes and the type."""
+        """The bytes and the type of every other body, by its place."""
         rows, found = self.rows, {}
         for place in np.flatnonzero(~self._simple_bodies[0]):
             section = bytes(rows.data[rows.body_starts[place] : rows.ends[place]])

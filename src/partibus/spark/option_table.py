@@ -83,7 +83,7 @@ OPTIONS = (
     ),
     Option(
         "leaseMs",
-        "With `consume`: for how long nobody else gets messages after the query was heard of last.",
+        "With `consume`: how long other receivers get no messages after the last sign of life of the query.",
         default=60_000,
         low=5_000,
         high=3_600_000,

@@ -220,7 +220,7 @@ class Options(NamedTuple):
         """Refuse what only a stream can do. Raises `OptionError`."""
         if self.consumes:
             raise OptionError(
-                "a batch can't have mode 'consume': nobody would say when its rows are safe; use spark.readStream, "
+                "a batch can't have mode 'consume': no commit says when its rows are safe; use spark.readStream, "
                 "with .trigger(availableNow=True) for one run over what is there, or mode 'browse'"
             )
         if self.table == FATES:

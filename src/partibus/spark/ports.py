@@ -66,4 +66,5 @@ class RangeReader(Protocol):
 class OpenClient(Protocol):
     """Opens a client. A plain function will do. It must be picklable by reference: tasks get it from the driver."""
 
-    def __call__(self, connection: str, entity: str) -> RangeReader: ...
+    def __call__(self, connection: str, entity: str) -> RangeReader:
+        """Open a client of an entity."""

@@ -1,7 +1,7 @@
-"""What the progress of streams says, as numbers: how far a query is behind, and how fast it goes.
+"""Metrics from the progress of streams: the lag and the speed of a query.
 
-Spark has no metrics of sources that are written in Python but the rows, and where they ended; the source adds where it
-could have ended (`latestOffset`), so that the difference is what is left.
+For a source in Python, Spark has only the number of rows and their end offset. The source adds the latest available
+offset (`latestOffset`); the difference is the lag.
 """
 
 import json
@@ -16,8 +16,10 @@ from partibus.spark.offsets import Offset
 
 
 def behind(progress: StreamingQueryProgress) -> dict[int, int] | None:
-    """By partition id, the positions that were there and not read yet when the micro-batch began: no fewer than its
-    messages. Of the first source of ours; None where there is none."""
+    """Return the unread positions by partition id at the start of the micro-batch, an upper bound of its messages.
+
+    The result is that of the first partibus source; None where there is none.
+    """
     for source in progress.sources:
         end, latest = _offset(source.endOffset), _offset(source.latestOffset)
         if end is not None and latest is not None:
@@ -29,9 +31,11 @@ def behind(progress: StreamingQueryProgress) -> dict[int, int] | None:
 
 
 def query_metrics(progresses: Iterable[StreamingQueryProgress]) -> dict[str, Any]:
-    """Of ``query.recentProgress``, for a log or a result in JSON: ``batches`` that had rows, their ``rows``,
-    ``rows_per_s`` while they were worked on, ``batch_ms`` (``median``, ``longest``) and how many positions the query
-    was ``behind`` at the last; None where there is nothing to tell."""
+    """Return metrics of ``query.recentProgress``, for a log or a result in JSON.
+
+    They are ``batches`` that had rows, their ``rows``, ``rows_per_s`` during their work, ``batch_ms`` (``median``,
+    ``longest``), and the last lag in positions (``behind``). A value is None where it is unknown.
+    """
     found = list(progresses)
     worked = [one for one in found if one.numInputRows]
     took_ms = [one.durationMs.get("triggerExecution", 0) for one in worked]
@@ -47,7 +51,7 @@ def query_metrics(progresses: Iterable[StreamingQueryProgress]) -> dict[str, Any
 
 
 def _offset(text: str | None) -> Offset | None:
-    """None of another source's."""
+    """Return the offset; None for that of another source."""
     try:
         given = json.loads(text or "")
         return Offset.from_json(given) if isinstance(given, dict) else None

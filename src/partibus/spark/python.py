@@ -1,7 +1,7 @@
-"""Which Python runs Spark's workers and planners on this machine: this one, with PySpark from where it is installed.
+"""The Python that runs Spark's workers and planners on this machine: this one, with the installed PySpark.
 
-Spark puts the zipped sources of PySpark before everything else on their PYTHONPATH, and from a zip every process
-compiles all of them anew: a second of processor time for each start of a streaming query, and for each kind of planner.
+Spark puts the zipped sources of PySpark before everything else on their PYTHONPATH, and every process compiles those
+anew: a second of processor time for each start of a streaming query, and for each kind of planner.
 """
 
 import hashlib
@@ -17,9 +17,11 @@ from partibus.spark.programs import cache_directory, write_program
 
 
 def worker_python(env: Mapping[str, str] = os.environ) -> str:
-    """A path for PYSPARK_PYTHON, good on this machine only: a program that leaves the zips of the installed PySpark out
-    of PYTHONPATH and runs this interpreter. The interpreter itself where that can't be: PySpark is not among its
-    packages, or the cache is not writable."""
+    """Return a path for PYSPARK_PYTHON, valid on this machine only.
+
+    It is a program that drops the zips of the installed PySpark from PYTHONPATH and runs this interpreter. It is the
+    interpreter itself if PySpark is not among its packages, or the cache is not writable.
+    """
     home = _installed()
     if home is None or os.name != "posix":
         return sys.executable
@@ -34,7 +36,7 @@ def worker_python(env: Mapping[str, str] = os.environ) -> str:
 
 
 def wrapper_script(python: Path, spark_home: Path) -> str:
-    """The text of a program that runs ``python`` without what Spark of ``spark_home`` adds to PYTHONPATH."""
+    """Return a program that runs ``python`` without what Spark of ``spark_home`` adds to PYTHONPATH."""
     zips, jars = (shlex.quote(str(spark_home / folder)) for folder in ("python/lib", "jars"))
     return (
         "#!/bin/sh\n"
@@ -51,7 +53,7 @@ def wrapper_script(python: Path, spark_home: Path) -> str:
 
 
 def _installed() -> Path | None:
-    """Spark's home, if PySpark and what it needs are found without the zips, too."""
+    """Return Spark's home, if PySpark and its dependencies are importable without the zips."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         return None

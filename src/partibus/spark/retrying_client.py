@@ -1,4 +1,4 @@
-"""A connection of Spark's planner that outlives the broker's absences: opened on use, and again after a failure."""
+"""A connection of Spark's planner that survives outages of the broker: opened on use, and again after a failure."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Closing(Protocol):
-    """What every client can do."""
+    """The part that every client has."""
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class RetryingClient(Generic[C]):
-    """The connection to one entity; not for several threads at once."""
+    """The connection to one entity, for one thread at a time."""
 
     def __init__(self, options: Options, open_client: Callable[[str, str], C]) -> None:
         self._options = options
@@ -33,7 +33,7 @@ class RetryingClient(Generic[C]):
         self._client: C | None = None
 
     def ask(self, act: Callable[[C], T], retry_policy: RetryPolicy | None = None) -> T:
-        """Ask the broker; waits while it is away. Raises `PlanError`."""
+        """Ask the broker, and wait while it is unavailable. Raises `PlanError`."""
         retry_policy = retry_policy or RetryPolicy(self._options.outage_timeout_ms)
         while True:
             try:
@@ -47,7 +47,7 @@ class RetryingClient(Generic[C]):
                 _log.info("waiting for %s: %s", self._options.where, error)
 
     def close(self) -> None:
-        """Close the connection. Idempotent; the next question opens it again."""
+        """Close the connection. Idempotent; the next request opens it again."""
         client, self._client = self._client, None
         if client is not None:
             client.close()

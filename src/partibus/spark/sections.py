@@ -1,8 +1,8 @@
-"""What senders wrote besides bodies, of many messages at once: fields of lists, values that have names.
+"""The senders' sections besides bodies, of many messages at once: fields of lists, named values.
 
-Who sends a million messages writes them all in the same way: the same number of fields, properties of the same names in
-the same order. Such messages are walked through together, value by value (`partibus.spark.encoded`). The others, and
-what is damaged, are read one by one as ever (`partibus.spark.named_values`), with their results and their errors.
+A sender of a million messages writes them all in the same way: the same number of fields, properties of the same names
+in the same order. Such messages are walked through together, value by value (`partibus.spark.encoded`). The others, and
+damaged ones, are read one by one (`partibus.spark.named_values`), with the results and errors of that reader.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,20 +22,23 @@ from partibus.spark.properties import text_of, type_of
 from partibus.spark.value_texts import NULL, Texts, Values, in_places, integers_of, texts_of
 
 ALIKE_MIN = 48
-"""Messages that are walked through together; for fewer the calls of numpy cost more than reading one by one."""
+"""The least number of messages that are walked through together.
+
+For fewer, numpy's calls cost more than single reads.
+"""
 _SHAPES_MAX = 8
-"""Lists of names that are looked for in a batch: where there are more, the rest is read one by one."""
+"""The most lists of names that are looked for in a batch. Messages with others are read one by one."""
 _FIELDS = max(Property) + 1
 
 _DEFINED = np.array([code == 0 or is_defined(code) for code in range(256)])
-"""By constructor: whether there is one. What has another is left to the reader of single sections."""
+"""Whether each constructor is defined. Messages with undefined ones are left to the reader of single sections."""
 
 ReadOne = Callable[[int], Any]
 """Reads the section of the message at this place. Raises `DecodeError` with its position."""
 
 
 class _Sections(NamedTuple):
-    """Where each message's section is."""
+    """The bounds of each message's section."""
 
     starts: Numbers
     ends: Numbers
@@ -45,7 +48,7 @@ class _Sections(NamedTuple):
 
 
 class _Inside(NamedTuple):
-    """What a composite's header says, and whether it is one that fills its section."""
+    """The header of a composite, and whether it fills its section."""
 
     counts: Numbers
     firsts: Numbers
@@ -53,7 +56,7 @@ class _Inside(NamedTuple):
 
 
 def _header(encoded: Encoded, sections: _Sections, small: int) -> _Inside:
-    """Of lists or maps, where ``small`` is the constructor with one-byte sizes."""
+    """Read the headers of lists or maps; ``small`` is the constructor with one-byte sizes."""
     places = sections.starts + VALUE_START
     codes = encoded.codes(places)
     is_small = codes == small
@@ -73,7 +76,7 @@ class Fields:
     """The message properties: fields by their place in a list."""
 
     def __init__(self, encoded: Encoded, starts: Numbers, ends: Numbers, read_one: ReadOne) -> None:
-        """Raises `DecodeError`."""
+        """Read the sections. Raises `DecodeError`."""
         self._encoded = encoded
         self._count = len(starts)
         self._alike, self._values = self._walked(_Sections(starts, ends))
@@ -81,7 +84,7 @@ class Fields:
         self._odd: dict[int, list[Any]] = {place: read_one(place) for place in odd.tolist()}
 
     def _walked(self, sections: _Sections) -> tuple[Numbers, list[Values]]:
-        """Which messages, and the values of each of their fields."""
+        """Return the messages that could be walked through, and the values of each field."""
         encoded, all_ = self._encoded, np.arange(self._count)
         if self._count < ALIKE_MIN:
             return all_[:0], []
@@ -107,7 +110,7 @@ class Fields:
         return which, [values.at(which) for values in found]
 
     def texts(self, field: int) -> pa.Array:
-        """Null where there is none."""
+        """Return a field as text; null where it is absent."""
         if field < len(self._values):
             parts = [texts_of(self._encoded, self._values[field]).texts]
         else:
@@ -125,7 +128,7 @@ class _Group:
         self.names = names
         self.values = values
         self.texts: dict[int, Texts] = {}
-        """Those that somebody has asked for."""
+        """The texts that were requested so far."""
 
 
 class NamedColumns:
@@ -134,8 +137,10 @@ class NamedColumns:
     def __init__(
         self, encoded: Encoded, starts: Numbers, ends: Numbers, read_one: ReadOne, counts: Numbers | None = None
     ) -> None:
-        """``counts``: of annotations, how many there are; application properties say it themselves. Raises
-        `DecodeError`."""
+        """Read the sections. ``counts`` are the numbers of annotations; application properties contain theirs.
+
+        Raises `DecodeError`.
+        """
         self._encoded = encoded
         self._count = len(starts)
         self._read_one = read_one
@@ -159,7 +164,7 @@ class NamedColumns:
     def _walked(
         self, sections: _Sections, names: Sequence[tuple[bytes, int]], counts: Numbers | None
     ) -> tuple[Numbers, list[Values]]:
-        """Which messages have these names, and the values of all, which mean something for those alone."""
+        """Return the messages with these names, and the values of all messages, which are valid for those only."""
         encoded = self._encoded
         if counts is None:
             found, places, is_right = _header(encoded, sections, 0xC1)
@@ -178,7 +183,7 @@ class NamedColumns:
         return np.flatnonzero(is_right & (places == sections.ends)), values
 
     def _texts(self, group: _Group, place: int) -> Texts | None:
-        """None where one is no value: the messages are read one by one from now on, which says what is wrong."""
+        """Return texts; None where one is malformed. Then the messages are read one by one, which reports the error."""
         found = group.texts.get(place)
         if found is None:
             try:
@@ -189,7 +194,7 @@ class NamedColumns:
         return found
 
     def texts(self, name: str) -> pa.Array | None:
-        """The values of this name, null where there is none; None if no message has one."""
+        """Return the values of this name, null where it is absent; None if no message has one."""
         places, parts = [], []
         for group, place in self._with(name):
             found = self._texts(group, place)
@@ -202,7 +207,7 @@ class NamedColumns:
         return self._with_nulls(places, parts)
 
     def integers(self, name: str) -> tuple[Numbers, Numbers] | None:
-        """As `texts`: the values that are integers, and an array of truth values that says where there is none."""
+        """Return the integer values, and an array that tells where there is none; otherwise as `texts`."""
         found: Numbers = np.zeros(self._count, np.int64)
         is_none: Numbers = np.ones(self._count, np.bool_)
         groups, odd = self._with(name), self._odd_called(name)
@@ -234,7 +239,7 @@ class NamedColumns:
 
     @cached_property
     def _offsets(self) -> Numbers:
-        """Where each message's values begin among those of all, and where the last ones end."""
+        """The start of each message's values among those of all, and the end of the last ones."""
         counts = np.zeros(self._count, np.int32)
         for group in self._groups:
             counts[group.rows] = len(group.names)
@@ -245,11 +250,11 @@ class NamedColumns:
         return offsets
 
     def text_map(self) -> pa.Array:
-        """A map of each message: names to texts."""
+        """Return a map of each message from names to texts."""
         return self._map(lambda texts: texts.texts, text_of)
 
     def type_map(self) -> pa.Array:
-        """A map of each message: names to what AMQP calls the types."""
+        """Return a map of each message from names to the names of AMQP types."""
         return self._map(lambda texts: texts.types, type_of)
 
     def _map(self, part: Callable[[Texts], pa.Array], one: Callable[[object], str | None]) -> pa.Array:
@@ -267,14 +272,14 @@ class NamedColumns:
 
     @cached_property
     def _odd_places(self) -> Numbers:
-        """Of the values of messages that were read one by one."""
+        """The places of the values of messages that were read one by one."""
         offsets = self._offsets
         runs = [np.arange(offsets[row], offsets[row + 1]) for row in self._odd]
         return np.concatenate([np.empty(0, np.int64), *runs])
 
     @cached_property
     def _names(self) -> pa.Array:
-        """Of all values of all messages."""
+        """The names of all values of all messages."""
         known: dict[str, int] = {}
         indices = np.empty(self._offsets[-1], np.int32)
         for group in self._groups:

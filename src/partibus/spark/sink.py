@@ -1,9 +1,10 @@
-"""The writing side of the data source, on the Python Data Source API: ``df.write.format("partibus").mode("append")``
-and ``df.writeStream.format("partibus")``.
+"""The writing side of the data source, on the Python Data Source API.
 
-What it knows of the engine: writers are made in one process, pickled, used by tasks in others, and committed in yet
-another one. A task is not told which batch it is of, but Spark gives it the id of its query among its local
-properties, which stays as long as the checkpoint does.
+It serves ``df.write.format("partibus").mode("append")`` and ``df.writeStream.format("partibus")``.
+
+It depends on these facts about the engine. Writers are made in one process, pickled, used by tasks in others, and
+committed in yet another one. A task is not told its batch, but Spark gives it the id of its query among its local
+properties, and that id stays as long as the checkpoint does.
 """
 
 import logging
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from partibus.spark.writer import OpenSink, Report, RowStore
 
 QUERY_ID = "sql.streaming.queryId"
-"""The local property."""
+"""The local property with the id of the query."""
 
 
 def open_sink_client(connection: str, entity: str, within_s: float, request_bytes: int) -> "RowStore":
-    """The real client."""
+    """Open a client of a broker."""
     return open_sink(connection, entity, within_s, request_bytes)
 
 
@@ -48,7 +49,7 @@ class Written(WriterCommitMessage):
 
 
 class _Writing:
-    """What both writers have in common: values only."""
+    """The common part of both writers. It holds values only."""
 
     def __init__(self, options: SinkOptions, columns: Mapping[str, str], open_client: "OpenSink") -> None:
         check_columns(columns, options)
@@ -73,7 +74,7 @@ class _Writing:
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
-    """One run of a job. With a name it knows what earlier runs have stored, else itself only."""
+    """One run of a job. With a name it recognizes the rows of earlier runs, otherwise only its own."""
 
     def __init__(self, options: SinkOptions, columns: Mapping[str, str], open_client: "OpenSink") -> None:
         super().__init__(options, columns, open_client)
@@ -91,13 +92,15 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         return sink_key("run", self._run) if self._run else sink_key("batch", self._options.sink or "")
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        """Store the rows of one task."""
         return self._write(iterator, self._sink)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Finish the batch after the success of all tasks."""
         self._commit(messages, SINK_ENDS if self._run else int(time.time() * 1000))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is stored stays; nobody comes back for the rows of a run without a name."""
+        """Let the broker forget the ids of a run without a name, which no later run uses. Stored rows stay."""
         if self._run and self._naming is Naming.IDS:
             from partibus.spark.writer import tell_committed
 
@@ -116,6 +119,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         super().__init__(options, columns, open_client)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        """Store the rows of one task."""
         from partibus.spark.sink_rows import sink_key
 
         context = TaskContext.get()
@@ -128,9 +132,11 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         return self._write(iterator, sink_key("stream", query))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Finish a micro-batch after the success of all tasks."""
         self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log the failure. Spark repeats the micro-batch, and the broker recognizes the rows that are stored."""
         logging.getLogger("partibus.spark").warning(
             "batch %d to %s was not complete; what is stored of it is known when it comes again",
             batchId,
@@ -142,9 +148,10 @@ class Sink(DataSource):
     """The part of the data source that writes."""
 
     open_sink: ClassVar["OpenSink"] = staticmethod(open_sink_client)
-    """What a test replaces in a subclass."""
+    """Opens a client; a test replaces it in a subclass."""
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return the writer of a batch."""
         if overwrite:
             raise OptionError("mode 'overwrite' would have to empty the queue; use .mode(\"append\")")
         from partibus.spark.writer import check_target
@@ -155,6 +162,7 @@ class Sink(DataSource):
         return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """Return the writer of a stream."""
         if overwrite:
             raise OptionError("output mode 'complete' can't be written to a queue; use .outputMode(\"append\")")
         return StreamWriter(SinkOptions.parse(self.options), _columns(schema), type(self).open_sink)

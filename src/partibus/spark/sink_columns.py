@@ -103,9 +103,7 @@ def _check_address(asked: Mapping[str, str], options: SinkOptions) -> None:
     if options.naming is Naming.IDS and options.id_column is None:
         raise OptionError(f"option 'naming' is 'ids', but {keep}, or name one with .option(\"idColumn\", \"NAME\")")
     if options.key_order is KeyOrder.STRICT:
-        raise OptionError(
-            f"option 'keyOrder' is 'strict', but {keep}: without them nobody sees in which order rows belong"
-        )
+        raise OptionError(f"option 'keyOrder' is 'strict', but {keep}: without them the order of rows is unknown")
 
 
 def _check_type(name: str, type_: str, types: tuple[str, ...]) -> None:

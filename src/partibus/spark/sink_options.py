@@ -141,7 +141,7 @@ def _entity(values: Mapping[str, str], connection: str) -> str:
     if not entity:
         raise OptionError('option \'entity\' is missing; add .option("entity", "orders")')
     if "/subscriptions/" in entity.lower() or "/$" in entity:
-        raise OptionError(f"option 'entity' is {text!r}, to which nobody can send; name the queue or the topic")
+        raise OptionError(f"option 'entity' is {text!r}, to which no client can send; name the queue or the topic")
     return entity
 
 

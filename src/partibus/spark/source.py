@@ -1,9 +1,9 @@
 """The data source class, on the Python Data Source API of PySpark 4.2 and later.
 
-The one file that follows the engine's versions. What it knows of them: batches must equal ``to_arrow_schema(schema,
-timezone="UTC")`` to the letter, `partitions` must return a list, and a reader class with `pushFilters` makes every
-read fail unless a session option is on, so only who asks for it gets one. Importing it is cheap and needs no pyarrow,
-because Spark imports it to learn the source's name, in sessions too that read something else.
+Only this file follows the engine's versions. It depends on these facts: batches must equal ``to_arrow_schema(schema,
+timezone="UTC")`` exactly, and `partitions` must return a list. A reader class with `pushFilters` makes every read fail
+unless a session option is on, so only a user who asks for it gets one. The import is cheap and needs no pyarrow,
+because Spark imports the file to learn the source's name, also in sessions that read other sources.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -40,22 +40,26 @@ if TYPE_CHECKING:
 
 
 def open_range_client(connection: str, entity: str) -> RangeReader:
-    """The real client."""
+    """Open a client of a broker."""
     return open_ranges(connection, entity)
 
 
 class PartibusSource(Sink):
-    """``spark.read.format("partibus")`` and ``spark.readStream``. Options are checked when Spark asks for the schema,
-    which it does in `load`."""
+    """The source of ``spark.read.format("partibus")`` and ``spark.readStream``.
+
+    Options are checked when Spark asks for the schema, which it does in `load`.
+    """
 
     open_client: ClassVar[OpenClient] = staticmethod(open_range_client)
-    """What a test replaces in a subclass."""
+    """Opens a client; a test replaces it in a subclass."""
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format."""
         return "partibus"
 
     def schema(self) -> str:
+        """Check the options, and return the schema of the table."""
         options = Options.parse(self._given)
         if options.table == FATES:
             return DISPOSITION_DDL
@@ -66,12 +70,14 @@ class PartibusSource(Sink):
         )
 
     def reader(self, schema: StructType) -> "SplitReader":
+        """Return the reader of a batch."""
         options = Options.parse(self._given)
         options.check_batch()
         kind = PushingReader if options.pushdown else SplitReader
         return kind(options, _arrow(schema, options), type(self).open_client)
 
     def streamReader(self, schema: StructType) -> "StreamReader | DispositionsReader":  # noqa: N802 (PySpark's name)
+        """Return the reader of a stream."""
         options = Options.parse(self._given)
         options.check_stream(self._given)
         if options.table == FATES:
@@ -85,7 +91,7 @@ class PartibusSource(Sink):
 
 
 def _arrow(schema: StructType, options: Options) -> "pa.Schema":
-    """The columns that are asked for, in Arrow's words. Raises `OptionError`."""
+    """Return the requested columns as an Arrow schema. Raises `OptionError`."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     decoded = bool(options.body_schema)
@@ -103,7 +109,7 @@ def _arrow(schema: StructType, options: Options) -> "pa.Schema":
 
 
 class SplitReader(DataSourceReader):
-    """Made on the driver and pickled into every task: holds values only, no connection."""
+    """A reader made on the driver and pickled into every task: it holds values only, no connection."""
 
     def __init__(self, options: Options, schema: "pa.Schema", open_client: OpenClient) -> None:
         self._options = options
@@ -111,33 +117,37 @@ class SplitReader(DataSourceReader):
         self._open_client = open_client
 
     def partitions(self) -> list[InputPartition]:
+        """Return the tasks."""
         from partibus.spark.reader import plan
 
         return [InputPartition(task) for task in plan(self._options, self._open_client)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """Read one task."""
         from partibus.spark.reader import read_task
 
         return read_task(partition.value, self._options, self._schema, self._open_client)
 
 
 class PushingReader(SplitReader):
-    """Reads only what filters on partition and position leave."""
+    """A reader that applies filters on partition and position to its plan."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take the filters that the plan applies exactly, and return the others."""
         from partibus.spark.pushdown import Pushed
 
         self._pushed = Pushed()
         return [one for one in filters if not self._pushed.take(one)]
 
     def partitions(self) -> list[InputPartition]:
+        """Return the tasks that the filters leave."""
         pushed = getattr(self, "_pushed", None)
         tasks = super().partitions()
         return tasks if pushed is None else [InputPartition(task) for task in pushed.narrow(t.value for t in tasks)]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in Spark's planner process; tasks get copies, which have no planner."""
+    """A reader in Spark's planner process. Tasks get copies, which have no planner."""
 
     def __init__(self, options: Options, schema: "pa.Schema", open_client: OpenClient) -> None:
         self._options = options
@@ -157,40 +167,49 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._made
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the offset of a query without a checkpoint."""
         return self._planner.initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of a micro-batch."""
         if self._options.max_messages is not None:
             return ReadMaxRows(self._options.max_messages)
         return ReadAllAvailable() if self._options.max_bytes is None else ReadMaxBytes(self._options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Limit the run to the present messages."""
         self._planner.prepare_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next micro-batch."""
         return self._planner.latest_offset(start, limited=not isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the latest known offset."""
         return self._planner.report_latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a micro-batch."""
         return [InputPartition(task) for task in self._planner.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """Read one task."""
         from partibus.spark.reader import read_task
 
         return read_task(partition.value, self._options, self._schema, self._open_client)
 
     def commit(self, end: dict[str, Any]) -> None:
+        """Note the commit of a micro-batch."""
         self._planner.commit(end)
 
     def stop(self) -> None:
+        """Close the connections."""
         if self._made is not None:
             self._made.stop()
 
 
 class DispositionsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """As `StreamReader`, of the log of fates."""
+    """A reader as `StreamReader`, of the log of dispositions."""
 
     def __init__(self, options: Options, schema: "pa.Schema") -> None:
         self._options = options
@@ -209,31 +228,40 @@ class DispositionsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._made
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the offset of a query without a checkpoint."""
         return self._planner.initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit of a micro-batch."""
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Limit the run to messages that have left until now."""
         self._planner.prepare_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next micro-batch."""
         return self._planner.latest_offset(start)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return the latest known offset."""
         return self._planner.reached
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of a micro-batch."""
         return [InputPartition(task) for task in self._planner.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """Read one task."""
         from partibus.spark.dispositions import read_dispositions
 
         return read_dispositions(partition.value, self._options, self._schema, open_ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
+        """Note the commit of a micro-batch."""
         self._planner.commit(end)
 
     def stop(self) -> None:
+        """Close the connection."""
         if self._made is not None:
             self._made.stop()

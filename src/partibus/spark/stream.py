@@ -1,9 +1,8 @@
-"""What a stream does on the driver, without Spark: offsets, admission, cursors, commits.
+"""The driver's side of a stream, without Spark: offsets, admission, cursors, commits.
 
-One `StreamPlanner` lives in Spark's planner process for a run of a query; tasks need none of it. Spark tells what is
-committed one micro-batch late and never of the last one (`partibus.spark.tail`), may plan a batch again after a restart
-without asking for an offset first, and takes any exception as the end of the query, so that what may pass is waited out
-here.
+One `StreamPlanner` lives in Spark's planner process for a run of a query; tasks need none of it. Spark reports a commit
+one micro-batch late, and never that of the last one (`partibus.spark.tail`). After a restart it may plan a batch again
+without asking for an offset first. Any exception ends the query, so this module waits during transient failures.
 """
 
 import logging
@@ -32,15 +31,15 @@ from partibus.spark.retrying_client import RetryingClient
 
 _log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 64 << 10
-"""Of each partition's next messages, to learn their size."""
+"""Bytes of each partition's next messages that are read to learn their size."""
 _COMMIT_RETRY_MS = 5_000
-"""A commit that fails is made up for by the next one."""
+"""The time for a commit. The next commit repairs a failed one."""
 
 Json = dict[str, Any]
 
 
 class StreamPlanner:
-    """Offsets go in and out as Spark keeps them: JSON."""
+    """The planner of one run. Offsets have the form in which Spark keeps them: JSON."""
 
     def __init__(self, options: Options, open_client: OpenClient) -> None:
         self._options = options
@@ -48,15 +47,15 @@ class StreamPlanner:
         self._client = RetryingClient[RangeReader](options, open_client)
         self._lease: Lease | None = None
         self._cursor_version: int | None = None
-        """Of the partition map for which the cursor was opened in this run."""
+        """The version of the partition map for which the cursor was opened in this run."""
         self._target: PartitionMap | None = None
-        """Where a run over what is there now ends."""
+        """The end of a run over the present messages."""
         self._seen: PartitionMap | None = None
 
     # -- what Spark asks -------------------------------------------------------------------------------
 
     def initial_offset(self) -> Json:
-        """Of a query that has no checkpoint. Raises `PlanError`, `OptionError`, `DataLossError`."""
+        """Return the offset of a query without a checkpoint. Raises `PlanError`, `OptionError`, `DataLossError`."""
         found = self._client.ask(lambda client: client.map())
         start = self._client.ask(lambda client: starting_positions(self._options, client, found))
         if self._options.cursor is not None:
@@ -65,11 +64,11 @@ class StreamPlanner:
         return Offset(found.entity_id, found.version, start).to_json()
 
     def prepare_available_now(self) -> None:
-        """From now on nothing counts that comes later."""
+        """Limit the run to the messages that are present now."""
         self._target = self._client.ask(lambda client: client.map())
 
     def latest_offset(self, start_json: Json, *, limited: bool) -> Json:
-        """How far the next micro-batch goes; waits a while for something new. Raises as `initial_offset`."""
+        """Return the end of the next micro-batch; wait a while for new messages. Raises as `initial_offset`."""
         start = Offset.from_json(start_json)
         self._begin(start)
         found = self._target or self._look(start.positions)
@@ -82,7 +81,7 @@ class StreamPlanner:
         return Offset(found.entity_id, found.version, positions).to_json()
 
     def report_latest(self) -> Json | None:
-        """What there is, as far as it was seen: for the progress of the query."""
+        """Return the latest known offset, for the progress of the query."""
         found = self._seen
         if found is None:
             return None
@@ -91,7 +90,7 @@ class StreamPlanner:
         ).to_json()
 
     def tasks(self, start_json: Json, end_json: Json) -> list[Task]:
-        """What the tasks of a micro-batch read. Raises as `initial_offset`."""
+        """Return the tasks of a micro-batch. Raises as `initial_offset`."""
         start, end = Offset.from_json(start_json), Offset.from_json(end_json)
         self._begin(start)
         passed_over: PassedOver = {}
@@ -102,7 +101,10 @@ class StreamPlanner:
         return [Task(split, end.entity_id) for split in splits if split.first_pos < split.end_pos]
 
     def commit(self, end_json: Json) -> None:
-        """The sink has everything below. Raises nothing: a failure is logged, and the next commit makes up for it."""
+        """Note that the sink has everything below.
+
+        Raises nothing: a failure is logged, and the next commit repairs it.
+        """
         name = self._options.cursor
         if name is None:
             return
@@ -120,7 +122,7 @@ class StreamPlanner:
             _log.warning("cursor %s of %s stays behind the query for now: %s", name, self._options.where, error)
 
     def stop(self) -> None:
-        """Best effort: Spark does not call it when a query is stopped as usual."""
+        """Close the connections. Spark does not call this when a query is stopped as usual."""
         if self._lease is not None:
             self._lease.end()
         self._client.close()
@@ -128,7 +130,7 @@ class StreamPlanner:
     # -- the cursor ------------------------------------------------------------------------------------
 
     def _begin(self, start: Offset) -> None:
-        """Have the cursor stand below what is read next: after a restart, and where partitions have come."""
+        """Place the cursor below the next read, after a restart and for new partitions."""
         if self._lease is not None:
             _ = self._lease.epochs  # Raises if it is lost.
         if self._options.cursor is None or (self._cursor_version or -1) >= start.map_version:
@@ -150,11 +152,11 @@ class StreamPlanner:
         self._cursor_version = start.map_version
 
     def _check_cursor_is_there(self) -> None:
-        """Raises `DataLossError` when somebody has dropped it since the checkpoint was written."""
+        """Check that no client has dropped the cursor since the checkpoint was written. Raises `DataLossError`."""
         name = self._options.cursor
         if not any(cursor.name == name for cursor in self._client.ask(lambda client: client.cursors())):
             raise DataLossError(
-                f"the checkpoint goes on, but {self._options.where} has no cursor {name!r} any more: what consumers "
+                f"the checkpoint goes on, but {self._options.where} no longer has a cursor {name!r}: what consumers "
                 "have finished meanwhile is gone. Set option 'failOnDataLoss' to 'false' to go on with what is left "
                 "(the cursor is made again), or begin with a new checkpointLocation"
             )

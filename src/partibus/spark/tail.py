@@ -1,7 +1,7 @@
-"""The last micro-batch: Spark tells a source what is committed when it builds the next one, and never if there is none.
+"""The commit of the last micro-batch, which Spark never reports to a source: it does so when it builds the next one.
 
-So a cursor stays one micro-batch behind an idle or ended query. `complete_tail` makes that up after a run, from the
-checkpoint; `partibus.spark.listener` while a query runs.
+So a cursor stays one micro-batch behind an idle or ended query. `complete_tail` advances it after a run, from the
+checkpoint; `partibus.spark.listener` does so while a query runs.
 """
 
 import json
@@ -30,10 +30,11 @@ def complete_tail(
     spark: "SparkSession | None" = None,
     open_client: OpenClient = open_ranges,
 ) -> dict[int, int]:
-    """Move the cursor of a query that has ended up to what its checkpoint says is committed, and in mode ``consume``
-    complete that and let consumers have the rest. ``options``: those of the source. Answers the positions. Idempotent.
+    """Move the cursor of an ended query to the last commit of its checkpoint, and return the positions. Idempotent.
 
-    ``spark`` is for a checkpoint that is not in a local directory. Raises `OptionError`, `OffsetError`, `PlanError`.
+    In mode ``consume`` this completes the messages below, and lets consumers have the others. ``options`` are those of
+    the source. ``spark`` is for a checkpoint outside of local directories. Raises `OptionError`, `OffsetError`,
+    `PlanError`.
     """
     checked = Options.parse(options)
     if checked.cursor is None:
@@ -56,17 +57,17 @@ def complete_tail(
 
 
 def advance(options: Options, client: RangeReader, positions: Mapping[int, int]) -> None:
-    """Move a cursor by whatever lease it has now. Raises `ClientError`."""
+    """Move a cursor under its present lease. Raises `ClientError`."""
     assert options.cursor is not None, "advanced without a cursor"
     epochs = _epochs(options, client) if options.consumes else None
     if epochs is not None and not (epochs and all(epochs.values())):
-        # It would be moved, and complete nothing.
+        # Without a lease the cursor would move, and complete no message.
         raise CursorLost(f"cursor '{options.cursor}' has no exclusive lease")
     client.advance_cursor(options.cursor, positions, epochs=epochs)
 
 
 def _epochs(options: Options, client: RangeReader) -> dict[int, int]:
-    """Of the latest grant in each partition, to whomever under this name."""
+    """Return the epochs of the latest grant in each partition to any reader of this name."""
     return {
         one.partition_id: one.epoch
         for cursor in client.cursors()
@@ -83,7 +84,7 @@ def _complete(options: Options, client: RangeReader, offset: Offset, open_client
     try:
         advance(options, client, offset.positions)
     except CursorLost:
-        # The lease of the run is over: another one, for as long as this takes.
+        # The lease of the run is over: take another one for this call.
         lease.take(client, offset.positions)
         advance(options, client, offset.positions)
         lease.end()
@@ -92,8 +93,10 @@ def _complete(options: Options, client: RangeReader, offset: Offset, open_client
 
 
 def committed_offsets(checkpoint: str, spark: "SparkSession | None" = None) -> list[Offset]:
-    """Of every partibus source of a query, how far its last committed micro-batch goes; none if none is committed.
-    Raises `OffsetError` where there is no checkpoint."""
+    """Return the end of the last committed micro-batch for every partibus source of a query; none without a commit.
+
+    Raises `OffsetError` where there is no checkpoint.
+    """
     files = _local(checkpoint) if spark is None else _through_spark(checkpoint, spark)
     batches = [int(name) for name in files["commits"] if name.isdecimal()]
     if not batches:
@@ -105,7 +108,7 @@ def committed_offsets(checkpoint: str, spark: "SparkSession | None" = None) -> l
 
 
 def _offset(line: str) -> dict[str, object] | None:
-    """A line of an offset file, if it is one of ours: others are a version, settings, and other sources."""
+    """Return a line of an offset file if it is one of ours. Others are a version, settings, and other sources."""
     try:
         found = json.loads(line)
     except json.JSONDecodeError:
@@ -114,7 +117,7 @@ def _offset(line: str) -> dict[str, object] | None:
 
 
 Files = dict[str, dict[str, str]]
-"""Text by folder and name; of commits only the names count."""
+"""Text by folder and name. Of commits only the names count."""
 
 
 def _local(checkpoint: str) -> Files:
@@ -133,7 +136,10 @@ def _local(checkpoint: str) -> Files:
 
 
 def _through_spark(checkpoint: str, spark: "SparkSession") -> Files:
-    """Wherever Spark can read; a few hundred small files at most, of which Spark keeps the newest hundred."""
+    """Read the files wherever Spark can: a few hundred small ones.
+
+    Spark keeps the newest hundred.
+    """
     from pyspark.sql import functions as sf
 
     found: Files = {"commits": {}, "offsets": {}}

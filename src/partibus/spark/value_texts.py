@@ -1,6 +1,6 @@
-"""Encoded values of many messages to text, as `partibus.spark.properties` writes one.
+"""The encoded values of many messages as text, in the form of `partibus.spark.properties`.
 
-Text is cut out, numbers are written by Arrow. What is neither is decoded, each distinct value once.
+Text is cut out, numbers are formatted by Arrow. Other values are decoded, each distinct one once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from partibus.spark.properties import text_of, type_of
 
 NULL = 0x40
 _STRINGS = {0xA1: 2, 0xB1: 5}
-"""Where the text begins, counted from the constructor."""
+"""The start of the text, counted from the constructor."""
 _CONSTANTS: Mapping[int, tuple[str | None, str]] = {
     NULL: (None, "null"),
     0x41: ("true", "boolean"),
@@ -45,31 +45,31 @@ _LONGS = {code: layout for code, (layout, _) in _INTEGERS.items()} | {_TIMESTAMP
 _ZEROS = (0x43, 0x44)
 _LONG_MAX = (1 << 63) - 1
 _PLAIN_MIN, _PLAIN_MAX = 1e-4, 1e9
-"""Python writes what is below the one with an exponent, Arrow what is ten times the other."""
+"""Python writes numbers below the first one with an exponent, Arrow those of ten times the second one."""
 _YEAR_1000_MS, _YEAR_10000_MS = -30_610_224_000_000, 253_402_300_800_000
 
 
 class Values(NamedTuple):
-    """One value of each of some messages: its constructor (`NULL` where there is none), where it begins and ends."""
+    """One value of each message: its constructor (`NULL` where it is absent), its start and its end."""
 
     codes: Numbers
     starts: Numbers
     ends: Numbers
 
     def at(self, which: Numbers) -> "Values":
-        """Those at these places of the arrays."""
+        """Return the values at these places of the arrays."""
         return Values(self.codes[which], self.starts[which], self.ends[which])
 
 
 class Texts(NamedTuple):
-    """Values as text, and what AMQP calls their types; one of both for each."""
+    """Values as text, with the AMQP name of the type of each."""
 
     texts: pa.Array
     types: pa.Array
 
 
 def texts_of(encoded: Encoded, values: Values) -> Texts:
-    """Raises `DecodeError` or `pyarrow.ArrowInvalid` if one of them is no value."""
+    """Return the texts of values. Raises `DecodeError` or `pyarrow.ArrowInvalid` if one of them is malformed."""
     codes = values.codes
     if not len(codes) or (codes == codes[0]).all():
         return _alike(encoded, int(codes[0]) if len(codes) else NULL, values)
@@ -79,7 +79,7 @@ def texts_of(encoded: Encoded, values: Values) -> Texts:
 
 
 def _alike(encoded: Encoded, code: int, values: Values) -> Texts:
-    """Values with the same constructor."""
+    """Return the texts of values with the same constructor."""
     count = len(values.codes)
     if code in _STRINGS:
         texts = encoded.cut(values.starts + _STRINGS[code], values.ends).cast(pa.string())
@@ -104,21 +104,23 @@ def _alike(encoded: Encoded, code: int, values: Values) -> Texts:
 
 
 def _float_texts(numbers: Numbers) -> pa.Array:
-    """Arrow finds the same shortest digits as Python does, and writes them in another way where there is no fraction or
-    where there is an exponent."""
+    """Return the texts of floating-point numbers as Python writes them.
+
+    Arrow finds the same shortest digits, but writes them differently without a fraction or with an exponent.
+    """
     with np.errstate(invalid="ignore"):
         numbers = numbers.astype(np.float64)
         size = np.abs(numbers)
         is_plain = (size >= _PLAIN_MIN) & (size < _PLAIN_MAX) & (numbers != np.floor(numbers))
     plain, others = np.flatnonzero(is_plain), np.flatnonzero(~is_plain)
-    # By their bits: minus nothing is a value of its own.
+    # Compared by their bits: minus zero is a value of its own.
     bits = pa.array(numbers[others].view(np.int64)).dictionary_encode()
     texts = pa.array(list(map(float.__repr__, bits.dictionary.to_numpy().view(np.float64).tolist())), pa.string())
     return in_places((plain, others), (pa.array(numbers[plain]).cast(pa.string()), texts.take(bits.indices)))
 
 
 def _time_texts(milliseconds: Numbers) -> pa.Array:
-    """Those of years with four digits: Arrow's, with a T in the middle."""
+    """Return the texts of times in years with four digits: Arrow's, with a T in the middle."""
     is_usual = (milliseconds >= _YEAR_1000_MS) & (milliseconds < _YEAR_10000_MS)
     usual, others = np.flatnonzero(is_usual), np.flatnonzero(~is_usual)
     texts = pa.array(milliseconds[usual]).cast(pa.timestamp("ms", "UTC")).cast(pa.string())
@@ -127,7 +129,7 @@ def _time_texts(milliseconds: Numbers) -> pa.Array:
 
 
 def in_places(places: Sequence[Numbers], parts: Sequence[pa.Array]) -> pa.Array:
-    """The parts' values each in its place; all places together are 0, 1, 2, ... in some order."""
+    """Put each part's values in their places. All places together are a permutation of 0, 1, 2, ..."""
     filled = [part for part in parts if len(part)]
     if len(filled) < 2 and all(np.all(np.diff(where) == 1) for where in places):
         return filled[0] if filled else parts[0]
@@ -138,7 +140,7 @@ def in_places(places: Sequence[Numbers], parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def integers_of(encoded: Encoded, values: Values) -> tuple[Numbers, Numbers]:
-    """Integers of any width, and where there is none: of another type, or of more than 63 bits."""
+    """Return integers of any width, and where there is none: values of another type, or of more than 63 bits."""
     found: Numbers = np.zeros(len(values.codes), np.int64)
     is_none: Numbers = np.ones(len(values.codes), np.bool_)
     for code in np.unique(values.codes):
@@ -153,5 +155,5 @@ def integers_of(encoded: Encoded, values: Values) -> tuple[Numbers, Numbers]:
 
 
 def repeated(text: str | None, count: int) -> pa.Array:
-    """The same text so many times."""
+    """Repeat a text ``count`` times."""
     return pa.nulls(count, pa.string()) if text is None else pa.repeat(pa.scalar(text, pa.string()), count)

@@ -61,7 +61,8 @@ class RowStore(Protocol):
 class OpenSink(Protocol):
     """Opens a client. A plain function will do. It must be picklable by reference: tasks get it from the driver."""
 
-    def __call__(self, connection: str, entity: str, within_s: float, request_bytes: int) -> RowStore: ...
+    def __call__(self, connection: str, entity: str, within_s: float, request_bytes: int) -> RowStore:
+        """Open a client of an entity."""
 
 
 @dataclass(frozen=True)

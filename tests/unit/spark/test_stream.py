@@ -200,7 +200,7 @@ def test_batch_that_is_planned_again_after_a_restart_needs_no_offset_before(name
 @pytest.mark.parametrize(
     ("cursors", "complete_from", "words"),
     [
-        ({}, 0, "has no cursor 'report' any more"),
+        ({}, 0, "no longer has a cursor 'report'"),
         ({"report": {0: 6}}, 0, "cursor 'report' stands at position 6 of partition 0"),
         ({"report": {0: 1}}, 5, "has everything from 5 on, but the checkpoint goes on at 3"),
     ],
