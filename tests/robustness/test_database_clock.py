@@ -80,7 +80,7 @@ def test_a_step_of_the_databases_clock_takes_no_store_from_its_owner(tmp_path: P
             assert owners(machines) == before
             assert [broker.state for broker in machines.status("a").brokers] == ["serving", "serving"]
         for name in "ab":
-            assert "is not heard of" not in machines.brokers[name].log
+            assert "no longer sends heartbeats" not in machines.brokers[name].log
 
 
 def test_a_step_back_locks_neither_the_stores_of_a_lost_broker_nor_its_name(tmp_path: Path, database: Database) -> None:

@@ -212,7 +212,7 @@ def test_a_machine_that_is_lost_costs_its_share_for_some_seconds_and_no_message(
     machines.settle("a", "b")
     assert {broker.id: broker.state for broker in machines.status("b").brokers}["c"] == "away"
     for name in "ab":
-        assert re.search(r"^c \(run \w+\) is not heard of any more", machines.brokers[name].log, re.MULTILINE)
+        assert re.search(r"^c \(run \w+\) no longer sends heartbeats", machines.brokers[name].log, re.MULTILINE)
     found = drained(machines.brokers["b"], queue, accepted)
     assert len(found) == len(set(found))
     machines.brokers["c"].start()

@@ -26,8 +26,8 @@ def status(connection: str, as_json: bool) -> None:
     """Show which brokers run, and which of them owns which messaging store.
 
     A store's epoch rises each time a broker takes it over. Lag is how long a broker took to answer its supervisor, or,
-    with a catalog in PostgreSQL, how long the catalog took to answer the broker.
-    Needs the Manage right. With --json: one object per broker, then one per store.
+    with a catalog in PostgreSQL, how long the catalog took to answer the broker. Needs the Manage right. With --json:
+    one object per broker, then one per store.
     """
     with open_client(connection) as client:
         found = cluster_status(client)

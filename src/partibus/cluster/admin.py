@@ -9,10 +9,10 @@ from partibus.cluster.control import Body, ControlRefused
 
 
 class ClusterAdmin:
-    """Whoever is asked asks the supervisor, which asks all and answers for them."""
+    """The answers of all brokers of a machine. A broker asks the supervisor, which asks all and answers for them."""
 
     def __init__(self, children: Children, store_names: Sequence[str], now_ms: int | None) -> None:
-        """``now_ms``: of a manual clock, else None."""
+        """Set up the admin of these children. ``now_ms`` is the time of a manual clock, else None."""
         self.changes: dict[str, Any] = {}
         """Announced changes that are not stored, for a child that starts later."""
         self.now_ms = now_ms
@@ -76,7 +76,7 @@ class ClusterAdmin:
         }
 
     async def used(self) -> list[int]:
-        """Ids of the entities that were used through any broker since this was asked last."""
+        """Return the ids of the entities that were used through any broker since the last call."""
         answers = await self._children.ask_all("take-used")
         return sorted({entity_id for answer in answers.values() for entity_id in answer["entities"]})
 

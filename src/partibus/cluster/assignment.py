@@ -27,7 +27,7 @@ def assign(store_count: int, brokers: Iterable[str], owners: Mapping[int, str]) 
         homeless += stores[quota[broker] :]
         del stores[quota[broker] :]
     homeless.sort()
-    # Dealt one by one, so that neighbours (the partitions of one entity, mostly) go to different brokers.
+    # Stores are dealt one by one, so that neighbours (mostly the partitions of one entity) go to different brokers.
     while homeless:
         for broker, stores in kept.items():
             if homeless and len(stores) < quota[broker]:

@@ -24,7 +24,7 @@ from partibus.limits import PeerLimits
 log = logging.getLogger(__name__)
 
 BATCH_BYTES_MAX = FRAME_BYTES_MAX + 2 * BATCH_BYTES
-"""A batch leaves when it is large enough, so one more frame is all that can be in it besides."""
+"""A batch leaves when it is large enough, so it holds at most one more frame."""
 LINGER_S = 1.0
 """The time that the peer has to read the last bytes written."""
 
@@ -109,7 +109,7 @@ class Channel(asyncio.Protocol):
     # -- the way in --------------------------------------------------------------------------------------------------
 
     def _take(self, data: bytes | bytearray) -> int:
-        """Take all whole frames; where the next one begins."""
+        """Handle all whole frames, and return the start of the next one."""
         start, size = 0, len(data)
         with memoryview(data) as view:
             while not self._over and size - start >= HEAD_BYTES:
@@ -139,8 +139,8 @@ class Channel(asyncio.Protocol):
             self._fail(str(error))
         except Exception:
             # The state of pending requests is lost, so their askers are told.
-            log.exception("an error inside of the broker at what %s sent", self.handshake.other)
-            self._fail("an error inside of the broker")
+            log.exception("internal error while handling a batch of %s", self.handshake.other)
+            self._fail("internal error")
 
     def _shake_hands(self, message: memoryview) -> None:
         answer, done = self.handshake.receive(message)
@@ -174,7 +174,7 @@ class Channel(asyncio.Protocol):
         self._write(bytearray(bytes(HEAD_BYTES) + message))
 
     def _beat(self) -> None:
-        """Say that this broker is there, and look whether the peer is."""
+        """Send a heartbeat, and check that the peer is alive."""
         now_s = self._loop.time()
         if now_s > self._beat_s + self._limits.heartbeat_s:
             self._heard_s = now_s  # this process itself stood still: what the peer said meanwhile is still to be read

@@ -1,4 +1,4 @@
-"""The brokers of a supervisor: which there should be, and the child processes that they are now."""
+"""The brokers of a supervisor: the wanted ones, and their present child processes."""
 
 import asyncio
 import logging
@@ -24,10 +24,10 @@ class Child:
         self.joined = False
         """Whether it has read the catalog and follows announcements."""
         self.serving = False
-        """It takes connections."""
+        """Whether it takes connections."""
         self.silent_ticks = 0
         self.lag_ms = 0.0
-        """How long it took to answer the last time."""
+        """The duration of its last answer."""
         self.told: Body = {}
         """Its continuous report for the other brokers, as of a moment ago: its load, and its numbers of clients. Only
         brokers interpret it.
@@ -35,7 +35,7 @@ class Child:
         self.introduced = False
         """Whether it was told its identity, or is about to be before any other message."""
         self.leaving = False
-        """It gives up its stores, and ends."""
+        """Whether it gives up its stores, and ends."""
 
     @property
     def is_stopped(self) -> bool:
@@ -51,7 +51,7 @@ class Child:
         return self.process.pid
 
     def kill(self) -> None:
-        """SIGKILL, whatever state it is in."""
+        """Kill the process with SIGKILL, whatever state it is in."""
         with suppress(ProcessLookupError):
             self.process.kill()
 
@@ -63,7 +63,7 @@ class Children:
         self.brokers = [f"broker-{index}" for index in range(brokers)]
         """The names of the brokers that should run."""
         self.restarts = dict.fromkeys(self.brokers, -1)
-        """How often each was started after the first time."""
+        """The number of restarts of each broker."""
         self._runs: dict[str, Child] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -75,7 +75,7 @@ class Children:
         return len(self._runs)
 
     def __getitem__(self, broker: str) -> Child:
-        """KeyError when it does not run."""
+        """Return the child of a broker. Raises KeyError when it does not run."""
         return self._runs[broker]
 
     def find(self, broker: str | None) -> Child | None:
@@ -98,7 +98,7 @@ class Children:
 
     @property
     def all_joined(self) -> bool:
-        """Every broker that should run is there."""
+        """Whether every wanted broker has joined."""
         return all((child := self.find(broker)) is not None and child.joined for broker in self.brokers)
 
     def more(self) -> str:

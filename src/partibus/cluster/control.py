@@ -39,7 +39,7 @@ class ControlRefused(Exception):
 
 
 class ControlChannel:
-    """One end. Made by `open`, on the loop."""
+    """One end of the line. Made by `open`, on the loop."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: Handle, on_lost: Callable[[], None]
@@ -69,7 +69,7 @@ class ControlChannel:
         Waits without a limit: the supervisor ends a process that does not answer.
         """
         if self._lost:
-            raise ControlLost(f"nobody is there to {op}")
+            raise ControlLost(f"the control channel is closed, so '{op}' can't be sent")
         number = next(self._numbers)
         answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
@@ -91,7 +91,7 @@ class ControlChannel:
             await self._writer.wait_closed()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the line. Idempotent."""
         self._on_lost = _nothing
         self._lose()
 
@@ -132,9 +132,9 @@ class ControlChannel:
             answer = {"answer": number, "body": await self._handle(op, body) or {}}
         except (ControlLost, ControlRefused) as error:
             answer = {"answer": number, "error": str(error)}
-        except Exception as error:  # a bug of ours: whoever asked must not wait for ever
-            log.exception("an error inside of the broker at '%s'", op)
-            answer = {"answer": number, "error": f"an error inside of the broker: {error}"}
+        except Exception as error:  # a bug of ours: the asker must not wait for ever
+            log.exception("internal error in the operation '%s'", op)
+            answer = {"answer": number, "error": f"internal error: {error}"}
         if not self._lost:
             self._send(answer)
 

@@ -27,7 +27,7 @@ class Channels(Protocol):
     """The way to other brokers."""
 
     def ask_credits(self, owner: Owner, namespace: int, ask: Ask, on_grant: OnGrant) -> None:
-        """Put a question to a broker; None when it can't be reached, or has not the allocator."""
+        """Ask a broker. ``on_grant`` gets None when that broker can't be reached, or has no allocator."""
         ...
 
 
@@ -41,7 +41,7 @@ class _Here(NamedTuple):
 
 
 class Credits:
-    """One broker's view. All on the loop."""
+    """One broker's view of the allocators. All calls are on the loop."""
 
     def __init__(self, us: Owner, stores: int, channels: Channels, clock: Clock, time_s: Callable[[], float]) -> None:
         """Follow ``stores`` stores. ``time_s`` is real time, whatever the clock says."""
@@ -51,15 +51,15 @@ class Credits:
         self._time_s = time_s
         self._owners: list[Owner | None] = [None] * stores
         self._since_ms: dict[int, int] = {}
-        """By number of a store that is ours."""
+        """The time since which a store is ours, by its number."""
         self._vacant_s = dict.fromkeys(range(stores), time_s())
         """When each store lost its owner, by number of a store without one."""
         self._allocators: dict[int, _Here] = {}
-        """By namespace."""
+        """The allocators of this broker, by namespace."""
         self.settings_of: Callable[[int], ThrottlingSettings | None] = lambda namespace: None
         """Returns the settings of a namespace by its number; set by the owner of the namespaces."""
         self.on_moved: Callable[[], None] = lambda: None
-        """Called when allocators may be elsewhere now."""
+        """Called when allocators may have moved."""
 
     def follow(self, owners: Sequence[Owner | None]) -> None:
         """Take the present owners of the stores."""
@@ -83,7 +83,7 @@ class Credits:
         return NamespaceBank(self, namespace)
 
     def ask(self, namespace: int, ask: Ask, on_grant: OnGrant) -> None:
-        """See `partibus.throttling.account.Bank`."""
+        """Ask the allocator of a namespace (`partibus.throttling.account.Bank`)."""
         store_no = self._home(namespace)
         owner = None if store_no is None else self._owners[store_no]
         if owner is None:
@@ -105,7 +105,7 @@ class Credits:
             return None
         here = self._allocators.get(namespace)
         now_ms = self._clock.now_ms()
-        # In another's place only from now on: that one had it until a moment ago.
+        # A stand-in begins only now: the home store's owner had the allocator until a moment ago.
         stands_in = store_no != namespace % len(self._owners)
         since_ms = self._since_ms[store_no]
         if here is None or here.store_no != store_no or not (stands_in or here.since_ms == since_ms):
@@ -139,5 +139,5 @@ class NamespaceBank:
         self._namespace = namespace
 
     def ask(self, ask: Ask, on_grant: OnGrant) -> None:
-        """See `Bank`."""
+        """Ask the allocator of the namespace (`Bank`)."""
         self._credits.ask(self._namespace, ask, on_grant)

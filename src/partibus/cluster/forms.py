@@ -116,13 +116,13 @@ REPLIES: dict[int, type[msgspec.Struct]] = {
     113: r.IdsKnown,
 }
 STAYS = frozenset(("planned", "holder"))
-"""Fields, the last of their class, that the owner of a partition fills in for itself: they do not travel."""
+"""The last fields of their classes, which the owner of a partition fills in itself: they do not travel."""
 _NUMBERS = ("request", "receiver", "accept", "receive")
-"""Fields that hold a number of the asker's (`partibus.routing.partitions.Numbers`)."""
+"""Fields that hold a number of the asker (`partibus.routing.partitions.Numbers`)."""
 
 
 class _Shape(NamedTuple):
-    """How a field travels that is not taken as it is."""
+    """The form of a field that does not travel as it is."""
 
     annotation: Any
     pack: Callable[[Any], Any]
@@ -187,7 +187,7 @@ _SHAPES: dict[Any, _Shape] = {
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """One kind of command or reply, both ways."""
+    """One kind of command or reply, in both directions."""
 
     form: type[msgspec.Struct]
     pack: Callable[[Any], Form]
@@ -197,7 +197,7 @@ class _Kind(msgspec.Struct, frozen=True):
 _OF_VALUE: dict[type, _Kind] = {}
 _OF_FORM: dict[type, _Kind] = {}
 _NUMBERS_IN: dict[type, tuple[str, ...]] = {}
-"""Of both."""
+"""The number fields of each class and of its form."""
 
 
 def to_form(value: c.Command | r.Reply | PartitionOptions) -> Form:
@@ -240,7 +240,7 @@ def _define(tag: int | None, value: type[msgspec.Struct]) -> None:
 def _mapper(
     names: tuple[str, ...], make: Callable[..., Any], changes: list[tuple[int, Callable[[Any], Any]]]
 ) -> Callable[[Any], Any]:
-    """From an object with these attributes to ``make`` of them, some of them changed."""
+    """Return a function that calls ``make`` with these attributes of an object, some of them changed."""
     if len(names) < 2:  # an attrgetter of one name gives no tuple
         return (lambda value: make(getattr(value, names[0]))) if names else (lambda _: make())
     all_of = attrgetter(*names)
@@ -290,7 +290,7 @@ REPLY_FORMS: Any = Union[tuple(_form_of(value) for value in REPLIES.values())]  
 
 
 def _fingerprint() -> str:
-    """Of everything that a difference between two program versions could lie in."""
+    """Return a digest of every point in which two program versions could differ."""
     parts = [get_type_hints(part) for part in (EntryRow, DispositionRow, r.SubqueueInfo, r.CursorInfo)]
     lines = [f"{_MessageFields} {_EntryFields} {parts}"]
     told: list[tuple[int, type[msgspec.Struct]]] = [(0, PartitionLimits), (0, PartitionOptions)]
@@ -301,4 +301,4 @@ def _fingerprint() -> str:
 
 
 FINGERPRINT = _fingerprint()
-"""Equal in two brokers that understand one another."""
+"""The digest that is equal in two brokers that understand each other."""

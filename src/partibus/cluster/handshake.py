@@ -40,7 +40,7 @@ class Identity(NamedTuple):
 
     @property
     def run(self) -> str:
-        """As one text, by which requests are noted."""
+        """The identity as one text, under which requests are recorded."""
         return f"{self.broker}/{self.incarnation}"
 
 
@@ -80,7 +80,7 @@ _greetings = msgspec.msgpack.Decoder(_Greeting)
 
 
 class Handshake:
-    """One side. ``peer`` is true once `receive` has said that it is done."""
+    """One side of a handshake. ``peer`` is set once `receive` has returned that it is done."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Handshake:
 
     @property
     def other(self) -> str:
-        """The other side, for people."""
+        """A description of the other side for log messages."""
         known = self.peer or self._expected
         return "a peer that has not proved itself" if known is None else f"{known.broker} (run {known.incarnation})"
 
@@ -150,7 +150,7 @@ class Handshake:
 
     @staticmethod
     def refusal(error: Exception) -> bytes:
-        """Tells the peer why this broker will not talk to it."""
+        """Return the message that tells the peer why this broker rejects it."""
         return _encode(_Refusal(str(error)[:500]))
 
     def _meet(self, greeting: bytes) -> Identity:

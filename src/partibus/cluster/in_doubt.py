@@ -25,30 +25,33 @@ from partibus.partition.runtime.executed import answer_of
 from partibus.routing.store_access import StoreRoute, memory_of
 
 WAIT_S = 15.0
-"""So long to wait for another owner: a take-over takes less (D21), and a client waits longer."""
+"""Time to wait for another owner: a take-over takes less (D21), and a client waits longer."""
 AGAIN_S = 0.1
-"""Until a store that could not say is asked again."""
+"""Time until a store that had no answer is asked again."""
 TICK_S = 1.0
 STOOD_STILL_S = 10.0
 """The gap between ticks from which on a process counts as stopped. The numbers that it would ask about may have been
 deleted.
 """
 DISTRUST_S = 60.0
-"""After that it does not ask for so long."""
+"""The time after such a gap during which it does not ask."""
 
 
 class Asked(NamedTuple):
     """A request that was not answered."""
 
     kind: type
-    """Of its command."""
+    """The kind of its command."""
     on_reply: OnReply
     again: tuple[int, PartitionOptions, c.Command] | None = None
     """The row, options and command of a request that can be sent again."""
 
 
 class InDoubt:
-    """All on the loop. ``us`` is this run of this broker, as its peers know it; ``call_later`` is given seconds."""
+    """The requests in doubt of one broker. All calls are on the loop.
+
+    ``us`` is this run of this broker, as its peers know it. ``call_later`` takes seconds.
+    """
 
     def __init__(
         self, us: str, call_later: Callable[[float, Callable[[], None]], Any], now_s: Callable[[], float]
@@ -62,7 +65,7 @@ class InDoubt:
         self._tick()
 
     def hold(self, route: StoreRoute, lost: str, requests: Mapping[int, Asked], why: str) -> None:
-        """Answer requests that were sent on a way to a store that is lost with ``lost``, a run of its owner."""
+        """Answer requests that were sent to a store and lost with ``lost``, a run of its owner."""
         waiting = _Waiting(route, lost, dict(requests), why)
         self._look_at_time()
         if self._closed or self._now_s() < self._distrust_until_s:
@@ -121,7 +124,7 @@ class _Waiting:
         self.route = route
         self.lost = lost
         self.requests = requests
-        """Not answered yet."""
+        """The requests without an answer."""
         self._why = why
 
     def answer(self, known: Mapping[int, int | None]) -> None:

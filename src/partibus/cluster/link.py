@@ -1,4 +1,7 @@
-"""The way to one run of one broker that owns stores: over one channel at a time, made anew while the owner is there."""
+"""The way to one run of a broker that owns stores.
+
+It uses one channel at a time, and opens a new one as long as the owner is present.
+"""
 
 import asyncio
 import logging
@@ -17,14 +20,14 @@ from partibus.throttling.allocator import Ask, Grant
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.02
-"""Until the first new attempt; twice as long after each further one, up to the longest."""
+"""Time until the first new attempt. It doubles with each further attempt, up to the longest."""
 RETRY_MAX_S = 1.0
 LAST_ANSWERS_S = 5.0
 """The time in which a broker without stores must answer earlier requests."""
 _LOOK_S = 0.05
 
 MakeHandshake = Callable[[Identity, Callable[[], bytes]], Handshake]
-"""Gets whom to expect, and the binding (`partibus.cluster.handshake`)."""
+"""Gets the expected identity and the binding (`partibus.cluster.handshake`)."""
 
 
 class Link:
@@ -56,7 +59,7 @@ class Link:
         self._task = loop.create_task(self._connect())
 
     def lead(self, store_no: int, route: StoreRoute) -> None:
-        """Have a route lead to a store of this owner, now or as soon as it is reached."""
+        """Have a route lead to a store of this owner, now or as soon as the owner is reached."""
         self._routes[store_no] = route
         if self._remote is not None:
             route.lead_to(self._remote.store(store_no, route))
@@ -64,21 +67,21 @@ class Link:
             route.lead_nowhere(f"{route.name} is {self.owner.broker}'s, which is not reached yet")
 
     def measure(self, brokers: int, on_measured: Callable[[bytes | None], None]) -> bool:
-        """See `RemoteBroker.measure`; False when the owner is not reached now."""
+        """Ask for measurements (`RemoteBroker.measure`). Return False when the owner is not reached now."""
         if self._remote is None:
             return False
         self._remote.measure(brokers, on_measured)
         return True
 
     def ask_credits(self, namespace: int, ask: Ask, on_grant: Callable[[Grant | None], None]) -> None:
-        """See `RemoteBroker.ask_credits`; None also when the owner is not reached now."""
+        """Ask for credits (`RemoteBroker.ask_credits`). The grant is also None when the owner is not reached now."""
         if self._remote is None:
             on_grant(None)
         else:
             self._remote.ask_credits(namespace, ask, on_grant)
 
     def let_go(self, store_no: int) -> None:
-        """Another broker owns the store now. Idempotent."""
+        """Stop leading to a store that another broker owns now. Idempotent."""
         self._routes.pop(store_no, None)
 
     def leave(self) -> None:
@@ -88,7 +91,7 @@ class Link:
         self.leaving = True
         self._routes.clear()
         if self._remote is None or not self._remote.requests:
-            self.close(f"{self.owner.broker} owns no store any more")
+            self.close(f"{self.owner.broker} has given up its stores")
         else:
             self._task = self._loop.create_task(self._await_answers(self._remote))
 
@@ -170,7 +173,7 @@ class Link:
 
     async def _await_answers(self, remote: RemoteBroker) -> None:
         end_s = self._loop.time() + LAST_ANSWERS_S
-        # A look now and then is enough: the owner's last answers are a matter of one commit.
+        # Polling is enough: the owner's last answers are a matter of one commit.
         while remote.requests and self._loop.time() < end_s:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
-        self.close(f"{self.owner.broker} owns no store any more")
+        self.close(f"{self.owner.broker} has given up its stores")

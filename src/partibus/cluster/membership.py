@@ -111,7 +111,7 @@ class Us(Protocol):
         ...
 
     def take_used(self) -> list[int]:
-        """Ids of the entities used since this was asked last."""
+        """Return the ids of the entities used since the last call."""
         ...
 
     def follow(self, change: Mapping[str, Any]) -> None:
@@ -122,7 +122,7 @@ class Us(Protocol):
         ...
 
     def follow_all(self) -> None:
-        """Anything may have changed. As `follow`."""
+        """Reload everything, since anything may have changed. Raises as `follow` does."""
         ...
 
     def seen(self, brokers: Sequence[MemberInfo]) -> None:
@@ -130,35 +130,38 @@ class Us(Protocol):
         ...
 
     def replaced(self, why: str) -> None:
-        """Another run of this broker has taken its place: end."""
+        """End, since another run of this broker has taken its place."""
         ...
 
 
 class Membership:
-    """All on the loop; the registry is asked on a thread of its own."""
+    """The membership of one broker. All calls are on the loop; the registry is asked on a thread of its own."""
 
     def __init__(self, registry: Registry, us: Owner, here: Us, followed: int, lease_s: float) -> None:
-        """``followed``: version of the last change when the catalog was read. ``lease_s``: the registry's."""
+        """Set up the membership.
+
+        ``followed`` is the last change when the catalog was read, ``lease_s`` the registry's lease.
+        """
         self.followed = followed
         self.failure: str | None = None
-        """Why the registry can't be asked now."""
+        """The reason why the registry can't be asked now."""
         self.lag_s = 0.0
-        """How long it took to answer last."""
+        """The duration of its last answer."""
         self._registry = registry
         self._us = us
         self._here = here
         self._lease_s = lease_s
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, "partibus-roster")
+        self._thread = ThreadPoolExecutor(1, "partibus-membership")
         self._rows: dict[Owner, tuple[str, float]] = {}
         """The version of each broker's row, and the loop's time at which it was first read."""
         self._told = ""
         """The last reported part of the report that others must know at once."""
         self._unsaid: list[int] = []
-        """Entities that were used and are not told yet."""
+        """Entities that were used and are not reported yet."""
         self._announced: list[_Announced] = []
         self._begun = 0
-        """Beats."""
+        """The number of heartbeats begun."""
         self._ending = False
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(_report)
@@ -183,7 +186,7 @@ class Membership:
         await announced.followed
 
     async def take_used(self) -> list[int]:
-        """Entities that other brokers have used since this was asked last. Raises `StoreUnavailable`."""
+        """Return the entities that other brokers have used since the last call. Raises `StoreUnavailable`."""
         used: list[int] = await self._ask(self._registry.take_used)
         return used
 
@@ -247,7 +250,7 @@ class Membership:
         if not caught_up:
             await asyncio.sleep(CATCH_UP_S)
         elif self.followed == latest and heard.changes:
-            return  # say so at once: somebody waits for it
+            return  # say so at once: a caller waits for it
         await self._loop.run_in_executor(self._thread, self._registry.wait, BEAT_S)
 
     def _follow(self, heard: HeartbeatReply) -> bool:
@@ -263,7 +266,7 @@ class Membership:
         return True
 
     def _present(self, row: Row, asked_s: float) -> MemberInfo:
-        """Judge a broker by its row. Time in which this process stood still while it asked is no silence of others."""
+        """Judge a broker by its row. A pause of this process while it asked does not count as silence of others."""
         broker, incarnation, address, version, followed, said = row
         facts = json.loads(said)
         owner = Owner(broker, incarnation)
@@ -295,15 +298,15 @@ class Membership:
 
 
 class _Announced(NamedTuple):
-    """A change that all should go by."""
+    """A change that all brokers should apply."""
 
     beat: int
-    """Number of the first beat that began after it was made."""
+    """The number of the first heartbeat that began after it was made."""
     version: int | None
-    """At least its own; known after that beat."""
+    """A version at least as high as its own; known after that heartbeat."""
     followed: asyncio.Future[None]
 
 
 def _report(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("an error inside of the broker: it is on the roster no more", exc_info=error)
+        log.error("internal error: the broker has left the cluster membership", exc_info=error)

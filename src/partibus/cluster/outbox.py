@@ -17,11 +17,11 @@ HEAD_BYTES = 4
 """Room in front of every batch for its length, which the writer fills in."""
 _ROOM = bytes(HEAD_BYTES + BATCH_HEAD_BYTES)
 BATCH_BYTES = 256 * 1024
-"""A batch of this size leaves at once. Larger ones gain nothing: the costs of a write are lost in it."""
+"""A batch of this size leaves at once. Larger ones gain nothing: the costs of a write are small beside it."""
 
 
 class Outbox:
-    """``write`` gets batches whose first `HEAD_BYTES` are for it to fill in."""
+    """The frames that wait to be written. ``write`` gets batches whose first `HEAD_BYTES` it fills in."""
 
     __slots__ = ("_call_soon", "_closed", "_count", "_frames", "_scheduled", "_write", "left")
 
@@ -33,15 +33,18 @@ class Outbox:
         self._scheduled = False
         self._closed = False
         self.left = 0
-        """Number of the last batch that was written."""
+        """The number of the last batch that was written."""
 
     @property
     def batch(self) -> int:
-        """Number of the batch that a frame goes into now."""
+        """The number of the batch that takes the next frame."""
         return self.left + 1
 
     def put(self, frame: Form) -> int:
-        """Send a frame; its size in bytes. `ValueError` or `TypeError` when it can't travel: then nothing is sent."""
+        """Send a frame, and return its size.
+
+        Raises `ValueError` or `TypeError`, and sends nothing, when it can't travel.
+        """
         size_bytes = append_frame(self._frames, frame)
         self._added()
         return size_bytes

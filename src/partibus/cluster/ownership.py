@@ -19,10 +19,10 @@ from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
 
 OpenStore = Callable[[int], Store]
-"""Opens the store with a number; blocks. Raises `partition.protocol.ports.StoreError`."""
+"""Opens the store with a number. The call blocks. Raises `partition.protocol.ports.StoreError`."""
 
 MakeRuntime = Callable[[int, Callable[[], Store]], StoreRuntime]
-"""A runtime for a store that is not open yet."""
+"""Makes a runtime for a store that is not open yet."""
 
 
 class Owner(NamedTuple):
@@ -40,12 +40,12 @@ class Peers(Protocol):
         ...
 
     def keep(self, present: Set[tuple[str, str]]) -> None:
-        """Only these brokers own anything now."""
+        """Keep only the channels to these brokers, which own a store or are present."""
         ...
 
 
 class Serving(Protocol):
-    """The way of other brokers to the stores that are owned here: `partibus.cluster.serving.Serving`."""
+    """The way of other brokers to the stores of this one (`partibus.cluster.serving.Serving`)."""
 
     def open(self, number: int, store: StoreAccess) -> None:
         """Add a store of this broker."""
@@ -90,7 +90,7 @@ class Stores:
         """The owners of other brokers' stores."""
         self._version = 0
         self._present: Set[str] = frozenset()
-        """Runs of the brokers that are there."""
+        """The runs of the brokers that are present."""
 
     def take(self, store_no: int, taken: Callable[[StoreRuntime], None]) -> None:
         """Open a store, off the loop, and run its partitions here. ``taken`` is called after the first attempt.
@@ -120,7 +120,7 @@ class Stores:
         runtime = self.runtimes[store_no]
         why = f"{self.names[store_no]} is being handed over to another broker"
         self.routes[store_no].lead_nowhere(why)
-        # Peers that went on asking could keep the runtime from ever having nothing to commit.
+        # Peers that went on asking could keep the runtime from ever running out of commits.
         self._serving.close(store_no, why)
         self.on_owners(self._owners())
 
@@ -172,11 +172,11 @@ class Stores:
         return run in self._present or run == Identity(*self._us).run
 
     def facts(self) -> dict[str, Mapping[str, Any]]:
-        """By name, of the stores that this broker owns: what status and health show."""
+        """Return the facts for status and health of the stores that this broker owns, by name."""
         return {self.names[store_no]: facts_of(runtime) for store_no, runtime in self.runtimes.items()}
 
     def close(self, closed: Callable[[], None]) -> None:
-        """Give up all stores; then call."""
+        """Give up all stores, and call ``closed``."""
         remaining = len(self.runtimes)
         if not remaining:
             closed()

@@ -31,7 +31,7 @@ class Phase(Enum):
 
 
 class Take(NamedTuple):
-    """Ask a broker to open a store."""
+    """A request to a broker to open a store."""
 
     store_no: int
     broker: str
@@ -45,7 +45,7 @@ class GiveUp(NamedTuple):
 
 
 class OwnershipPlan:
-    """Stores by number, from 0 to ``store_count`` - 1, and the brokers that are there."""
+    """The owners of the stores with the numbers 0 to ``store_count`` - 1, among the brokers that are present."""
 
     def __init__(self, store_count: int) -> None:
         self._phases = [Phase.NOBODY] * store_count
@@ -64,7 +64,7 @@ class OwnershipPlan:
 
     @property
     def settled(self) -> bool:
-        """Every store is owned by whom it should be."""
+        """Whether every store is owned by the broker that should own it."""
         return all(phase is Phase.OWNED for phase in self._phases) and not self._moves()
 
     def joined(self, broker: str) -> None:

@@ -55,7 +55,7 @@ class PeerChannels:
     # -- asking ------------------------------------------------------------------------------------------------------
 
     def lead(self, route: StoreRoute, owner: tuple[str, str], store_no: int) -> None:
-        """Have a route lead to a store that another broker owns, as soon as and as long as that can be reached."""
+        """Have a route lead to a store of another broker as soon as, and as long as, that broker can be reached."""
         identity = Identity(*owner)
         for link in self._links.values():
             link.let_go(store_no)
@@ -102,7 +102,10 @@ class PeerChannels:
     def ask_credits(
         self, owner: tuple[str, str], namespace: int, ask: Ask, on_grant: Callable[[Grant | None], None]
     ) -> None:
-        """Ask the allocator of a namespace, which is at that broker; None when it can't be reached, or has it not."""
+        """Ask the allocator of a namespace at a broker.
+
+        ``on_grant`` gets None when that is not reached, or has no allocator.
+        """
         link = self._links.get(Identity(*owner))
         if link is None:
             on_grant(None)

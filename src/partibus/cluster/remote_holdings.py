@@ -23,7 +23,7 @@ class RemoteReceiver:
         self.gone = False
         self.row = 0
         self.options: PartitionOptions | None = None
-        """None: it has not asked for anything."""
+        """The options of its last request; None before its first one."""
         self.kind = 0
 
     def asks(self, row: int, options: PartitionOptions, command: c.Receive) -> None:
@@ -137,4 +137,4 @@ class Reservation:
         self.options = options
         self.positions = positions
         self.left = len(positions)
-        """Not handed out or returned yet."""
+        """The number of messages neither handed out nor returned yet."""

@@ -2,7 +2,7 @@
 
 ```text
  submit ─┬─▶ stores messages: a bounded part of it unanswered, the rest is held   ─┬─▶ Outbox ─▶ peer
-         └─▶ everything else, settlements among it: at once (their own lane, D22) ────────┘
+         └─▶ everything else, settlements among it: at once (own ready list, D22) ─────────┘
  answers ─▶ the asker of the request, or the receiver
 ```
 
@@ -69,7 +69,7 @@ _LEAVES_NOTHING = frozenset(
 and unreported numbers are as if never taken.
 """
 _NEVER = 1 << 63
-"""A batch that will not leave."""
+"""The number of a batch that will not leave."""
 
 
 class _Asked(NamedTuple):
@@ -78,17 +78,17 @@ class _Asked(NamedTuple):
     on_reply: OnReply
     store: "RemoteStore"
     batch: int
-    """The number of the batch that took it away; `_NEVER` when that makes no difference."""
+    """The number of the batch that contains it; `_NEVER` when that makes no difference."""
     bulk_bytes: int
     """Its use of the store's room."""
     recorded: type | None = None
-    """Kind of a command of which its store keeps word that it was executed."""
+    """The kind of a command whose execution its store records."""
     again: tuple[int, PartitionOptions, c.Command] | None = None
     """The row, options and command for a request to the next owner."""
 
 
 class _Held(NamedTuple):
-    """A question that waits for room."""
+    """A request that waits for room."""
 
     frame: bytes
     request: int
@@ -96,7 +96,7 @@ class _Held(NamedTuple):
 
 
 class RemoteBroker:
-    """One peer as the owner of stores, over one channel. All on the loop."""
+    """One peer as the owner of stores, over one channel. All calls are on the loop."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class RemoteBroker:
         return store
 
     def encoded(self, options: PartitionOptions) -> bytes:
-        """Options as they travel."""
+        """Return options in their encoded form."""
         known = self._options.get(id(options))
         if known is None:
             if len(self._options) >= _OPTIONS_KEPT_MAX:
@@ -159,7 +159,10 @@ class RemoteBroker:
         self.outbox.put(Measure(brokers))
 
     def ask_credits(self, namespace: int, ask: CreditAsk, on_grant: Callable[[Grant | None], None]) -> None:
-        """Ask the allocator of a namespace; None when it is not at the peer, or that is lost before it says."""
+        """Ask the allocator of a namespace.
+
+        ``on_grant`` gets None when it is not at the peer, or the peer is lost before.
+        """
         if self.lost_because is not None:
             self.call_soon(lambda: on_grant(None))
             return
@@ -273,7 +276,7 @@ class RemoteStore:
         self._owner_overloaded = False
         self._bulk_bytes_max = broker.limits.unanswered_bytes
         self._bulk_bytes = 0
-        """Sent and not answered."""
+        """Bytes sent and not answered."""
         self._held: deque[_Held] = deque()
         self._held_bytes = 0
         self._awaiting_relief: list[Callable[[], None]] = []
@@ -305,7 +308,7 @@ class RemoteStore:
 
     @property
     def unanswered_bytes(self) -> int:
-        """Messages that were sent and not answered, or are held back."""
+        """Bytes of messages that were sent and not answered, or are held back."""
         return self._bulk_bytes + self._held_bytes
 
     def when_usable(self, call: Callable[[], None]) -> None:
@@ -400,7 +403,7 @@ class RemoteStore:
         broker = self._broker
         if broker.lost_because is None:
             broker.drops[self._number, row] = on_dropped
-            # Behind the messages that are held: they would make the partition anew.
+            # The frame goes behind held messages: they would create the partition again.
             frame = encode_frame(Drop(self._number, row))
             if self._held:
                 self._held.append(_Held(frame, 0))

@@ -39,7 +39,7 @@ def read_secret(path: Path, *, make: bool) -> bytes:
         raise UnusableFile(
             str(path),
             f"holds a secret and has the mode {mode:o}, so others than its owner can use it",
-            f"Run: chmod 600 {path}. Remove the file to have a new one made, if somebody may have read it.",
+            f"Run: chmod 600 {path}. Remove the file to have a new one made, if another user may have read it.",
         )
     if len(secret) < SECRET_BYTES:
         raise UnusableFile(
@@ -51,7 +51,7 @@ def read_secret(path: Path, *, make: bool) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all, and never in place of one that another process has made."""
+    """Write a secret atomically, and never over one that another process has made."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(FileNotFoundError):
         beside.unlink()

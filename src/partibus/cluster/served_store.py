@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from partibus.cluster.serving import RemoteBroker
 
 StoreCondition = tuple[str | None, bool]
-"""(Why a store can't be used, more waits for it than its limits allow)."""
+"""(The reason why a store can't be used, whether more work waits for it than its limits allow)."""
 
 options_of = lru_cache(maxsize=4_096)(decode_options)
 """Equal bytes give the same object, so a partition sees by identity that nothing has changed."""
 
 
 class ServedStore:
-    """``store`` is None while it is not here."""
+    """One store for one remote broker. ``store`` is None while another broker owns it."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ServedStore:
         self.reservations: dict[tuple[int, int, int], Reservation] = {}
         """Reservations of the remote broker by (row, kind, reservation)."""
         self.receiving: dict[int, Receiving] = {}
-        """Requests for messages of message groups that wait, by request."""
+        """Waiting requests for messages of message groups, by request."""
         self.accepting: dict[int, Accepting] = {}
         """Sessions that the remote broker waits for, by request."""
         self._number = number
@@ -56,7 +56,7 @@ class ServedStore:
         self.over = False
         """Whether the store was given up or taken: another `ServedStore` is in use."""
 
-    # -- what the guest asks -----------------------------------------------------------------------------------------
+    # -- requests of the remote broker -------------------------------------------------------------------------------
 
     def ask(self, frame: Ask) -> None:
         """Handle a command. Raises `WireError`."""
@@ -207,7 +207,7 @@ class ServedStore:
         store = self.store
         if store is None:
             return
-        # A store without a valid lease fails at the first of these, and receivers are told that while this goes on.
+        # A store without a valid lease fails at the first of these, and tells its receivers meanwhile.
         for number, receiver in list(self._receivers.items()):
             store.unregister(number)
             if receiver.options is not None:

@@ -44,7 +44,7 @@ class Serving:
 
     def __init__(self) -> None:
         self.measure: Callable[[int, Callable[[bytes], None]], None] | None = None
-        """Asks what this broker counts and measures, and calls with the text of a `partibus.cluster.wire.Measured`."""
+        """Gathers this broker's metrics, and calls with the text of a `partibus.cluster.wire.Measured`."""
         self.grant: Callable[[int, CreditAsk], Grant | None] = lambda namespace, ask: None
         """Returns the answer of a namespace's allocator; None when it is not here."""
         self.stores: dict[int, StoreAccess] = {}
@@ -68,7 +68,7 @@ class Serving:
             remote_broker.look(number, why)
 
     def asker_of(self, request: int) -> tuple[str, int] | None:
-        """See `partition.runtime.executed.AskerOf`."""
+        """Return the asker of a request (`partition.runtime.executed.AskerOf`)."""
         base = request >> BASE_BITS
         asker = self._askers.get(base) if base else None
         return None if asker is None else (asker, request - (base << BASE_BITS))
@@ -83,7 +83,7 @@ class Serving:
         return remote_broker
 
     def leave(self, remote_broker: "RemoteBroker") -> None:
-        """Its channel has ended."""
+        """Remove a remote broker whose channel has ended."""
         self._remote_brokers.discard(remote_broker)
 
 

@@ -74,7 +74,7 @@ def _bound(path: Path) -> socket.socket:
 async def listen_tls(
     host: str, port: int, make: MakeProtocol, context: ssl.SSLContext, loop: asyncio.AbstractEventLoop
 ) -> asyncio.Server:
-    """Take connections from other machines. Raises OSError."""
+    """Listen for connections from other machines. Raises OSError."""
     return await loop.create_server(make, host, port, ssl=context, backlog=BACKLOG)
 
 
@@ -105,7 +105,7 @@ async def listen_tls_at(
 
 
 async def connect(address: Address, make: MakeProtocol, loop: asyncio.AbstractEventLoop) -> None:
-    """Connect; the protocol lives on. Raises OSError."""
+    """Connect, and leave the protocol running. Raises OSError."""
     if isinstance(address, TcpAddress):
         await loop.create_connection(make, address.host, address.port, ssl=address.context, server_hostname="")
         return

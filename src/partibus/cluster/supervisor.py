@@ -27,17 +27,18 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.25
 SILENT_TICKS_MAX = 12
-"""A child that has not answered for so many ticks, 3 s, is killed. A broker whose machine is busy, or that takes in one
-large request, is silent for up to a second; to kill it then would cost more than to wait."""
+"""Ticks without an answer, 3 s, after which a child is killed. A broker on a busy machine, or one that takes in a large
+request, is silent for up to a second. To kill it then would cost more than to wait.
+"""
 START_S = 60.0
-"""Longest time that a child may take to read the catalog and be there."""
+"""Longest time that a child may take to read the catalog and join."""
 DRAIN_S = 5.0
 CLOSE_S = 20.0
-"""How long to wait, at a graceful stop, for clients to be told and for stores to be closed."""
+"""Time that a graceful stop waits for clients to be told and for stores to be closed."""
 RESTART_DELAY_S = 0.1
 RESTART_DELAY_MAX_S = 5.0
 STABLE_S = 10.0
-"""A child that lived so long is started again without delay; one that did not waits twice as long as the last time."""
+"""A child that lived this long is restarted without delay. Otherwise the delay is twice the last one."""
 ENDED_S = 5.0
 
 
@@ -48,9 +49,9 @@ class SupervisorError(StartError):
 class Supervisor:
     """Child processes over the stores with these names: a fixed number, or as many as messaging units want (R12).
 
-    One more starts like one that was lost: it joins, and stores move to it. One less gives its stores up first, so that
-    others have them while its clients can still reach everything through it; then it is told to drain and close like
-    all at a graceful stop. The youngest goes.
+    An added broker starts like a restarted one: it joins, and stores move to it. A removed broker gives its stores up
+    first, so that others have them while its clients can still reach everything through it. Then it is told to drain
+    and close, as at a graceful stop. The youngest broker is removed.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Supervisor:
         ]
 
     async def stop(self) -> None:
-        """Have clients told to go everywhere, then the stores closed, then wait until all children have ended."""
+        """Send clients elsewhere, close the stores, and wait until all children have ended."""
         self._stopping = True
         for op, seconds in (("drain", DRAIN_S), ("close", self._close_s)):
             with suppress(TimeoutError):
@@ -130,7 +131,7 @@ class Supervisor:
         await self.children.cancel_all()
 
     def reload(self) -> None:
-        """Have all take the certificate that is in its files now."""
+        """Have all brokers load the certificate from its files again."""
         self.children.spawn(self.children.ask_all("reload"))
 
     async def _all_serving(self) -> None:
@@ -297,7 +298,7 @@ class Supervisor:
             child.kill()
 
     async def _moved(self) -> None:
-        """Until anything has become of any store."""
+        """Wait until the state of any store has changed."""
         self._any_moved = asyncio.Event()
         await self._any_moved.wait()
 

@@ -26,7 +26,7 @@ VERSION = 2
 
 
 class WireError(Exception):
-    """The peer sent what no broker of this version sends; the text says what. Nothing more can be understood."""
+    """The peer sent bytes that no broker of this version sends; the text says which. The rest can't be understood."""
 
 
 class Ask(msgspec.Struct, array_like=True, tag=128, forbid_unknown_fields=True):
@@ -41,7 +41,7 @@ class Ask(msgspec.Struct, array_like=True, tag=128, forbid_unknown_fields=True):
 
 
 class Register(msgspec.Struct, array_like=True, tag=129, forbid_unknown_fields=True):
-    """A receiver will ask for messages."""
+    """A new receiver, which will ask for messages."""
 
     store: int
     receiver: int
@@ -62,7 +62,7 @@ class Forget(msgspec.Struct, array_like=True, tag=131, forbid_unknown_fields=Tru
 
 
 class Drop(msgspec.Struct, array_like=True, tag=132, forbid_unknown_fields=True):
-    """Delete a partition's rows. Answered with `Dropped`, when that is durable."""
+    """A request to delete a partition's rows. Answered with `Dropped`, when that is durable."""
 
     store: int
     row: int
@@ -96,7 +96,7 @@ class AskCredits(msgspec.Struct, array_like=True, tag=135, forbid_unknown_fields
 
 
 class Forgotten(msgspec.Struct, array_like=True, tag=160, forbid_unknown_fields=True):
-    """No answer to that request, or for that receiver, comes behind this."""
+    """The end of the answers to a request, or for a receiver."""
 
     number: int
 
@@ -117,7 +117,7 @@ class Condition(msgspec.Struct, array_like=True, tag=162, forbid_unknown_fields=
 
 
 class Measured(msgspec.Struct, array_like=True, tag=163, forbid_unknown_fields=True):
-    """JSON text: what `partibus.node.metrics.Measuring.measure` gives."""
+    """JSON text: the result of `partibus.node.metrics.Measuring.measure`."""
 
     text: bytes
 
@@ -133,7 +133,10 @@ class Recalled(msgspec.Struct, array_like=True, tag=164, forbid_unknown_fields=T
 
 
 class Credits(msgspec.Struct, array_like=True, tag=165, forbid_unknown_fields=True):
-    """A `partibus.throttling.allocator.Grant`. ``here`` false: the allocator is not, and the rest means nothing."""
+    """A `partibus.throttling.allocator.Grant`.
+
+    With ``here`` false the allocator is elsewhere, and the rest has no meaning.
+    """
 
     here: bool
     period: int = 0
@@ -163,28 +166,29 @@ def _reader(frames: Any, peer: str) -> Read:
 read_questions: Read = _reader(_Questions, "a broker that asks")
 """Reads the frames of a batch from a remote broker. Raises `WireError`."""
 read_answers: Read = _reader(_Answers, "a broker that answers")
-"""The frames of a batch from an owner. Raises `WireError`."""
+"""Decodes a batch of an owner. Raises `WireError`."""
 
 _encoder = msgspec.msgpack.Encoder()
 _options_decoder = msgspec.msgpack.Decoder(OPTIONS_FORM)
 
 FRAME_BYTES_MAX = 112 * 1024 * 1024
-"""One command or answer. The largest message has 100 MiB (`partibus.namespace.tiers`), the largest transaction holds 32
-MiB of them (`partibus.limits.TransactionLimits`)."""
+"""The size of one command or answer. The largest message has 100 MiB (`partibus.namespace.tiers`), the largest
+transaction holds 32 MiB of them (`partibus.limits.TransactionLimits`).
+"""
 BATCH_HEAD_BYTES = 5
-"""The array's head: its code and 32 bits of length."""
+"""The size of the array's head: its code and 32 bits of length."""
 _ARRAY_32 = b"\xdd"
 
 
 def encode_frame(frame: Form) -> bytes:
-    """One frame alone. `ValueError` or `TypeError` when it can't travel."""
+    """Encode one frame alone. Raises `ValueError` or `TypeError` when it can't travel."""
     data = _encoder.encode(frame)
     _check_size(len(data))
     return data
 
 
 def append_frame(batch: bytearray, frame: Form) -> int:
-    """Append a frame to a batch; how many bytes that took. On `ValueError` or `TypeError` the batch is as it was."""
+    """Append a frame to a batch, and return its size. On `ValueError` or `TypeError` the batch is as it was."""
     start = len(batch)
     try:
         _encoder.encode_into(frame, batch, -1)
@@ -207,7 +211,7 @@ def batch_head(count: int) -> bytes:
 
 
 def encode_options(options: PartitionOptions) -> bytes:
-    """Equal options give equal bytes."""
+    """Encode options. Equal options give equal bytes."""
     return _encoder.encode(to_form(options))
 
 

@@ -32,8 +32,8 @@ class EntitiesInUse:
         """Begin without entities.
 
         ``call_later`` is None where there is one broker, which may keep messages for its receivers without limit.
-        ``made`` is
-        called with each entity before its first use. ``catch_up`` reads an entity from the catalog, and tells `follow`.
+        ``made`` is called with each entity before its first use. ``catch_up`` reads an entity from the catalog, and
+        tells `follow`.
         """
         self._make_handle = make_handle
         self._numbers = numbers

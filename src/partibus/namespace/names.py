@@ -2,8 +2,7 @@
 
 The name of a queue or topic is a path of segments joined by ``/``; a segment has ASCII letters, digits and ``. - _ ~``.
 Segments with a meaning in addresses and URLs can't be part of a name. Names compare without case; they are shown as
-their
-creator typed them.
+their creator typed them.
 """
 
 import re

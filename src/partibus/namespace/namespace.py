@@ -68,8 +68,7 @@ class Namespace:
         """Read the entities from a ``catalog`` that looks at this namespace.
 
         ``topics_by_row`` gets the partitions of its topics, and ``queues_by_row`` those of all its entities; several
-        namespaces of
-        a broker share both.
+        namespaces of a broker share both.
         """
         self._record = record
         self.bounds = Bounds(record.options)

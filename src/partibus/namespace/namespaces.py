@@ -149,8 +149,7 @@ class Namespaces:
         """Make a premium namespace of a standard one, while it is in use (rows P10, R10).
 
         Its entities stay as they are, with their messages, locks, sessions and cursors; new ones are as in any premium
-        namespace.
-        Raises what `update` does, by `check_migration`.
+        namespace. Raises what `update` does, by `check_migration`.
         """
 
         def checked(old: NamespaceOptions) -> NamespaceOptions:

@@ -1,10 +1,8 @@
 """Entities in memory, their options converted for use: times in ms, sizes in bytes.
 
 All three kinds are queues to the code that serves them: a topic has no receivers, a subscription no senders. An entity
-has
-one object for as long as it exists. An update changes the object in place, so a link that holds it sees the new
-options;
-``deleted`` marks its end.
+has one object for as long as it exists. An update changes the object in place, so a link that holds it sees the new
+options; ``deleted`` marks its end.
 """
 
 from collections.abc import Iterable

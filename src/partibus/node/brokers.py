@@ -46,7 +46,7 @@ class Brokers:
         catalog = Catalog(settings.data, len(self._places))
         if settings.config is not None:
             apply_namespaces(catalog, read_config_json(settings.config), clock.now_ms())
-        catalog.list_entities()  # what can't be read is told here, where somebody looks, and once
+        catalog.list_entities()  # reports an unreadable catalog once, at the start
         self._keys = first_keys(catalog)
         catalog.close()
         prepare_certificate(settings, self._keys)

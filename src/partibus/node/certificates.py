@@ -239,5 +239,5 @@ def _reason(error: Exception) -> str:
 
 
 def now_utc() -> datetime:
-    """By the machine's clock, which is what clients compare with."""
+    """Return the time of the machine's clock, with which clients compare."""
     return datetime.now(UTC)

@@ -239,7 +239,7 @@ class ClusterBroker:
             if tuple(one.member.owner) == tuple(peer):
                 host, _, port = one.address.rpartition(":")
                 return TcpAddress(host.strip("[]"), int(port), self._outbound)
-        raise AssertionError(f"{peer} is on no roster")
+        raise AssertionError(f"{peer} is not in the cluster membership")
 
     def _members(self) -> list[Member]:
         """Return the brokers as all report themselves; this one as it is now."""
@@ -424,7 +424,7 @@ class ClusterBroker:
         for one in brokers:
             owner, is_there, _, owned = one.member
             if owner != self._us and before.get(owner, is_there) != is_there:
-                said = "is there again" if is_there else f"is not heard of any more; {len(owned)} stores have lost it"
+                said = "is there again" if is_there else f"no longer sends heartbeats; {len(owned)} stores have lost it"
                 log.warning("%s (run %s) %s", owner.broker, owner.incarnation, said)
 
     def replaced(self, why: str) -> None:

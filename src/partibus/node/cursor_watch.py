@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 60.0
 """The interval of checks while metrics are not read."""
 PARTITIONS_MAX = 1_600
-"""With cursors, in one store: a look asks them all."""
+"""The most partitions with cursors in one store that a look asks."""
 CURSORS_MAX = 500
 """The most cursors in the metrics of one broker; those with the greatest lag come first."""
 
@@ -42,7 +42,7 @@ class CursorFacts(NamedTuple):
     """Unread positions whose messages were removed when the bound was reached."""
     moved_ms: int
     alone: bool
-    """It reads exclusively."""
+    """Whether it reads exclusively."""
 
 
 class Retained(NamedTuple):
@@ -66,7 +66,7 @@ class CursorWatch:
         self._loop = loop
         self._looking = asyncio.Lock()
         self._told: dict[tuple[str, int, str, int], tuple[int, bool]] = {}
-        """By cursor and partition: where the messages that it will have begin, and whether it was said to lag."""
+        """The first available position and whether a lag was reported, by cursor and partition."""
 
     async def look(self) -> tuple[list[CursorFacts], list[Retained]]:
         """Return the positions of cursors, and log warnings.
@@ -139,7 +139,7 @@ class CursorWatch:
 
 def _facts(found: list[tuple[str, int, Inspected]]) -> list[CursorFacts]:
     cursors: dict[tuple[str, int, str], list[tuple[CursorInfo, int]]] = {}
-    """With each cursor the positions that it has yet to pass."""
+    """Each cursor with the positions that it has yet to pass."""
     for path, _, inspected in found:
         for cursor in inspected.cursors:
             key = (path, cursor.kind, cursor.name)

@@ -47,7 +47,7 @@ class Share:
         self.queue = max(8, min(_QUEUE_MAX, room // 8))
         """Connections that the system holds for a listener until it accepts them: they may come all at once."""
         self.handshakes = max(8, room // 8)
-        """Of TLS that may be under way at a listener."""
+        """TLS handshakes that may be under way at a listener."""
         self.connections = max(8, room - listeners * self.queue)
         if self.connections < _WARN_BELOW:
             log.warning(
@@ -60,7 +60,7 @@ class Share:
 
 
 def _open_now() -> int:
-    """How many the process has; a guess where the system does not say."""
+    """Return the number of open descriptors; an estimate where the system does not tell."""
     try:
         return len(os.listdir(Path("/proc/self/fd")))
     except OSError:

@@ -355,7 +355,7 @@ class Front:
     async def health(self) -> tuple[bool, dict[str, Any]]:
         """Return whether sends and receives work, and what each store says.
 
-        An injected loss shows here, too: whoever watches health takes part in the exercise.
+        An injected loss shows here, too: a monitor of health takes part in the exercise.
         """
         injected = self.broker.fault_injections.trouble
         stores = {

@@ -48,7 +48,7 @@ class _Lane:
         self.keepers = 0
         """Threads that serve this store alone. With none the shared ones do."""
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        """For the keepers."""
+        """Jobs for the keepers."""
         self.hung_s = 0.0
         """The end of the latest job that took `HANGS_S`."""
 
@@ -66,11 +66,11 @@ class _Worker:
 
     def __init__(self) -> None:
         self.begun_s = 0.0
-        """When its latest job began."""
+        """The start of its latest job."""
         self.lane: _Lane | None = None
         """The lane of the present job."""
         self.is_keeper = False
-        """Its store hangs: at the end of the job it serves this store alone."""
+        """Whether its store hangs: then, after the job, it serves this store alone."""
 
 
 class _Crew:

@@ -57,10 +57,10 @@ CHECKED_MAX: Final = 1_000
 WAITING_MAX: Final = 1_000
 """Tokens that wait for keys."""
 LEEWAY_S: Final = 60
-"""By which clocks of the issuer and of this machine may differ."""
+"""The largest difference between the clocks of the issuer and of this machine."""
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _FAMILIES: Final = {"RSA": ("RS", "PS"), "EC": ("ES",), "OKP": ("EdDSA",)}
-"""By type of a key: what names of its algorithms begin with."""
+"""The prefixes of the names of algorithms, by type of a key."""
 RSA_BITS_MIN: Final = 2_048
 _FORM: Final = "See docs/access.md for its form."
 _BEARER: Final = b"Bearer "
@@ -116,7 +116,7 @@ def read_settings(path: Path) -> IdentitySettings:
     address = urlsplit(settings.keys)
     if address.scheme in ("http", "https"):
         if address.scheme == "http" and address.hostname not in _LOCAL:
-            refuse("has an address of keys without TLS; whoever is on the way could give keys of their own")
+            refuse("has an address of keys without TLS; a man in the middle could give keys of its own")
         return settings
     return msgspec.structs.replace(settings, keys=str(path.parent / settings.keys))
 
@@ -139,7 +139,7 @@ class PublicKey(NamedTuple):
 
 
 Keys = dict[str | None, PublicKey]
-"""By their ids."""
+"""Public keys by their ids."""
 
 
 def load_keys(source: str) -> Keys:
@@ -409,6 +409,6 @@ class WithKeys:
         try:
             pending = self._provider.fetch_for(text, lambda: None if read.done() else read.set_result(None))
         except Unauthorized:
-            return  # whoever checks the token says so
+            return  # the check of the token reports it
         if pending:
             await read

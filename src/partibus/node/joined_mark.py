@@ -9,7 +9,7 @@ from pathlib import Path
 from partibus.errors import UnusableFile
 
 MARK = "cluster.json"
-"""In the data directory of such a broker: whose it is."""
+"""The file in the data directory of such a broker that names its namespace."""
 
 
 def refuse_if_joined(data: Path) -> None:

@@ -58,7 +58,7 @@ class Joined:
     secret: bytes
     access: AccessPolicies
     listener: socket.socket
-    """For other brokers; bound, not listened at."""
+    """The socket for other brokers: bound, but not listening yet."""
     followed: int
     """Version of the last change, as of before the catalog is read."""
     record: AcknowledgedCommits

@@ -39,11 +39,11 @@ Measurements = Mapping[str, Any]
 """The measurements of one broker (`Measuring.measure`)."""
 
 SLICE_S = 0.001
-"""So long at a time, and then whatever else the loop has to do."""
+"""The longest work at a time; then the loop does its other work."""
 COUNT_S = 5.0
 """The age at which the counts of the stores are read anew."""
 SUBQUEUES_MAX = 50_000
-"""So many sub-queues that hold messages are looked at in one store: 3,000 partitioned queues in use."""
+"""The most sub-queues with messages that are examined in one store: 3,000 partitioned queues in use."""
 SCHEDULED_MAX = 1_600
 """Partitions with something that falls due, in one store: each is asked how many messages are scheduled."""
 ASKED_AT_ONCE = 64
@@ -102,13 +102,13 @@ class Measuring:
         self._server = server
         self._stores = stores
         self._waiting: list[dict[int, tuple[int, int]]] = [{} for _ in _KINDS]
-        """By kind of sub-queue and partition row: messages and bytes."""
+        """Messages and bytes by kind of sub-queue and partition row."""
         self._scheduled: dict[int, int] = {}
-        """By partition row."""
+        """Scheduled messages by partition row."""
         self._waiting_of_s = float("-inf")
         self._alone = asyncio.Lock()
         self._passed: dict[int, tuple[list[int], list[int]]] = {}
-        """By namespace id, messages in and out: the last sum, and the counts of deleted entities."""
+        """Messages in and out by namespace id: the last sum, and the counts of deleted entities."""
 
     async def measure(self, brokers: int = 1) -> dict[str, Any]:
         """Return all measurements of this broker.
@@ -337,7 +337,7 @@ class Measuring:
         tallied, commits = counted[: len(TALLIED)], counted[len(TALLIED) :]
         kinds: dict[str, tuple[int, int]] = {}
         waits: list[tuple[int, ...]] = []
-        """By kind of sub-queue, of each partition: its messages."""
+        """The messages of each partition by kind of sub-queue."""
         sizes = none = (0,) * len(rows)
         for kind, of_kind in zip(_KINDS, self._waiting, strict=True):
             messages = none

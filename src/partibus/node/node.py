@@ -40,8 +40,7 @@ class Node:
         """Open the data directory and its stores. Raises `StartError`, `ConfigError` or `StoreError`.
 
         A store that can't be opened delays no other: its partitions are away until it can be opened, and health gives
-        the reason.
-        Only when no store can be opened the broker does not start.
+        the reason. Only when no store can be opened the broker does not start.
         """
         self._settings = settings
         self.clock: Clock = ManualClock(SystemClock().now_ms()) if settings.manual_clock else SystemClock()

@@ -11,7 +11,7 @@ from partibus.namespace.namespace_options import DEFAULT_ID
 from partibus.node.settings import Ports, Settings
 
 Keys = Mapping[str, SasPolicy | None]
-"""By name of a namespace that is not the default one: a policy of all rights, if there is one."""
+"""A policy with all rights, if there is one, by name of each namespace but the default one."""
 
 
 def first_keys(catalog: Catalog) -> Keys:

@@ -22,7 +22,7 @@ class Ports(NamedTuple):
 
 
 class ClusterSettings(NamedTuple):
-    """How the brokers of several machines know and reach one another."""
+    """The settings by which the brokers of several machines know and reach each other."""
 
     broker: str = ""
     """This one's name among them; empty: the machine's."""
@@ -34,7 +34,7 @@ class ClusterSettings(NamedTuple):
     certificate: Path | None = None
     """A file in PEM; None: one that is made in the data directory. Any will do: the handshake proves the identity."""
     certificate_key: Path | None = None
-    """None: in the same file."""
+    """The key's file; None: the key is in the certificate's file."""
     secret: Path | None = None
     """The file with the secret of all brokers; None: in the data directory."""
 
@@ -53,11 +53,11 @@ class Settings(Struct, frozen=True):
     http_port: int = 5300
     amqps_port: int | None = None
     https_port: int | None = None
-    """With TLS; None: not served."""
+    """The port with TLS; None: not served."""
     certificate: Path | None = None
     """A file in PEM; None: the development certificate in the data directory, made when it is missing."""
     certificate_key: Path | None = None
-    """None: in the same file."""
+    """The key's file; None: the key is in the certificate's file."""
     emulator: bool = False
     """Also accept the well-known development key (and no other protection is lost)."""
     config: Path | None = None
@@ -76,7 +76,7 @@ class Settings(Struct, frozen=True):
     identity: Path | None = None
     """A file that says which identity provider's tokens are taken; None: of none."""
     origins: tuple[str, ...] = ()
-    """Of web pages that may use websockets, and change things over HTTP, beside pages of this broker."""
+    """Origins of web pages that may use websockets and change entities over HTTP, beside this broker's."""
     otlp_endpoint: str = ""
     """The URL of an OpenTelemetry collector for spans; empty: as the variables ``OTEL_*`` say."""
 
@@ -92,17 +92,17 @@ class Settings(Struct, frozen=True):
 
     @property
     def brokers_most(self) -> int:
-        """As many broker processes as there may be."""
+        """The most broker processes."""
         return self.brokers if self.brokers_max is None else self.brokers_max
 
     @property
     def ports(self) -> Ports:
-        """As they are asked for."""
+        """The requested ports."""
         return Ports(self.amqp_port, self.http_port, self.amqps_port, self.https_port)
 
 
 def settings_to_plain(settings: Settings) -> dict[str, Any]:
-    """As JSON can hold them: for another process."""
+    """Return settings as JSON values, for another process."""
     plain: dict[str, Any] = msgspec.to_builtins(settings, enc_hook=str)
     return plain
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from partibus.telemetry.recorder import Place
 
 RULES_MAX = 100
-"""So many rules of a topic are named."""
+"""The most rules of a topic that are named."""
 
 
 class Telemetry:

@@ -25,7 +25,7 @@ from partibus.node.settings import Settings
 log = logging.getLogger(__name__)
 
 FOLDER = "certs"
-"""In the data directory, of the development certificates."""
+"""The folder of the development certificates in the data directory."""
 LOOK_S = 2.0
 """Between two looks at the files."""
 BACKLOG = 1024
@@ -40,7 +40,7 @@ class NamedConnection(ssl.SSLObject):
     """
 
     server_name: str | None = None
-    """None: it said nothing."""
+    """The name that the client asked for; None: the client sent none."""
 
 
 def _note_name(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
@@ -78,7 +78,7 @@ _REASONS = {
 
 
 def _load(certificate: Path, key: Path | None) -> tuple[ssl.SSLContext, float]:
-    """With the end of the certificate's time, in seconds since 1970."""
+    """Return a context and the end of the certificate's time, in seconds since 1970."""
     from partibus.node.certificates import read_facts
 
     return make_context(certificate, key), read_facts(certificate).ends.timestamp()
@@ -192,7 +192,7 @@ class TlsListener:
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._handshakes: dict[asyncio.Task[None], None] = {}
-        """In the order in which they began."""
+        """The handshakes under way, in the order in which they began."""
 
     def start(self, host: str, port: int, *, shared: bool = False) -> int:
         """Listen; returns the port. ``shared``: with other processes that say so, too. Raises OSError."""
@@ -246,4 +246,4 @@ class TlsListener:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._handshakes.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("an error inside of the broker ends a handshake", exc_info=error)
+            log.error("internal error: a handshake ends", exc_info=error)

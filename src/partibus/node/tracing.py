@@ -18,7 +18,7 @@ INSTALL = "Install it: pip install 'partibus[otel]'."
 
 
 def is_wanted(endpoint: str, environment: Mapping[str, str]) -> bool:
-    """By ``--otlp-endpoint``, or by the standard variables."""
+    """Tell whether ``--otlp-endpoint`` or the standard variables ask for traces."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     if endpoint:

@@ -61,9 +61,9 @@ class UnitWatch:
     ) -> None:
         """``cpu_s``: processor time of the process so far. ``brokers_max``: as many as there may be."""
         self.leads = False
-        """This broker changes the number of units."""
+        """Whether this broker changes the number of units."""
         self.asked = Asked()
-        """By other brokers, where there are some."""
+        """Requests of other brokers."""
         self._namespaces = namespaces
         self._scheduler = scheduler
         self._protocols = protocols
@@ -99,7 +99,7 @@ class UnitWatch:
     # -- among several brokers ---------------------------------------------------------------------------------------
 
     def follow(self, brokers: int, brokers_max: int) -> None:
-        """There are so many broker processes now, and may be so many."""
+        """Apply the present and the largest number of broker processes."""
         if (brokers, brokers_max) != (self._brokers, self._brokers_max):
             self._brokers, self._brokers_max = max(1, brokers), max(brokers, brokers_max)
             self._follow()
@@ -115,12 +115,12 @@ class UnitWatch:
 
     @property
     def used(self) -> Used:
-        """For the other brokers."""
+        """The use of premium namespaces, for the other brokers."""
         return {str(number): load.here for number, load in self._loads.items()}
 
     @property
     def units(self) -> int:
-        """Of all premium namespaces."""
+        """The units of all premium namespaces."""
         return sum(_units(broker) for broker in self._namespaces)
 
     # -- what namespaces may have ------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class UnitWatch:
 
 
 def _units(broker: Broker) -> int:
-    """Of its own; 0: none."""
+    """Return the namespace's units; 0: none."""
     return _units_of(broker.namespace.record.options)
 
 

@@ -328,7 +328,7 @@ def _begin(spark: SparkSession, want: Want) -> dict[str, str]:
         try:
             if before is None and any(cursor.name == name for cursor in client.cursors()):
                 raise JobError(
-                    f"{want.entity!r} has a cursor {name!r} already, which is somebody else's: give another --cursor, "
+                    f"{want.entity!r} has a cursor {name!r} already, of another capture: give another --cursor, "
                     "or drop it with `partibus cursor drop`"
                 )
             place.write(CAPTURE, {"entity": want.entity, "cursor": name})

@@ -141,7 +141,7 @@ class DispositionsPlanner:
         ]
         if behind or not named:
             raise DataLossError(
-                f"cursor {self._name!r} of {self._options.where} was dropped, or moved by somebody else, since the "
+                f"cursor {self._name!r} of {self._options.where} was dropped, or moved by another client, since the "
                 "checkpoint was written: fates that were not read are forgotten. Give each query a cursor of its own, "
                 "and begin with a new checkpointLocation"
             )

@@ -72,7 +72,7 @@ COLUMNS = (
     Column("delivery_count", "int", "Earlier deliveries that were not successful."),
     Column("state", "string", "`active`, `deferred` or `delayed`; with a cursor also how it left: see below."),
     Column("dead_letter_reason", "string", "Why the message is in a dead-letter queue.", True),
-    Column("dead_letter_error_description", "string", "The words of whoever dead-lettered it.", True),
+    Column("dead_letter_error_description", "string", "The description given when it was dead-lettered.", True),
     Column("dead_letter_source", "string", "The entity it was dead-lettered from.", True),
     Column("correlation_id", "string", "Text, as `message_id`.", True),
     Column("subject", "string", "From the sender; also called label.", True),

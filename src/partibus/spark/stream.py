@@ -145,7 +145,7 @@ class StreamPlanner:
                 raise DataLossError(
                     f"cursor {self._options.cursor!r} stands at position {state.position} of partition {partition_id} "
                     f"of {self._options.where} and has everything from {state.complete_from} on, but the checkpoint "
-                    f"goes on at {position}. It was moved by somebody else, or its bound was reached: give each query "
+                    f"goes on at {position}. It was moved by another client, or its bound was reached: give each query "
                     "a cursor of its own and enough 'cursorBytes'; to go on with what is left set option "
                     "'failOnDataLoss' to 'false'"
                 )

@@ -216,7 +216,7 @@ async def test_error_inside_ends_the_channel_and_is_logged(path: Path, caplog: p
         owner.fails = KeyError("a mistake of ours")
         remote_broker.channel.outbox.put(Drop(1, 2))
         await owner.over.wait()
-        assert owner.whys == ["an error inside of the broker"]
+        assert owner.whys == ["internal error"]
         assert "a mistake of ours" in caplog.text
 
 

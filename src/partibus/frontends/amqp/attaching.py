@@ -202,7 +202,7 @@ def _transfer_destination(link: Receiver) -> Address | None:
 def _address_to_send_to(text: str) -> Address:
     address = parse_address(text)
     if address.subqueue is not Subqueue.ACTIVE or address.subscription:
-        raise InvalidOperation(f"Nobody can send to '{address.path}'. Send to '{address.entity}'.")
+        raise InvalidOperation(f"No client can send to '{address.path}'. Send to '{address.entity}'.")
     return address
 
 

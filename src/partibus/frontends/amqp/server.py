@@ -164,7 +164,7 @@ class PeerProtocol(asyncio.Protocol):
         try:
             self.peer.receive_data(data)
         except Exception:  # a bug of ours: it ends this connection and no other
-            log.exception("an error inside of the broker ends a connection")
+            log.exception("internal error: a connection ends")
             self.peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
         connection = self.peer.connection
         if connection.bytes_buffered or connection.is_closed:  # most of what comes is answered later

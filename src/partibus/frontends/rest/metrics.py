@@ -398,7 +398,7 @@ _TALLY_HELP = {
     "deferred": "Messages that receivers put aside.",
     "dead_lettered": "Messages that became dead letters, for whatever reason.",
     "expired": "Messages whose time to live was over.",
-    "locks_expired": "Messages that came back because nobody settled them in time.",
+    "locks_expired": "Messages that were requeued because their locks expired.",
     "forwarded": "Messages that went on to another entity.",
     "never_written": "Express messages that left before they were written.",
 }

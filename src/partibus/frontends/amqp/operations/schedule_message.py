@@ -105,7 +105,7 @@ def _payloads(request: EntityRequest) -> list[object]:
     entity = request.entity
     if request.kind != SubqueueKind.ACTIVE:
         raise InvalidOperation(
-            f"Nobody can send to a sub-queue of '{entity.queue.name}'. Schedule at the queue itself."
+            f"No client can send to a sub-queue of '{entity.queue.name}'. Schedule at the queue itself."
         )
     entity.check_send()
     return items(request.arguments, "messages", "messages")

@@ -98,7 +98,9 @@ def commit(request: EntityRequest) -> None:
 
 def _check(request: EntityRequest) -> None:
     if request.kind != SubqueueKind.ACTIVE:
-        raise InvalidOperation(f"Nobody can send to a sub-queue of '{request.entity.queue.name}'. Send to the queue.")
+        raise InvalidOperation(
+            f"No client can send to a sub-queue of '{request.entity.queue.name}'. Send to the queue."
+        )
     request.entity.check_send()
 
 

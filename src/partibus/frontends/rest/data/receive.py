@@ -143,7 +143,7 @@ class _Receiver:
             if throttle.uses is not None:
                 throttle.uses.add(self._entity.queue.name, HTTP, Operation.RECEIVE, 1, 1)
             if throttle.active:
-                throttle.charge(Operation.RECEIVE, 1)  # it exists nowhere else any more
+                throttle.charge(Operation.RECEIVE, 1)  # no other copy of it exists
             return
         try:
             await pay(self._call.broker, Operation.RECEIVE, self._entity.queue.name)

@@ -35,7 +35,7 @@ async def send_messages(call: DataCall) -> Response:
     """201 once all are stored; else the first refusal. A batch stands or falls as one in each partition (D8)."""
     queue = call.entity.queue
     if call.kind != SubqueueKind.ACTIVE:
-        raise InvalidOperation(f"Nobody can send to '{call.address.path}'. Send to '{queue.name}'.")
+        raise InvalidOperation(f"No client can send to '{call.address.path}'. Send to '{queue.name}'.")
     call.entity.check_send()
     check_not_exhausted(call.broker, Operation.SEND)
     headers = call.request.headers
