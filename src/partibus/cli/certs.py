@@ -28,9 +28,9 @@ from partibus.cli.output import note, print_json
 def certs(data: Path, names: tuple[str, ...], renew: bool, as_json: bool) -> None:
     """Make a certificate authority for development and a server certificate from it, or show them.
 
-    The certificate is for localhost, this machine's name, 127.0.0.1, ::1 and the names given now or before. A broker
-    that runs takes a new one within seconds. Keys are readable for their owner only; whoever has the authority's can
-    make certificates that its clients trust.
+    The certificate is for localhost, this machine's name, 127.0.0.1, ::1 and the names given now or before. A
+    running broker loads a new one within seconds. Only their owner can read the keys. Keep the authority's key secret:
+    it signs certificates that its clients trust.
     """
     from partibus.node.certificates import default_names, ensure_development, now_utc
     from partibus.node.tls import FOLDER

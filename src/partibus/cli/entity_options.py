@@ -75,7 +75,7 @@ _OPTIONS = (
     _duration(
         "--auto-delete-on-idle",
         "AutoDeleteOnIdle",
-        "Delete the entity when nobody has used it for so long, 5m at least, or never.",
+        "Delete the entity when it has been unused for this long, 5m at least, or never.",
         "never",
     ),
     _Option(

@@ -18,7 +18,7 @@ RIGHTS = ("Manage", "Send", "Listen")
 def policy() -> None:
     """Create, list and delete shared access policies, and make new keys.
 
-    A policy of an entity opens that entity only. Whoever uses a policy that is changed or deleted notices at once.
+    A policy of an entity opens that entity only. Clients of a policy notice its change or deletion at once.
     """
 
 

@@ -42,8 +42,8 @@ _STATUSES = {"complete": "completed", "abandon": "abandoned", "defer": "defered"
     help="What becomes of a message once it is printed (peek-lock).",
 )
 @click.option("--reason", metavar="TEXT", help="With --settle dead-letter.")
-@click.option("--session", metavar="ID", help="From this session, which nobody else may hold.")
-@click.option("--next-session", is_flag=True, help="From any session that has messages and that nobody holds.")
+@click.option("--session", metavar="ID", help="From this session, which no other receiver may hold.")
+@click.option("--next-session", is_flag=True, help="From any free session with messages.")
 @click.option(
     "--deferred", type=int, metavar="NUMBER", multiple=True, help="The deferred message of this number; repeatable."
 )

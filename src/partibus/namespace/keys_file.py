@@ -79,7 +79,7 @@ def _read(path: Path) -> bytes | None:
             raise UnusableFile(
                 str(path),
                 f"holds keys and has the mode {mode:o}, so others than its owner can use it",
-                f"Run: chmod 600 {path}. Replace the keys if somebody may have read them.",
+                f"Run: chmod 600 {path}. Replace the keys if another user may have read them.",
             )
         return stream.read(_SIZE_MAX_BYTES + 1)
 

@@ -58,7 +58,7 @@ _FATES = (
 @click.option(
     "--fate", "fates", type=click.Choice(_FATES), multiple=True, help="Replay only what became that; repeatable."
 )
-@click.option("--rate", type=click.FloatRange(0.01), metavar="N", help="Replay no more than so many in a second.")
+@click.option("--rate", type=click.FloatRange(0.01), metavar="N", help="Replay at most this many in a second.")
 @click.option("--new-ids", is_flag=True, help="Replay with new message ids.")
 @job_options(changes=True)
 def capture(

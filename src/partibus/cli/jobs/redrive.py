@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="Change what is sent: a column, or property.NAME; repeatable.",
 )
 @click.option("--out", metavar="DIR", help="The audit trail, and what is needed to go on; not with --dry-run.")
-@click.option("--rate", type=click.FloatRange(0.01), metavar="N", help="Send no more than so many in a second.")
+@click.option("--rate", type=click.FloatRange(0.01), metavar="N", help="Send at most this many in a second.")
 @click.option("--new-ids", is_flag=True, help="Send with new message ids.")
 @click.option(
     "--lease",
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     default="1m",
     show_default=True,
     metavar="DURATION",
-    help="For so long nobody else gets dead letters after the job was heard of last.",
+    help="How long other receivers get no dead letters after the last sign of life of the job.",
 )
 @click.option("--revoke-locks", is_flag=True, help="End the locks on dead letters, instead of waiting for them.")
 @click.option("--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Show so many (--dry-run).")
