@@ -120,5 +120,5 @@ def _row(one: CursorSummary) -> list[object]:
 
 
 def _time(at_ms: int) -> str:
-    """By the broker's clock."""
+    """Format a time of the broker's clock."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -100,7 +100,7 @@ def _disk(data: Path) -> Iterator[Check]:
 
 
 def _certificates(data: Path) -> Iterator[Check]:
-    """For development, where there are some."""
+    """Check the development certificates, where there are some."""
     from partibus.node.certificates import AUTHORITY, RENEW_BEFORE, SERVER, now_utc, read_facts
     from partibus.node.tls import FOLDER
 

@@ -168,7 +168,7 @@ def _row(info: EntityInfo) -> list[object]:
 
 
 def _maximum_bytes(info: EntityInfo) -> int | None:
-    """Of all partitions together: each of them has that of the property (rows P22, P24). A subscription has none."""
+    """Return the bound of all partitions: each has the property's (rows P22, P24), a subscription has none."""
     each_mb = info.properties.get(_MAX_SIZE)
     return (each_mb << 20) * info.partitions if isinstance(each_mb, int) else None
 

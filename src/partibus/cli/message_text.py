@@ -29,7 +29,7 @@ def message_json(message: IncomingMessage) -> dict[str, object]:
 
 
 def print_messages(messages: Iterable[IncomingMessage]) -> None:
-    """As a table, in the order given. Raises `ClientError` before anything is printed."""
+    """Print messages as a table, in order. Raises `ClientError` before it prints."""
     try:
         rows = [_row(message) for message in messages]
     except DecodeError as error:

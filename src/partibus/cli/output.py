@@ -44,7 +44,7 @@ def _escaped(char: str) -> str:
 
 
 def note(text: str) -> None:
-    """For people, beside the output: to standard error."""
+    """Write a remark for people to standard error, beside the output."""
     click.echo(text, err=True)
 
 
@@ -61,5 +61,5 @@ def size_text(size_bytes: int | None) -> str | None:
 
 
 def number_text(value: Any) -> str | None:
-    """With thousands separated."""
+    """Format a number with separated thousands."""
     return None if value is None else f"{value:,}"

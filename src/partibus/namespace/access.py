@@ -42,7 +42,7 @@ class Right(Flag):
 
 
 RIGHTS = {"Send": Right.SEND, "Listen": Right.LISTEN, "Manage": Right.MANAGE}
-"""By the service's words."""
+"""The rights by the service's names."""
 
 
 def rights_of(names: Iterable[str]) -> Right:
@@ -98,7 +98,7 @@ class Grant:
     operates: bool = True
     """Whether Manage on the default namespace is the operator's, with all keys and namespaces of the server."""
     sas: bool = True
-    """Of an access policy; otherwise of an identity provider's token, which is good until its end."""
+    """Whether an access policy granted it; otherwise a token of an identity provider, valid until its end."""
 
     def allows(self, path: Path, right: Right, now_s: float) -> bool:
         """Whether it is good for ``right`` on ``path`` now."""
@@ -143,7 +143,7 @@ class AccessPolicies:
         """None: no identity provider is configured."""
         self._fixed = {policy.name: policy for policy in policies}
         self._added: dict[Path, dict[str, SasPolicy]] = {}
-        """By path of the entity, empty for the namespace; no empty ones."""
+        """The added policies by path of the entity, empty for the namespace. No entry is empty."""
         self._depths: set[int] = set()
         """Lengths of the paths in ``_added``."""
         self._emulator = emulator

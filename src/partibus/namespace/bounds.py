@@ -58,4 +58,4 @@ class Bounds:
 
 
 DEFAULT_BOUNDS = Bounds(NamespaceOptions())
-"""Of entities that stand alone."""
+"""The bounds of entities without a namespace."""

@@ -109,7 +109,7 @@ class Catalog:
     # -- namespaces --------------------------------------------------------------------------------------------------
 
     def list_namespaces(self) -> list[NamespaceRecord]:
-        """In order of their creation, the default one first."""
+        """Return the namespaces in order of creation, the default one first."""
         with self._reading():
             return self._namespaces.all()
 
@@ -173,7 +173,7 @@ class Catalog:
             return self._entities.existing(name)
 
     def subscriptions_of(self, topic: EntityRecord) -> list[EntityRecord]:
-        """In order of folded name."""
+        """Return the subscriptions of a topic in order of folded name."""
         with self._reading():
             return self._entities.subscriptions_of(topic)
 

@@ -58,7 +58,7 @@ class EntityRecord(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     """The rules of a subscription, in order of folded name."""
     policies: tuple[SasPolicy, ...] = ()
-    """In order of name."""
+    """The policies in order of name."""
     namespace_id: int = 0
     slots: EntitySlots = NO_MOVES
     """The owners of slots, and their moves."""
@@ -98,7 +98,7 @@ class EntityTable:
         return limits_of(self._namespace)
 
     def all(self) -> list[EntityRecord]:
-        """In order of their creation."""
+        """Return the entities in order of creation."""
         placements: dict[int, list[Placement]] = {}
         for entity_id, *place in self._database.execute(
             f"SELECT entity_id, {_PLACEMENT_COLUMNS} FROM placement WHERE {OF_NAMESPACE}"

@@ -272,7 +272,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _copy(connection: sqlite3.Connection, path: Path) -> None:
-    """So that the version before can still be gone back to. One that is there already is of an attempt that failed."""
+    """Copy the catalog so that a downgrade stays possible. An existing copy comes from a failed attempt."""
     copy = path.with_name(f"{path.name}.before-format-{FORMAT_VERSION}.copy")
     copy.unlink(missing_ok=True)
     _make_owner_only(copy)

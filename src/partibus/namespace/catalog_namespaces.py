@@ -25,7 +25,7 @@ class NamespaceTable:
         self._database = database
 
     def all(self) -> list[NamespaceRecord]:
-        """In order of their creation, the default one first."""
+        """Return the namespaces in order of creation, the default one first."""
         rows = self._database.execute(f"SELECT {_COLUMNS} FROM namespace ORDER BY namespace_id")
         records = [self._record(row) for row in rows]
         return records if records and records[0].namespace_id == DEFAULT_ID else [DEFAULT_RECORD, *records]

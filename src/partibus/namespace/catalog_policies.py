@@ -22,7 +22,7 @@ class PolicyTable:
         self._database = database
 
     def of_all(self, namespace_id: int) -> dict[int, tuple[SasPolicy, ...]]:
-        """Of all entities of a namespace, by entity id, in order of name."""
+        """Return the policies of all entities of a namespace by entity id, in order of name."""
         found: dict[int, list[SasPolicy]] = {}
         statement = f"SELECT entity_id, {_COLUMNS} FROM policy WHERE {OF_NAMESPACE} ORDER BY name"
         for entity_id, *row in self._database.execute(statement, (namespace_id,)):
@@ -30,7 +30,7 @@ class PolicyTable:
         return {entity_id: tuple(policies) for entity_id, policies in found.items()}
 
     def of(self, entity_id: int) -> tuple[SasPolicy, ...]:
-        """In order of name."""
+        """Return the policies of an entity in order of name."""
         statement = f"SELECT {_COLUMNS} FROM policy WHERE entity_id = ? ORDER BY name"
         return tuple(_from_row(*row) for row in self._database.execute(statement, (entity_id,)))
 

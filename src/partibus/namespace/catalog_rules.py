@@ -27,7 +27,7 @@ class RuleTable:
         self._database = database
 
     def of_all(self, namespace_id: int) -> dict[int, tuple[Rule, ...]]:
-        """Of all subscriptions of a namespace, by entity id, in order of folded name."""
+        """Return the rules of all subscriptions of a namespace by entity id, in order of folded name."""
         found: dict[int, list[Rule]] = {}
         rows = self._database.execute(
             f"SELECT entity_id, content FROM rule WHERE {OF_NAMESPACE} ORDER BY entity_id, folded_name", (namespace_id,)
@@ -37,7 +37,7 @@ class RuleTable:
         return {entity_id: tuple(rules) for entity_id, rules in found.items()}
 
     def of(self, entity_id: int) -> tuple[Rule, ...]:
-        """In order of folded name."""
+        """Return the rules of a subscription in order of folded name."""
         statement = "SELECT content FROM rule WHERE entity_id = ? ORDER BY folded_name"
         return tuple(_from_text(content) for (content,) in self._database.execute(statement, (entity_id,)))
 

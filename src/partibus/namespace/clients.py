@@ -38,12 +38,12 @@ class Clients:
         self.connections = 0
         """AMQP connections to this broker."""
         self._users: dict[int, Counter[object]] = {}
-        """By entity: the connections of all front ends that use it, and by how many links."""
+        """The connections of all front ends that use an entity, with their numbers of links."""
         self._receivers: Counter[int] = Counter()
         """Receivers by entity: of all front ends, with those that wait for a session."""
         self._connections_elsewhere = 0
         self._elsewhere: Mapping[int, tuple[int, int]] = {}
-        """By entity, connections and receivers that other brokers have."""
+        """Connections and receivers of other brokers, by entity."""
 
     # -- connections to the namespace --------------------------------------------------------------------------------
 

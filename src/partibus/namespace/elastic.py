@@ -93,7 +93,7 @@ class ElasticQueues:
         used = owners_used(slots)
         now_ms = self._clock.now_ms()
         if any(not move.is_routed for move in queue.slots.moves):
-            # Of partitions on their way there is no measure yet.
+            # The targets of moves that are not routed yet have no measurement.
             return
         decision = elastic.decide(slots, used, queue.description.options.elastic_partitions, now_ms)
         entity.hot_slot = None if decision is None else decision.hot_slot

@@ -60,7 +60,7 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
     max_delivery_count: int = 10
     """Unsuccessful deliveries after which a message is dead-lettered."""
     default_ttl_ms: int = UNLIMITED_MS
-    """Also the longest time to live that a message may have."""
+    """The default time to live, which is also the longest one of a message."""
     dead_lettering_on_expiration: bool = False
     dead_lettering_on_filter_exceptions: bool = True
     """Whether a message on which a rule fails becomes a dead letter of the subscription, instead of being skipped."""
@@ -75,7 +75,7 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
     elastic_partitions: int = 0
     """The most partitions of a queue with sessions whose partitions follow its load; 0: their number is fixed."""
     max_size_mb: int = 1024
-    """Of each partition, in MiB."""
+    """The size of each partition in MiB."""
     max_message_size_kb: int = 256
     auto_delete_on_idle_ms: int = UNLIMITED_MS
     """Time without use after which the entity is deleted with its messages (`partibus.node.idle`)."""

@@ -86,7 +86,7 @@ class Entity:
     def refusal_of_receivers(self, kind: int) -> InvalidOperation | None:
         """Return why a sub-queue takes no receivers whatever the entity's Status: it forwards (row F1).
 
-        None: it takes them.
+        It returns None if the sub-queue takes receivers.
         """
         options = self.queue.description.options
         target = {0: options.forward_to, 1: options.forward_dead_lettered_to}.get(kind)

@@ -25,9 +25,9 @@ class TopicSubscribers:
         self._topics_by_row = topics_by_row
         self._options = _Options(make_options)
         self._rules: dict[int, _Rules] = {}
-        """By entity id of the topic."""
+        """The rules by entity id of the topic."""
         self._fan_outs: dict[int, TopicFanOut] = {}
-        """By row of the topic's partition."""
+        """The fan-outs by row of the topic's partition."""
 
     def fan_out(self, row: int) -> "TopicFanOut | None":
         """See the protocol. The same object until something of the topic's subscriptions changes."""

@@ -46,9 +46,9 @@ class Movers:
         self._queues: dict[int, Queue] = {}
         """The entities with moves, by id."""
         self._movers: dict[tuple[int, int], SlotMover] = {}
-        """By entity and version of the move."""
+        """The movers by entity and version of the move."""
         self._openers: dict[tuple[int, int], GroupOpener] = {}
-        """By entity and target."""
+        """The openers by entity and target."""
         self._is_waiting = False
         self.on_finished: list[Callable[[Queue], None]] = []
         """Functions to call after a move of an entity has finished here."""

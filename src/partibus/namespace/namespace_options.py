@@ -54,7 +54,7 @@ class NamespaceRecord(Struct, frozen=True):
 
 
 def options_to_plain(options: NamespaceOptions) -> dict[str, Any]:
-    """As JSON can hold them."""
+    """Return options as JSON values."""
     plain: dict[str, Any] = msgspec.to_builtins(options)
     return plain
 

@@ -45,12 +45,12 @@ def without(policies: Sequence[SasPolicy], owner: str, name: str) -> tuple[SasPo
 
 
 def with_policy(policies: Sequence[SasPolicy], policy: SasPolicy) -> list[SasPolicy]:
-    """With one more, or one in place of another."""
+    """Return the policies with this one added or replaced."""
     return [*(known for known in policies if known.name != policy.name), policy]
 
 
 def regenerated(policies: Sequence[SasPolicy], owner: str, name: str, *, secondary: bool) -> list[SasPolicy]:
-    """With a new key in one of them. EntityNotFound when there is none of that name."""
+    """Return the policies with a new key in one of them. Raises EntityNotFound for an unknown name."""
     old = _find(policies, owner, name)
     return with_policy(
         policies, replace(old, secondary_key=new_key()) if secondary else replace(old, primary_key=new_key())

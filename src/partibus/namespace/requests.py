@@ -25,7 +25,7 @@ class RequestKind(IntEnum):
 
 
 REQUEST_KINDS = tuple(kind.name.lower() for kind in RequestKind)
-"""As labels."""
+"""The labels of the kinds of requests."""
 
 
 class Fault(IntEnum):
@@ -66,12 +66,12 @@ class RequestCounters:
 
     def __init__(self) -> None:
         self.requests = [0] * len(REQUEST_KINDS)
-        """By `RequestKind`, well or not."""
+        """Requests by `RequestKind`, successful or not."""
         self.failed = [[0] * len(FAULTS) for _ in REQUEST_KINDS]
-        """By `RequestKind` and `Fault`."""
+        """Failed requests by `RequestKind` and `Fault`."""
 
     def answered(self, kind: RequestKind, count: int, errors: Sequence[PartibusError | None] | None = None) -> None:
-        """So many requests have been answered; ``errors``: what went wrong with each, or None."""
+        """Count answered requests. ``errors`` holds the error of each, or None."""
         self.requests[kind] += count
         if errors is not None:
             failed = self.failed[kind]

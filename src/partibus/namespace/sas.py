@@ -62,7 +62,7 @@ class Token(Struct, frozen=True):
 
     @property
     def expires_s(self) -> int:
-        """When the token expires, in Unix seconds."""
+        """The end of the token, in Unix seconds."""
         return int(self.signed_expiry)
 
     def is_signed_by_any(self, keys: Iterable[str]) -> bool:
@@ -128,7 +128,7 @@ def _sign(key: str, signed_resource: str, signed_expiry: str) -> bytes:
 
 
 def utf8(text: str) -> bytes:
-    """Of any text, also of one with lone surrogates, which JSON can spell."""
+    """Encode any text, also one with lone surrogates, which JSON can express."""
     return text.encode("utf-8", "surrogatepass")
 
 

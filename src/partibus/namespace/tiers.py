@@ -69,7 +69,7 @@ class Limit(NamedTuple):
 
     name: str
     of_tiers: tuple[int, int, int]
-    """Of basic, standard and premium."""
+    """The values of basic, standard and premium."""
     unit: str
     what: str
     source: str
