@@ -145,8 +145,8 @@ class HttpLimits(Struct, frozen=True):
     """The number of HTTP connections. Those upgraded to websockets do not count: they are AMQP connections."""
     head_bytes_max: int = 32 * KIB
     """The size of the request line and headers. Tokens and supplementary tokens are about 1 KiB each."""
-    body_bytes_max: int = 4 * MIB
-    """The size of a body: room for a batch of 1 MiB in JSON with its bodies in base64."""
+    body_bytes_max: int = 8 * MIB
+    """The size of a body: room for an SQS batch of 1 MiB whose texts are all JSON escapes of six bytes."""
     head_s: float = 10.0
     """The longest time from the connection, or the first byte, to the last header."""
     body_s: float = 60.0

@@ -14,6 +14,8 @@ AMQPS_PORT = 5671
 HTTPS_PORT = 5343
 ROLL_MIN_MS = 100
 """More files in a second are no use to anybody, and each is synced."""
+_REGION = re.compile(r"[a-z0-9-]{1,40}")
+_ACCOUNT = re.compile(r"[0-9]{12}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 
 
@@ -28,6 +30,11 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--amqp-port", type=click.IntRange(0, 65535), default=5672, show_default=True, help="0 takes a free one.")
 @click.option("--http-port", type=click.IntRange(0, 65535), default=5300, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--sqs-port",
+    type=click.IntRange(0, 65535),
+    help="The port of SQS; 0 takes a free one. Without: 9324, or a free one if that is taken.",
+)
 @click.option("--tls", is_flag=True, help="Also serve AMQP and HTTP over TLS: --amqps-port 5671 --https-port 5343.")
 @click.option("--amqps-port", type=click.IntRange(0, 65535), help="AMQP over TLS; 0 takes a free one.")
 @click.option("--https-port", type=click.IntRange(0, 65535), help="HTTPS, and AMQP in websockets; 0 takes a free one.")
@@ -55,6 +62,31 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     default=4,
     show_default=True,
     help="Messaging units that one process is worth: each is such a part of its time and memory (docs/premium.md).",
+)
+@click.option(
+    "--sqs-region",
+    default="us-east-1",
+    show_default=True,
+    help="The region whose SQS queues are entities of the same name; those of others are below REGION/ (docs/sqs.md).",
+)
+@click.option("--sqs-one-region", is_flag=True, help="Take every region that SQS clients name for --sqs-region.")
+@click.option("--sqs-account", default="000000000000", show_default=True, help="Account in SQS queue URLs and ARNs.")
+@click.option(
+    "--sqs-url", default="", metavar="URL", help="Beginning of SQS queue URLs; without, as clients address requests."
+)
+@click.option(
+    "--sqs-purge-interval",
+    type=click.IntRange(min=0),
+    default=60,
+    show_default=True,
+    help="Seconds between two purges of an SQS queue.",
+)
+@click.option(
+    "--sqs-recreate-after",
+    type=click.IntRange(min=0),
+    default=60,
+    show_default=True,
+    help="Seconds before an SQS queue's name can be used again after its deletion; with --emulator always 0.",
 )
 @click.option("--emulator", is_flag=True, help="Also accept the well-known development key.")
 @click.option(
@@ -207,6 +239,13 @@ def serve(
     tls: bool,
     amqps_port: int | None,
     https_port: int | None,
+    sqs_port: int | None,
+    sqs_region: str,
+    sqs_one_region: bool,
+    sqs_account: str,
+    sqs_url: str,
+    sqs_purge_interval: int,
+    sqs_recreate_after: int,
     certificate: Path | None,
     certificate_key: Path | None,
     brokers: tuple[int, int | None],
@@ -245,7 +284,7 @@ def serve(
     gc.disable()
     from partibus.limits import AdmissionLimits, Limits, UnitLimits
     from partibus.node.main import serve as serve_node
-    from partibus.node.settings import ClusterSettings, Settings
+    from partibus.node.settings import ClusterSettings, Settings, SqsSettings
     from partibus.telemetry.settings import BYTES_MIN, TelemetrySettings
 
     if certificate_key is not None and certificate is None:
@@ -265,6 +304,10 @@ def serve(
         raise click.UsageError("--broker-name and --cluster-... need --catalog")
     if not _NAME.fullmatch(broker_name):
         raise click.UsageError("--broker-name is 1 to 60 letters, digits, dots, - and _")
+    if not _REGION.fullmatch(sqs_region):
+        raise click.UsageError("--sqs-region is 1 to 40 small letters, digits and hyphens")
+    if not _ACCOUNT.fullmatch(sqs_account):
+        raise click.UsageError("--sqs-account has 12 digits")
     if telemetry_bytes < BYTES_MIN:
         raise click.UsageError(f"--telemetry-bytes is {telemetry_bytes}: give at least {BYTES_MIN} (1m)")
     if telemetry_roll < ROLL_MIN_MS:
@@ -278,6 +321,8 @@ def serve(
         http_port=http_port,
         amqps_port=AMQPS_PORT if tls and amqps_port is None else amqps_port,
         https_port=HTTPS_PORT if tls and https_port is None else https_port,
+        sqs_port=sqs_port,
+        sqs=SqsSettings(sqs_region, sqs_account, sqs_url, sqs_one_region, sqs_purge_interval, sqs_recreate_after),
         certificate=certificate,
         certificate_key=certificate_key,
         emulator=emulator,

@@ -224,6 +224,18 @@ class AccessPolicies:
         owner, policy = good[0]
         return Grant(name, policy.rights, owner, None, owner, key, self._operates(key))
 
+    def signing_keys(self, name: str) -> list[Grant]:
+        """Return a grant for each key with which a client can sign as the policy ``name``; ``Grant.key`` is the key.
+
+        The policy may be the namespace's or an entity's, and each has its keys.
+        """
+        return [
+            Grant(name, policy.rights, owner, None, owner, key, self._operates(key))
+            for owner in dict.fromkeys([(), *sorted(self._added)])
+            if (policy := self._find(owner, name)) is not None
+            for key in self._keys(owner, policy)
+        ]
+
     def check_token(self, text: str, audience: str, now_s: float, leeway_s: float = 0) -> Grant:
         """Return the grant of a token for ``audience``, the resource that the client is about to use.
 

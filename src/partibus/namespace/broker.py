@@ -203,6 +203,23 @@ class Broker:
         def change(old: EntityOptions) -> EntityOptions:
             return (replaced_options if whole else changed_options)(old, properties, queue.kind)
 
+        return self._changed(path, change, policies, updated_ms)
+
+    def update_by(self, path: str, properties: Callable[[EntityOptions], Mapping[str, object]]) -> Entity:
+        """Change an entity by the ``properties`` that a function makes of its present options, as `update` does.
+
+        Concurrent changes of other brokers are kept.
+        """
+        queue = self._known(path, None)
+        return self._changed(path, lambda old: changed_options(old, properties(old), queue.kind), None, None)
+
+    def _changed(
+        self,
+        path: str,
+        change: Callable[[EntityOptions], EntityOptions],
+        policies: Iterable[SasPolicy] | None,
+        updated_ms: int | None,
+    ) -> Entity:
         changed = self.namespace.change(path, change, policies=policies, updated_ms=updated_ms)
         entity = self.entity_of(changed)
         self._go_by(entity)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from partibus.limits import EXPRESS_BOUND_MS
 from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, UNLIMITED_MS
+from partibus.namespace.sqs_options import SqsOptions
 
 STANDARD_PARTITION_COUNT = 16
 """Partitions of every partitioned entity in a basic or standard namespace (row P7)."""
@@ -92,6 +93,8 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
     """How long a message stays away after its first abandon, twice as long after each further one. 0: not at all."""
     redelivery_delay_max_ms: int = 10 * MS_PER_MINUTE
     """The bound of the doubled delay."""
+    sqs: SqsOptions | None = None
+    """The options of a queue that was created over SQS; None: it was not."""
     support_ordering: bool = True
     """A topic's property as its creator set it. It has no effect: messages of one partition are in order."""
 

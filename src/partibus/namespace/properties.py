@@ -26,6 +26,7 @@ from partibus.namespace.entities import (
     EntityStatus,
 )
 from partibus.namespace.hints import did_you_mean
+from partibus.namespace.sqs_options import SqsValue
 from partibus.namespace.tiers import ENTITY_SIZES_MB
 from partibus.namespace.values import (
     BooleanValue,
@@ -55,6 +56,9 @@ EXPRESS_BOUND = "PartibusExpressBoundInMilliseconds"
 
 ELASTIC_PARTITIONS = "PartibusElasticPartitions"
 """The most partitions of a queue whose partitions follow its load (ADR 0026); 0: their number is fixed."""
+
+SQS = "PartibusSqs"
+"""The options of a queue that only SQS has, as JSON in text."""
 
 FORWARD_TO = "ForwardTo"
 FORWARD_DEAD_LETTERED_TO = "ForwardDeadLetteredMessagesTo"
@@ -88,10 +92,11 @@ _ALL = (
     Property("SupportOrdering", "support_ordering", BooleanValue()),
     Property(REDELIVERY_DELAY, "redelivery_delay_ms", DurationValue(0, REDELIVERY_DELAY_MAX_MS)),
     Property(MAX_REDELIVERY_DELAY, "redelivery_delay_max_ms", DurationValue(0, REDELIVERY_DELAY_MAX_MS)),
+    Property(SQS, "sqs", SqsValue()),
 )
 _FOR_SUBSCRIPTIONS_ONLY = {"dead_lettering_on_filter_exceptions"}
 _FOR_TOPICS_ONLY = {"support_ordering"}
-_FOR_QUEUES_ONLY = {"elastic_partitions"}
+_FOR_QUEUES_ONLY = {"elastic_partitions", "sqs"}
 _OF_RECEIVING = {
     "lock_duration_ms",
     "max_delivery_count",

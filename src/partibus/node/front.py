@@ -34,6 +34,7 @@ from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
 from partibus.node.metrics import Measurements, Measuring
 from partibus.node.options import partition_options
 from partibus.node.settings import Ports, Settings
+from partibus.node.sqs_port import SqsPort
 from partibus.node.tls import ServerTls, TlsListener, fit_certificate
 from partibus.node.tracing import Tracing
 from partibus.node.unit_watch import UnitWatch
@@ -194,6 +195,15 @@ class Front:
             self.admission,
         )
 
+        self._sqs = SqsPort(
+            settings,
+            self.namespaces,
+            loop,
+            self._call_later,
+            self._scheduler,
+            self.admission,
+            lambda: self._amqp.sign_ins,
+        )
         self.tls = ServerTls.of(settings)
         self._tls_listeners: list[TlsListener] = []
         self.namespaces.on_changed.append(self._fit_certificate)
@@ -250,6 +260,7 @@ class Front:
             await self._http.start(host, ports.http, shared=shared, queue=files.queue),
             self._listen_tls(host, ports.amqps, self._amqp.make_protocol, tls, shared=shared),
             self._listen_tls(host, ports.https, self._http.make_protocol, tls, shared=shared),
+            await self._sqs.start(host, ports.sqs, shared=shared, queue=files.queue),
         )
         if self.tls is not None:
             self.tls.watch(self._loop)
@@ -299,6 +310,7 @@ class Front:
                 timer.cancel()
         self.units.stop()
         self._amqp.stop_listening()
+        self._sqs.stop()
         for listener in self._tls_listeners:
             listener.stop()
         if self.tls is not None:
@@ -370,6 +382,7 @@ class Front:
 
     def _make_app(self) -> "ASGIApp":
         from partibus.frontends.rest.app import make_app
+        from partibus.frontends.sqs.web import WithSqs
         from partibus.node.http_scheduler import HttpScheduler, SlowRefusals
 
         new_message_id = self._amqp.ingress.new_message_id
@@ -378,7 +391,8 @@ class Front:
 
         origins = Origins(self._settings.origins, public_key=self._settings.emulator)
         self._amqp.origins = origins
-        slow = SlowRefusals(HttpScheduler(app, self.namespaces, self._scheduler), self._amqp.sign_ins)
+        with_sqs = WithSqs(app, self._sqs.service)
+        slow = SlowRefusals(HttpScheduler(with_sqs, self.namespaces, self._scheduler), self._amqp.sign_ins)
         scheduler = RefuseForeignPages(slow, origins)
         if self._identity is None:
             return scheduler

@@ -99,6 +99,7 @@ async def _serve(settings: Settings) -> int:
     print(f"partibus: serving AMQP on {settings.host}:{service.ready['amqp_port']}", file=sys.stderr)
     http = f"{settings.host}:{service.ready['http_port']}, the portal at /portal"
     print(f"partibus: serving HTTP on {http}", file=sys.stderr)
+    print(f"partibus: serving SQS on {settings.host}:{service.ready['sqs_port']}", file=sys.stderr)
     for name, key in (("AMQP", "amqps_port"), ("HTTP", "https_port")):
         if service.ready[key] is not None:
             print(f"partibus: serving {name} over TLS on {settings.host}:{service.ready[key]}", file=sys.stderr)

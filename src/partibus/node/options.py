@@ -17,6 +17,7 @@ def partition_options(queue: Queue, limits: Limits) -> PartitionOptions:
         dead_letter_on_expiration=queue.dead_lettering_on_expiration,
         requires_session=queue.requires_session,
         topic=queue.kind is EntityKind.TOPIC,
+        dead_letter_at_receive=queue.description.options.sqs is not None,
         forwards=sum(1 << kind for kind in targets_of(queue)),
         duplicate_window_ms=queue.duplicate_window_ms,
         redelivery_delay_ms=queue.redelivery_delay_ms,

@@ -43,6 +43,7 @@ def ready_document(
         "http_port": ports.http,
         "amqps_port": ports.amqps,
         "https_port": ports.https,
+        "sqs_port": ports.sqs,
         "connection_string": _connection_string(settings, ports, "", ROOT_POLICY, key),
         "namespaces": [
             {"name": name, "connection_string": _connection_string(settings, ports, name, one.name, one.primary_key)}

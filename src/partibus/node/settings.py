@@ -1,5 +1,6 @@
 """The settings of `partibus serve`."""
 
+import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,6 +20,27 @@ class Ports(NamedTuple):
     http: int
     amqps: int | None
     https: int | None
+    sqs: int
+
+
+SQS_PORT = 9324
+"""The port of SQS unless another program has it."""
+
+
+class SqsSettings(Struct, frozen=True):
+    """Names and intervals of SQS (docs/sqs.md)."""
+
+    region: str = "us-east-1"
+    """The home region: its queues have entities of the same name."""
+    account: str = "000000000000"
+    url: str = ""
+    """The beginning of queue URLs; empty: as each client has addressed its request."""
+    one_region: bool = False
+    """Whether all regions are the home region."""
+    purge_interval_s: int = 60
+    """The time between two purges of a queue."""
+    recreate_after_s: int = 60
+    """The time between the deletion of a queue and the creation of another one with its name; 0 for an emulator."""
 
 
 class ClusterSettings(NamedTuple):
@@ -54,6 +76,9 @@ class Settings(Struct, frozen=True):
     amqps_port: int | None = None
     https_port: int | None = None
     """The port with TLS; None: not served."""
+    sqs_port: int | None = None
+    """The port of SQS alone; None: `SQS_PORT`, or a free one if that is taken."""
+    sqs: SqsSettings = field(default_factory=SqsSettings)
     certificate: Path | None = None
     """A file in PEM; None: the development certificate in the data directory, made when it is missing."""
     certificate_key: Path | None = None
@@ -97,8 +122,18 @@ class Settings(Struct, frozen=True):
 
     @property
     def ports(self) -> Ports:
-        """The requested ports."""
-        return Ports(self.amqp_port, self.http_port, self.amqps_port, self.https_port)
+        """The ports to listen on. Without one for SQS this looks whether its usual port is free."""
+        sqs = _free_port(self.host, SQS_PORT) if self.sqs_port is None else self.sqs_port
+        return Ports(self.amqp_port, self.http_port, self.amqps_port, self.https_port, sqs)
+
+
+def _free_port(host: str, port: int) -> int:
+    """Return ``port`` if no program listens there, else 0."""
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            return port
+    except OSError:
+        return 0
 
 
 def settings_to_plain(settings: Settings) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class BrokerProcess:
         self._command = command
         self._environment = dict(environment or {})
         self._child: subprocess.Popen[bytes] | None = None
-        self.ready: Mapping[str, Any] = {"amqp_port": 0, "http_port": 0}
+        self.ready: Mapping[str, Any] = {"amqp_port": 0, "http_port": 0, "sqs_port": 0}
         if tls:
             self.ready = {**self.ready, "amqps_port": 0, "https_port": 0}
         """The content of the ready file of the latest start."""
@@ -96,6 +96,11 @@ class BrokerProcess:
     def http_url(self) -> str:
         """The address of the HTTP port, without a final slash."""
         return f"http://127.0.0.1:{self.ready['http_port']}"
+
+    @property
+    def sqs_url(self) -> str:
+        """The endpoint of SQS, without a slash at its end."""
+        return f"http://127.0.0.1:{self.ready['sqs_port']}"
 
     @property
     def amqps_port(self) -> int:
@@ -130,7 +135,7 @@ class BrokerProcess:
 
     def _start(self) -> None:
         self._ready_file.unlink(missing_ok=True)
-        named = ("amqp_port", "http_port", "amqps_port", "https_port")
+        named = ("amqp_port", "http_port", "amqps_port", "https_port", "sqs_port")
         ports = [f"--{name.replace('_', '-')}={self.ready[name]}" for name in named if self.ready.get(name) is not None]
         with self._log.open("ab") as log:
             self._child = child = subprocess.Popen(

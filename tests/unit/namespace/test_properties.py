@@ -135,6 +135,7 @@ def test_defaults_are_those_of_the_service() -> None:
         "ForwardDeadLetteredMessagesTo": "",
         "PartibusRedeliveryDelay": "PT0S",
         "PartibusMaxRedeliveryDelay": "PT10M",
+        "PartibusSqs": "",
     }
 
 
@@ -215,6 +216,8 @@ def test_bounds_of_a_lock_duration_are_allowed(text: str, ms: int) -> None:
         ("RequiresDuplicateDetection", "yes", "true or false"),
         ("PartibusRedeliveryDelay", "P1DT0.001S", "an XML duration from PT0S to P1D"),
         ("PartibusMaxRedeliveryDelay", -1, "an XML duration from PT0S to P1D"),
+        ("PartibusSqs", '{"unknown":1}', "JSON of the options that only SQS has, as this broker writes it"),
+        ("PartibusSqs", {"tags": {}}, "JSON of the options that only SQS has, as this broker writes it"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_bound(name: str, raw: object, bound: str) -> None:

@@ -1,0 +1,104 @@
+"""DeleteMessage, DeleteMessageBatch."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from partibus.errors import PartibusError
+from partibus.frontends.sqs.actions.receipts import Receipt, by_partition, expired, receipt_of
+from partibus.frontends.sqs.batches import Results, entries_of
+from partibus.frontends.sqs.calls import Call
+from partibus.frontends.sqs.errors import SqsError
+from partibus.frontends.sqs.queues import SqsQueue
+from partibus.namespace.access import Right
+from partibus.namespace.entity import Entity
+from partibus.partition.protocol.commands import Outcome, Settle
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed
+from partibus.routing.partitions import error_of
+
+OnDone = Callable[[dict[int, SqsError | PartibusError]], None]
+"""Gets the errors by index of the receipts."""
+
+
+def delete_message(call: Call) -> None:
+    """Delete a message by its receipt handle."""
+    queue = call.queue(Right.LISTEN)
+    entity = call.entity(queue)
+    receipt = receipt_of(queue, entity, call.members.get("ReceiptHandle"))
+
+    def done(errors: dict[int, SqsError | PartibusError]) -> None:
+        if errors:
+            call.refuse(errors[0])
+        else:
+            call.answer()
+
+    _delete(call, queue, entity, [(0, receipt)], done)
+
+
+def delete_message_batch(call: Call) -> None:
+    """Delete up to ten messages; the receipts of each partition are settled together."""
+    queue = call.queue(Right.LISTEN)
+    entity = call.entity(queue)
+    entries = entries_of(call)
+    results = Results(entries)
+    good: list[tuple[int, Receipt]] = []
+    for index, entry in enumerate(entries):
+        try:
+            good.append((index, receipt_of(queue, entity, entry.get("ReceiptHandle"))))
+        except SqsError as error:
+            results.failed(index, error)
+
+    def done(errors: dict[int, SqsError | PartibusError]) -> None:
+        for index, _ in good:
+            if index in errors:
+                results.failed(index, errors[index])
+            else:
+                results.done(index)
+        results.answer(call)
+
+    _delete(call, queue, entity, good, done)
+
+
+def _delete(
+    call: Call, queue: SqsQueue, entity: Entity, receipts: Sequence[tuple[int, Receipt]], on_done: OnDone
+) -> None:
+    """Complete messages. A standard queue deletes also those whose visibility timeout has ended."""
+    errors: dict[int, SqsError | PartibusError] = {}
+    groups = by_partition(receipts)
+    left = len(groups)
+    if not left:
+        on_done(errors)
+        return
+
+    def settled(members: list[tuple[int, Receipt]]) -> Callable[[Any], None]:
+        def answered(reply: Any) -> None:
+            nonlocal left
+            if isinstance(reply, Failed):
+                errors.update((index, error_of(reply, entity.queue.name)) for index, _ in members)
+            else:
+                _note(reply.lost, reply.gone, members)
+            left -= 1
+            if not left:
+                on_done(errors)
+
+        return answered
+
+    def _note(lost: Sequence[int], gone: Sequence[int], members: list[tuple[int, Receipt]]) -> None:
+        if queue.fifo:
+            for place in set(lost).difference(gone):
+                index, receipt = members[place]
+                errors[index] = expired(receipt)
+        for index, receipt in members:
+            if index not in errors:
+                call.service.first_receives.forget(receipt.partition.row, receipt.handle.pos)
+
+    for partition, members in groups:
+        command = Settle(
+            entity.route.numbers.next(),
+            int(SubqueueKind.ACTIVE),
+            Outcome.COMPLETE,
+            [receipt.token for _, receipt in members],
+            late=not queue.fifo,
+            explain=queue.fifo,
+        )
+        partition.submit(command, call.guarded(settled(members)))

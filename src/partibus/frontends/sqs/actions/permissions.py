@@ -1,0 +1,117 @@
+"""AddPermission, RemovePermission: statements of the queue's access policy, which is stored and returned."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from partibus.frontends.sqs.actions.queue_attributes import change_queue
+from partibus.frontends.sqs.attributes import POLICY
+from partibus.frontends.sqs.calls import Call
+from partibus.frontends.sqs.errors import SqsError, invalid_value, missing
+from partibus.namespace.access import Right
+
+ACTIONS_MAX: Final = 7
+GRANTABLE: Final = (
+    "*",
+    "SendMessage",
+    "ReceiveMessage",
+    "DeleteMessage",
+    "ChangeMessageVisibility",
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "ListDeadLetterSourceQueues",
+    "PurgeQueue",
+)
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_ACCOUNT: Final = re.compile(r"[0-9]{12}")
+_VERSION: Final = "2008-10-17"
+
+
+def add_permission(call: Call) -> None:
+    """Add a statement to the policy."""
+    queue = call.queue(Right.MANAGE)
+    label = _label(call)
+    accounts: list[str] = call.members.get("AWSAccountIds", [])
+    actions: list[str] = call.members.get("Actions", [])
+    if not accounts:
+        raise missing("AWSAccountIds")
+    if not actions:
+        raise missing("Actions")
+    if len(actions) > ACTIONS_MAX:
+        raise SqsError("OverLimit", f"{len(actions)} Actions were found, maximum allowed is {ACTIONS_MAX}.")
+    for account in accounts:
+        if _ACCOUNT.fullmatch(account) is None:
+            raise invalid_value(f"[{account[:50]}]", "PrincipalId", "Unable to verify.")
+    for action in actions:
+        if action not in GRANTABLE:
+            raise invalid_value(
+                f"SQS:{action[:80]}",
+                "ActionName",
+                f"Only the queue owner is allowed to invoke this action, or it is "
+                f"unknown. Please specify one of {', '.join(GRANTABLE)}.",
+            )
+    principals = [f"arn:aws:iam::{account}:root" for account in accounts]
+    statement = {
+        "Sid": label,
+        "Effect": "Allow",
+        "Principal": {"AWS": _one_or_all(principals)},
+        "Action": _one_or_all([f"SQS:{action}" for action in actions]),
+        "Resource": queue.arn,
+    }
+
+    def change(old: Mapping[str, str]) -> Mapping[str, str]:
+        policy = _policy(old.get(POLICY, ""))
+        if not policy:
+            policy = {"Version": _VERSION, "Id": f"{queue.arn}/SQSDefaultPolicy", "Statement": []}
+        statements = _statements(policy)
+        if any(one.get("Sid") == label for one in statements):
+            raise invalid_value(label, "Label", "Already exists.")
+        return dict(old) | {POLICY: json.dumps(policy | {"Statement": [*statements, statement]})}
+
+    change_queue(call, queue, change)
+    call.answer()
+
+
+def remove_permission(call: Call) -> None:
+    """Remove the statement of a label; the policy goes with its last one."""
+    queue = call.queue(Right.MANAGE)
+    label = _label(call)
+
+    def change(old: Mapping[str, str]) -> Mapping[str, str]:
+        policy = _policy(old.get(POLICY, ""))
+        statements = _statements(policy)
+        left = [one for one in statements if one.get("Sid") != label]
+        if len(left) == len(statements):
+            raise invalid_value(label, "Label", "Does not exist.")
+        new = dict(old)
+        del new[POLICY]
+        return new | {POLICY: json.dumps(policy | {"Statement": left})} if left else new
+
+    change_queue(call, queue, change)
+    call.answer()
+
+
+def _label(call: Call) -> str:
+    label: str = call.required("Label")
+    if _LABEL.fullmatch(label) is None:
+        raise invalid_value(
+            label[:200],
+            "Label",
+            "Label can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.",
+        )
+    return label
+
+
+def _policy(text: str) -> dict[str, Any]:
+    policy: dict[str, Any] = json.loads(text) if text else {}
+    return policy
+
+
+def _statements(policy: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = policy.get("Statement", [])
+    return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+
+
+def _one_or_all(values: list[str]) -> str | list[str]:
+    return values[0] if len(values) == 1 else values

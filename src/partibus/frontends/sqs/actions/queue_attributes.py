@@ -1,0 +1,98 @@
+"""GetQueueAttributes, SetQueueAttributes."""
+
+from collections.abc import Callable, Mapping
+
+from partibus.errors import StoreUnavailable
+from partibus.frontends.sqs.actions.create_queue import checked_redrive
+from partibus.frontends.sqs.attributes import (
+    COUNTS,
+    DELAYED,
+    MESSAGES,
+    NOT_VISIBLE,
+    READABLE,
+    REDRIVE_POLICY,
+    merged,
+    normalised,
+    read_redrive,
+    unknown,
+)
+from partibus.frontends.sqs.calls import Call
+from partibus.frontends.sqs.errors import SqsError, missing
+from partibus.frontends.sqs.names import entity_name
+from partibus.frontends.sqs.queues import SqsQueue, attributes_of, properties_for
+from partibus.namespace.access import Right
+from partibus.namespace.entities import EntityOptions
+from partibus.namespace.sqs_options import SqsOptions
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.routing.inspect import Inspection, inspect_each
+
+Change = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Makes all set attributes of the present ones."""
+
+
+def get_queue_attributes(call: Call) -> None:
+    """Answer with the named attributes that are set; ``All`` names every one."""
+    queue = call.queue()
+    wanted: list[str] = call.members.get("AttributeNames", [])
+    for name in wanted:
+        if name != "All" and name not in READABLE:
+            raise unknown(name)
+    if not wanted:
+        call.answer()
+        return
+    every = "All" in wanted
+
+    def answer(values: Mapping[str, str]) -> None:
+        shown = {name: value for name, value in values.items() if every or name in wanted}
+        call.answer({"Attributes": shown} if shown else None)
+
+    values = queue.describe(call.home)
+    if not every and not any(name in wanted for name in COUNTS):
+        answer(values)
+        return
+
+    def counted(inspection: Inspection) -> None:
+        if not inspection.found:
+            raise StoreUnavailable("No messaging store of the queue can be used now.")
+        answer(values | counts_of(inspection))
+
+    inspect_each(call.entity(queue).route, call.guarded(counted), count_scheduled=True)
+
+
+def counts_of(inspection: Inspection) -> dict[str, str]:
+    """Return the numbers of messages by attribute, summed over the partitions that have answered."""
+    messages = locked = scheduled = 0
+    for found in inspection.found.values():
+        active = found.subqueues.get(SubqueueKind.ACTIVE)
+        if active is not None:
+            messages += active.messages
+            locked += active.locked
+        scheduled += found.scheduled
+    visible = max(messages - locked - scheduled, 0)
+    return {MESSAGES: str(visible), NOT_VISIBLE: str(locked), DELAYED: str(scheduled)}
+
+
+def set_queue_attributes(call: Call) -> None:
+    """Set all attributes of the request, or none."""
+    queue = call.queue(Right.MANAGE)
+    given: Mapping[str, str] = call.members.get("Attributes", {})
+    if not given:
+        raise missing("Attributes")
+    changes = normalised(given, fifo=queue.fifo, creating=False)
+    checked_redrive(call, queue.name, changes)
+    change_queue(call, queue, lambda old: merged(old, changes, fifo=queue.fifo))
+    call.answer()
+
+
+def change_queue(call: Call, queue: SqsQueue, change: Change) -> None:
+    """Give a queue the attributes that ``change`` makes of its present ones. Raises what ``change`` does."""
+
+    def properties(old: EntityOptions) -> dict[str, object]:
+        attributes = change(attributes_of(old))
+        try:
+            redrive = read_redrive(call.home, attributes.get(REDRIVE_POLICY, ""), queue.name)
+        except SqsError:  # changed by hand, or for another account: not this request's fault
+            redrive = None
+        return properties_for(call.home, queue.name, attributes, old.sqs or SqsOptions(), redrive)
+
+    call.broker.update_by(entity_name(call.home, queue.name), properties)

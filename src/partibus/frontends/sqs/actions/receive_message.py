@@ -1,0 +1,220 @@
+"""ReceiveMessage: up to ten messages, now or when they come."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from partibus.errors import InvalidOperation
+from partibus.frontends.sqs.attempts import Attempt
+from partibus.frontends.sqs.attributes import VISIBILITY_MAX_S
+from partibus.frontends.sqs.calls import Call
+from partibus.frontends.sqs.errors import SqsError, invalid_value
+from partibus.frontends.sqs.handles import Handle, write_handle
+from partibus.frontends.sqs.messages import (
+    Incoming,
+    check_id,
+    chosen,
+    hex_md5,
+    md5_of_attributes,
+    read_stored,
+    sequence_text,
+    shown_attributes,
+)
+from partibus.frontends.sqs.names import arn_of, queue_of_entity
+from partibus.frontends.sqs.polls import Found, GroupPoll, StandardPoll
+from partibus.frontends.sqs.queues import SqsQueue
+from partibus.namespace.access import Right
+from partibus.namespace.addresses import subqueue_path
+from partibus.namespace.entity import Entity
+from partibus.partition.protocol.commands import ChangeLocks, LockToken, Outcome, Settle
+from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed
+from partibus.routing.partitions import PartitionHandle
+from partibus.throttling.counters import Operation
+
+COUNT_MAX: Final = 10
+WAIT_MAX_S: Final = 20
+EARLY_MS: Final = 300
+"""A client that cuts after 20 s, as Celery's does, must have the answer to a wait of 20 s by then."""
+SYSTEM_ATTRIBUTES: Final = (
+    "SenderId",
+    "SentTimestamp",
+    "ApproximateReceiveCount",
+    "ApproximateFirstReceiveTimestamp",
+    "SequenceNumber",
+    "MessageDeduplicationId",
+    "MessageGroupId",
+    "AWSTraceHeader",
+    "DeadLetterQueueSourceArn",
+)
+_ACTIVE: Final = int(SubqueueKind.ACTIVE)
+
+
+class _Wanted:
+    """What a receive asks for. Raises `SqsError`."""
+
+    def __init__(self, call: Call, queue: SqsQueue) -> None:
+        members = call.members
+        self.count: int = members.get("MaxNumberOfMessages", 1)
+        if not 1 <= self.count <= COUNT_MAX:
+            raise invalid_value(self.count, "MaxNumberOfMessages", f"Must be between 1 and {COUNT_MAX}, if provided.")
+        wait_s: int = members.get("WaitTimeSeconds", queue.wait_s)
+        if not 0 <= wait_s <= WAIT_MAX_S:
+            raise invalid_value(wait_s, "WaitTimeSeconds", f"Must be >= 0 and <= {WAIT_MAX_S}, if provided.")
+        self.wait_ms = wait_s * 1000 - (EARLY_MS if wait_s == WAIT_MAX_S else 0)
+        seconds: int | None = members.get("VisibilityTimeout")
+        if seconds is not None and not 0 <= seconds <= VISIBILITY_MAX_S:
+            raise invalid_value(
+                seconds, "VisibilityTimeout", f"VisibilityTimeout must be an integer between 0 and {VISIBILITY_MAX_S}."
+            )
+        self.lock_ms = queue.visibility_ms if seconds is None else seconds * 1000
+        system = [*members.get("MessageSystemAttributeNames", ()), *members.get("AttributeNames", ())]
+        for name in system:
+            if name not in SYSTEM_ATTRIBUTES and name not in ("All", "ALL"):
+                raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:200]}.")
+        self.system = set(SYSTEM_ATTRIBUTES if "All" in system or "ALL" in system else system)
+        self.attributes: Sequence[str] = members.get("MessageAttributeNames", ())
+        self.attempt: str | None = members.get("ReceiveRequestAttemptId") or None
+        if self.attempt is not None:
+            if not queue.fifo:
+                raise invalid_value(
+                    self.attempt[:200],
+                    "ReceiveRequestAttemptId",
+                    "The request include parameter that is not valid for this queue type.",
+                )
+            check_id("ReceiveRequestAttemptId", self.attempt)
+
+
+def receive_message(call: Call) -> None:
+    """Wait for messages and answer with them."""
+    queue = call.queue(Right.LISTEN)
+    wanted = _Wanted(call, queue)
+    entity = call.entity(queue)
+    entity.check_receive()
+    refusal = entity.refusal_of_receivers(_ACTIVE)
+    if refusal is not None:
+        raise InvalidOperation(str(refusal))
+    _Receive(call, queue, entity, wanted).start()
+
+
+class _Receive:
+    """One receive under way."""
+
+    def __init__(self, call: Call, queue: SqsQueue, entity: Entity, wanted: _Wanted) -> None:
+        self._call = call
+        self._queue = queue
+        self._entity = entity
+        self._wanted = wanted
+
+    def start(self) -> None:
+        self._call.admit(Operation.RECEIVE, self._entity, self._admitted)
+
+    def _admitted(self) -> None:
+        wanted = self._wanted
+        if wanted.attempt is not None:
+            attempt = self._call.service.attempts.find(self._attempt_key, self._call.broker.clock.now_ms())
+            if attempt is not None:
+                self._repeat(attempt)
+                return
+        self._poll()
+
+    def _poll(self) -> None:
+        kind = GroupPoll if self._queue.fifo else StandardPoll
+        wanted = self._wanted
+        kind(self._call, self._entity, wanted.count, wanted.wait_ms, wanted.lock_ms, self._answer).start()
+
+    # -- attempts ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _attempt_key(self) -> tuple[int, str]:
+        return self._queue.queue.entity_id, self._wanted.attempt or ""
+
+    def _repeat(self, attempt: Attempt) -> None:
+        """Give the same messages again, if all of them are still locked; else receive anew."""
+        attempts, key = self._call.service.attempts, self._attempt_key
+        left, is_whole = len(attempt.tokens), True
+
+        def changed(reply: Any) -> None:
+            nonlocal left, is_whole
+            is_whole = is_whole and not isinstance(reply, Failed) and not reply.lost
+            left -= 1
+            if left:
+                return
+            if is_whole:
+                self._call.answer({"Messages": attempt.messages})
+            else:
+                attempts.forget(key)
+                self._poll()
+
+        for partition, tokens in attempt.tokens:
+            command = ChangeLocks(
+                self._entity.route.numbers.next(), _ACTIVE, tokens, [self._wanted.lock_ms] * len(tokens)
+            )
+            partition.submit(command, self._call.guarded(changed))
+
+    # -- the answer ----------------------------------------------------------------------------------------------------
+
+    def _answer(self, found: Found) -> None:
+        messages: list[dict[str, Any]] = []
+        tokens: list[tuple[PartitionHandle, list[LockToken]]] = []
+        now_ms = self._call.broker.clock.now_ms()
+        tracer = self._entity.tracer
+        for partition, lock_id, _, entries in found:
+            messages += [self._message(partition, lock_id, entry, now_ms) for entry in entries]
+            locked: list[LockToken] = [(lock_id, entry.pos) for entry in entries]
+            if not self._wanted.lock_ms and not self._queue.fifo:
+                # The messages stay visible; the receive counts.
+                partition.submit(Settle(0, _ACTIVE, Outcome.ABANDON, locked))
+            tokens.append((partition, locked))
+            if tracer is not None:
+                traced = [(entry.pos, entry.data, entry.enqueued_ms, entry.delivery_count + 1) for entry in entries]
+                held = tracer.held(subqueue_path(self._entity.queue.name, _ACTIVE))
+                held.delivered(partition.row, lock_id, traced, settles=True)
+        if messages and self._wanted.attempt is not None and self._wanted.lock_ms:
+            size = sum(entry.size_bytes for _, _, _, entries in found for entry in entries)
+            self._call.service.attempts.keep(self._attempt_key, Attempt(now_ms, messages, tokens, size))
+        self._call.answer({"Messages": messages} if messages else None)
+
+    def _message(self, partition: PartitionHandle, lock_id: int, entry: Entry, now_ms: int) -> dict[str, Any]:
+        assert entry.data is not None, "a grant brings bodies"
+        stored = read_stored(entry.data)
+        entity = self._queue.queue
+        handle = Handle(entity.entity_id, entity.created_ms, partition.partition_id, lock_id, entry.pos, now_ms)
+        message: dict[str, Any] = {
+            "MessageId": stored.message_id,
+            "ReceiptHandle": write_handle(handle),
+            "MD5OfBody": hex_md5(stored.body.encode()),
+            "Body": stored.body,
+        }
+        first_ms = self._call.service.first_receives.of(partition.row, entry.pos, entry.delivery_count + 1, now_ms)
+        if self._wanted.system:
+            system = self._system_attributes(stored, partition, entry, first_ms)
+            if system:
+                message["Attributes"] = system
+        if self._wanted.attributes and stored.attributes:
+            attributes = chosen(stored.attributes, self._wanted.attributes)
+            if attributes:
+                message["MessageAttributes"] = shown_attributes(attributes)
+                message["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
+        return message
+
+    def _system_attributes(
+        self, stored: Incoming, partition: PartitionHandle, entry: Entry, first_ms: int
+    ) -> dict[str, str]:
+        wanted = self._wanted.system
+        found: dict[str, str | None] = {
+            "SenderId": stored.sender or None,
+            "SentTimestamp": str(entry.enqueued_ms),
+            "ApproximateReceiveCount": str(entry.delivery_count + 1),
+            "ApproximateFirstReceiveTimestamp": str(first_ms),
+            "MessageGroupId": stored.group,
+            "AWSTraceHeader": stored.trace,
+        }
+        if self._queue.fifo:
+            found["MessageDeduplicationId"] = stored.deduplication_id or stored.message_id
+            found["SequenceNumber"] = sequence_text(entry.sequence, partition.partition_id)
+        if stored.dead_letter_source is not None:
+            home = self._call.home
+            source = queue_of_entity(home, stored.dead_letter_source)
+            found["DeadLetterQueueSourceArn"] = None if source is None else arn_of(home, source)
+        return {name: value for name, value in found.items() if name in wanted and value is not None}

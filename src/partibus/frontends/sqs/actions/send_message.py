@@ -1,0 +1,254 @@
+"""SendMessage, SendMessageBatch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from partibus.errors import PartibusError
+from partibus.frontends.sqs.attributes import MESSAGE_BYTES_MAX
+from partibus.frontends.sqs.batches import Entry, Results, entries_of
+from partibus.frontends.sqs.calls import Call
+from partibus.frontends.sqs.errors import SqsError, invalid_value, missing, prefixed
+from partibus.frontends.sqs.messages import (
+    body_bytes,
+    check_id,
+    check_size,
+    content_id,
+    hex_md5,
+    md5_of_attributes,
+    read_attributes,
+    read_trace,
+    sequence_text,
+    size_of,
+    stored_form,
+    utf8_of,
+)
+from partibus.frontends.sqs.queues import SqsQueue
+from partibus.message import Message
+from partibus.namespace.access import Right
+from partibus.namespace.entity import Entity
+from partibus.partition.protocol.commands import Enqueue
+from partibus.partition.protocol.replies import Accepted
+from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.routing.placing import KeyedParts
+from partibus.routing.send import send
+
+DELAY_MAX_S = 900
+
+
+class Prepared(NamedTuple):
+    """A checked message, and what the answer says about it."""
+
+    message: Message
+    output: dict[str, Any]
+
+
+def send_message(call: Call) -> None:
+    """Store one message."""
+    queue = call.queue(Right.SEND)
+    entity = call.entity(queue)
+    entity.check_send()
+    prepared = _prepared(call, queue, call.members, in_batch=False)
+    results = _Single(call)
+    call.admit_sends(entity, 1, lambda: _store(queue, entity, [(0, prepared)], results))
+
+
+def send_message_batch(call: Call) -> None:
+    """Store up to ten messages; each one stands or falls alone, but for those of one FIFO partition."""
+    queue = call.queue(Right.SEND)
+    entity = call.entity(queue)
+    entity.check_send()
+    entries = entries_of(call)
+    if queue.fifo:
+        for entry in entries:
+            _check_fifo(queue, entry, in_batch=True)
+    total = sum(map(_raw_size, entries))
+    if total > MESSAGE_BYTES_MAX:
+        raise prefixed(
+            "BatchRequestTooLong",
+            f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes. You have sent {total} bytes.",
+        )
+    results = _Many(call, entries)
+    good: list[tuple[int, Prepared]] = []
+    for index, entry in enumerate(entries):
+        try:
+            good.append((index, _prepared(call, queue, entry, in_batch=True)))
+        except SqsError as error:
+            results.failed(index, error)
+    if good:
+        call.admit_sends(entity, len(good), lambda: _store(queue, entity, good, results))
+    else:
+        results.finish()
+
+
+class _Single:
+    """The result of a single send."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    def done(self, index: int, output: Mapping[str, Any]) -> None:
+        self.call.answer(output)
+
+    def failed(self, index: int, error: SqsError | PartibusError) -> None:
+        self.call.refuse(error)
+
+    def finish(self) -> None:
+        """Do nothing: the one result was the answer."""
+
+
+class _Many(Results):
+    """The results of a batch."""
+
+    def __init__(self, call: Call, entries: list[Entry]) -> None:
+        super().__init__(entries)
+        self.call = call
+
+    def finish(self) -> None:
+        """Answer: every entry has its result."""
+        self.answer(self.call)
+
+
+def _raw_size(entry: Entry) -> int:
+    size = len(utf8_of(entry.get("MessageBody", "")))
+    for name, value in entry.get("MessageAttributes", {}).items():
+        size += len(utf8_of(name)) + len(utf8_of(value.get("DataType", "")))
+        size += len(utf8_of(value.get("StringValue", ""))) + len(value.get("BinaryValue", b""))
+    return size
+
+
+def _check_fifo(queue: SqsQueue, given: Mapping[str, Any], *, in_batch: bool) -> None:
+    if not given.get("MessageGroupId"):
+        error = missing("MessageGroupId")
+        raise SqsError("InvalidParameterValue", error.message) if in_batch else error
+    if not given.get("MessageDeduplicationId") and not queue.content_based:
+        raise SqsError(
+            "InvalidParameterValue",
+            "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided "
+            "explicitly",
+        )
+
+
+def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch: bool) -> Prepared:
+    """Check one message. Raises `SqsError`."""
+    body = body_bytes(given.get("MessageBody"))
+    raw_attributes = given.get("MessageAttributes")
+    attributes = read_attributes(raw_attributes) if raw_attributes else {}
+    raw_system = given.get("MessageSystemAttributes")
+    trace, system_md5 = call.request.headers.get("x-amzn-trace-id"), None
+    if raw_system:
+        trace, system_md5 = read_trace(raw_system, trace)
+    check_size(size_of(body, attributes), queue.message_bytes_max, in_batch=in_batch)
+    group = given.get("MessageGroupId") or None
+    deduplication_id = given.get("MessageDeduplicationId") or None
+    if queue.fifo:
+        _check_fifo(queue, given, in_batch=in_batch)
+    elif deduplication_id is not None:
+        raise invalid_value(
+            deduplication_id[:200],
+            "MessageDeduplicationId",
+            "The request include parameter that is not valid for this queue type.",
+        )
+    if group is not None:
+        check_id("MessageGroupId", group)
+    if deduplication_id is not None:
+        check_id("MessageDeduplicationId", deduplication_id)
+    elif queue.fifo:
+        deduplication_id = content_id(body)
+    delay_ms = _delay_ms(queue, given.get("DelaySeconds"))
+    message_id = call.service.new_uuid()
+    message = Message(
+        stored_form(message_id, call.caller.name, body, attributes, group, deduplication_id, trace),
+        message_id=_key(queue, group, deduplication_id) if queue.fifo else None,
+        session_id=group,
+        scheduled_ms=call.broker.clock.now_ms() + delay_ms if delay_ms else None,
+        tag=UUID(message_id).bytes if queue.fifo else b"",
+    )
+    if not queue.fifo and queue.queue.requires_duplicate_detection:
+        message.message_id = message_id
+    output: dict[str, Any] = {"MessageId": message_id, "MD5OfMessageBody": hex_md5(body)}
+    if attributes:
+        output["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
+    if system_md5 is not None:
+        output["MD5OfMessageSystemAttributes"] = system_md5
+    return Prepared(message, output)
+
+
+def _key(queue: SqsQueue, group: str | None, deduplication_id: str | None) -> str | None:
+    """Return what duplicates are recognised by: within the group or the queue."""
+    return f"{group}\0{deduplication_id}" if queue.dedup_by_group else deduplication_id
+
+
+def _delay_ms(queue: SqsQueue, given: int | None) -> int:
+    if given is None:
+        return queue.delay_ms
+    if queue.fifo:
+        if given:
+            raise invalid_value(
+                given, "DelaySeconds", "The request include parameter that is not valid for this queue type."
+            )
+        return queue.delay_ms
+    if not 0 <= given <= DELAY_MAX_S:
+        raise invalid_value(given, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {DELAY_MAX_S}.")
+    return given * 1000
+
+
+# -- storing -----------------------------------------------------------------------------------------------------------
+
+
+def _store(queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], results: _Single | _Many) -> None:
+    call = results.call
+    if call.is_answered:  # the client has left while it waited for credits
+        return
+    if queue.fifo:
+        _store_by_group(queue, entity, good, results)
+        return
+
+    def sent(errors: list[PartibusError | None] | None) -> None:
+        for number, (index, prepared) in enumerate(good):
+            error = None if errors is None else errors[number]
+            if error is None:
+                results.done(index, prepared.output)
+            else:
+                results.failed(index, error)
+        results.finish()
+
+    batches = [[prepared.message] for _, prepared in good]
+    on_sent = call.guarded(sent)
+    if entity.tracer is not None:
+        data = [[prepared.message.data] for _, prepared in good]
+        on_sent = entity.tracer.sending(entity.queue.name, data, on_sent)
+    send(entity.route, batches, on_sent)
+
+
+def _store_by_group(
+    queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], results: _Single | _Many
+) -> None:
+    """Store the messages of each partition together, all or none; a part that fails fails alone."""
+    messages = [prepared.message for _, prepared in good]
+    route = entity.route
+    left = len(good)
+
+    def stored(partition: PartitionHandle, numbers: list[int], reply: Any) -> None:
+        nonlocal left
+        for place, number in enumerate(numbers):
+            index, prepared = good[number]
+            if not isinstance(reply, Accepted):
+                results.failed(index, error_of(reply, route.name))
+                continue
+            counter, partition_id = reply.first_sequence + place, partition.partition_id
+            known = reply.known.get(place)
+            if known is not None:
+                counter, tag = known
+                if len(tag) == 16:
+                    prepared.output["MessageId"] = str(UUID(bytes=tag))
+            prepared.output["SequenceNumber"] = sequence_text(counter, partition_id)
+            results.done(index, prepared.output)
+        left -= len(numbers)
+        if not left:
+            results.finish()
+
+    def command(request: int, numbers: list[int]) -> Enqueue:
+        return Enqueue(request, [messages[number] for number in numbers])
+
+    KeyedParts(route, messages, command, results.call.guarded(stored)).send_by_key(range(len(good)))

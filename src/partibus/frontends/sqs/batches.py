@@ -1,0 +1,85 @@
+"""What the batch actions have in common: checks of their entries, and answers by entry."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from partibus.errors import PartibusError
+from partibus.frontends.sqs.calls import Call
+from partibus.frontends.sqs.errors import SqsError, of_core, prefixed
+
+ENTRIES_MAX: Final = 10
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+Entry = Mapping[str, Any]
+
+
+def entries_of(call: Call) -> list[Entry]:
+    """Return the entries of a batch. Raises `SqsError` for the whole request."""
+    entries: list[Entry] = call.members.get("Entries", [])
+    if not entries:
+        raise prefixed("EmptyBatchRequest", f"There should be at least one {call.action}RequestEntry in the request.")
+    if len(entries) > ENTRIES_MAX:
+        raise prefixed(
+            "TooManyEntriesInBatchRequest",
+            f"Maximum number of entries per request are {ENTRIES_MAX}. You have sent {len(entries)}.",
+        )
+    ids = [entry.get("Id", "") for entry in entries]
+    for one in ids:
+        if _ID.fullmatch(one) is None:
+            raise prefixed(
+                "InvalidBatchEntryId",
+                "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most "
+                "80 letters long.",
+            )
+    seen = set()
+    for one in ids:
+        if one in seen:
+            raise prefixed("BatchEntryIdsNotDistinct", f"Id {one} repeated.")
+        seen.add(one)
+    return entries
+
+
+class Results:
+    """The results of a batch's entries, in their order."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._ids = [entry["Id"] for entry in entries]
+        self._done: dict[int, Mapping[str, Any]] = {}
+        self._failed: dict[int, SqsError] = {}
+
+    def done(self, index: int, output: Mapping[str, Any] | None = None) -> None:
+        """Note an entry that was carried out."""
+        self._done[index] = output or {}
+
+    def failed(self, index: int, error: SqsError | PartibusError) -> None:
+        """Note an entry that was refused."""
+        self._failed[index] = of_core(error) if isinstance(error, PartibusError) else error
+
+    @property
+    def common_refusal(self) -> SqsError | None:
+        """The error of the whole request if the broker has throttled every entry."""
+        errors = list(self._failed.values())
+        throttled = len(errors) == len(self._ids) and all(error.code == "RequestThrottled" for error in errors)
+        return errors[0] if throttled else None
+
+    def answer(self, call: Call) -> None:
+        """Answer the request."""
+        refusal = self.common_refusal
+        if refusal is not None:
+            call.refuse(refusal)
+            return
+        output: dict[str, Any] = {}
+        if self._done:
+            output["Successful"] = [{"Id": self._ids[index], **self._done[index]} for index in sorted(self._done)]
+        if self._failed:
+            output["Failed"] = [self._shown(index, self._failed[index]) for index in sorted(self._failed)]
+        call.answer(output)
+
+    def _shown(self, index: int, error: SqsError) -> dict[str, Any]:
+        return {
+            "Id": self._ids[index],
+            "SenderFault": error.is_sender_fault,
+            "Code": error.code,
+            "Message": error.message,
+        }

@@ -1,0 +1,224 @@
+"""One request under way: what it asks for, who asks, and its one answer."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from partibus.errors import PartibusError
+from partibus.frontends.sqs.errors import SqsError, missing, no_such_queue, of_core
+from partibus.frontends.sqs.names import Home, QueueName, entity_name, name_of_url, url_of
+from partibus.frontends.sqs.protocol import Answer, Parsed, Request, answer_to, refusal_of
+from partibus.frontends.sqs.queues import SqsQueue
+from partibus.namespace.access import Grant, Right
+from partibus.namespace.broker import Broker
+from partibus.namespace.entity import Entity
+from partibus.namespace.requests import RequestKind
+from partibus.throttling.counters import Operation
+
+if TYPE_CHECKING:
+    from partibus.frontends.sqs.service import SqsService
+
+Respond = Callable[[Answer], None]
+_HTTP: Final = "http"
+"""Stands for clients without connections of their own, in the records of use."""
+
+
+class Caller(Struct, frozen=True):
+    """The client of a request, as its signature proves."""
+
+    name: str
+    """The access key id."""
+    grant: Grant | None
+    """None: an emulator's client, which may do everything with queues."""
+    region: str
+
+
+class Call:
+    """One request under way.
+
+    An action answers once, now or later. ``on_gone`` is called when the client has left before that.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_respond",
+        "action",
+        "broker",
+        "caller",
+        "end_early",
+        "members",
+        "on_gone",
+        "parsed",
+        "request",
+        "request_id",
+        "service",
+    )
+
+    def __init__(
+        self,
+        service: "SqsService",
+        broker: Broker,
+        caller: Caller,
+        request: Request,
+        parsed: Parsed,
+        request_id: str,
+        respond: Respond,
+    ) -> None:
+        self.service = service
+        self.broker = broker
+        self.caller = caller
+        self.request = request
+        self.parsed = parsed
+        self.action = parsed.action
+        self.members: Mapping[str, Any] = parsed.members or {}
+        self.request_id = request_id
+        self.on_gone: Callable[[], None] | None = None
+        self.end_early: Callable[[], None] | None = None
+        """Ends a wait for messages, since the broker stops."""
+        self._respond = respond
+        self._answered = False
+
+    # -- the answer ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the answer was given, or the client has left."""
+        return self._answered
+
+    def answer(self, output: Mapping[str, Any] | None = None) -> None:
+        """Give the answer of a request that was carried out."""
+        if not self._answered:
+            self._finish(answer_to(self.parsed, output, self.request_id))
+
+    def refuse(self, error: SqsError | PartibusError) -> None:
+        """Give the answer that refuses the request."""
+        if not self._answered:
+            refusal = of_core(error) if isinstance(error, PartibusError) else error
+            self._finish(refusal_of(self.parsed, refusal, self.request_id))
+
+    def _finish(self, answer: Answer) -> None:
+        self._answered = True
+        self.on_gone = self.end_early = None
+        self.broker.requests.answered_status(RequestKind.HTTP, answer.status)
+        self._respond(answer)
+
+    def leave(self) -> None:
+        """Note that the client has left: the answer would reach no client."""
+        gone, self.on_gone = self.on_gone, None
+        self._answered = True
+        if gone is not None:
+            gone()
+
+    def guarded(self, step: Callable[..., None]) -> Callable[..., None]:
+        """Return a callback of the core whose errors refuse the request."""
+
+        def run(*arguments: Any) -> None:
+            try:
+                step(*arguments)
+            except (SqsError, PartibusError) as error:
+                self.refuse(error)
+            except Exception:  # noqa: BLE001 - a bug of ours: it ends this request and no other
+                self.service.note_bug(self)
+
+        return run
+
+    # -- the queue -----------------------------------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Home:
+        """Where the queues of this server are."""
+        return self.service.home
+
+    @property
+    def base_url(self) -> str:
+        """Scheme and host as the client has addressed the request."""
+        return f"{self.request.scheme}://{self.request.headers.get('host') or 'localhost'}"
+
+    def url_of(self, queue: QueueName) -> str:
+        """Return the URL of a queue for this client."""
+        return url_of(self.home, queue, self.base_url)
+
+    def check(self, right: Right, queue: QueueName | None = None) -> None:
+        """Check that the client has a right on a queue, or on the whole namespace. Raises `SqsError`."""
+        grant = self.caller.grant
+        if grant is None:
+            return
+        path = () if queue is None else tuple(entity_name(self.home, queue).lower().split("/"))
+        if not grant.allows(path, right, self.broker.wall_clock.now_ms() / 1000):
+            what = f"the queue {queue.name}" if queue is not None else "the namespace"
+            raise SqsError(
+                "AccessDenied",
+                f"The access policy {self.caller.name} does not allow {self.action} on {what}: it lacks the right "
+                f"{(right.name or '').capitalize()}.",
+            )
+
+    def check_any(self, queue: QueueName | None = None) -> None:
+        """Check that the client has some right. Raises `SqsError`."""
+        grant = self.caller.grant
+        if grant is not None and queue is not None:
+            path = tuple(entity_name(self.home, queue).lower().split("/"))
+            if path[: len(grant.path)] != grant.path:
+                self.check(Right.LISTEN, queue)
+
+    def queue(self, right: Right | None = None) -> SqsQueue:
+        """Return the queue that the request names, if the client has that right on it, or any. Raises `SqsError`."""
+        url = self.members.get("QueueUrl")
+        if not url:
+            raise missing("QueueUrl")
+        region, name = name_of_url(url)
+        return self.named(QueueName(region or self.caller.region, name), right)
+
+    def named(self, name: QueueName, right: Right | None = None) -> SqsQueue:
+        """Return a queue by name, as `queue` does."""
+        if self.home.one_region:
+            name = QueueName(self.home.region, name.name)
+        if right is None:
+            self.check_any(name)
+        else:
+            self.check(right, name)
+        return self.service.queues_of(self.broker).find(self.broker, name)
+
+    def entity(self, queue: SqsQueue) -> Entity:
+        """Return the entity of a queue. Raises `SqsError`."""
+        if queue.queue.deleted:
+            raise no_such_queue()
+        return self.broker.entity_of(queue.queue)
+
+    def required(self, name: str) -> Any:
+        """Return a member of the request that must be there. Raises `SqsError`."""
+        value = self.members.get(name)
+        if value is None or value == "":
+            raise missing(name)
+        return value
+
+    # -- credits -------------------------------------------------------------------------------------------------------
+
+    def admit_sends(self, entity: Entity, count: int, then: Callable[[], None]) -> None:
+        """Go on once the namespace has credits for so many messages; refuse the request if it has none."""
+        throttle = self.broker.throttle
+        if throttle.uses is not None:
+            throttle.uses.add(entity.queue.name, _HTTP, Operation.SEND, 1, count)
+        if not throttle.active:
+            then()
+            return
+        self._admitted(throttle.admit_send(count, 0, self._known(then)), then)
+
+    def admit(self, operation: Operation, entity: Entity, then: Callable[[], None]) -> None:
+        """Go on once the namespace has credits for one operation; refuse the request if it has none."""
+        throttle = self.broker.throttle
+        if throttle.uses is not None:
+            throttle.uses.add(entity.queue.name, _HTTP, operation, 1, 1)
+        if not throttle.active:
+            then()
+            return
+        self._admitted(throttle.admit(operation, 1, self._known(then)), then)
+
+    def _known(self, then: Callable[[], None]) -> Callable[[bool], None]:
+        return self.guarded(lambda admitted: self._admitted(admitted, then))
+
+    def _admitted(self, admitted: bool | None, then: Callable[[], None]) -> None:
+        if admitted:
+            then()
+        elif admitted is not None:
+            self.refuse(self.broker.throttle.refusal())

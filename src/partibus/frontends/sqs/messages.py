@@ -1,0 +1,496 @@
+"""Messages of SQS <-> messages as they are stored.
+
+| SQS | stored |
+|---|---|
+| MessageId | message-id, a UUID in text |
+| SenderId | user-id |
+| MessageGroupId | group-id |
+| Body | one data section of UTF-8 |
+| attribute of type String or Number; Binary | application property: string; binary |
+| data types other than String and Binary | annotation ``x-opt-partibus-sqs-types``: JSON by name |
+| MessageDeduplicationId, AWSTraceHeader | annotations ``x-opt-partibus-sqs-deduplication-id``, ``-trace`` |
+
+So AMQP and REST clients read what SQS clients have sent, and the other way round: a foreign body that is no UTF-8 text
+becomes base64, numbers and booleans become attributes of type Number and String.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from hashlib import md5, sha256
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.encoder import encode, write_compound
+from partibus.amqp.codec.types import Symbol, Timestamp
+from partibus.amqp.errors import DecodeError
+from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_raw_map
+from partibus.amqp.section_fields import Property, decode_body, iter_map, later_properties, properties
+from partibus.amqp.sections import APPLICATION_PROPERTIES
+from partibus.frontends.sqs.errors import SqsError, invalid_value, missing
+from partibus.message import StoredMessage, pack
+
+ATTRIBUTES_MAX: Final = 10
+NAME_MAX: Final = 256
+TYPE_MAX: Final = 256
+ID_MAX: Final = 128
+TRACE: Final = "AWSTraceHeader"
+_TYPES_KEY: Final = "x-opt-partibus-sqs-types"
+_DEDUPLICATION_KEY: Final = "x-opt-partibus-sqs-deduplication-id"
+_TRACE_KEY: Final = "x-opt-partibus-sqs-trace"
+_SOURCE_KEY: Final = "x-opt-deadletter-source"
+_NUMBER_KEY: Final = "x-opt-enqueue-sequence-number"
+_REASONS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
+"""Application properties that the broker adds to dead letters. Clients of SQS did not send them."""
+_SYMBOLS: Final = {key: encode(Symbol(key)) for key in (_TYPES_KEY, _DEDUPLICATION_KEY, _TRACE_KEY)}
+_CONTROLS: Final = bytes(code for code in range(32) if code not in (9, 10, 13))
+_FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ID: Final = re.compile(r"[!-~]{1,128}")
+_ATTRIBUTE_NAME: Final = re.compile(r"[\w.-]{1,256}")
+_RESERVED: Final = ("aws.", "amazon.")
+_NUMBER: Final = re.compile(r"[+-]?(?:([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))(?:[eE]([+-]?[0-9]{1,4}))?")
+_DIGITS_MAX: Final = 38
+_VALUES_MAX: Final = 10_000
+_TYPE_BYTES: Final = {"String": b"\x01", "Number": b"\x01", "Binary": b"\x02"}
+
+
+def is_allowed_text(text: str, encoded: bytes) -> bool:
+    """Tell whether XML 1.0 allows all characters of a text."""
+    if len(text) == len(encoded):
+        return len(encoded.translate(None, _CONTROLS)) == len(encoded)
+    return _FORBIDDEN.search(text) is None
+
+
+def utf8_of(text: str) -> bytes:
+    """Encode a text; a half of a character becomes a question mark, as it has no encoding."""
+    return text.encode("utf-8", "replace")
+
+
+def body_bytes(text: str | None) -> bytes:
+    """Return a message's body as UTF-8. Raises `SqsError` for one that is missing or has forbidden characters."""
+    if not text:
+        raise missing("MessageBody")
+    encoded = utf8_of(text)
+    if not is_allowed_text(text, encoded):
+        raise SqsError(
+            "InvalidMessageContents",
+            "Invalid binary character was found in the message body, the set of allowed characters is #x9 | #xA | #xD "
+            "| #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF",
+        )
+    return encoded
+
+
+def hex_md5(data: bytes) -> str:
+    """Return the MD5 as the protocol has it: a checksum."""
+    return md5(data, usedforsecurity=False).hexdigest()
+
+
+class Attribute(NamedTuple):
+    """A message attribute."""
+
+    data_type: str
+    value: bytes
+    """UTF-8 of a text."""
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the value is not text."""
+        return self.data_type.startswith("Binary")
+
+
+def md5_of_attributes(attributes: Mapping[str, Attribute]) -> str:
+    """Return the MD5 of attributes, sorted by name; each part is preceded by its length."""
+    parts: list[bytes] = []
+    for name in sorted(attributes):
+        data_type, value = attributes[name]
+        for text in (name, data_type):
+            raw = text.encode()
+            parts += (len(raw).to_bytes(4, "big"), raw)
+        parts += (_TYPE_BYTES[data_type.partition(".")[0]], len(value).to_bytes(4, "big"), value)
+    return hex_md5(b"".join(parts))
+
+
+def read_attributes(given: Mapping[str, Mapping[str, Any]], what: str = "message") -> dict[str, Attribute]:
+    """Return checked attributes of a request. Raises `SqsError`."""
+    if len(given) > ATTRIBUTES_MAX:
+        raise SqsError(
+            "InvalidParameterValue",
+            f"Number of {what} attributes [{len(given)}] exceeds the allowed maximum [{ATTRIBUTES_MAX}].",
+        )
+    return {name: _attribute(name, value) for name, value in given.items()}
+
+
+def _attribute(name: str, given: Mapping[str, Any]) -> Attribute:
+    shown = name[:NAME_MAX]
+    if (
+        _ATTRIBUTE_NAME.fullmatch(name) is None
+        or name.startswith(".")
+        or name.endswith(".")
+        or ".." in name
+        or name.lower().startswith(_RESERVED)
+    ):
+        raise SqsError(
+            "InvalidParameterValue",
+            f"The message attribute name '{shown}' is invalid. It has 1 to {NAME_MAX} letters, digits, hyphens, "
+            "underscores and single periods inside, and does not start with AWS. or Amazon.",
+        )
+    data_type = given.get("DataType", "")
+    kind, dot, label = data_type.partition(".")
+    if not data_type:
+        raise SqsError(
+            "InvalidParameterValue", f"The message attribute '{shown}' must contain a non-empty attribute type."
+        )
+    if kind not in _TYPE_BYTES or len(data_type) > TYPE_MAX or (dot and not label) or not _is_allowed(label):
+        raise SqsError(
+            "InvalidParameterValue",
+            f"The message attribute '{shown}' has an invalid message attribute type, the set of supported type "
+            "prefixes is Binary, Number, and String.",
+        )
+    if "StringListValues" in given or "BinaryListValues" in given:
+        raise SqsError("InvalidParameterValue", f"The message attribute '{shown}' has a list value, which is reserved.")
+    value = given.get("BinaryValue" if kind == "Binary" else "StringValue")
+    if not value:
+        raise SqsError(
+            "InvalidParameterValue",
+            f"The message attribute '{shown}' must contain a non-empty message attribute value for message attribute "
+            f"type '{data_type}'.",
+        )
+    if isinstance(value, bytes):
+        return Attribute(data_type, value)
+    encoded = utf8_of(value)
+    if not is_allowed_text(value, encoded):
+        raise invalid_value(
+            f"for the message attribute '{shown}'", "StringValue", "Invalid binary character was found in the value."
+        )
+    if kind == "Number" and not _is_number(value):
+        raise SqsError("InvalidParameterValue", f"Can't cast the value of message attribute '{shown}' to a number.")
+    return Attribute(data_type, encoded)
+
+
+def _is_allowed(text: str) -> bool:
+    return is_allowed_text(text, utf8_of(text))
+
+
+def _is_number(text: str) -> bool:
+    """Tell whether a text is a decimal number of up to 38 digits between 10^-128 and 10^126."""
+    match = _NUMBER.fullmatch(text) if len(text) <= NAME_MAX else None
+    if match is None:
+        return False
+    whole, fraction = match[1] or "", (match[2] or "") + (match[3] or "")
+    digits = (whole + fraction).lstrip("0")
+    if not digits:
+        return True
+    magnitude = len(digits) - len(fraction) + int(match[4] or 0)
+    return len(digits.rstrip("0")) <= _DIGITS_MAX and -128 <= magnitude - 1 < 127
+
+
+def read_trace(given: Mapping[str, Mapping[str, Any]], header: str | None) -> tuple[str | None, str | None]:
+    """Return the trace header of a message, and the MD5 of its system attributes if there are any.
+
+    The request's own ``header`` counts unless the message has one. Raises `SqsError`.
+    """
+    for name, value in given.items():
+        if name != TRACE:
+            raise invalid_value(name[:200], "MessageSystemAttributes", f"Only {TRACE} can be sent.")
+        if value.get("DataType") != "String" or not value.get("StringValue"):
+            raise invalid_value(name, "MessageSystemAttributes", f"{TRACE} must be of the type String.")
+    if not given:
+        return header, None
+    text: str = given[TRACE]["StringValue"]
+    return text, md5_of_attributes({TRACE: Attribute("String", utf8_of(text))})
+
+
+def size_of(body: bytes, attributes: Mapping[str, Attribute]) -> int:
+    """Return what counts against the largest size of a message."""
+    if not attributes:
+        return len(body)
+    parts = (len(name.encode()) + len(one.data_type) + len(one.value) for name, one in attributes.items())
+    return len(body) + sum(parts)
+
+
+def check_id(name: str, value: str) -> str:
+    """Return a group or deduplication id. Raises `SqsError`."""
+    if _ID.fullmatch(value) is None:
+        raise invalid_value(
+            value[:200],
+            name,
+            f"{name} can only include alphanumeric and punctuation characters. 1 to {ID_MAX} in length.",
+        )
+    return value
+
+
+def content_id(body: bytes) -> str:
+    """Return the deduplication id that a body has by itself."""
+    return sha256(body).hexdigest()
+
+
+def check_size(size: int, size_max: int, *, in_batch: bool) -> None:
+    """Check a message against the queue's bound. Raises `SqsError`."""
+    if size > size_max:
+        verdict = "cannot be validated" if in_batch else "are invalid"
+        raise SqsError(
+            "InvalidParameterValue",
+            f"One or more parameters {verdict}. Reason: Message must be shorter than {size_max} bytes.",
+        )
+
+
+# -- stored form -------------------------------------------------------------------------------------------------------
+
+
+def stored_form(
+    message_id: str,
+    sender: str,
+    body: bytes,
+    attributes: Mapping[str, Attribute],
+    group: str | None,
+    deduplication_id: str | None,
+    trace: str | None,
+) -> bytes:
+    """Return a message as it is stored."""
+    annotations, count, sections = b"", 0, b""
+    if attributes:
+        sections = encode_application_properties(
+            {name: one.value if one.is_binary else one.value.decode() for name, one in attributes.items()}
+        )
+        types = {name: one.data_type for name, one in attributes.items() if one.data_type not in ("String", "Binary")}
+        if types:
+            annotations += _SYMBOLS[_TYPES_KEY] + encode(msgspec.json.encode(types).decode())
+            count += 1
+    for key, value in ((_DEDUPLICATION_KEY, deduplication_id), (_TRACE_KEY, trace)):
+        if value is not None:
+            annotations += _SYMBOLS[key] + encode(value)
+            count += 1
+    return pack(
+        durable=True,
+        annotation_count=count,
+        annotations=annotations,
+        properties=_properties(message_id, sender, group),
+        application_properties=sections,
+        rest=encode_data(body),
+    )
+
+
+def _properties(message_id: str, sender: str, group: str | None) -> bytes:
+    """Encode message-id, user-id and group-id: two or eleven fields, of which eight are null."""
+    user = sender.encode()[:255]
+    fields = b"\xa1\x24%b\xa0%c%b" % (message_id.encode("ascii"), len(user), user)
+    count = 2
+    if group is not None:
+        raw = group.encode()
+        fields += b"\x40\x40\x40\x40\x40\x40\x40\x40\xa1%c%b" % (len(raw), raw)
+        count = 11
+    if len(fields) < 255:
+        return b"\x00\x53\x73\xc0%c%c%b" % (len(fields) + 1, count, fields)
+    return b"\x00\x53\x73\xd0" + (len(fields) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + fields
+
+
+class Incoming(NamedTuple):
+    """A stored message as SQS shows it."""
+
+    message_id: str
+    sender: str
+    group: str | None
+    body: str
+    attributes: dict[str, Attribute]
+    deduplication_id: str | None
+    trace: str | None
+    dead_letter_source: str | None
+    """The name of the entity in which it was a dead letter."""
+
+
+def read_stored(data: bytes) -> Incoming:
+    """Return what a stored form holds. A part that can't be read, as only a foreign sender can make it, is left out."""
+    stored = StoredMessage(data)
+    fields = _fields(stored.properties)
+    notes = _annotations(stored)
+    types = notes.get(_TYPES_KEY)
+    source = _text_or_none(notes.get(_SOURCE_KEY))
+    attributes = _stored_attributes(stored.application_properties, types) if stored.application_properties else {}
+    if source is not None:
+        attributes = {name: one for name, one in attributes.items() if name not in _REASONS}
+    return Incoming(
+        _id_text(fields[Property.MESSAGE_ID]),
+        _plain_text(fields[Property.USER_ID]),
+        _text_or_none(fields[Property.GROUP_ID]),
+        _body_text(stored.rest),
+        attributes,
+        _text_or_none(notes.get(_DEDUPLICATION_KEY)),
+        _text_or_none(notes.get(_TRACE_KEY)),
+        source,
+    )
+
+
+def as_new(data: bytes, message_id: str) -> bytes:
+    """Return a dead letter's stored form as that of a new message.
+
+    It gets another id and loses the broker's notes about its way. Raises `DecodeError` for a form that can't be read.
+    """
+    stored = StoredMessage(data)
+    count, later = later_properties(stored.properties)
+    out = bytearray(b"\x00\x53\x73")
+    write_compound(out, 0xC0, 1 + count, encode(message_id) + later)
+    stored.properties = bytes(out)
+    kept, pos, number = b"", 0, 0
+    for _ in range(stored.annotation_count):
+        start = pos
+        key, pos = decode(stored.annotations, pos)
+        value_at = pos
+        _, pos = decode(stored.annotations, pos)
+        if key in (_SOURCE_KEY, _NUMBER_KEY):
+            continue
+        if key == _DEDUPLICATION_KEY:
+            kept += stored.annotations[start:value_at] + encode(message_id)
+        else:
+            kept += stored.annotations[start:pos]
+        number += 1
+    stored.annotations, stored.annotation_count, stored.forwarding = kept, number, 0
+    if stored.application_properties:
+        pairs = [(name, raw) for name, raw in iter_map(stored.application_properties) if name not in _REASONS]
+        stored.application_properties = encode_raw_map(APPLICATION_PROPERTIES, pairs) if pairs else b""
+    return stored.pack()
+
+
+def _fields(section: bytes) -> list[object]:
+    try:
+        return properties(section)
+    except DecodeError:
+        return [None] * len(Property)
+
+
+def _annotations(stored: StoredMessage) -> dict[str, object]:
+    found: dict[str, object] = {}
+    pos = 0
+    try:
+        for _ in range(stored.annotation_count):
+            key, pos = decode(stored.annotations, pos)
+            value, pos = decode(stored.annotations, pos)
+            found[str(key)] = value
+    except DecodeError:
+        pass
+    return found
+
+
+def _id_text(value: object) -> str:
+    if isinstance(value, int):
+        value = int(value)
+    return "" if value is None else value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _plain_text(value: object) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "replace")
+    return "" if value is None else str(value)
+
+
+def _text_or_none(value: object) -> str | None:
+    return str(value) if isinstance(value, str) else None
+
+
+def _body_text(rest: bytes) -> str:
+    code = rest[3:4]
+    if rest[:3] == b"\x00\x53\x75" and code in (b"\xa0", b"\xb0"):  # one data section, as SQS sends it
+        start = 5 if code == b"\xa0" else 8
+        end = start + int.from_bytes(rest[4:start], "big")
+        raw = rest[start:end] if end == len(rest) else _joined(rest)
+    else:
+        raw = _joined(rest)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return b64encode(raw).decode()
+    return text if is_allowed_text(text, raw) else b64encode(raw).decode()
+
+
+def _joined(rest: bytes) -> bytes:
+    """Return the body of a foreign message: data joined, a text as it is, another value as JSON."""
+    try:
+        values = decode_body(rest, _VALUES_MAX)
+    except DecodeError:
+        return rest
+    if rest[2:3] == b"\x75":
+        return b"".join(bytes(value) for value in values if isinstance(value, bytes | memoryview))
+    value = values[0] if len(values) == 1 else values
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    return msgspec.json.encode(value, enc_hook=_plain) if value is not None else b""
+
+
+def _stored_attributes(section: bytes, types: object) -> dict[str, Attribute]:
+    found: dict[str, Attribute] = {}
+    named: Any = {}
+    if isinstance(types, str):
+        try:
+            named = msgspec.json.decode(types.encode())
+        except msgspec.DecodeError:
+            named = {}
+    try:
+        for name, raw in iter_map(section):
+            attribute = _foreign(decode(raw)[0])
+            if attribute is None:
+                continue
+            data_type = named.get(name) if isinstance(named, dict) else None
+            if isinstance(data_type, str) and data_type.partition(".")[0] in _TYPE_BYTES:
+                attribute = Attribute(data_type, attribute.value)
+            found[name] = attribute
+    except DecodeError:
+        pass
+    return found
+
+
+def _foreign(value: object) -> Attribute | None:
+    """Return an application property as an attribute; None for a value that has no such form."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Attribute("Binary", bytes(value)) if len(value) else None
+    if isinstance(value, bool):
+        return Attribute("String", b"true" if value else b"false")
+    if isinstance(value, Timestamp):
+        return Attribute("Number", str(int(value)).encode())
+    if isinstance(value, int | float):
+        return Attribute("Number", str(value).encode())
+    if isinstance(value, str | UUID | datetime):
+        return Attribute("String", utf8_of(str(value))) if str(value) else None
+    return None
+
+
+# -- what an answer shows ----------------------------------------------------------------------------------------------
+
+
+def chosen(attributes: Mapping[str, Attribute], wanted: Iterable[str]) -> dict[str, Attribute]:
+    """Return the attributes that a receive asks for: by name, all of them, or by the beginning of their names."""
+    found: dict[str, Attribute] = {}
+    for want in wanted:
+        if want in ("All", ".*", "*"):
+            return dict(attributes)
+        if want.endswith(".*"):
+            found |= {name: one for name, one in attributes.items() if name.startswith(want[:-2])}
+        elif want in attributes:
+            found[want] = attributes[want]
+    return found
+
+
+def shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, dict[str, Any]]:
+    """Return attributes as an answer has them."""
+    return {
+        name: {"BinaryValue": one.value, "DataType": one.data_type}
+        if one.is_binary
+        else {"StringValue": one.value.decode("utf-8", "replace"), "DataType": one.data_type}
+        for name, one in attributes.items()
+    }
+
+
+def sequence_text(counter: int, partition_id: int) -> str:
+    """Return a sequence number as SQS has it: 20 digits, the partition below the counter."""
+    return f"{counter << 16 | partition_id:020d}"
+
+
+def _plain(value: object) -> object:
+    """Return the nearest value that JSON has for one of AMQP's types."""
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if isinstance(value, float) else str(value)

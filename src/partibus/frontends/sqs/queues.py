@@ -1,0 +1,177 @@
+"""A queue as SQS sees it: the parsed form of an entity's options, made once for each change of them."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from partibus.frontends.sqs.attributes import (
+    CONTENT_BASED,
+    DEFAULTS,
+    DELAY,
+    LIMIT,
+    MAX_SIZE,
+    REDRIVE_POLICY,
+    RETENTION,
+    SCOPE,
+    VISIBILITY,
+    WAIT,
+    Redrive,
+    described,
+    read_redrive,
+)
+from partibus.frontends.sqs.errors import SqsError, no_such_queue
+from partibus.frontends.sqs.names import FIFO_SUFFIX, Home, QueueName, arn_of, entity_name, queue_of_entity
+from partibus.namespace.broker import Broker
+from partibus.namespace.durations import MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS, format_duration
+from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.properties import ELASTIC_PARTITIONS, FORWARD_DEAD_LETTERED_TO, SQS
+from partibus.namespace.queues import Queue
+from partibus.namespace.sqs_options import SqsOptions, SqsValue
+
+DUPLICATE_WINDOW_MS: Final = 5 * MS_PER_MINUTE
+RECEIVES_UNLIMITED: Final = 2**31 - 1
+"""MaxDeliveryCount of a queue without a redrive policy."""
+PARTITIONS_MAX: Final = 8
+"""The most partitions of a FIFO queue of high throughput: the service's quota of most regions is 2,400 requests/s."""
+_LOCK_MIN_MS: Final = 5 * MS_PER_SECOND
+_LOCK_MAX_MS: Final = 5 * MS_PER_MINUTE
+_NO_OPTIONS: Final = SqsOptions()
+
+
+class SqsQueue:
+    """The attributes of one queue, ready for use."""
+
+    __slots__ = (
+        "arn",
+        "attributes",
+        "content_based",
+        "dedup_by_group",
+        "delay_ms",
+        "description",
+        "fifo",
+        "message_bytes_max",
+        "name",
+        "options",
+        "queue",
+        "redrive",
+        "visibility_ms",
+        "wait_s",
+    )
+
+    def __init__(self, home: Home, name: QueueName, queue: Queue) -> None:
+        """Read the options of an entity."""
+        self.queue = queue
+        self.name = name
+        self.description: EntityDescription = queue.description
+        options = self.description.options
+        self.options: SqsOptions = options.sqs or _NO_OPTIONS
+        self.attributes: dict[str, str] = attributes_of(options)
+        self.arn = arn_of(home, name)
+        self.fifo: bool = queue.requires_session
+        """Whether it is a FIFO queue: an entity with message sessions."""
+        values = DEFAULTS | self.attributes
+        self.visibility_ms = int(values[VISIBILITY]) * 1000
+        self.delay_ms = int(values[DELAY]) * 1000
+        self.wait_s = int(values[WAIT])
+        self.message_bytes_max = int(values[MAX_SIZE])
+        self.content_based = values.get(CONTENT_BASED) == "true"
+        self.dedup_by_group = values.get(SCOPE) == "messageGroup"
+        try:
+            self.redrive: Redrive | None = read_redrive(home, values.get(REDRIVE_POLICY, ""), name)
+        except SqsError:  # changed by hand, or for another account
+            self.redrive = None
+
+    def describe(self, home: Home) -> dict[str, str]:
+        """Return all set values but the counts."""
+        values = described(home, self.name, self.attributes)
+        values["CreatedTimestamp"] = str(self.queue.created_ms // 1000)
+        values["LastModifiedTimestamp"] = str(self.queue.updated_ms // 1000)
+        return values
+
+
+def attributes_of(options: EntityOptions) -> dict[str, str]:
+    """Return the set attributes of an entity: the options that the broker acts on count, whoever has changed them."""
+    attributes = {} if options.sqs is None else dict(options.sqs.attributes)
+    if options.sqs is None:
+        attributes[VISIBILITY] = str(options.lock_duration_ms // 1000)
+    if options.default_ttl_ms < UNLIMITED_MS:
+        attributes[RETENTION] = str(max(options.default_ttl_ms // 1000, 1))
+    elif options.sqs is None:
+        attributes[RETENTION] = "1209600"
+    return attributes
+
+
+class Queues:
+    """The queues of one namespace, by their entities."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._known: dict[int, SqsQueue] = {}
+        """By entity id; as many as there are queues, since `forget` is called for deleted ones."""
+
+    def of(self, queue: Queue) -> SqsQueue | None:
+        """Return the queue of an entity; None if it is a topic or subscription, or can't be a queue of SQS."""
+        known = self._known.get(queue.entity_id)
+        if known is not None and known.description is queue.description:
+            return known
+        name = queue_of_entity(self._home, queue.name) if queue.kind is EntityKind.QUEUE else None
+        if name is None or queue.requires_session != name.name.endswith(FIFO_SUFFIX):
+            return None
+        found = self._known[queue.entity_id] = SqsQueue(self._home, name, queue)
+        return found
+
+    def find(self, broker: Broker, name: QueueName) -> SqsQueue:
+        """Return the queue of that name; case counts. Raises `SqsError`."""
+        wanted = entity_name(self._home, name)
+        queue = broker.namespace.find(wanted)
+        found = None if queue is None or queue.name != wanted else self.of(queue)
+        if found is None:
+            raise no_such_queue()
+        return found
+
+    def forget(self, queue: Queue) -> None:
+        """Forget a deleted queue."""
+        self._known.pop(queue.entity_id, None)
+
+    def all(self, broker: Broker, region: str) -> list[SqsQueue]:
+        """Return the queues of a region by name."""
+        queues = (self.of(queue) for queue in broker.namespace.queues)
+        return sorted(
+            (one for one in queues if one is not None and one.name.region == region), key=lambda one: one.name
+        )
+
+
+def properties_for(
+    home: Home, name: QueueName, attributes: Mapping[str, str], options: SqsOptions, redrive: Redrive | None
+) -> dict[str, object]:
+    """Return the entity's properties that follow from all set ``attributes`` of a queue, by the service's names."""
+    values = DEFAULTS | dict(attributes)
+    kept = {key: value for key, value in attributes.items() if key != RETENTION}
+    visibility_ms = int(values[VISIBILITY]) * 1000
+    return {
+        SQS: SqsValue().to_json(SqsOptions(kept, options.tags, options.moves)),
+        "LockDuration": format_duration(min(max(visibility_ms, _LOCK_MIN_MS), _LOCK_MAX_MS)),
+        "DefaultMessageTimeToLive": format_duration(int(values[RETENTION]) * 1000),
+        "MaxDeliveryCount": RECEIVES_UNLIMITED if redrive is None else redrive.receives_max,
+        FORWARD_DEAD_LETTERED_TO: "" if redrive is None else entity_name(home, redrive.target),
+        ELASTIC_PARTITIONS: PARTITIONS_MAX if attributes.get(LIMIT) == "perMessageGroupId" else 0,
+    }
+
+
+def new_properties(name: QueueName) -> dict[str, object]:
+    """Return the properties that a queue has for life."""
+    if not name.name.endswith(FIFO_SUFFIX):
+        return {}
+    return {
+        "RequiresSession": True,
+        "RequiresDuplicateDetection": True,
+        "DuplicateDetectionHistoryTimeWindow": format_duration(DUPLICATE_WINDOW_MS),
+    }
+
+
+def change_options(broker: Broker, home: Home, queue: SqsQueue, change: Callable[[SqsOptions], SqsOptions]) -> None:
+    """Give a queue the options of SQS that ``change`` makes of its present ones."""
+
+    def properties(old: EntityOptions) -> dict[str, object]:
+        return {SQS: SqsValue().to_json(change(old.sqs or SqsOptions()))}
+
+    broker.update_by(entity_name(home, queue.name), properties)

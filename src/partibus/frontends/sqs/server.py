@@ -1,0 +1,457 @@
+"""The SQS port: HTTP/1.1 connections, each with one request at a time.
+
+It is thin: no framework stands between the bytes and the service, since a request has to cost less than a tenth of what
+a framework takes. A connection has bounds on its head, its body and the client's time for each of them, as on the HTTP
+port.
+"""
+
+import asyncio
+import logging
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final, cast
+
+from partibus.frontends.admission import Admission
+from partibus.frontends.origins import Origins
+from partibus.frontends.sqs.calls import Call
+from partibus.frontends.sqs.protocol import ASIDE_BYTES, BODY_BYTES_MAX, Answer, Parsed, Request, parse
+from partibus.frontends.sqs.service import SqsService
+from partibus.limits import HttpLimits
+from partibus.namespace.broker import Broker
+from partibus.units.account import Account
+from partibus.units.fair_scheduler import FairScheduler
+
+log = logging.getLogger(__name__)
+
+PIPELINED_BYTES: Final = 64 * 1024
+"""Bytes of later requests that are read while one is under way."""
+LOOK_S: Final = 5.0
+"""How often a connection looks whether its client's time is over."""
+_REQUEST_BYTES: Final = 512
+"""A request costs about as much beside its handling as so many bytes."""
+_METHODS: Final = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"))
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+
+
+class _Malformed(Exception):
+    """A request that is no HTTP, or over a bound: the connection ends after the answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class _Head:
+    """A request line and headers."""
+
+    __slots__ = ("chunked", "headers", "keep_alive", "length", "method", "path", "query")
+
+    def __init__(self, raw: bytes) -> None:
+        """Read a head. Raises `_Malformed`."""
+        line, *rest = raw.decode("latin-1").split("\r\n")
+        parts = line.split(" ")
+        if len(parts) != 3 or parts[2] not in ("HTTP/1.1", "HTTP/1.0") or parts[0] not in _METHODS:
+            raise _Malformed(400, "The request line is not that of HTTP/1.1.")
+        self.method, target, version = parts
+        headers: dict[str, str] = {}
+        for field in rest:
+            name, colon, value = field.partition(":")
+            if not colon or not name or name != name.strip():
+                raise _Malformed(400, "A header line has no name.")
+            name = name.lower()
+            value = value.strip(" \t")
+            if name in headers:
+                if name in ("content-length", "host", "transfer-encoding"):
+                    raise _Malformed(400, f"The header {name} is repeated.")
+                value = f"{headers[name]},{value}"
+            headers[name] = value
+        self.headers = headers
+        if not target.startswith("/"):
+            scheme, _, after = target.partition("://")
+            slash = after.find("/")
+            if scheme not in ("http", "https"):
+                raise _Malformed(400, "The request's target is no path.")
+            target = after[slash:] if slash >= 0 else "/"
+        self.path, _, self.query = target.partition("?")
+        self.chunked = False
+        encoding = headers.get("transfer-encoding")
+        length = headers.get("content-length")
+        if encoding is not None:
+            if encoding.lower() != "chunked" or length is not None:
+                raise _Malformed(400, "The body's length is given in two ways, or in an unknown one.")
+            self.chunked = True
+        if length is not None and not (length.isascii() and length.isdigit() and len(length) <= 18):
+            raise _Malformed(400, "Content-Length is no number.")
+        self.length = int(length or 0)
+        if self.length > BODY_BYTES_MAX:
+            raise _Malformed(413, f"The body of a request has at most {BODY_BYTES_MAX} bytes.")
+        connection = headers.get("connection", "").lower()
+        self.keep_alive = "close" not in connection if version == "HTTP/1.1" else "keep-alive" in connection
+
+
+class SqsServer:
+    """What the connections of the SQS port share."""
+
+    def __init__(
+        self,
+        service: SqsService,
+        loop: asyncio.AbstractEventLoop,
+        limits: HttpLimits,
+        admission: Admission,
+        scheduler: FairScheduler,
+        origins: Origins,
+    ) -> None:
+        self.service = service
+        self.loop = loop
+        self.limits = limits
+        self.admission = admission
+        self.scheduler = scheduler
+        self.origins = origins
+        self.connections: set[SqsConnection] = set()
+        self._date_s = 0
+        self._date = b""
+
+    def make_protocol(self) -> asyncio.Protocol:
+        """Make the protocol of a new connection."""
+        return SqsConnection(self)
+
+    def date(self) -> bytes:
+        """Return the time for the header ``Date``, made once a second."""
+        now_s = self.service.namespaces.default.wall_clock.now_ms() // 1000
+        if now_s != self._date_s:
+            self._date_s, self._date = now_s, formatdate(now_s, usegmt=True).encode("ascii")
+        return self._date
+
+    def stop(self) -> None:
+        """Close idle connections, and the others after their answers; waiting receives end empty."""
+        for connection in list(self.connections):
+            connection.stop()
+
+
+class SqsConnection(asyncio.Protocol):
+    """One connection. It reads on while a request is under way, so that it sees the client leave."""
+
+    def __init__(self, server: SqsServer) -> None:
+        self._server = server
+        self._service = server.service
+        self._limits = server.limits
+        self._transport: asyncio.Transport | None = None
+        self._input = bytearray()
+        self._searched = 0
+        """The part of the input that has no end of a head."""
+        self._head: _Head | None = None
+        self._chunks: _Chunks | None = None
+        self._call: Call | None = None
+        self._is_busy = False
+        """Whether a request is under way."""
+        self._is_paused = False
+        self._is_claimed = False
+        self._stops = False
+        self._client: str | None = None
+        self._scheme = "http"
+        self._deadline_s = 0.0
+        """When the client's time is over; 0: it owes nothing."""
+        self._untaken: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._waiting: tuple[Request, Parsed] | None = None
+        """The request that waits for its turn."""
+        self.account: Account = server.service.namespaces.default.account
+        """The account of the namespace in which the client has shown its key; before, of the default one."""
+
+    # -- the transport's calls -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register a new connection."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
+        server = self._server
+        peername = transport.get_extra_info("peername")
+        self._client = peername[0] if isinstance(peername, tuple) else None
+        self._scheme = "https" if transport.get_extra_info("sslcontext") is not None else "http"
+        server.connections.add(self)
+        if len(server.connections) > self._limits.connections_max:
+            self._transport.abort()
+            return
+        self._owe(self._limits.head_s)
+        self._ticker = server.loop.call_later(LOOK_S, self._look)
+        server.admission.enter(self, self._client)
+
+    def drop(self) -> None:
+        """Abort the connection (`partibus.frontends.admission.Connection`)."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        if not self._input and not self._is_busy and self._head is None:
+            self._owe(self._limits.head_s)
+        self._input += data
+        if not self._is_busy:
+            self._advance()
+        elif len(self._input) > PIPELINED_BYTES and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """Close: a client that sends no more gets no answer."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End: the request under way has no client."""
+        self._transport = None
+        self._server.connections.discard(self)
+        self._server.admission.leave(self)
+        for timer in (self._ticker, self._untaken):
+            if timer is not None:
+                timer.cancel()
+        self._input.clear()
+        self._waiting = None
+        call, self._call = self._call, None
+        if call is not None:
+            call.leave()
+
+    def pause_writing(self) -> None:
+        """Give the client some time to take the answer."""
+        self._untaken = self._server.loop.call_later(self._limits.answer_s, self.drop)
+
+    def resume_writing(self) -> None:
+        """Note that the client takes the answer."""
+        if self._untaken is not None:
+            self._untaken.cancel()
+            self._untaken = None
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _owe(self, seconds: float) -> None:
+        self._deadline_s = self._server.loop.time() + seconds
+
+    def _look(self) -> None:
+        if self._transport is None:
+            return
+        if self._deadline_s and self._server.loop.time() > self._deadline_s:
+            self._transport.abort()
+            return
+        self._ticker = self._server.loop.call_later(LOOK_S, self._look)
+
+    def stop(self) -> None:
+        """Close now, or after the answer under way."""
+        self._stops = True
+        if self._transport is not None and not self._is_busy:
+            self._transport.close()
+        elif self._call is not None and self._call.end_early is not None:
+            self._call.end_early()
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Begin the next request of the input, if it is complete."""
+        try:
+            while not self._is_busy and self._transport is not None and (self._input or self._head is not None):
+                if self._head is None and not self._read_head():
+                    return
+                body = self._read_body()
+                if body is None:
+                    return
+                self._begin(body)
+        except _Malformed as error:
+            self._input.clear()
+            self._reject(error.status, error.text)
+
+    def _read_head(self) -> bool:
+        if self._searched == 0:
+            while self._input[:2] == b"\r\n":  # RFC 9112 2.2: an empty line before a request
+                del self._input[:2]
+        end = self._input.find(b"\r\n\r\n", max(self._searched - 3, 0))
+        if end < 0:
+            self._searched = len(self._input)
+            if self._searched > self._limits.head_bytes_max:
+                raise _Malformed(431, f"The head of a request has at most {self._limits.head_bytes_max} bytes.")
+            return False
+        if end > self._limits.head_bytes_max:
+            raise _Malformed(431, f"The head of a request has at most {self._limits.head_bytes_max} bytes.")
+        self._head = head = _Head(bytes(self._input[:end]))
+        del self._input[: end + 4]
+        self._searched = 0
+        self._owe(self._limits.body_s)
+        if head.chunked:
+            self._chunks = _Chunks()
+        if head.headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return True
+
+    def _read_body(self) -> bytes | None:
+        """Return the body once it is complete."""
+        assert self._head is not None, "a head was read"
+        if self._chunks is not None:
+            return self._chunks.take(self._input)
+        length = self._head.length
+        if len(self._input) < length:
+            return None
+        body = bytes(self._input[:length])
+        del self._input[:length]
+        return body
+
+    def _begin(self, body: bytes) -> None:
+        head = self._head
+        assert head is not None, "a head was read"
+        self._chunks = None
+        self._is_busy = True
+        self._deadline_s = 0.0
+        headers = head.headers
+        refusal = self._server.origins.refusal(headers.get("origin"), headers.get("host"))
+        if refusal is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            refusal = "A page of another site may not use this broker. Allow it with serve --allow-origin."
+        if refusal is not None:
+            self._reject(403, refusal)
+            return
+        request = Request(head.method, head.path, head.query, headers, body, self._client, self._scheme)
+        if len(body) <= ASIDE_BYTES:
+            self._take_turn(request, parse(request))
+        else:
+            parsing = self._server.loop.run_in_executor(None, parse, request)
+            parsing.add_done_callback(lambda done: self._parsed(request, done))
+
+    def _parsed(self, request: Request, done: "asyncio.Future[Parsed]") -> None:
+        if self._transport is None or done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._take_turn(request, done.result())
+        else:
+            log.error("an error inside of the broker ends a request", exc_info=error)
+            self._reject(500, "An error inside of the broker; its log says more.")
+
+    def _take_turn(self, request: Request, parsed: Parsed) -> None:
+        """Have the request carried out now, or in its namespace's turn."""
+        scheduler, account = self._server.scheduler, self.account
+        if scheduler.begin(account):
+            self._carry_out(request, parsed)
+            scheduler.end(account, len(request.body) + _REQUEST_BYTES)
+        else:
+            self._waiting = request, parsed
+            scheduler.add(self)
+
+    def read_piece(self) -> bool:
+        """Carry out the waiting request (`partibus.units.account.Reader`)."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._carry_out(*waiting)
+        return False
+
+    def _carry_out(self, request: Request, parsed: Parsed) -> None:
+        call = self._service.handle(request, parsed, self._respond, self._claimed)
+        if call is not None and self._is_busy:
+            if self._transport is None:
+                call.leave()
+            else:
+                self._call = call
+
+    def _claimed(self, broker: Broker) -> None:
+        self.account = broker.account
+        if not self._is_claimed:
+            self._is_claimed = True
+            self._server.admission.claim(self)
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def _respond(self, answer: Answer) -> None:
+        error = f"x-amzn-query-error: {answer.query_error}\r\n" if answer.query_error else ""
+        self._write(
+            answer.status,
+            answer.body,
+            f"x-amzn-RequestId: {answer.request_id}\r\n{error}Content-Type: {answer.content_type}\r\n",
+        )
+
+    def _reject(self, status: int, text: str) -> None:
+        """Answer a request that is none of SQS, and close."""
+        self._stops = True
+        self._is_busy = True
+        self._write(status, text.encode("utf-8", "replace"), "Content-Type: text/plain; charset=utf-8\r\n")
+
+    def _write(self, status: int, body: bytes, headers: str) -> None:
+        self._call = None
+        self._is_busy = False
+        head, self._head = self._head, None
+        transport = self._transport
+        if transport is None:
+            return
+        closes = self._stops or head is None or not head.keep_alive
+        lines = (
+            f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n{headers}Content-Length: {len(body)}\r\n"
+            f"{'Connection: close' if closes else 'Connection: keep-alive'}\r\nDate: "
+        )
+        start = lines.encode("latin-1", "replace") + self._server.date() + b"\r\n\r\n"
+        transport.write(start if head is not None and head.method == "HEAD" else start + body)
+        if closes:
+            transport.close()
+            return
+        if self._is_paused:
+            self._is_paused = False
+            transport.resume_reading()
+        if self._input:
+            self._owe(self._limits.head_s)
+            self._server.loop.call_soon(self._advance)
+        else:
+            self._owe(self._limits.keep_alive_s)
+
+
+class _Chunks:
+    """A body in chunks."""
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+        self._count = 0
+        self._left: int | None = None
+        """Bytes of the chunk under way; None: its size comes next. -1: trailers come next."""
+
+    def take(self, data: bytearray) -> bytes | None:
+        """Take what belongs to the body out of ``data``; return the body at its end. Raises `_Malformed`."""
+        pos = 0
+        try:
+            while True:
+                if self._left is None or self._left < 0:
+                    end = data.find(b"\r\n", pos)
+                    if end < 0:
+                        if len(data) - pos > _LINE_MAX:
+                            raise _Malformed(400, "A line between chunks is too long.")
+                        return None
+                    line = bytes(data[pos:end])
+                    pos = end + 2
+                    if self._left is None:
+                        self._left = _size_of(line)
+                        self._count += 1
+                        if self._count > _CHUNKS_MAX:
+                            raise _Malformed(413, f"The body of a request has at most {_CHUNKS_MAX} chunks.")
+                    elif not line:
+                        return bytes(self._body)
+                    continue
+                piece = data[pos : pos + self._left]
+                self._body += piece
+                if len(self._body) > BODY_BYTES_MAX:
+                    raise _Malformed(413, f"The body of a request has at most {BODY_BYTES_MAX} bytes.")
+                pos += len(piece)
+                self._left -= len(piece)
+                if self._left:
+                    return None
+                if len(data) - pos < 2:
+                    self._left = 0
+                    return None
+                if data[pos : pos + 2] != b"\r\n":
+                    raise _Malformed(400, "A chunk is longer than it says.")
+                pos += 2
+                self._left = None
+        finally:
+            del data[:pos]
+
+
+_LINE_MAX: Final = 4_096
+_CHUNKS_MAX: Final = 10_000
+"""Chunks of a body: 8 MiB in chunks of 1 KiB. They take some 10 ms."""
+
+
+def _size_of(line: bytes) -> int:
+    """Return the size that a chunk's first line gives; -1 for the last chunk, behind which trailers come."""
+    digits = line.partition(b";")[0].strip()
+    if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdefABCDEF"):
+        raise _Malformed(400, "The size of a chunk is no number.")
+    return int(digits, 16) or -1

@@ -1,0 +1,206 @@
+"""Requests -> actions: who asks, in which namespace, for what.
+
+The service knows no sockets: `server` and `web` give it complete requests, and it calls back with one answer for each.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from partibus.errors import PartibusError
+from partibus.frontends.admission import SignIns
+from partibus.frontends.sqs.actions import ACTIONS
+from partibus.frontends.sqs.attempts import Attempts
+from partibus.frontends.sqs.calls import Call, Caller, Respond
+from partibus.frontends.sqs.errors import THROTTLED, SqsError
+from partibus.frontends.sqs.first_receives import FirstReceives
+from partibus.frontends.sqs.movers import Movers
+from partibus.frontends.sqs.names import Home, region_of
+from partibus.frontends.sqs.protocol import Parsed, Request
+from partibus.frontends.sqs.queues import Queues
+from partibus.frontends.sqs.signature import (
+    Keys,
+    Signed,
+    canonical_request,
+    check_signed_headers,
+    check_time,
+    is_good,
+    read_signed,
+    signature_of,
+)
+from partibus.namespace.access import Grant
+from partibus.namespace.broker import Broker
+from partibus.namespace.namespaces import Namespaces
+from partibus.routing.faulty_route import CallLater
+
+log = logging.getLogger(__name__)
+
+_POLICIES_MAX: Final = 10_000
+"""Access key ids whose keys are remembered, known or not."""
+
+
+class SqsService:
+    """Answers requests of SQS, whichever port they come to."""
+
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        home: Home,
+        call_later: CallLater,
+        new_uuid: Callable[[], str],
+        sign_ins: SignIns,
+        *,
+        emulator: bool = False,
+        purge_interval_ms: int = 60_000,
+        recreate_after_ms: int = 0,
+    ) -> None:
+        """Serve the queues of all namespaces. ``emulator``: accept every access key, and requests without one.
+
+        ``purge_interval_ms`` lies between two purges of a queue, ``recreate_after_ms`` between deleting a queue and
+        creating another one of its name.
+        """
+        self.namespaces = namespaces
+        self.home = home
+        self.call_later = call_later
+        self.new_uuid = new_uuid
+        self.purge_interval_ms = purge_interval_ms
+        self.recreate_after_ms = recreate_after_ms
+        self.first_receives = FirstReceives()
+        self.attempts = Attempts()
+        self.movers = Movers(home, call_later, new_uuid)
+        self.purged_ms: dict[int, int] = {}
+        """The time of the last purge by entity id, within the interval."""
+        self.deleted_ms: dict[tuple[int, str], int] = {}
+        """The time of deletion by namespace and folded name, within the interval."""
+        self._emulator = emulator
+        self._sign_ins = sign_ins
+        self._keys = Keys()
+        self._queues: dict[int, Queues] = {}
+        self._policies: dict[tuple[int, str], tuple[int, list[Grant]]] = {}
+        """The grants by namespace and access key id, with the version of the policies."""
+
+    def queues_of(self, broker: Broker) -> Queues:
+        """Return the queues of a namespace."""
+        number = broker.namespace.record.namespace_id
+        found = self._queues.get(number)
+        if found is None:
+            found = self._queues[number] = Queues(self.home)
+        return found
+
+    def look_for_tasks(self) -> None:
+        """Begin message move tasks that are this broker's and not at work yet."""
+        for broker in self.namespaces:
+            self.movers.look(broker, self.queues_of(broker))
+
+    def handle(
+        self, request: Request, parsed: Parsed, respond: Respond, claimed: Callable[[Broker], None]
+    ) -> Call | None:
+        """Carry out a request. ``claimed`` is called when it has shown a good signature.
+
+        Returns the call while it is under way, so that it can be told that its client has left.
+        """
+        request_id = self.new_uuid()
+        broker = self.namespaces.of_host(request.headers.get("host"))
+        call = Call(self, broker, _NOBODY, request, parsed, request_id, respond)
+        try:
+            call.caller = self._caller(broker, request, parsed)
+            claimed(broker)
+            if parsed.error is not None:
+                raise parsed.error
+            ACTIONS[parsed.action](call)
+        except _RefusedKey as refused:
+            if refused.delay_s:
+                self.call_later(refused.delay_s * 1000, partial(call.refuse, refused.error))
+            else:
+                call.refuse(refused.error)
+        except (SqsError, PartibusError) as error:
+            call.refuse(error)
+        except Exception:  # noqa: BLE001 - a bug of ours: it ends this request and no other
+            self.note_bug(call)
+        return None if call.is_answered else call
+
+    def note_bug(self, call: Call) -> None:
+        """Log the exception being handled, and refuse the request."""
+        log.exception("an error inside of the broker ends a request for %s", call.action)
+        call.refuse(SqsError("InternalFailure", "An error inside of the broker; its log says more."))
+
+    # -- credentials ---------------------------------------------------------------------------------------------------
+
+    def _caller(self, broker: Broker, request: Request, parsed: Parsed) -> Caller:
+        if self._emulator:
+            try:
+                signed = read_signed(request.headers, parsed.url_parameters)
+                return Caller(*_ANYONE if signed is None else (signed.key_id, None), self._region(signed))
+            except SqsError:
+                return Caller(*_ANYONE, self.home.region)
+        signed = read_signed(request.headers, parsed.url_parameters)
+        if signed is None:
+            raise SqsError(
+                "MissingAuthenticationToken", "The request must contain a valid access key id and signature."
+            )
+        if not self._sign_ins.may_try(request.host, signed.key_id):
+            raise SqsError("RequestThrottled", THROTTLED)
+        check_time(signed, broker.wall_clock.now_ms())
+        check_signed_headers(signed, request.headers)
+        grant = self._signer(broker, request, parsed, signed)
+        self._sign_ins.succeeded(request.host, signed.key_id)
+        return Caller(signed.key_id, grant, self._region(signed))
+
+    def _region(self, signed: Signed | None) -> str:
+        return region_of(self.home, None if signed is None else signed.region)
+
+    def _signer(self, broker: Broker, request: Request, parsed: Parsed, signed: Signed) -> Grant:
+        grants = self._grants(broker, signed.key_id)
+        if not grants:
+            raise self._refused(
+                request, signed, "InvalidClientTokenId", "The security token included in the request is invalid."
+            )
+        given_hash = request.headers.get("x-amz-content-sha256")
+        if given_hash is not None and given_hash != parsed.body_hash:
+            raise self._refused(request, signed, "SignatureDoesNotMatch", "The body does not have the signed hash.")
+        canonical = canonical_request(
+            signed, request.method, request.path, request.query, request.headers, parsed.body_hash
+        )
+        # Every key is tried whatever the others gave: the time says nothing about them.
+        good = [
+            grant
+            for grant in grants
+            if is_good(
+                signed.signature, signature_of(self._keys.of(grant.key, signed.date, signed.region), signed, canonical)
+            )
+        ]
+        if not good:
+            raise self._refused(
+                request,
+                signed,
+                "SignatureDoesNotMatch",
+                "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
+                "Access Key and signing method.",
+            )
+        return good[0]
+
+    def _grants(self, broker: Broker, name: str) -> list[Grant]:
+        key = (broker.namespace.record.namespace_id, name)
+        known = self._policies.get(key)
+        if known is None or known[0] != broker.access.version:
+            if len(self._policies) >= _POLICIES_MAX:
+                self._policies.clear()
+            known = self._policies[key] = (broker.access.version, broker.access.signing_keys(name))
+        return known[1]
+
+    def _refused(self, request: Request, signed: Signed, code: str, message: str) -> "_RefusedKey":
+        return _RefusedKey(SqsError(code, message), self._sign_ins.failed(request.host, signed.key_id))
+
+
+class _RefusedKey(Exception):
+    """A signature that is not good: its answer may wait."""
+
+    def __init__(self, error: SqsError, delay_s: float) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.delay_s = delay_s
+
+
+_ANYONE: Final = ("AIDAANYONE", None)
+_NOBODY: Final = Caller("", None, "")

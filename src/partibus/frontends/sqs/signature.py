@@ -1,0 +1,227 @@
+"""Signature Version 4, verified on the server: who signed a request, and whether it is as it was signed.
+
+A signature covers the method, the path, the query, the headers that ``SignedHeaders`` names, and the SHA-256 of the
+body. The key that signs is derived from the secret for one day, region and service; `Keys` keeps derived keys, so that
+a request costs one hash of its body and two short ones.
+"""
+
+import hmac
+import re
+from calendar import timegm
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from partibus.frontends.sqs.errors import SqsError
+
+ALGORITHM: Final = "AWS4-HMAC-SHA256"
+SERVICE: Final = "sqs"
+TERMINATOR: Final = "aws4_request"
+SKEW_MS: Final = 15 * 60_000
+"""The largest difference between the client's clock and ours."""
+EXPIRES_MAX_S: Final = 7 * 86_400
+"""The longest life of a presigned URL."""
+KEYS_MAX: Final = 1_000
+"""Derived keys that are kept; past it the oldest goes."""
+EMPTY_HASH: Final = sha256(b"").hexdigest()
+_DATE: Final = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})Z")
+_BLANKS: Final = re.compile(r"  +")
+_FIELDS_MAX: Final = 4_096
+"""Characters of an Authorization header: a session's headers come to some 500."""
+_QUERY_MAX: Final = 1_000
+"""Parameters of a presigned URL."""
+
+
+class Signed(NamedTuple):
+    """What a request says about its signature."""
+
+    key_id: str
+    date: str
+    """The day of the scope, ``yyyymmdd``."""
+    region: str
+    headers: tuple[str, ...]
+    """The names of the signed headers, as listed."""
+    signature: str
+    timestamp: str
+    """The time of signing, ``yyyymmddThhmmssZ``."""
+    is_presigned: bool
+    expires_s: int
+    """The life of a presigned URL from the time of signing."""
+
+
+def read_signed(headers: Mapping[str, str], query: Mapping[str, str]) -> Signed | None:
+    """Read what a request says about its signature; None if it says nothing. Names of headers are in lower case.
+
+    Raises `SqsError` with the code IncompleteSignature.
+    """
+    given = headers.get("authorization")
+    if given is not None:
+        return _of_header(given, headers)
+    if "X-Amz-Signature" in query or "X-Amz-Credential" in query:
+        return _of_query(query)
+    return None
+
+
+def _of_header(given: str, headers: Mapping[str, str]) -> Signed:
+    scheme, _, rest = given.partition(" ")
+    if scheme != ALGORITHM or len(rest) > _FIELDS_MAX:
+        raise _incomplete(f"the Authorization header must begin with {ALGORITHM}")
+    fields: dict[str, str] = {}
+    for part in rest.split(","):
+        name, sign, value = part.strip().partition("=")
+        if sign:
+            fields[name] = value
+    for name in ("Credential", "SignedHeaders", "Signature"):
+        if not fields.get(name):
+            raise _incomplete(f"the Authorization header must have {name}")
+    timestamp = headers.get("x-amz-date")
+    if timestamp is None:
+        raise _incomplete("the request must have the header X-Amz-Date")
+    return _signed(fields["Credential"], fields["SignedHeaders"], fields["Signature"], timestamp)
+
+
+def _of_query(query: Mapping[str, str]) -> Signed:
+    names = ("X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Signature", "X-Amz-Date", "X-Amz-Expires")
+    values = [query.get(name, "") for name in names]
+    for name, value in zip(names, values, strict=True):
+        if not value:
+            raise _incomplete(f"the URL must have {name}")
+    if query.get("X-Amz-Algorithm") != ALGORITHM:
+        raise _incomplete(f"X-Amz-Algorithm must be {ALGORITHM}")
+    credential, names_signed, signature, timestamp, expires = values
+    if not (expires.isascii() and expires.isdigit()) or not 1 <= int(expires[:9]) <= EXPIRES_MAX_S:
+        raise _incomplete(f"X-Amz-Expires must be 1 to {EXPIRES_MAX_S} seconds")
+    signed = _signed(credential, names_signed, signature, timestamp)
+    return signed._replace(is_presigned=True, expires_s=int(expires))
+
+
+def _signed(credential: str, names: str, signature: str, timestamp: str) -> Signed:
+    scope = credential.rsplit("/", 4)
+    if len(scope) != 5 or not scope[0]:
+        raise _incomplete("Credential must be KEY/DATE/REGION/sqs/aws4_request")
+    key_id, date, region, service, terminator = scope
+    if service != SERVICE or terminator != TERMINATOR:
+        raise SqsError("SignatureDoesNotMatch", f"Credential should be scoped to {SERVICE}/{TERMINATOR}.")
+    if _DATE.fullmatch(timestamp) is None:
+        raise _incomplete("X-Amz-Date must be of the form YYYYMMDDThhmmssZ")
+    if timestamp[:8] != date:
+        raise SqsError("SignatureDoesNotMatch", "Date in Credential scope does not match YYYYMMDD of X-Amz-Date.")
+    return Signed(key_id, date, region, tuple(names.lower().split(";")), signature, timestamp, False, 0)
+
+
+def check_time(signed: Signed, now_ms: int) -> None:
+    """Check the time of signing. Raises `SqsError` with the code RequestExpired."""
+    at_ms = time_ms(signed.timestamp)
+    if signed.is_presigned:
+        if now_ms > at_ms + signed.expires_s * 1000 or at_ms - now_ms > SKEW_MS:
+            raise SqsError("RequestExpired", "Request has expired.")
+    elif abs(now_ms - at_ms) > SKEW_MS:
+        raise SqsError(
+            "RequestExpired",
+            f"The request was signed at {signed.timestamp}, more than {SKEW_MS // 60_000} minutes from now. "
+            "Check the clock of the client.",
+        )
+
+
+def time_ms(timestamp: str) -> int:
+    """Return ms since 1970 of ``yyyymmddThhmmssZ``. Raises `SqsError` for no such day."""
+    match = _DATE.fullmatch(timestamp)
+    assert match is not None, "checked when it was read"
+    year, month, day, hour, minute, second = map(int, match.groups())
+    if not (year >= 1 and 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61):
+        raise _incomplete("X-Amz-Date must be a date")
+    return timegm((year, month, day, hour, minute, second)) * 1000
+
+
+class Keys:
+    """Derived signing keys by secret, day and region."""
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[str, str, str], bytes] = {}
+
+    def of(self, secret: str, date: str, region: str) -> bytes:
+        """Return the key that signs for a day and region."""
+        found = self._keys.get((secret, date, region))
+        if found is None:
+            key = hmac.digest(b"AWS4" + secret.encode("utf-8", "surrogateescape"), date.encode(), "sha256")
+            for part in (region, SERVICE, TERMINATOR):
+                key = hmac.digest(key, part.encode("utf-8", "surrogateescape"), "sha256")
+            while len(self._keys) >= KEYS_MAX:
+                del self._keys[next(iter(self._keys))]
+            found = self._keys[secret, date, region] = key
+        return found
+
+
+def canonical_request(
+    signed: Signed, method: str, path: str, query: str, headers: Mapping[str, str], body_hash: str
+) -> str:
+    """Return the canonical request. ``path`` and ``query`` are as on the wire."""
+    lines = []
+    for name in signed.headers:
+        value = headers.get(name)
+        if value is None:
+            raise SqsError("SignatureDoesNotMatch", f"The header '{name[:100]}' is signed, and the request has none.")
+        value = value.strip()
+        lines.append(f"{name}:{_BLANKS.sub(' ', value) if '  ' in value else value}\n")
+    return (
+        f"{method}\n{_canonical_path(path)}\n{_canonical_query(query) if query else ''}\n"
+        f"{''.join(lines)}\n{';'.join(signed.headers)}\n{body_hash}"
+    )
+
+
+def _canonical_path(path: str) -> str:
+    """Return the path with empty and dot segments taken out, encoded once more, as every service but S3 has it."""
+    if path in ("", "/"):
+        return "/"
+    if "//" in path or "/." in path:
+        parts: list[str] = []
+        for part in path.split("/"):
+            if part == "..":
+                del parts[-1:]
+            elif part not in ("", "."):
+                parts.append(part)
+        path = f"/{'/'.join(parts)}{'/' if path.endswith('/') and parts else ''}"
+    return quote(path.encode("latin-1", "replace"), safe="/~")
+
+
+def _canonical_query(query: str) -> str:
+    """Return the parameters sorted, without the signature; each is encoded in one way."""
+    pairs = []
+    parts = query.split("&", _QUERY_MAX)
+    if len(parts) > _QUERY_MAX:
+        raise _incomplete(f"a signed URL has at most {_QUERY_MAX} parameters")
+    for part in parts:
+        name, _, value = part.partition("=")
+        if name == "X-Amz-Signature" or not part:
+            continue
+        pairs.append((quote(unquote(name), safe="-_.~"), quote(unquote(value), safe="-_.~")))
+    pairs.sort()
+    return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+def signature_of(key: bytes, signed: Signed, canonical: str) -> str:
+    """Return the signature of a canonical request."""
+    scope = f"{signed.date}/{signed.region}/{SERVICE}/{TERMINATOR}"
+    hashed = sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()
+    text = f"{ALGORITHM}\n{signed.timestamp}\n{scope}\n{hashed}"
+    return hmac.digest(key, text.encode("utf-8", "surrogateescape"), "sha256").hex()
+
+
+def check_signed_headers(signed: Signed, headers: Mapping[str, str]) -> None:
+    """Check that what decides about the request is signed. Raises `SqsError`."""
+    needed = ["host"]
+    if not signed.is_presigned:
+        needed += [name for name in ("x-amz-date", "x-amz-target") if name in headers]
+    for name in needed:
+        if name not in signed.headers:
+            raise SqsError("SignatureDoesNotMatch", f"The header '{name}' must be signed.")
+
+
+def is_good(given: str, expected: str) -> bool:
+    """Compare signatures in constant time."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode())
+
+
+def _incomplete(what: str) -> SqsError:
+    return SqsError("IncompleteSignature", f"The request's signature is incomplete: {what}.")

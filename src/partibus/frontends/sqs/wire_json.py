@@ -1,0 +1,141 @@
+"""AWS JSON 1.0: requests and answers.
+
+A body has up to 8 MiB, of which most may be text. Before it is decoded, its values are counted, so that one made of
+millions of them is refused and not built.
+"""
+
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from partibus.frontends.sqs.errors import SqsError
+from partibus.frontends.sqs.shapes import Kind, Member, Shape
+
+CONTENT_TYPE: Final = "application/x-amz-json-1.0"
+TARGET_PREFIX: Final = "AmazonSQS."
+VALUES_MAX: Final = 20_000
+"""Values in a body. The largest request that is allowed has ten entries of ten attributes, some 700 values."""
+SMALL_BYTES: Final = 64 * 1024
+"""Bodies up to this size are decoded uncounted: 32,000 values take 3 ms."""
+_DECODE = msgspec.json.Decoder().decode
+_ENCODE = msgspec.json.Encoder().encode
+_OUTSIDE: Final = b",[{"
+
+
+def read_json(shape: Shape, body: bytes) -> dict[str, Any]:
+    """Return the members of a request by name. Raises `SqsError` with the code SerializationException."""
+    if not body:
+        return {}
+    if len(body) > SMALL_BYTES:
+        _check_values(body)
+    try:
+        document = _DECODE(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _unreadable("the body is not JSON") from None
+    if not isinstance(document, dict):
+        raise _unreadable("the body is not a JSON object")
+    return _read(shape.members, document)
+
+
+def _check_values(body: bytes) -> None:
+    """Count what stands outside of texts, with operations that take a few ms for 8 MiB whatever it is made of."""
+    if sum(body.count(mark) for mark in (b",", b"[", b"{")) <= VALUES_MAX:
+        return
+    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    parts = bare.split(b'"', 2 * VALUES_MAX)
+    outside = b"".join(parts[::2])
+    if len(parts) > 2 * VALUES_MAX or sum(outside.count(mark) for mark in (b",", b"[", b"{")) > VALUES_MAX:
+        raise _unreadable(f"the body has more than {VALUES_MAX} values")
+
+
+def _read(members: tuple[Member, ...], document: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for member in members:
+        value = document.get(member.name)
+        if value is None:
+            continue
+        kind = member.kind
+        if kind is Kind.TEXT:
+            if not isinstance(value, str):
+                raise _wrong(member, "text")
+        elif kind is Kind.INTEGER:
+            value = _integer(member, value)
+        elif kind is Kind.TEXTS:
+            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+                raise _wrong(member, "a list of texts")
+        elif kind is Kind.TEXT_MAP:
+            if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+                raise _wrong(member, "a map of texts")
+        elif kind is Kind.ATTRIBUTES:
+            value = _attributes(member, value)
+        elif not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise _wrong(member, "a list of objects")
+        else:
+            value = [_read(member.members, item) for item in value]
+        found[member.name] = value
+    return found
+
+
+def _integer(member: Member, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and len(value) <= 20:
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    raise _wrong(member, "an integer")
+
+
+def _attributes(member: Member, value: object) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict):
+        raise _wrong(member, "a map")
+    found: dict[str, dict[str, Any]] = {}
+    for name, raw in value.items():
+        if not isinstance(raw, dict):
+            raise _wrong(member, "a map of typed values")
+        one: dict[str, Any] = {}
+        for part in ("DataType", "StringValue"):
+            text = raw.get(part)
+            if text is not None:
+                if not isinstance(text, str):
+                    raise _wrong(member, f"a map in which {part} is text")
+                one[part] = text
+        if raw.get("BinaryValue") is not None:
+            one["BinaryValue"] = _blob(member, raw["BinaryValue"])
+        for part in ("StringListValues", "BinaryListValues"):
+            if raw.get(part):
+                one[part] = True
+        found[name] = one
+    return found
+
+
+def _blob(member: Member, value: object) -> bytes:
+    if isinstance(value, str):
+        try:
+            return binascii.a2b_base64(value, strict_mode=True) if value else b""
+        except ValueError:
+            pass
+    raise _wrong(member, "a map in which BinaryValue is base64")
+
+
+def _wrong(member: Member, what: str) -> SqsError:
+    return _unreadable(f"{member.name} must be {what}")
+
+
+def _unreadable(what: str) -> SqsError:
+    return SqsError("SerializationException", f"The request can't be read: {what}.")
+
+
+def write_json(output: Mapping[str, Any] | None) -> bytes:
+    """Return the body of an answer. Blobs become base64."""
+    return _ENCODE(output) if output else b"{}"
+
+
+def write_json_error(error: SqsError) -> tuple[bytes, str]:
+    """Return the body of a refusal, and the value of the header ``x-amzn-query-error``."""
+    fault = "Sender" if error.is_sender_fault else "Receiver"
+    body = _ENCODE({"__type": error.form.json_type, "message": error.message})
+    return body, f"{error.code};{fault}"

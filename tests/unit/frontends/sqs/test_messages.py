@@ -1,0 +1,237 @@
+"""Messages of SQS: checks, checksums, and the stored form."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partibus.amqp.codec.types import UInt
+from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
+from partibus.frontends.sqs.errors import SqsError
+from partibus.frontends.sqs.messages import (
+    Attribute,
+    as_new,
+    body_bytes,
+    check_id,
+    chosen,
+    content_id,
+    hex_md5,
+    md5_of_attributes,
+    read_attributes,
+    read_stored,
+    read_trace,
+    sequence_text,
+    size_of,
+    stored_form,
+)
+from partibus.message import pack, with_hop
+
+ID = "11111111-2222-4333-8444-555555555555"
+
+
+def text(value: str) -> Attribute:
+    return Attribute("String", value.encode())
+
+
+@pytest.mark.row("S13")
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"timestamp": Attribute("Number", b"1493147359900")}, "235c5c510d26fb653d073faed50ae77c"),
+        (
+            {"AWSTraceHeader": text("Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1")},
+            "5ae4d5d7636402d80f4eb6d213245a88",
+        ),
+        (
+            {"attr1": Attribute("Binary", b"traceparent\x1e00-774062d6c37081a5a0b9b5b88e30627c-2d2482211f6489da-01")},
+            "8cbe4db156db8a94db8b801b7addb984",
+        ),
+        (
+            {"General": text("Kenobi"), "Hello": text("There"), "Help.Me": text("Me")},
+            "4c360f3fdafd970e05fae2f149d997f5",
+        ),
+        ({"Hello": text("There")}, "a311262e065454b75da111d535b8dacd"),
+    ],
+)
+def test_checksums_of_attributes_are_those_of_the_service(attributes: dict[str, Attribute], expected: str) -> None:
+    assert md5_of_attributes(attributes) == expected
+    assert md5_of_attributes(dict(reversed(attributes.items()))) == expected
+
+
+def test_the_label_of_a_type_counts() -> None:
+    assert md5_of_attributes({"a": Attribute("String.x", b"1")}) != md5_of_attributes({"a": Attribute("String", b"1")})
+    assert hex_md5(b"hello") == "5d41402abc4b2a76b9719d911017c592"
+
+
+@pytest.mark.parametrize("body", ["a", "\t\n\r ~", "é\ud7ff\ue000\ufffd\U0001f600", "x" * 100_000, "\x7f"])
+def test_bodies_that_xml_allows(body: str) -> None:
+    assert body_bytes(body) == body.encode()
+
+
+@pytest.mark.parametrize("body", ["\0", "a\x0b", "é\ufffe", "\uffff", "a\x1f" * 1000])
+def test_bodies_that_xml_forbids(body: str) -> None:
+    with pytest.raises(SqsError) as refused:
+        body_bytes(body)
+    assert refused.value.code == "InvalidMessageContents"
+
+
+def test_an_empty_body_is_missing() -> None:
+    for body in ("", None):
+        with pytest.raises(SqsError, match=r"The request must contain the parameter MessageBody\."):
+            body_bytes(body)
+
+
+@pytest.mark.parametrize("name", ["", "a..b", ".a", "a.", "AWS.x", "aws.x", "Amazon.y", "a b", "a:b", "x" * 257, "a/b"])
+def test_a_wrong_name_of_an_attribute_is_refused(name: str) -> None:
+    with pytest.raises(SqsError, match="message attribute name"):
+        read_attributes({name: {"DataType": "String", "StringValue": "v"}})
+
+
+@pytest.mark.parametrize("name", ["a", "é", "a.b-c_d", "AWSx", "x" * 256, "9"])
+def test_a_good_name_of_an_attribute(name: str) -> None:
+    assert read_attributes({name: {"DataType": "String", "StringValue": "v"}}) == {name: text("v")}
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "+1.5", ".5", "1e3", "1.5E-3", "9" * 38, "1e126", "1e-128", "000"])
+def test_numbers(number: str) -> None:
+    found = read_attributes({"n": {"DataType": "Number.int", "StringValue": number}})
+    assert found == {"n": Attribute("Number.int", number.encode())}
+
+
+@pytest.mark.parametrize("number", ["", "a", "1,5", "0x1", "9" * 39, "1e127", "1e-129", "1" * 300, "--1", "1e99999"])
+def test_texts_that_are_no_numbers(number: str) -> None:
+    with pytest.raises(SqsError):
+        read_attributes({"n": {"DataType": "Number", "StringValue": number}})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"DataType": "Text", "StringValue": "v"},
+        {"DataType": "String.", "StringValue": "v"},
+        {"DataType": "String", "BinaryValue": b"v"},
+        {"DataType": "String", "StringValue": ""},
+        {"DataType": "String", "StringValue": "\x01"},
+        {"DataType": "Binary", "StringValue": "v"},
+        {"DataType": "String." + "x" * 250, "StringValue": "v"},
+        {"DataType": "String", "StringValue": "v", "StringListValues": True},
+    ],
+)
+def test_a_wrong_value_of_an_attribute_is_refused(value: dict[str, object]) -> None:
+    with pytest.raises(SqsError) as refused:
+        read_attributes({"a": value})
+    assert refused.value.code == "InvalidParameterValue"
+
+
+def test_at_most_ten_attributes() -> None:
+    some = {f"a{n}": {"DataType": "String", "StringValue": "v"} for n in range(11)}
+    with pytest.raises(SqsError, match=r"\[11\] exceeds the allowed maximum \[10\]"):
+        read_attributes(some)
+    del some["a0"]
+    assert len(read_attributes(some)) == 10
+
+
+def test_only_the_trace_header_is_a_system_attribute() -> None:
+    assert read_trace({}, "from-http") == ("from-http", None)
+    trace, digest = read_trace({"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}}, "from-http")
+    assert (trace, digest) == ("Root=1", md5_of_attributes({"AWSTraceHeader": text("Root=1")}))
+    refused: list[dict[str, dict[str, Any]]] = [
+        {"Other": {}},
+        {"AWSTraceHeader": {"DataType": "Binary", "BinaryValue": b"x"}},
+    ]
+    for wrong in refused:
+        with pytest.raises(SqsError):
+            read_trace(wrong, None)
+
+
+def test_the_size_is_that_of_body_and_attributes() -> None:
+    assert size_of(b"12345", {}) == 5
+    assert size_of(b"1", {"ab": Attribute("Binary", b"xyz")}) == 1 + 2 + 6 + 3
+
+
+@pytest.mark.parametrize("wrong", ["", "a b", "é", "x" * 129, "a\n"])
+def test_ids_are_printable_ascii(wrong: str) -> None:
+    with pytest.raises(SqsError, match="can only include alphanumeric and punctuation characters"):
+        check_id("MessageGroupId", wrong)
+    assert check_id("MessageGroupId", "!~" + "x" * 126)
+
+
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True)
+TEXTS = st.text(
+    st.characters(exclude_categories=["Cs"], min_codepoint=32, exclude_characters="\ufffe\uffff"), min_size=1
+)
+ATTRIBUTES = st.dictionaries(
+    NAMES,
+    st.one_of(
+        TEXTS.map(text),
+        st.integers().map(lambda n: Attribute("Number", str(n).encode())),
+        st.binary(min_size=1).map(lambda raw: Attribute("Binary.label", raw)),
+    ),
+    max_size=10,
+)
+
+
+@given(
+    TEXTS, ATTRIBUTES, st.none() | st.from_regex(r"[!-~]{1,128}", fullmatch=True), st.none() | NAMES, st.none() | TEXTS
+)
+def test_what_is_stored_is_read_back(
+    body: str, attributes: dict[str, Attribute], group: str | None, deduplication: str | None, trace: str | None
+) -> None:
+    data = stored_form(ID, "someone", body.encode(), attributes, group, deduplication, trace)
+    assert read_stored(data) == (ID, "someone", group, body, attributes, deduplication, trace, None)
+
+
+def test_messages_of_other_protocols() -> None:
+    data = pack(
+        properties=encode_properties(message_id=7, subject="s"),
+        application_properties=encode_application_properties({"n": 5, "ok": True, "t": "x", "b": b"\1", "none": None}),
+        rest=encode_value({"a": UInt(1)}),
+    )
+    found = read_stored(data)
+    assert (found.message_id, found.sender, found.group) == ("7", "", None)
+    assert json.loads(found.body) == {"a": 1}
+    assert found.attributes == {
+        "n": Attribute("Number", b"5"),
+        "ok": text("true"),
+        "t": text("x"),
+        "b": Attribute("Binary", b"\1"),
+    }
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe", b"a\0b"])
+def test_a_foreign_body_that_is_no_text_becomes_base64(raw: bytes) -> None:
+    found = read_stored(pack(rest=b"\x00\x53\x75\xa0" + bytes((len(raw),)) + raw))
+    assert found.body == b64encode(raw).decode()
+
+
+def test_a_dead_letter_becomes_a_new_message() -> None:
+    other = "99999999-2222-4333-8444-555555555555"
+    data = stored_form(ID, "someone", b"body", {"a": text("1")}, "g", "dedup", "trace")
+    dead = with_hop(data, 17, "orders")
+    assert read_stored(dead).dead_letter_source == "orders"
+    new = read_stored(as_new(dead, other))
+    assert new == (other, "someone", "g", "body", {"a": text("1")}, other, "trace", None)
+
+
+def test_attributes_are_chosen_by_name_or_prefix() -> None:
+    some = {name: text("v") for name in ("foo", "foo.bar", "foobar", "other")}
+    assert list(chosen(some, ["other", "missing", "a b"])) == ["other"]
+    assert list(chosen(some, ["foo.*"])) == ["foo", "foo.bar", "foobar"]
+    for every in ("All", ".*", "*"):
+        assert chosen(some, [every]) == some
+
+
+def test_sequence_numbers_have_twenty_digits_and_rise_with_the_counter() -> None:
+    assert sequence_text(1, 0) == "00000000000000065536"
+    assert sequence_text(2, 0) > sequence_text(1, 65_535)
+    assert len(sequence_text(2**47, 65_535)) == 20
+
+
+def test_the_id_of_a_content_is_its_hash() -> None:
+    assert content_id(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -1,0 +1,364 @@
+"""Requests and answers in both protocols."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from time import process_time
+from typing import Any
+from urllib.parse import urlencode
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partibus.errors import REQUEST_ERRORS, PartibusError
+from partibus.frontends.sqs.actions import ACTIONS
+from partibus.frontends.sqs.errors import _CODES, FORMS, SqsError, no_such_queue, of_core
+from partibus.frontends.sqs.protocol import Parsed, Request, answer_to, parse, refusal_of
+from partibus.frontends.sqs.shapes import SHAPES
+from partibus.frontends.sqs.web import speaks_sqs
+from partibus.frontends.sqs.wire_json import VALUES_MAX, read_json
+from partibus.frontends.sqs.wire_query import NAMESPACE, PARAMETERS_MAX, escaped
+
+FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
+JSON = {"content-type": "application/x-amz-json-1.0"}
+
+
+def by_query(action: str, parameters: Mapping[str, str], path: str = "/") -> Parsed:
+    body = urlencode({"Action": action, "Version": "2012-11-05", **parameters}).encode()
+    return parse(Request("POST", path, "", FORM, body, None))
+
+
+def by_json(action: str, document: object) -> Parsed:
+    headers = JSON | {"x-amz-target": f"AmazonSQS.{action}"}
+    return parse(Request("POST", "/", "", headers, json.dumps(document).encode(), None))
+
+
+def test_every_action_has_a_shape_and_a_handler() -> None:
+    assert set(SHAPES) == set(ACTIONS)
+    assert len(SHAPES) == 23
+
+
+PAIRS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+    ("DeleteQueue", {"QueueUrl": "http://h/1/q"}, {"QueueUrl": "http://h/1/q"}),
+    (
+        "CreateQueue",
+        {"QueueName": "q", "Attributes": {"DelaySeconds": "1", "Policy": ""}, "tags": {"k": "v"}},
+        {
+            "QueueName": "q",
+            "Attribute.1.Name": "DelaySeconds",
+            "Attribute.1.Value": "1",
+            "Attribute.2.Name": "Policy",
+            "Attribute.2.Value": "",
+            "Tag.1.Key": "k",
+            "Tag.1.Value": "v",
+        },
+    ),
+    (
+        "SendMessage",
+        {
+            "QueueUrl": "u",
+            "MessageBody": 'é "x"\r\n+&=%',
+            "DelaySeconds": 3,
+            "MessageAttributes": {
+                "a": {"DataType": "String", "StringValue": "s"},
+                "b": {"DataType": "Binary", "BinaryValue": "AAE="},
+            },
+            "MessageSystemAttributes": {"AWSTraceHeader": {"DataType": "String", "StringValue": "t"}},
+        },
+        {
+            "QueueUrl": "u",
+            "MessageBody": 'é "x"\r\n+&=%',
+            "DelaySeconds": "3",
+            "MessageAttribute.1.Name": "a",
+            "MessageAttribute.1.Value.DataType": "String",
+            "MessageAttribute.1.Value.StringValue": "s",
+            "MessageAttributes.2.Name": "b",
+            "MessageAttributes.2.Value.DataType": "Binary",
+            "MessageAttributes.2.Value.BinaryValue": "AAE=",
+            "MessageSystemAttribute.1.Name": "AWSTraceHeader",
+            "MessageSystemAttribute.1.Value.DataType": "String",
+            "MessageSystemAttribute.1.Value.StringValue": "t",
+        },
+    ),
+    (
+        "ChangeMessageVisibilityBatch",
+        {
+            "QueueUrl": "u",
+            "Entries": [
+                {"Id": "x", "ReceiptHandle": "h", "VisibilityTimeout": 5},
+                {"Id": "y", "ReceiptHandle": "i", "VisibilityTimeout": 6},
+            ],
+        },
+        {
+            "QueueUrl": "u",
+            "ChangeMessageVisibilityBatchRequestEntry.1.Id": "x",
+            "ChangeMessageVisibilityBatchRequestEntry.1.ReceiptHandle": "h",
+            "ChangeMessageVisibilityBatchRequestEntry.1.VisibilityTimeout": "5",
+            "ChangeMessageVisibilityBatchRequestEntry.2.Id": "y",
+            "ChangeMessageVisibilityBatchRequestEntry.2.ReceiptHandle": "i",
+            "ChangeMessageVisibilityBatchRequestEntry.2.VisibilityTimeout": "6",
+        },
+    ),
+    (
+        "ReceiveMessage",
+        {"QueueUrl": "u", "AttributeNames": ["All"], "MessageAttributeNames": ["a", "b"], "MaxNumberOfMessages": 10},
+        {
+            "QueueUrl": "u",
+            "AttributeName.1": "All",
+            "MessageAttributeName.2": "b",
+            "MessageAttributeName.1": "a",
+            "MaxNumberOfMessages": "10",
+        },
+    ),
+    (
+        "AddPermission",
+        {"QueueUrl": "u", "Label": "l", "AWSAccountIds": ["1"], "Actions": ["SendMessage"]},
+        {"QueueUrl": "u", "Label": "l", "AWSAccountId.1": "1", "ActionName.1": "SendMessage"},
+    ),
+    ("UntagQueue", {"QueueUrl": "u", "TagKeys": ["a"]}, {"QueueUrl": "u", "TagKey.1": "a"}),
+]
+
+
+@pytest.mark.row("S13")
+@pytest.mark.parametrize(("action", "document", "parameters"), PAIRS, ids=[pair[0] for pair in PAIRS])
+def test_both_protocols_read_the_same(action: str, document: object, parameters: Mapping[str, str]) -> None:
+    mine, theirs = by_json(action, document), by_query(action, parameters)
+    assert mine.error is None
+    assert theirs.error is None
+    assert mine.members == theirs.members
+    assert (mine.action, theirs.action) == (action, action)
+
+
+def test_integers_may_be_texts_in_json() -> None:
+    assert by_json("ListQueues", {"MaxResults": "5"}).members == {"MaxResults": 5}
+    for wrong in (True, 1.5, "five", [1]):
+        assert code_of(by_json("ListQueues", {"MaxResults": wrong})) == "SerializationException"
+
+
+def code_of(parsed: Parsed) -> str | None:
+    return None if parsed.error is None else parsed.error.code
+
+
+@pytest.mark.parametrize(
+    ("action", "document"),
+    [
+        ("SendMessage", []),
+        ("SendMessage", {"MessageBody": 1}),
+        ("SendMessage", {"MessageAttributes": []}),
+        ("SendMessage", {"MessageAttributes": {"a": "b"}}),
+        ("SendMessage", {"MessageAttributes": {"a": {"DataType": 1}}}),
+        ("SendMessage", {"MessageAttributes": {"a": {"BinaryValue": "*"}}}),
+        ("SendMessageBatch", {"Entries": {}}),
+        ("SendMessageBatch", {"Entries": ["x"]}),
+        ("CreateQueue", {"Attributes": {"a": 1}}),
+        ("ReceiveMessage", {"AttributeNames": "All"}),
+        ("ReceiveMessage", {"AttributeNames": [1]}),
+    ],
+)
+def test_wrong_types_are_refused(action: str, document: object) -> None:
+    assert code_of(by_json(action, document)) == "SerializationException"
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"a":"\xff"}', b'"\\ud800"', b"[" * 100_000, b"nul"])
+def test_what_is_no_json_is_refused(body: bytes) -> None:
+    headers = JSON | {"x-amz-target": "AmazonSQS.ListQueues"}
+    assert code_of(parse(Request("POST", "/", "", headers, body, None))) == "SerializationException"
+
+
+def test_unknown_actions() -> None:
+    assert code_of(by_json("Nothing", {})) == "UnknownOperationException"
+    unknown = by_query("Nothing", {})
+    assert unknown.error is not None
+    assert (unknown.error.code, str(unknown.error)) == (
+        "InvalidAction",
+        "The action Nothing is not valid for this endpoint.",
+    )
+    assert code_of(by_query("ListQueues", {}, "/000000000000/q")) == "InvalidAction"
+    assert code_of(by_query("GetQueueUrl", {"QueueName": "q"}, "/000000000000/q")) is None
+    none = parse(Request("GET", "/000000000000/q", "", {}, b"", None))
+    answer = refusal_of(none, none.error or no_such_queue(), "id")
+    assert (answer.status, answer.body) == (404, b"<UnknownOperationException/>")
+
+
+def test_the_parameter_wins_over_the_path() -> None:
+    assert (by_query("PurgeQueue", {}, "/000000000000/q").members or {})["QueueUrl"] == "/000000000000/q"
+    assert (by_query("PurgeQueue", {"QueueUrl": "u"}, "/000000000000/q").members or {})["QueueUrl"] == "u"
+
+
+def test_a_form_may_be_a_url() -> None:
+    query = "Action=SendMessage&MessageBody=a%20b+c&QueueUrl=u"
+    assert parse(Request("GET", "/", query, {}, b"", None)).members == {"MessageBody": "a b c", "QueueUrl": "u"}
+
+
+ERROR = SqsError("InvalidParameterValue", 'Value "x" & <y> is wrong.')
+
+
+def test_an_error_in_json() -> None:
+    answer = refusal_of(Parsed("SendMessage", True, {}), ERROR, "id")
+    assert (answer.status, answer.query_error) == (400, "InvalidParameterValue;Sender")
+    assert json.loads(answer.body) == {
+        "__type": "com.amazon.coral.service#InvalidParameterValueException",
+        "message": 'Value "x" & <y> is wrong.',
+    }
+    gone = refusal_of(Parsed("SendMessage", True, {}), no_such_queue(), "id")
+    assert json.loads(gone.body)["__type"] == "com.amazonaws.sqs#QueueDoesNotExist"
+    assert gone.query_error == "AWS.SimpleQueueService.NonExistentQueue;Sender"
+
+
+def test_an_error_in_xml() -> None:
+    answer = refusal_of(Parsed("SendMessage", False, {}), no_such_queue(), "the-id")
+    root = ElementTree.fromstring(answer.body)
+    found = {element.tag.removeprefix(f"{{{NAMESPACE}}}"): element.text for element in root.iter()}
+    assert root.tag == f"{{{NAMESPACE}}}ErrorResponse"
+    assert found["Type"] == "Sender"
+    assert found["Code"] == "AWS.SimpleQueueService.NonExistentQueue"
+    assert found["Message"] == "The specified queue does not exist for this wsdl version."
+    assert found["RequestId"] == "the-id"
+    handle = SqsError("ReceiptHandleIsInvalid", "x")
+    assert refusal_of(Parsed("DeleteMessage", False, {}), handle, "").status == 404
+    assert refusal_of(Parsed("DeleteMessage", True, {}), handle, "").status == 400
+
+
+def test_every_error_of_the_core_has_a_code() -> None:
+    for kind in REQUEST_ERRORS:
+        error = kind.__new__(kind)
+        PartibusError.__init__(error, "text")
+        assert of_core(error).code in FORMS
+    assert set(_CODES.values()) <= set(FORMS)
+
+
+MESSAGES = {
+    "Messages": [
+        {
+            "MessageId": "1",
+            "Body": 'a<b>&"\r\n',
+            "Attributes": {"SenderId": "me"},
+            "MessageAttributes": {"n": {"StringValue": "5", "DataType": "Number"}, "b": {"BinaryValue": b"\0"}},
+        }
+    ]
+}
+
+
+def test_an_answer_in_xml() -> None:
+    answer = answer_to(Parsed("ReceiveMessage", False, {}), MESSAGES, "the-id")
+    root = ElementTree.fromstring(answer.body)
+    prefix = f"{{{NAMESPACE}}}"
+    message = root.find(f"{prefix}ReceiveMessageResult/{prefix}Message")
+    assert message is not None
+    assert message.findtext(f"{prefix}Body") == 'a<b>&"\r\n'
+    assert b"&#xD;" in answer.body
+    assert b"&quot;" in answer.body
+    assert message.findtext(f"{prefix}Attribute/{prefix}Name") == "SenderId"
+    values = [value.text for value in message.findall(f"{prefix}MessageAttribute/{prefix}Value/*")]
+    assert values == ["5", "Number", "AA=="]
+    assert root.findtext(f"{prefix}ResponseMetadata/{prefix}RequestId") == "the-id"
+
+
+def test_an_answer_in_json() -> None:
+    answer = answer_to(Parsed("ReceiveMessage", True, {}), MESSAGES, "id")
+    assert json.loads(answer.body)["Messages"][0]["MessageAttributes"]["b"] == {"BinaryValue": "AA=="}
+    assert answer_to(Parsed("ReceiveMessage", True, {}), None, "id").body == b"{}"
+
+
+def test_an_answer_without_output_has_no_result_and_an_empty_one_has() -> None:
+    assert b"Result" not in answer_to(Parsed("DeleteMessage", False, {}), None, "id").body
+    assert (
+        b"<ReceiveMessageResult></ReceiveMessageResult>"
+        in answer_to(Parsed("ReceiveMessage", False, {}), None, "").body
+    )
+    batch = answer_to(Parsed("DeleteMessageBatch", False, {}), {"Successful": [{"Id": "a"}]}, "").body
+    assert b"<DeleteMessageBatchResultEntry><Id>a</Id></DeleteMessageBatchResultEntry>" in batch
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff")))
+def test_escaped_text_is_read_back(text: str) -> None:
+    assert (ElementTree.fromstring(f"<a>{escaped(text)}</a>").text or "") == text
+
+
+@given(st.binary(max_size=400), st.sampled_from([FORM, JSON | {"x-amz-target": "AmazonSQS.SendMessageBatch"}]))
+def test_any_bytes_are_read_or_refused(body: bytes, headers: dict[str, str]) -> None:
+    parsed = parse(Request("POST", "/", "", headers, body, None))
+    assert parsed.error is not None or parsed.members is not None
+
+
+@given(st.lists(st.tuples(st.text("A.1cdtionEr", max_size=12), st.text(max_size=5)), max_size=20))
+def test_any_parameters_are_read_or_refused(pairs: list[tuple[str, str]]) -> None:
+    for action in ("SendMessageBatch", "CreateQueue", "ReceiveMessage"):
+        body = urlencode([("Action", action), *pairs]).encode("utf-8", "replace")
+        parsed = parse(Request("POST", "/", "", FORM, body, None))
+        assert parsed.error is not None or parsed.members is not None
+
+
+JSON_BOMBS = {
+    "numbers": lambda size: b'{"Entries":[' + b"0," * (size // 2) + b"0]}",
+    "objects": lambda size: b'{"Entries":[' + b"{}," * (size // 3) + b"{}]}",
+    "texts": lambda size: b'{"AttributeNames":[' + b'"",' * (size // 3) + b'""]}',
+    "members": lambda size: b"{" + b",".join(b'"%06x":0' % n for n in range(size // 11)) + b"}",
+    "depth": lambda size: b'{"a":' + b"[" * size,
+    "quotes": lambda size: b'"' * size,
+    "backslashes": lambda size: b'{"MessageBody":"' + b"\\\\" * (size // 2) + b'"}',
+    "escapes": lambda size: b'{"MessageBody":"' + b"\\u0041" * (size // 6) + b'"}',
+    "commas in a text": lambda size: b'{"MessageBody":"' + b"," * size + b'"}',
+    "quotes in a text": lambda size: b'{"MessageBody":"' + b'\\",' * (size // 3) + b'"}',
+}
+FORM_BOMBS = {
+    "parameters": lambda size: b"Action=SendMessage&" + b"a=&" * (size // 3),
+    "percents": lambda size: b"Action=SendMessage&MessageBody=" + b"%41" * (size // 3),
+    "dots": lambda size: b"Action=SendMessage&" + b"." * size + b"=1",
+    "separators": lambda size: b"Action=SendMessage&" + b"&" * size,
+    "equals": lambda size: b"Action=SendMessage&a" + b"=" * size,
+    "plus": lambda size: b"Action=SendMessage&MessageBody=" + b"+" * size,
+}
+CASES = [(JSON | {"x-amz-target": "AmazonSQS.SendMessage"}, name, make) for name, make in JSON_BOMBS.items()]
+CASES += [(FORM, name, make) for name, make in FORM_BOMBS.items()]
+
+
+@pytest.mark.parametrize(("headers", "make"), [case[::2] for case in CASES], ids=[case[1] for case in CASES])
+def test_the_cost_of_a_hostile_body_grows_with_its_size(headers: dict[str, str], make: Any) -> None:
+    """Eight times the size takes at most some sixteen times as long."""
+
+    def cost_s(size: int) -> float:
+        request = Request("POST", "/", "", headers, make(size), None)
+        best = 1e9
+        for _ in range(3):
+            began_s = process_time()
+            parse(request)
+            best = min(best, process_time() - began_s)
+        return best
+
+    small, large = cost_s(512 * 1024), cost_s(4 * 1024 * 1024)
+    assert large < 24 * small + 0.05
+
+
+def test_bodies_of_too_many_values_are_refused_before_they_are_built() -> None:
+    shape = SHAPES["ReceiveMessage"]
+    many = b'{"AttributeNames":[' + b'"a",' * (VALUES_MAX + 1) + b'"a"]}'
+    with pytest.raises(SqsError, match="values"):
+        read_json(shape, many)
+    text = b'{"QueueUrl":"' + b'\\",[{' * 100_000 + b'"}'
+    assert read_json(shape, text) == {"QueueUrl": '",[{' * 100_000}
+    assert code_of(parse(Request("POST", "/", "", FORM, b"a=1&" * PARAMETERS_MAX, None))) == "InvalidParameterValue"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "headers", "expected"),
+    [
+        ("POST", "/", "", {"x-amz-target": "AmazonSQS.ListQueues"}, True),
+        ("POST", "/any", "", {"authorization": "AWS4-HMAC-SHA256 Credential=x"}, True),
+        ("GET", "/", "Action=ListQueues", {}, True),
+        ("POST", "/000000000000/q", "", FORM, True),
+        ("POST", "/", "", FORM, True),
+        ("POST", "/portal/login", "", FORM, False),
+        ("POST", "/orders/messages", "", FORM, False),
+        ("GET", "/orders", "Action=ListQueues", {}, False),
+        ("GET", "/", "", {}, False),
+        ("PUT", "/orders", "api-version=2017-04", {"authorization": "SharedAccessSignature sr="}, False),
+    ],
+)
+def test_the_http_port_knows_requests_of_sqs(
+    method: str, path: str, query: str, headers: dict[str, str], *, expected: bool
+) -> None:
+    assert speaks_sqs(method, path, query, headers) is expected
