@@ -30,6 +30,7 @@ from partibus.namespace.properties import (
     MAX_REDELIVERY_DELAY,
     PROPERTIES,
     REDELIVERY_DELAY,
+    SQS,
     properties_of,
 )
 from partibus.namespace.tier_rules import BASIC_TTL_MAX_MS, PREMIUM_MESSAGE_KB, sizes_mb
@@ -99,6 +100,7 @@ LABELS: Final[Mapping[str, Label]] = {
         "The most partitions of a queue with sessions, whose number follows the load. 0: the number stays.",
         Feature.SESSIONS,
     ),
+    SQS: Label("Attributes and tags that SQS clients have set"),
     _MESSAGE_SIZE: Label("Maximum size of a message, in KB"),
     "Status": Label("Status"),
     "DeadLetteringOnMessageExpiration": Label("Dead-letter what expires"),
@@ -240,8 +242,8 @@ def _fields(
     values = properties_of(kind, options)
     fields = []
     for name, (label, hint, feature) in LABELS.items():
-        if name not in props or not (new or props[name].mutable):
-            continue
+        if name == SQS or name not in props or not (new or props[name].mutable):
+            continue  # SQS clients change their attributes, no form does
         if feature is not None and not has(namespace.tier, feature):
             continue
         value, of = values[name], props[name].value
