@@ -19,6 +19,7 @@ from partibus.message import pack
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.partition.core.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, ID_BYTES
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import SubqueueKind, body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Writes
 from partibus.store.sqlite import Owner, SQLiteStore
@@ -59,7 +60,7 @@ def fill_messages(
     ``due_ms`` (ms since 1970) say it for the nth of them, from 0."""
     now_ms = int(time.time() * 1000)
     with store_of(data, queue) as (store, row):
-        assert store.load_partition(row) is None, "a queue that nobody has used"
+        assert store.read(q.Partition(row)) is None, "a queue that nobody has used"
         subqueue = subqueue_key(row, SubqueueKind.ACTIVE)
         size_bytes = 0
         for first in range(0, count, _RUN):

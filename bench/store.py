@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import Store, Writes
 from partibus.store.memory import MemoryStore
@@ -75,7 +76,7 @@ def life_cycles(store: Store, batch: int, batches: int) -> Cost:
     for index, writes in enumerate(commits):
         store.commit(writes)
         if index % 2:
-            page = store.load_page(QUEUE, index * batch, batch, 1 << 20)
+            page = store.read(q.Page(QUEUE, index * batch, batch, 1 << 20))
             assert len(page) == batch, "the page that was just written"
     scale = 1e6 / (batch * batches)
     return Cost(

@@ -153,7 +153,7 @@ class Model:
         ]
 
     def snapshot(self, row: int) -> Snapshot | None:
-        """What `Store.load_partition` must answer."""
+        """What `queries.Partition` must answer."""
         if row not in self.partitions:
             return None
         locks = sorted((key, lock) for key, lock in self.locks.items() if key[0] >> 42 == row)
@@ -201,14 +201,14 @@ class Model:
         )
 
     def sizes(self) -> dict[int, int]:
-        """What `Store.load_sizes` must answer for all partitions."""
+        """What `queries.Sizes` must answer for all partitions."""
         return {
             row: counters[2] + sum(pair[1] for key, pair in self.counts.items() if key >> 2 == row)
             for row, counters in self.partitions.items()
         }
 
     def filled(self) -> dict[int, SubqueueCounts]:
-        """What `Store.load_counts` must answer, when there are no more than may be."""
+        """What `queries.Counts` must answer, when there are no more than may be."""
         return {key: SubqueueCounts(*pair) for key, pair in self.counts.items() if pair[0]}
 
     def due(self, subqueue: int, state: int) -> list[EntryRow]:
@@ -236,7 +236,7 @@ class Model:
         return {session for (owner, session), (_, ms) in self.states.items() if owner == row and ms > after_ms}
 
     def accepted(self, row: int, first_bucket: int, ids: list[bytes]) -> dict[bytes, int]:
-        """What `Store.find_duplicates` must answer."""
+        """What `queries.Duplicates` must answer."""
         found: dict[bytes, int] = {}
         for (owner, bucket, message_id), accepted_ms in self.ids.items():
             if owner == row and bucket >= first_bucket and message_id in ids:

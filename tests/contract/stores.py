@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Store, Writes
 from partibus.store.faulty import FaultSource, FaultyStore
@@ -129,4 +130,4 @@ def enqueued(*positions: int, data: bytes = b"hello", subqueue: int = QUEUE) -> 
 
 def positions(store: Store, subqueue: int = QUEUE) -> list[int]:
     """Of everything in a sub-queue, whatever its state."""
-    return [row.pos for row in store.browse(subqueue, 0, 1 << 40, 100_000, 1 << 40)]
+    return [row.pos for row in store.read(q.Browse(subqueue, 0, 1 << 40, 100_000, 1 << 40))]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import FIRST_NUMBER, LeftOff
 from partibus.partition.protocol.keys import NUMBERS_END
 from partibus.partition.protocol.ports import Snapshot, Store, StoreError, Writes
@@ -12,7 +13,7 @@ OTHER = PARTITION + 1
 
 
 def counters(store: Store, row: int) -> tuple[int, int]:
-    snapshot = store.load_partition(row)
+    snapshot = store.read(q.Partition(row))
     assert snapshot is not None
     return snapshot.next_sequence, snapshot.next_number
 
@@ -39,7 +40,7 @@ def test_a_generation_begins_above_all_counters_and_stays(open_store: Opener) ->
     store.close()
     store = open_store()
     assert list(store.generations) == [before, began]
-    snapshot = store.load_partition(PARTITION)
+    snapshot = store.read(q.Partition(PARTITION))
     assert snapshot is not None
     assert snapshot.session_state_bytes == 5
     assert snapshot.left_off == (LeftOff(4, 70, began.first),)
@@ -50,7 +51,7 @@ def test_a_partition_that_was_never_written_begins_there_too(store: Store) -> No
     first = [store.begin_generation().first, store.begin_generation().first]
     left_off = (LeftOff(FIRST_NUMBER, FIRST_NUMBER, first[0]), LeftOff(first[0], first[0], first[1]))
     assert first[0] + GAP <= first[1]
-    assert store.load_partition(PARTITION) == Snapshot(first[1], first[1], 0, {}, [], [], {}, {}, left_off=left_off)
+    assert store.read(q.Partition(PARTITION)) == Snapshot(first[1], first[1], 0, {}, [], [], {}, {}, left_off=left_off)
 
 
 def test_a_generation_begins_above_what_is_known_from_elsewhere(store: Store) -> None:
@@ -62,11 +63,11 @@ def test_a_generation_begins_above_what_is_known_from_elsewhere(store: Store) ->
 
 def test_without_numbers_for_a_generation_the_store_is_as_it_was(store: Store) -> None:
     store.commit(enqueued(1))
-    before = list(store.generations), store.load_partition(PARTITION)
+    before = list(store.generations), store.read(q.Partition(PARTITION))
     with pytest.raises(StoreError, match=r"a new generation would begin with number .* move its messages") as refusal:
         store.begin_generation(NUMBERS_END - 8 * GAP)
     assert refusal.value.executed is False
-    assert (list(store.generations), store.load_partition(PARTITION)) == before
+    assert (list(store.generations), store.read(q.Partition(PARTITION))) == before
     store.commit(enqueued(2))
     assert positions(store) == [1, 2]
 
@@ -79,5 +80,5 @@ def test_a_dropped_partition_takes_its_rows_with_it(store: Store) -> None:
     store.commit(writes)
     assert positions(store) == []
     (row,) = store.generations[1:]
-    if (snapshot := store.load_partition(PARTITION)) is not None:  # hidden until it is swept, or never written
+    if (snapshot := store.read(q.Partition(PARTITION))) is not None:  # hidden until it is swept, or never written
         assert snapshot.left_off == (LeftOff(FIRST_NUMBER, FIRST_NUMBER, row.first),)

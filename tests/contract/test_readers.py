@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import POSITION_MAX, body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import (
     FINISHED,
@@ -37,7 +38,7 @@ def finish(writes: Writes, *positions: int, state: int = COMPLETED, subqueue: in
 
 
 def snapshot_of(store: Store, partition: int = PARTITION) -> Snapshot:
-    snapshot = store.load_partition(partition)
+    snapshot = store.read(q.Partition(partition))
     assert snapshot is not None
     return snapshot
 
@@ -48,7 +49,7 @@ def read(
     """A whole range, frame by frame."""
     entries: list[Packed] = []
     while from_pos < to_pos:
-        frame = store.read_range(subqueue, from_pos, to_pos, 100, 4_000, finished=finished)
+        frame = store.read(q.Range(subqueue, from_pos, to_pos, 100, 4_000, finished=finished))
         entries += unpack(frame)
         assert frame.next_pos > from_pos
         from_pos = frame.next_pos
@@ -109,8 +110,8 @@ def test_what_is_retained_is_counted_apart(store: Store) -> None:
     store.commit(writes)
     assert snapshot_of(store).counts == {QUEUE: SubqueueCounts(2, 20)}
     assert snapshot_of(store).retained[QUEUE] == SubqueueCounts(3, 30)
-    assert store.load_counts(9) == {QUEUE: SubqueueCounts(2, 20)}
-    assert store.load_sizes([PARTITION]) == {PARTITION: 20}
+    assert store.read(q.Counts(9)) == {QUEUE: SubqueueCounts(2, 20)}
+    assert store.read(q.Sizes([PARTITION])) == {PARTITION: 20}
 
 
 # -- messages that have left ------------------------------------------------------------------------------------------
@@ -130,21 +131,24 @@ def test_nobody_but_readers_sees_what_has_left(store: Store, disposition: Dispos
         even = [*range(start, start + 10, 2)]
         store.commit(finish(Writes(), *odd, state=FINISHED + disposition, subqueue=subqueue))
         assert positions(store, subqueue) == even
-        assert [row.pos for row in store.load_page(subqueue, 0, 99, 9_999)] == even
-        assert [row.pos for row in store.peek(subqueue, 0, 99, 9_999)] == even
-        assert [row.pos for row in store.peek(subqueue, 0, 99, 9_999, "stays")] == even
-        assert store.peek(subqueue, 0, 99, 9_999, "gone") == []
-        assert store.load_page(subqueue, 0, 99, 9_999, "gone") == []
-        assert sorted(row.pos for row in store.load_sequences(subqueue, range(40))) == even
-        assert store.scan_sessions(subqueue, None, 9) == ["stays"]
-        assert store.list_sessions(subqueue, 0, 9, None) == ["stays"]
-        assert [row.pos for row in store.load_due(subqueue, 0, 1 << 40, 99, 9_999).rows] == even
-        assert store.count_due(subqueue, 0) == len(even)
+        assert [row.pos for row in store.read(q.Page(subqueue, 0, 99, 9_999))] == even
+        assert [row.pos for row in store.read(q.Peek(subqueue, 0, 99, 9_999))] == even
+        assert [row.pos for row in store.read(q.Peek(subqueue, 0, 99, 9_999, "stays"))] == even
+        assert store.read(q.Peek(subqueue, 0, 99, 9_999, "gone")) == []
+        assert store.read(q.Page(subqueue, 0, 99, 9_999, "gone")) == []
+        assert sorted(row.pos for row in store.read(q.BySequence(subqueue, range(40)))) == even
+        assert store.read(q.SessionsBehind(subqueue, None, 9)) == ["stays"]
+        assert store.read(q.SessionList(subqueue, 0, 9, None)) == ["stays"]
+        assert [row.pos for row in store.read(q.Due(subqueue, 0, 1 << 40, 99, 9_999)).rows] == even
+        assert store.read(q.DueCount(subqueue, 0)) == len(even)
         assert [entry.pos for entry in read(store, subqueue=subqueue, finished=False)] == even
         assert [(entry.pos, entry.state) for entry in read(store, subqueue=subqueue)] == [
             (pos, 0 if pos in even else FINISHED + disposition) for pos in range(start, start + 10)
         ]
-        assert [row.state for row, _ in store.scan(subqueue, start + 1, start + 3, 9)] == [FINISHED + disposition, 0]
+        assert [row.state for row, _ in store.read(q.Scan(subqueue, start + 1, start + 3, 9))] == [
+            FINISHED + disposition,
+            0,
+        ]
     locked = [(key, row.pos) for key, row, _ in snapshot_of(store).locked_entries]
     assert locked == [(QUEUE, pos) for pos in range(0, 10, 2)] + [(DEAD_LETTERS, pos) for pos in range(20, 30, 2)]
 
@@ -157,14 +161,14 @@ def test_what_waits_behind_many_that_have_left_is_found(store: Store) -> None:
     store.commit(writes)
     store.commit(finish(Writes(), *range(many)))
     for found in (
-        store.browse(QUEUE, 0, 1 << 40, 1, 99),
-        store.peek(QUEUE, 0, 1, 99),
-        store.load_page(QUEUE, 0, 1, 99),
+        store.read(q.Browse(QUEUE, 0, 1 << 40, 1, 99)),
+        store.read(q.Peek(QUEUE, 0, 1, 99)),
+        store.read(q.Page(QUEUE, 0, 1, 99)),
     ):
         assert [row.data for row in found] == [b"first"]
-    assert [row.data for row in store.browse(QUEUE, 0, 1 << 40, 9, 99)] == [b"first", b"second"]
-    assert [row.data for row in store.browse(QUEUE, 0, 1 << 40, 9, 10)] == [b"first"]
-    frame = store.read_range(QUEUE, 0, 1 << 40, 1, 99, finished=False)
+    assert [row.data for row in store.read(q.Browse(QUEUE, 0, 1 << 40, 9, 99))] == [b"first", b"second"]
+    assert [row.data for row in store.read(q.Browse(QUEUE, 0, 1 << 40, 9, 10))] == [b"first"]
+    frame = store.read(q.Range(QUEUE, 0, 1 << 40, 1, 99, finished=False))
     assert (unpack(frame)[0].data, frame.next_pos) == (b"first", many + 1)
 
 
@@ -177,14 +181,14 @@ def test_every_column_is_in_a_frame(store: Store) -> None:
     enqueue(writes, 9, bytes(range(256)), state=EntryState.DEFERRED, session="s", delivery_count=(1 << 31) - 1)
     enqueue(writes, POSITION_MAX, b"x", subqueue=DEAD_LETTERS, sequence=(1 << 38) - 1, state=EntryState.DELAYED)
     store.commit(writes)
-    frame = store.read_range(QUEUE, 0, 1 << 40, 99, 9_999, finished=False)
+    frame = store.read(q.Range(QUEUE, 0, 1 << 40, 99, 9_999, finished=False))
     assert (frame.count, frame.next_pos) == (3, 1 << 40)
     assert unpack(frame) == [
         Packed(7, 7, 1_700_000_000_123, 1 << 41, 4, 6, EntryState.ACTIVE, b"\x00body\xff"),
         Packed(8, 8, 0, -1, 0, 0, EntryState.ACTIVE, b""),
         Packed(9, 9, 1_700_000_000_000, -1, (1 << 31) - 1, 256, EntryState.DEFERRED, bytes(range(256))),
     ]
-    frame = store.read_range(DEAD_LETTERS, POSITION_MAX, POSITION_MAX + 1, 99, 9_999, finished=False)
+    frame = store.read(q.Range(DEAD_LETTERS, POSITION_MAX, POSITION_MAX + 1, 99, 9_999, finished=False))
     assert unpack(frame) == [Packed(POSITION_MAX, (1 << 38) - 1, 1_700_000_000_000, -1, 0, 1, EntryState.DELAYED, b"x")]
 
 
@@ -226,7 +230,7 @@ def test_a_message_that_is_larger_than_a_mebibyte_beside_small_ones(store: Store
     for pos, data in enumerate(bodies):
         enqueue(writes, pos, data)
     store.commit(writes)
-    frame = store.read_range(QUEUE, 0, 9, 9, 1 << 30, finished=False)
+    frame = store.read(q.Range(QUEUE, 0, 9, 9, 1 << 30, finished=False))
     assert [entry.data for entry in unpack(frame)] == bodies
 
 
@@ -241,10 +245,10 @@ def test_what_is_scheduled_is_in_no_frame(store: Store) -> None:
 def test_an_empty_range(store: Store) -> None:
     store.commit(enqueued(5))
     for from_pos, to_pos in ((0, 5), (6, 1 << 40), (5, 5), (POSITION_MAX + 1, POSITION_MAX + 9), (-3, 0)):
-        frame = store.read_range(QUEUE, from_pos, to_pos, 9, 99, finished=True)
+        frame = store.read(q.Range(QUEUE, from_pos, to_pos, 9, 99, finished=True))
         assert (frame.count, frame.next_pos, frame.data) == (0, to_pos, b"")
-    assert store.read_range(OTHER, 0, 9, 9, 99, finished=True) == (0, 9, b"")
-    assert store.read_range(QUEUE, -3, 9, 9, 99, finished=True)[:2] == (1, 9)
+    assert store.read(q.Range(OTHER, 0, 9, 9, 99, finished=True)) == (0, 9, b"")
+    assert store.read(q.Range(QUEUE, -3, 9, 9, 99, finished=True))[:2] == (1, 9)
 
 
 def test_a_frame_keeps_to_its_bounds_and_the_next_goes_on_behind_it(store: Store) -> None:
@@ -257,7 +261,7 @@ def test_a_frame_keeps_to_its_bounds_and_the_next_goes_on_behind_it(store: Store
         seen: list[int] = []
         at = 0
         while at < 1_000:
-            frame = store.read_range(QUEUE, at, 1_000, max_entries, max_bytes, finished=True)
+            frame = store.read(q.Range(QUEUE, at, 1_000, max_entries, max_bytes, finished=True))
             entries = unpack(frame)
             assert len(entries) <= max_entries
             assert len(entries) <= 1 or sum(entry.size for entry in entries) <= max_bytes
@@ -266,14 +270,14 @@ def test_a_frame_keeps_to_its_bounds_and_the_next_goes_on_behind_it(store: Store
             at = frame.next_pos
         assert at == 1_000
         assert seen == [*range(0, 3 * len(sizes), 3)]
-    frame = store.read_range(QUEUE, 0, 1_000, 1_000, 1 << 30, finished=True)
+    frame = store.read(q.Range(QUEUE, 0, 1_000, 1_000, 1 << 30, finished=True))
     assert (frame.count, frame.next_pos) == (len(sizes), 1_000), "nothing is left, so it says so"
 
 
 def test_a_range_ends_where_it_was_asked_to(store: Store) -> None:
     store.commit(enqueued(*range(300)))
     for from_pos, to_pos in ((0, 1), (0, 300), (100, 250), (299, 1 << 40)):
-        frame = store.read_range(QUEUE, from_pos, to_pos, 999, 1 << 20, finished=False)
+        frame = store.read(q.Range(QUEUE, from_pos, to_pos, 999, 1 << 20, finished=False))
         assert [entry.pos for entry in unpack(frame)] == [*range(from_pos, min(300, to_pos))]
         assert frame.next_pos == to_pos
 
@@ -292,7 +296,7 @@ def test_an_entry_without_a_body_is_in_no_frame_but_scanned(store: Store) -> Non
     writes.deleted_bodies.append((body_key(PARTITION, 2), body_key(PARTITION, 2)))
     store.commit(writes)
     assert [entry.pos for entry in read(store)] == [1, 3]
-    assert [(row.pos, size) for row, size in store.scan(QUEUE, 0, 9, 9)] == [(1, 5), (2, 0), (3, 5)]
+    assert [(row.pos, size) for row, size in store.read(q.Scan(QUEUE, 0, 9, 9))] == [(1, 5), (2, 0), (3, 5)]
 
 
 def test_a_scan_answers_entries_in_any_state_without_their_data(store: Store) -> None:
@@ -301,14 +305,19 @@ def test_a_scan_answers_entries_in_any_state_without_their_data(store: Store) ->
     enqueue(writes, 3, b"123")
     enqueue(writes, 4)
     store.commit(finish(writes, 3))
-    rows = store.scan(QUEUE, 1, 4, 99)
+    rows = store.read(q.Scan(QUEUE, 1, 4, 99))
     assert rows == [
         (EntryRow(1, body_key(PARTITION, 1), 1, 3, EntryState.ACTIVE, 2, "ü\x00", 9, b""), 5),
         (EntryRow(2, body_key(PARTITION, 2), 2, 1_700_000_000_000, EntryState.SCHEDULED, 0, None, 8, b""), 0),
         (EntryRow(3, body_key(PARTITION, 3), 3, 1_700_000_000_000, COMPLETED, 1, None, None, b""), 3),
     ]
-    assert store.scan(QUEUE, 0, 99, 2) == rows[:2]
-    assert store.scan(QUEUE, 4, 4, 2) == store.scan(QUEUE, 0, 99, 0) == store.scan(QUEUE, 1 << 41, 1 << 42, 2) == []
+    assert store.read(q.Scan(QUEUE, 0, 99, 2)) == rows[:2]
+    assert (
+        store.read(q.Scan(QUEUE, 4, 4, 2))
+        == store.read(q.Scan(QUEUE, 0, 99, 0))
+        == store.read(q.Scan(QUEUE, 1 << 41, 1 << 42, 2))
+        == []
+    )
 
 
 # -- the log of fates --------------------------------------------------------------------------------------------------
@@ -329,17 +338,17 @@ def test_lines_of_the_log_come_in_order(open_store: Opener) -> None:
     store = open_store()
     numbers = [0, 5, 6, 900, POSITION_MAX - 1, POSITION_MAX]
     store.commit(log(log(enqueued(1), *reversed(numbers)), 7, subqueue=DEAD_LETTERS))
-    assert store.load_dispositions(QUEUE, 0, 99) == [line(number) for number in numbers]
-    assert store.load_dispositions(QUEUE, 6, 2) == [line(6), line(900)]
-    assert store.load_dispositions(QUEUE, 7, 1) == [line(900)]
-    assert store.load_dispositions(QUEUE, POSITION_MAX + 1, 9) == store.load_dispositions(QUEUE, 0, 0) == []
-    assert store.load_dispositions(DEAD_LETTERS, 0, 9) == [line(7)]
+    assert store.read(q.Dispositions(QUEUE, 0, 99)) == [line(number) for number in numbers]
+    assert store.read(q.Dispositions(QUEUE, 6, 2)) == [line(6), line(900)]
+    assert store.read(q.Dispositions(QUEUE, 7, 1)) == [line(900)]
+    assert store.read(q.Dispositions(QUEUE, POSITION_MAX + 1, 9)) == store.read(q.Dispositions(QUEUE, 0, 0)) == []
+    assert store.read(q.Dispositions(DEAD_LETTERS, 0, 9)) == [line(7)]
     store.close()
     assert store_lines(open_store()) == numbers
 
 
 def store_lines(store: Store) -> list[int]:
-    return [row.number for row in store.load_dispositions(QUEUE, 0, 10_000)]
+    return [row.number for row in store.read(q.Dispositions(QUEUE, 0, 10_000))]
 
 
 def test_ranges_of_the_log_are_forgotten_after_what_came_with_the_commit(store: Store) -> None:

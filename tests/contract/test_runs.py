@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import FINISHED, Disposition, EntryState, Store, Writes
 from tests.contract.frames import Packed, packed, unpack
@@ -83,7 +84,7 @@ def frames(
     entries: list[Packed] = []
     at = from_pos
     while at < to_pos:
-        frame = store.read_range(subqueue, at, to_pos, max_entries, max_bytes, finished=finished)
+        frame = store.read(q.Range(subqueue, at, to_pos, max_entries, max_bytes, finished=finished))
         found = unpack(frame)
         assert frame.next_pos > at
         assert len(found) <= max_entries
@@ -96,7 +97,7 @@ def frames(
 
 def browsed(store: Store, subqueue: int) -> list[Packed]:
     """What there is, but for what is scheduled, as told by another way to read."""
-    rows = store.browse(subqueue, 0, 1 << 40, 100_000, 1 << 40)
+    rows = store.read(q.Browse(subqueue, 0, 1 << 40, 100_000, 1 << 40))
     return [packed(row) for row in rows if row.state != EntryState.SCHEDULED]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import POSITION_MAX, body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import CursorRow, DueRows, EntryState, Snapshot, Store, StoreError, Writes
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, Opener, complete, enqueue, enqueued
@@ -34,23 +35,23 @@ def remembered(*ids: tuple[int, bytes, int], partition: int = PARTITION) -> Writ
 
 
 def snapshot_of(store: Store) -> Snapshot:
-    snapshot = store.load_partition(PARTITION)
+    snapshot = store.read(q.Partition(PARTITION))
     assert snapshot is not None
     return snapshot
 
 
 def test_an_empty_store_answers_everything_with_nothing(store: Store) -> None:
-    assert store.load_page(QUEUE, 0, 9, 99, "s") == []
-    assert store.peek(QUEUE, 0, 9, 99, "s") == []
-    assert store.peek(DEAD_LETTERS, 0, 9, 99, "s") == []
-    assert store.load_due(QUEUE, EntryState.SCHEDULED, 1 << 50, 9, 99) == DueRows([], None)
-    assert store.load_sequences(QUEUE, [1]) == store.load_sequences(DEAD_LETTERS, [1]) == []
-    assert store.load_sequences(QUEUE, []) == []
-    assert store.scan_sessions(QUEUE, None, 9) == store.scan_sessions(QUEUE, "a", 9) == []
-    assert store.list_sessions(QUEUE, 0, 9, None) == store.list_sessions(QUEUE, 0, 9, 0) == []
-    assert store.load_session_state(PARTITION, "s") is None
-    assert store.find_duplicates(PARTITION, 0, [b"x" * 16]) == store.find_duplicates(PARTITION, 0, []) == {}
-    assert store.scan_duplicates(PARTITION, (0, b""), 9) == []
+    assert store.read(q.Page(QUEUE, 0, 9, 99, "s")) == []
+    assert store.read(q.Peek(QUEUE, 0, 9, 99, "s")) == []
+    assert store.read(q.Peek(DEAD_LETTERS, 0, 9, 99, "s")) == []
+    assert store.read(q.Due(QUEUE, EntryState.SCHEDULED, 1 << 50, 9, 99)) == DueRows([], None)
+    assert store.read(q.BySequence(QUEUE, [1])) == store.read(q.BySequence(DEAD_LETTERS, [1])) == []
+    assert store.read(q.BySequence(QUEUE, [])) == []
+    assert store.read(q.SessionsBehind(QUEUE, None, 9)) == store.read(q.SessionsBehind(QUEUE, "a", 9)) == []
+    assert store.read(q.SessionList(QUEUE, 0, 9, None)) == store.read(q.SessionList(QUEUE, 0, 9, 0)) == []
+    assert store.read(q.SessionState(PARTITION, "s")) is None
+    assert store.read(q.Duplicates(PARTITION, 0, [b"x" * 16])) == store.read(q.Duplicates(PARTITION, 0, [])) == {}
+    assert store.read(q.DuplicatesBehind(PARTITION, (0, b""), 9)) == []
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
@@ -61,12 +62,12 @@ def test_a_sessions_page_has_its_active_entries_in_order(store: Store) -> None:
     for pos in range(20):
         enqueue(writes, pos, session=("a", "b", None)[pos % 3], state=EntryState(pos // 3 % 2))
     store.commit(writes)
-    assert [row.pos for row in store.load_page(QUEUE, 0, 99, 999, "a")] == [0, 6, 12, 18]
-    assert [row.pos for row in store.load_page(QUEUE, 1, 2, 999, "a")] == [6, 12]
-    assert [row.pos for row in store.load_page(QUEUE, 0, 99, 10, "b")] == [1, 7]
-    assert [row.pos for row in store.load_page(QUEUE, 0, 99, 0, "b")] == [1]
-    assert store.load_page(QUEUE, 0, 99, 999, "") == store.load_page(QUEUE, 19, 99, 999, "a") == []
-    assert store.load_page(QUEUE, 0, 0, 999, "a") == store.load_page(QUEUE, POSITION_MAX + 1, 9, 999, "a") == []
+    assert [row.pos for row in store.read(q.Page(QUEUE, 0, 99, 999, "a"))] == [0, 6, 12, 18]
+    assert [row.pos for row in store.read(q.Page(QUEUE, 1, 2, 999, "a"))] == [6, 12]
+    assert [row.pos for row in store.read(q.Page(QUEUE, 0, 99, 10, "b"))] == [1, 7]
+    assert [row.pos for row in store.read(q.Page(QUEUE, 0, 99, 0, "b"))] == [1]
+    assert store.read(q.Page(QUEUE, 0, 99, 999, "")) == store.read(q.Page(QUEUE, 19, 99, 999, "a")) == []
+    assert store.read(q.Page(QUEUE, 0, 0, 999, "a")) == store.read(q.Page(QUEUE, POSITION_MAX + 1, 9, 999, "a")) == []
 
 
 def test_a_peek_into_a_session_has_its_entries_in_any_state_in_order(store: Store) -> None:
@@ -77,38 +78,40 @@ def test_a_peek_into_a_session_has_its_entries_in_any_state_in_order(store: Stor
             writes, pos, session="ab"[pos % 2], state=EntryState(pos // 2 % 4), subqueue=DEAD_LETTERS, sequence=99 - pos
         )
     store.commit(writes)
-    assert [row.pos for row in store.peek(QUEUE, 3, 99, 999, "a")] == [4, 6, 8, 10]
-    assert [row.pos for row in store.peek(QUEUE, 3, 99, 10, "b")] == [3, 5]
-    assert [row.pos for row in store.peek(QUEUE, 0, 3, 999, "b")] == [1, 3, 5]
-    assert [row.sequence for row in store.peek(DEAD_LETTERS, 90, 3, 999, "a")] == [91, 93, 95]
-    assert store.peek(QUEUE, 1 << 60, 9, 999, "a") == store.peek(DEAD_LETTERS, 1 << 80, 9, 999, "a") == []
+    assert [row.pos for row in store.read(q.Peek(QUEUE, 3, 99, 999, "a"))] == [4, 6, 8, 10]
+    assert [row.pos for row in store.read(q.Peek(QUEUE, 3, 99, 10, "b"))] == [3, 5]
+    assert [row.pos for row in store.read(q.Peek(QUEUE, 0, 3, 999, "b"))] == [1, 3, 5]
+    assert [row.sequence for row in store.read(q.Peek(DEAD_LETTERS, 90, 3, 999, "a"))] == [91, 93, 95]
+    assert (
+        store.read(q.Peek(QUEUE, 1 << 60, 9, 999, "a")) == store.read(q.Peek(DEAD_LETTERS, 1 << 80, 9, 999, "a")) == []
+    )
 
 
 def test_sessions_with_active_entries_are_scanned_in_order_of_their_bytes(store: Store) -> None:
     store.commit(sessions_of(*reversed(IN_ORDER)))
     store.commit(sessions_of("b", "only deferred", state=EntryState.DEFERRED))
     store.commit(sessions_of("elsewhere", subqueue=OTHER_QUEUE))
-    assert store.scan_sessions(QUEUE, None, 99) == IN_ORDER
-    assert store.scan_sessions(QUEUE, None, 99, EntryState.DEFERRED) == ["b", "only deferred"]
-    assert store.scan_sessions(QUEUE, "b", 99, EntryState.DEFERRED) == ["only deferred"]
+    assert store.read(q.SessionsBehind(QUEUE, None, 99)) == IN_ORDER
+    assert store.read(q.SessionsBehind(QUEUE, None, 99, EntryState.DEFERRED)) == ["b", "only deferred"]
+    assert store.read(q.SessionsBehind(QUEUE, "b", 99, EntryState.DEFERRED)) == ["only deferred"]
     for number, session in enumerate(IN_ORDER):
-        assert store.scan_sessions(QUEUE, session, 2) == IN_ORDER[number + 1 : number + 3]
-    assert store.scan_sessions(QUEUE, "a\x00a", 1) == ["a\x00b"]
-    assert store.scan_sessions(QUEUE, None, 0) == store.scan_sessions(QUEUE, None, -1) == []
+        assert store.read(q.SessionsBehind(QUEUE, session, 2)) == IN_ORDER[number + 1 : number + 3]
+    assert store.read(q.SessionsBehind(QUEUE, "a\x00a", 1)) == ["a\x00b"]
+    assert store.read(q.SessionsBehind(QUEUE, None, 0)) == store.read(q.SessionsBehind(QUEUE, None, -1)) == []
 
 
 def test_a_session_is_scanned_until_its_last_active_entry_is_gone(store: Store) -> None:
     store.commit(sessions_of("a", "a", "b"))
     store.commit(complete(Writes(), 0, 0))
-    assert store.scan_sessions(QUEUE, None, 9) == ["a", "b"]
+    assert store.read(q.SessionsBehind(QUEUE, None, 9)) == ["a", "b"]
     writes = Writes()
     writes.entry_updates += [entry_key(QUEUE, 1), body_key(PARTITION, 1), int(EntryState.DEFERRED), 0, None]
     store.commit(complete(writes, 2, 2))
-    assert store.scan_sessions(QUEUE, None, 9) == []
+    assert store.read(q.SessionsBehind(QUEUE, None, 9)) == []
     writes = Writes()
     writes.entry_updates += [entry_key(QUEUE, 1), body_key(PARTITION, 1), int(EntryState.ACTIVE), 1, None]
     store.commit(writes)
-    assert store.scan_sessions(QUEUE, None, 9) == ["a"]
+    assert store.read(q.SessionsBehind(QUEUE, None, 9)) == ["a"]
 
 
 def test_more_sessions_than_one_statement_finds(store: Store) -> None:
@@ -120,11 +123,11 @@ def test_more_sessions_than_one_statement_finds(store: Store) -> None:
         else:
             writes.session_states[PARTITION, name] = (b"", pos)
     store.commit(writes)
-    assert store.scan_sessions(QUEUE, None, 10_000) == names[1::2]
-    assert store.list_sessions(QUEUE, 0, 10_000, None) == names
-    assert store.list_sessions(QUEUE, 4_095, 3, None) == names[4_095:4_098]
-    assert store.list_sessions(QUEUE, 4_990, 99, None) == names[4_990:]
-    assert store.list_sessions(QUEUE, 0, 10_000, 4_000) == names[4_002::2]
+    assert store.read(q.SessionsBehind(QUEUE, None, 10_000)) == names[1::2]
+    assert store.read(q.SessionList(QUEUE, 0, 10_000, None)) == names
+    assert store.read(q.SessionList(QUEUE, 4_095, 3, None)) == names[4_095:4_098]
+    assert store.read(q.SessionList(QUEUE, 4_990, 99, None)) == names[4_990:]
+    assert store.read(q.SessionList(QUEUE, 0, 10_000, 4_000)) == names[4_002::2]
 
 
 def test_a_list_has_sessions_with_messages_or_a_state_or_those_set_after_a_time(store: Store) -> None:
@@ -133,13 +136,13 @@ def test_a_list_has_sessions_with_messages_or_a_state_or_those_set_after_a_time(
     store.commit(state_of("both", b"1", 100))
     store.commit(state_of("state", b"2", 200))
     store.commit(state_of("elsewhere", b"3", 300, PARTITION + 1))
-    assert store.list_sessions(QUEUE, 0, 9, None) == ["both", "messages", "state"]
-    assert store.list_sessions(QUEUE, 1, 1, None) == ["messages"]
-    assert store.list_sessions(QUEUE, 0, 9, 99) == ["both", "state"]
-    assert store.list_sessions(QUEUE, 1, 9, 99) == ["state"]
-    assert store.list_sessions(QUEUE, 0, 9, 100) == ["state"]
-    assert store.list_sessions(QUEUE, 0, 9, 200) == []
-    assert store.list_sessions(QUEUE, -1, 0, None) == store.list_sessions(QUEUE, 9, 9, None) == []
+    assert store.read(q.SessionList(QUEUE, 0, 9, None)) == ["both", "messages", "state"]
+    assert store.read(q.SessionList(QUEUE, 1, 1, None)) == ["messages"]
+    assert store.read(q.SessionList(QUEUE, 0, 9, 99)) == ["both", "state"]
+    assert store.read(q.SessionList(QUEUE, 1, 9, 99)) == ["state"]
+    assert store.read(q.SessionList(QUEUE, 0, 9, 100)) == ["state"]
+    assert store.read(q.SessionList(QUEUE, 0, 9, 200)) == []
+    assert store.read(q.SessionList(QUEUE, -1, 0, None)) == store.read(q.SessionList(QUEUE, 9, 9, None)) == []
 
 
 @pytest.mark.parametrize("state", [b"", b"\x00", b"\xff" * 16_385, bytes(range(256)) * 1_024])
@@ -147,13 +150,13 @@ def test_a_sessions_state_is_any_bytes_and_none_removes_it(store: Store, state: 
     store.commit(state_of("s", b"before"))
     store.commit(state_of("s", state))
     store.commit(state_of("t", b"another's"))
-    assert store.load_session_state(PARTITION, "s") == state
-    assert store.load_session_state(PARTITION + 1, "s") is None
+    assert store.read(q.SessionState(PARTITION, "s")) == state
+    assert store.read(q.SessionState(PARTITION + 1, "s")) is None
     store.commit(state_of("s", None))
     store.commit(state_of("never set", None))
-    assert store.load_session_state(PARTITION, "s") is None
-    assert store.load_session_state(PARTITION, "t") == b"another's"
-    assert store.list_sessions(QUEUE, 0, 9, None) == ["t"]
+    assert store.read(q.SessionState(PARTITION, "s")) is None
+    assert store.read(q.SessionState(PARTITION, "t")) == b"another's"
+    assert store.read(q.SessionList(QUEUE, 0, 9, None)) == ["t"]
 
 
 def test_many_states_in_one_commit(store: Store) -> None:
@@ -163,8 +166,8 @@ def test_many_states_in_one_commit(store: Store) -> None:
             gone = number % 3 == 0 and generation == b"second"
             writes.session_states[PARTITION, f"{number:03}"] = (None if gone else generation, number)
         store.commit(writes)
-    assert store.list_sessions(QUEUE, 0, 999, None) == [f"{number:03}" for number in range(600) if number % 3]
-    assert store.load_session_state(PARTITION, "599") == b"second"
+    assert store.read(q.SessionList(QUEUE, 0, 999, None)) == [f"{number:03}" for number in range(600) if number % 3]
+    assert store.read(q.SessionState(PARTITION, "599")) == b"second"
 
 
 # -- due times ---------------------------------------------------------------------------------------------------------
@@ -179,7 +182,7 @@ def test_due_entries_come_with_the_earliest_first_and_the_time_of_the_next(store
     store.commit(writes)
 
     def due(until_ms: int, max_entries: int = 9, max_bytes: int = 999) -> tuple[list[int], int | None]:
-        found = store.load_due(QUEUE, EntryState.SCHEDULED, until_ms, max_entries, max_bytes)
+        found = store.read(q.Due(QUEUE, EntryState.SCHEDULED, until_ms, max_entries, max_bytes))
         return [row.pos for row in found.rows], found.next_due_ms
 
     assert due(99) == ([], 100)
@@ -189,10 +192,10 @@ def test_due_entries_come_with_the_earliest_first_and_the_time_of_the_next(store
     assert due(400, max_bytes=0) == ([1], 100)
     assert due(1 << 70) == ([1, 4, 3, 5, 0], None)
     assert due(400, max_entries=0) == ([], 100)
-    assert [store.count_due(QUEUE, state) for state in (EntryState.SCHEDULED, EntryState.ACTIVE)] == [5, 1]
-    assert store.count_due(OTHER_QUEUE, EntryState.SCHEDULED) == 1
-    assert store.count_due(OTHER_QUEUE, EntryState.DEFERRED) == 0
-    assert store.load_due(QUEUE, EntryState.DELAYED, 999, 9, 999) == DueRows([], None)
+    assert [store.read(q.DueCount(QUEUE, state)) for state in (EntryState.SCHEDULED, EntryState.ACTIVE)] == [5, 1]
+    assert store.read(q.DueCount(OTHER_QUEUE, EntryState.SCHEDULED)) == 1
+    assert store.read(q.DueCount(OTHER_QUEUE, EntryState.DEFERRED)) == 0
+    assert store.read(q.Due(QUEUE, EntryState.DELAYED, 999, 9, 999)) == DueRows([], None)
     assert snapshot_of(store).next_due == {(QUEUE, EntryState.ACTIVE): 50, (QUEUE, EntryState.SCHEDULED): 100}
 
 
@@ -202,8 +205,8 @@ def test_an_update_moves_an_entry_to_another_time_state_and_body(store: Store) -
     writes.entry_updates += [entry_key(QUEUE, 1), body_key(PARTITION, 2), int(EntryState.DELAYED), 3, 150]
     writes.entry_updates += [entry_key(QUEUE, 2), body_key(PARTITION, 2), int(EntryState.ACTIVE), 0, None]
     store.commit(writes)
-    assert store.load_due(QUEUE, EntryState.ACTIVE, 999, 9, 999) == DueRows([], None)
-    (row,) = store.load_due(QUEUE, EntryState.DELAYED, 150, 9, 999).rows
+    assert store.read(q.Due(QUEUE, EntryState.ACTIVE, 999, 9, 999)) == DueRows([], None)
+    (row,) = store.read(q.Due(QUEUE, EntryState.DELAYED, 150, 9, 999)).rows
     assert (row.pos, row.data, row.delivery_count, row.due_ms) == (1, b"new", 3, 150)
     assert snapshot_of(store).next_due == {(QUEUE, EntryState.DELAYED): 150}
     store.commit(complete(Writes(), 1, 1))
@@ -216,7 +219,7 @@ def test_an_entry_without_its_body_keeps_nobody_waiting_for_its_time(store: Stor
     writes = Writes()
     writes.deleted_bodies.append((body_key(PARTITION, 1), body_key(PARTITION, 1)))
     store.commit(writes)
-    assert store.load_due(QUEUE, EntryState.ACTIVE, 150, 9, 999) == DueRows([], 200)
+    assert store.read(q.Due(QUEUE, EntryState.ACTIVE, 150, 9, 999)) == DueRows([], 200)
     assert snapshot_of(store).next_due == {(QUEUE, EntryState.ACTIVE): 200}
 
 
@@ -231,14 +234,14 @@ def test_entries_are_found_by_sequence_in_any_state_once_each(store: Store, subq
         enqueue(writes, pos, b"%d" % number, subqueue=subqueue, sequence=number, state=EntryState(number % 4))
     store.commit(writes)
     wanted = [*range(0, 700, 2), 4, 4, 800, -1, POSITION_MAX, POSITION_MAX + 1, 1 << 48, 1 << 70]
-    found = store.load_sequences(subqueue, wanted)
+    found = store.read(q.BySequence(subqueue, wanted))
     assert sorted(row.sequence for row in found) == list(range(0, 700, 2))
     assert all(row.data == b"%d" % row.sequence for row in found)
 
 
 def test_a_sequence_past_the_last_position_is_not_another_subqueues_entry(store: Store) -> None:
     store.commit(enqueued(1, subqueue=QUEUE + 1))
-    assert store.load_sequences(QUEUE, [POSITION_MAX + 2]) == []
+    assert store.read(q.BySequence(QUEUE, [POSITION_MAX + 2])) == []
 
 
 # -- remembered ids ----------------------------------------------------------------------------------------------------
@@ -251,13 +254,13 @@ def test_an_id_is_found_in_its_bucket_and_later_ones_with_the_last_time(store: S
     store.commit(remembered((9, C, 1), partition=PARTITION + 1))
     assert accepted_ms(store, 5, [A, B, C]) == {A: 200, B: 300}
     assert accepted_ms(store, 6, [A, B, A]) == {A: 200}
-    assert store.find_duplicates(PARTITION, 7, [A]) == {}
+    assert store.read(q.Duplicates(PARTITION, 7, [A])) == {}
     store.commit(remembered((5, B, 400), (5, B, 350)))
     assert accepted_ms(store, 0, [B]) == {B: 350}
 
 
 def accepted_ms(store: Store, first_bucket: int, ids: list[bytes]) -> dict[bytes, int]:
-    found = store.find_duplicates(PARTITION, first_bucket, ids)
+    found = store.read(q.Duplicates(PARTITION, first_bucket, ids))
     assert {note for _, note in found.values()} <= {b""}
     return {message_id: when_ms for message_id, (when_ms, _) in found.items()}
 
@@ -267,9 +270,9 @@ def test_the_note_about_the_last_message_comes_with_an_id(store: Store) -> None:
     for bucket, message_id, when_ms, note in ((5, A, 100, b"first"), (6, A, 200, b"second"), (6, B, 1, None)):
         writes.duplicate_ids += (PARTITION, bucket, message_id, when_ms, note)
     store.commit(writes)
-    assert store.find_duplicates(PARTITION, 5, [A, B]) == {A: (200, b"second"), B: (1, b"")}
+    assert store.read(q.Duplicates(PARTITION, 5, [A, B])) == {A: (200, b"second"), B: (1, b"")}
     store.commit(remembered((6, A, 300)))
-    assert store.find_duplicates(PARTITION, 5, [A]) == {A: (300, b"")}
+    assert store.read(q.Duplicates(PARTITION, 5, [A])) == {A: (300, b"")}
 
 
 def test_more_ids_than_one_statement_takes(store: Store) -> None:
@@ -279,7 +282,7 @@ def test_more_ids_than_one_statement_takes(store: Store) -> None:
     assert accepted_ms(store, 0, [*ids, b"\xff" * 16]) == expected
     scanned = []
     after = (-1, b"")
-    while page := store.scan_duplicates(PARTITION, after, 400):
+    while page := store.read(q.DuplicatesBehind(PARTITION, after, 400)):
         scanned += page
         after = page[-1][:2]
     assert scanned == sorted((number % 4, message_id, number) for number, message_id in enumerate(ids))
@@ -294,7 +297,7 @@ def test_old_buckets_are_forgotten_from_the_first_on_and_no_more_than_asked(stor
         writes = Writes()
         writes.forgotten_duplicates.append((PARTITION, bucket, most))
         store.commit(writes)
-        return store.scan_duplicates(PARTITION, (0, b""), 99)
+        return store.read(q.DuplicatesBehind(PARTITION, (0, b""), 99))
 
     assert forget(1, 99) == rows
     assert forget(3, 0) == rows
@@ -302,14 +305,14 @@ def test_old_buckets_are_forgotten_from_the_first_on_and_no_more_than_asked(stor
     assert forget(3, 2) == rows[6:]
     assert forget(3, 9) == rows[6:]
     assert forget(4, 3) == []
-    assert store.scan_duplicates(PARTITION + 1, (0, b""), 9) == [(1, A, 8)]
+    assert store.read(q.DuplicatesBehind(PARTITION + 1, (0, b""), 9)) == [(1, A, 8)]
 
 
 def test_ids_of_a_commit_are_remembered_before_old_ones_are_forgotten(store: Store) -> None:
     writes = remembered((1, A, 1), (2, A, 1))
     writes.forgotten_duplicates.append((PARTITION, 2, 9))
     store.commit(writes)
-    assert store.scan_duplicates(PARTITION, (0, b""), 9) == [(2, A, 1)]
+    assert store.read(q.DuplicatesBehind(PARTITION, (0, b""), 9)) == [(2, A, 1)]
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------
@@ -327,17 +330,17 @@ def everything(partition: int) -> Writes:
 def answers(store: Store, partition: int) -> list[object]:
     subqueue = subqueue_key(partition, 0)
     return [
-        store.load_partition(partition),
-        store.load_page(subqueue, 0, 9, 99, "s"),
-        store.peek(subqueue, 0, 9, 99, "s"),
-        store.load_due(subqueue, EntryState.ACTIVE, 9, 9, 99),
-        store.load_sequences(subqueue, [1]),
-        store.scan_sessions(subqueue, None, 9),
-        store.list_sessions(subqueue, 0, 9, None),
-        store.list_sessions(subqueue, 0, 9, 0),
-        store.load_session_state(partition, "s"),
-        store.find_duplicates(partition, 0, [A]),
-        store.scan_duplicates(partition, (0, b""), 9),
+        store.read(q.Partition(partition)),
+        store.read(q.Page(subqueue, 0, 9, 99, "s")),
+        store.read(q.Peek(subqueue, 0, 9, 99, "s")),
+        store.read(q.Due(subqueue, EntryState.ACTIVE, 9, 9, 99)),
+        store.read(q.BySequence(subqueue, [1])),
+        store.read(q.SessionsBehind(subqueue, None, 9)),
+        store.read(q.SessionList(subqueue, 0, 9, None)),
+        store.read(q.SessionList(subqueue, 0, 9, 0)),
+        store.read(q.SessionState(partition, "s")),
+        store.read(q.Duplicates(partition, 0, [A])),
+        store.read(q.DuplicatesBehind(partition, (0, b""), 9)),
     ]
 
 
@@ -353,7 +356,7 @@ def test_a_dropped_partition_leaves_nothing_and_its_neighbours_keep_all(store: S
     dropping.dropped_partitions.append(PARTITION)
     store.commit(dropping)
     assert answers(store, PARTITION) == NOTHING
-    assert store.load_session_state(PARTITION, "t") is None
+    assert store.read(q.SessionState(PARTITION, "t")) is None
     assert [answers(store, partition) for partition in (PARTITION - 1, PARTITION + 1)] == before
 
 
@@ -375,21 +378,21 @@ def test_committed_rows_survive_a_new_opening(open_store: Opener) -> None:
 
 
 def test_partitions_with_something_due_are_found(store: Store) -> None:
-    assert store.timed_partitions() == []
+    assert store.read(q.TimedPartitions()) == []
     for partition, due_ms in ((PARTITION + 2, 5), (PARTITION, 7), (PARTITION + 1, None), (PARTITION + 9, 1)):
         writes = Writes()
         for pos in range(3):
             enqueue(writes, pos, due_ms=due_ms, subqueue=subqueue_key(partition, 0))
         store.commit(writes)
-    assert store.timed_partitions() == [PARTITION, PARTITION + 2, PARTITION + 9]
+    assert store.read(q.TimedPartitions()) == [PARTITION, PARTITION + 2, PARTITION + 9]
 
 
 def test_partitions_with_cursors_are_found(store: Store) -> None:
-    assert store.cursor_partitions(10) == []
+    assert store.read(q.CursorPartitions(10)) == []
     writes = Writes()
     for partition, kind, name in ((2, 0, "a"), (0, 0, "a"), (0, 1, "a"), (0, 0, "b"), (9, 0, "c")):
         subqueue = subqueue_key(PARTITION + partition, kind)
         writes.cursors[subqueue, name] = CursorRow(subqueue, name, 1, -1, 0, 0, 0, 0, 0, 0)
     store.commit(writes)
-    assert store.cursor_partitions(10) == [PARTITION, PARTITION + 2, PARTITION + 9]
-    assert store.cursor_partitions(2) == [PARTITION, PARTITION + 2]
+    assert store.read(q.CursorPartitions(10)) == [PARTITION, PARTITION + 2, PARTITION + 9]
+    assert store.read(q.CursorPartitions(2)) == [PARTITION, PARTITION + 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import entry_key
 from partibus.partition.protocol.ports import LOCK_MS_MAX, CursorRow, SessionLockRow
 from tests.contract.stores import PARTITION, QUEUE, Opener, enqueued, positions
@@ -29,7 +30,7 @@ def test_the_time_of_a_store_is_turned_back_and_locks_end_soon(open_store: Opene
     store.close()
     store = open_store()
     assert store.highest_ms == RIGHT_MS
-    snapshot = store.load_partition(PARTITION)
+    snapshot = store.read(q.Partition(PARTITION))
     assert snapshot is not None
     end_ms = RIGHT_MS + LOCK_MS_MAX
     assert [(row.first_pos, row.until_ms) for row in snapshot.lock_batches] == [(1, soon_ms), (2, end_ms)]

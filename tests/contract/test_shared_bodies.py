@@ -2,6 +2,7 @@
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import REWRITTEN_BODY, SHARED_BODY, body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import FINISHED, Disposition, EntryState, Store, Writes
 from partibus.store.postgresql import PostgreSQLStore
@@ -37,13 +38,13 @@ def completed(row: int, numbers: range) -> Writes:
 
 def bodies(store: Store, flag: int = SHARED_BODY) -> list[int]:
     """Numbers of those that are there."""
-    found = store.load_bodies([body_key(TOPIC, flag | number) for number in range(MESSAGES)])
+    found = store.read(q.Bodies([body_key(TOPIC, flag | number) for number in range(MESSAGES)]))
     return [number for number, data in enumerate(found) if data is not None]
 
 
 def waiting(store: Store, row: int, kind: int = 0) -> list[int]:
     """Positions of the entries that have their body."""
-    return [entry.pos for entry in store.browse(subqueue_key(row, kind), 0, 1 << 40, 99, 1 << 20)]
+    return [entry.pos for entry in store.read(q.Browse(subqueue_key(row, kind), 0, 1 << 40, 99, 1 << 20))]
 
 
 def drop(store: Store, *rows: int) -> None:
@@ -85,7 +86,7 @@ def test_a_shared_body_stays_for_an_entry_that_has_left_and_is_kept_for_a_cursor
         topic.commit(completed(row, range(MESSAGES)))
     assert waiting(topic, 6) == []
     assert bodies(topic) == [*range(MESSAGES)]
-    frame = topic.read_range(subqueue_key(6, 0), 0, MESSAGES, 99, 1 << 20, finished=True)
+    frame = topic.read(q.Range(subqueue_key(6, 0), 0, MESSAGES, 99, 1 << 20, finished=True))
     assert (frame.count, frame.next_pos) == (MESSAGES, MESSAGES)
     topic.commit(completed(6, range(20)))
     assert bodies(topic) == [*range(20, MESSAGES)]
@@ -167,8 +168,8 @@ def test_a_dropped_subscription_takes_the_bodies_that_it_alone_had(store: Store)
     store.commit(rewritten)
     drop(store, 6)
     assert bodies(store, flag=0) == []
-    assert store.load_bodies([body_key(6, REWRITTEN_BODY | 1)]) == [None]
-    assert store.load_partition(TOPIC) is not None
+    assert store.read(q.Bodies([body_key(6, REWRITTEN_BODY | 1)])) == [None]
+    assert store.read(q.Partition(TOPIC)) is not None
 
 
 def test_a_dropped_topic_goes_with_its_subscriptions(topic: Store) -> None:
@@ -201,11 +202,11 @@ def test_marks_are_loaded_with_their_partition_and_go_with_it(open_store: Opener
     store.commit(writes)
     store.close()
     store = open_store()
-    snapshots = [store.load_partition(row) for row in (TOPIC, 6, 7)]
+    snapshots = [store.read(q.Partition(row)) for row in (TOPIC, 6, 7)]
     assert [snapshot and snapshot.inbound_marks for snapshot in snapshots] == [{40: 9, 44: 1 << 39}, {40: 3}, {}]
     drop(store, 6)
     store.commit(published(range(1, 2)))
-    snapshots = [store.load_partition(row) for row in (TOPIC, 6)]
+    snapshots = [store.read(q.Partition(row)) for row in (TOPIC, 6)]
     assert [snapshot and snapshot.inbound_marks for snapshot in snapshots] == [{40: 9, 44: 1 << 39}, {}]
 
 
@@ -218,5 +219,5 @@ def test_sizes_of_many_partitions(store: Store) -> None:
             writes.counts[subqueue_key(row, 1)] = (2, row)
     store.commit(writes)
     rows = [*range(0, 1_400, 2), 1]
-    assert store.load_sizes(rows) == {row: 1_000 * row + (7 + row if row % 3 else 0) for row in rows if row < 700}
-    assert store.load_sizes([]) == {}
+    assert store.read(q.Sizes(rows)) == {row: 1_000 * row + (7 + row if row % 3 else 0) for row in rows if row < 700}
+    assert store.read(q.Sizes([])) == {}

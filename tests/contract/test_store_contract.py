@@ -4,6 +4,7 @@ from threading import Event, Thread
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import (
     PARTITION_ROW_MAX,
     POSITION_MAX,
@@ -61,32 +62,32 @@ def test_every_column_of_an_entry_comes_back(store: Store) -> None:
     )
     store.commit(writes)
     expected = EntryRow(7, body_key(PARTITION, 9), 9, 123, EntryState.ACTIVE, 4, "s", 456, b"\x00body\xff")
-    assert store.load_page(QUEUE, 0, 10, 1_000) == [expected]
-    assert store.browse(QUEUE, 7, 8, 10, 1_000) == [expected]
+    assert store.read(q.Page(QUEUE, 0, 10, 1_000)) == [expected]
+    assert store.read(q.Browse(QUEUE, 7, 8, 10, 1_000)) == [expected]
 
 
 @pytest.mark.parametrize("session", [None, "", "\x00", "a\x00b", '","', "ü€𝄞", "'; DROP TABLE entry", "x" * 128])
 def test_a_session_is_any_text_and_none_is_not_the_empty_one(store: Store, session: str | None) -> None:
     store.commit(enqueue(Writes(), 1, session=session))
-    assert [row.session for row in store.load_page(QUEUE, 0, 10, 1_000)] == [session]
+    assert [row.session for row in store.read(q.Page(QUEUE, 0, 10, 1_000))] == [session]
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x00a\x00", bytes(range(256)) * 300, b"\xc3\x28"])
 def test_a_body_is_any_bytes(store: Store, data: bytes) -> None:
     store.commit(enqueue(enqueue(enqueue(Writes(), 1, b"before"), 2, data), 3, b"after"))
-    assert [row.data for row in store.load_page(QUEUE, 0, 10, 1_000_000)] == [b"before", data, b"after"]
+    assert [row.data for row in store.read(q.Page(QUEUE, 0, 10, 1_000_000))] == [b"before", data, b"after"]
     keys = [body_key(PARTITION, number) for number in (3, 2, 1)]
-    assert store.load_bodies(keys) == [b"after", data, b"before"]
+    assert store.read(q.Bodies(keys)) == [b"after", data, b"before"]
 
 
 def test_an_empty_store_answers_everything_with_nothing(store: Store) -> None:
-    assert store.load_partition(PARTITION) is None
-    assert store.load_page(QUEUE, 0, 10, 1_000) == []
-    assert store.peek(QUEUE, 0, 10, 1_000) == []
-    assert store.peek(DEAD_LETTERS, 0, 10, 1_000) == []
-    assert store.browse(QUEUE, 0, POSITION_MAX, 10, 1_000) == []
-    assert store.load_bodies([]) == []
-    assert store.load_bodies([body_key(PARTITION, 1)]) == [None]
+    assert store.read(q.Partition(PARTITION)) is None
+    assert store.read(q.Page(QUEUE, 0, 10, 1_000)) == []
+    assert store.read(q.Peek(QUEUE, 0, 10, 1_000)) == []
+    assert store.read(q.Peek(DEAD_LETTERS, 0, 10, 1_000)) == []
+    assert store.read(q.Browse(QUEUE, 0, POSITION_MAX, 10, 1_000)) == []
+    assert store.read(q.Bodies([])) == []
+    assert store.read(q.Bodies([body_key(PARTITION, 1)])) == [None]
 
 
 def test_an_empty_commit_changes_nothing(store: Store) -> None:
@@ -100,7 +101,7 @@ def test_commits_of_any_size_are_stored_whole_and_in_order(store: Store, rows: i
     store.commit(enqueued(*range(rows)))
     assert positions(store) == list(range(rows))
     keys = [body_key(PARTITION, number) for number in range(rows)]
-    assert store.load_bodies(keys) == [b"hello"] * rows
+    assert store.read(q.Bodies(keys)) == [b"hello"] * rows
 
 
 def test_keys_at_their_extremes(store: Store) -> None:
@@ -117,12 +118,12 @@ def test_keys_at_their_extremes(store: Store) -> None:
             writes.lock_batches[entry_key(subqueue, POSITION_MAX)] = [(POSITION_MAX, 1, b"\xff\xff")]
             store.commit(writes)
             assert positions(store, subqueue) == [0, POSITION_MAX]
-            assert [row.pos for row in store.load_page(subqueue, POSITION_MAX, 9, 99)] == [POSITION_MAX]
-            assert [row.pos for row in store.peek(subqueue, POSITION_MAX, 9, 99)] == [POSITION_MAX]
-            assert store.load_page(subqueue, POSITION_MAX + 1, 9, 99) == []
-            assert store.peek(subqueue, POSITION_MAX + 1, 9, 99) == []
-            assert store.browse(subqueue, POSITION_MAX + 1, POSITION_MAX + 5, 9, 99) == []
-        snapshot = store.load_partition(partition)
+            assert [row.pos for row in store.read(q.Page(subqueue, POSITION_MAX, 9, 99))] == [POSITION_MAX]
+            assert [row.pos for row in store.read(q.Peek(subqueue, POSITION_MAX, 9, 99))] == [POSITION_MAX]
+            assert store.read(q.Page(subqueue, POSITION_MAX + 1, 9, 99)) == []
+            assert store.read(q.Peek(subqueue, POSITION_MAX + 1, 9, 99)) == []
+            assert store.read(q.Browse(subqueue, POSITION_MAX + 1, POSITION_MAX + 5, 9, 99)) == []
+        snapshot = store.read(q.Partition(partition))
         assert snapshot is not None
         assert [(key, row.pos) for key, row, _ in snapshot.locked_entries] == [
             (subqueue_key(partition, kind), POSITION_MAX) for kind in SubqueueKind
@@ -136,14 +137,14 @@ def test_keys_at_their_extremes(store: Store) -> None:
 def test_a_row_inserted_and_deleted_in_one_commit_is_gone(store: Store) -> None:
     store.commit(complete(enqueued(1, 2, 3), 2, 2))
     assert positions(store) == [1, 3]
-    assert store.load_bodies([body_key(PARTITION, 2)]) == [None]
+    assert store.read(q.Bodies([body_key(PARTITION, 2)])) == [None]
 
 
 def test_an_entry_inserted_and_updated_in_one_commit_has_the_update(store: Store) -> None:
     writes = enqueued(1)
     writes.entry_updates += [entry_key(QUEUE, 1), body_key(PARTITION, 1), int(EntryState.DEFERRED), 3, 99]
     store.commit(writes)
-    (row,) = store.browse(QUEUE, 0, 10, 10, 1_000)
+    (row,) = store.read(q.Browse(QUEUE, 0, 10, 10, 1_000))
     assert (row.state, row.delivery_count, row.due_ms) == (EntryState.DEFERRED, 3, 99)
 
 
@@ -154,7 +155,7 @@ def test_the_last_of_several_updates_holds_and_an_entry_that_is_gone_is_passed_o
         writes.entry_updates += [entry_key(QUEUE, 1), body_key(PARTITION, 1), 0, delivery_count, None]
     writes.entry_updates += [entry_key(QUEUE, 77), body_key(PARTITION, 77), 0, 9, None]
     store.commit(writes)
-    assert [(row.pos, row.delivery_count) for row in store.browse(QUEUE, 0, 99, 10, 1_000)] == [(1, 3), (2, 0)]
+    assert [(row.pos, row.delivery_count) for row in store.read(q.Browse(QUEUE, 0, 99, 10, 1_000))] == [(1, 3), (2, 0)]
 
 
 def test_an_update_keeps_what_it_does_not_name(store: Store) -> None:
@@ -162,7 +163,7 @@ def test_an_update_keeps_what_it_does_not_name(store: Store) -> None:
     writes = Writes()
     writes.entry_updates += [entry_key(QUEUE, 1), body_key(PARTITION, 1), 0, 1, None]
     store.commit(writes)
-    assert store.load_page(QUEUE, 0, 1, 99) == [EntryRow(1, body_key(PARTITION, 1), 1, 5, 0, 1, "s", None, b"data")]
+    assert store.read(q.Page(QUEUE, 0, 1, 99)) == [EntryRow(1, body_key(PARTITION, 1), 1, 5, 0, 1, "s", None, b"data")]
 
 
 def test_many_updates_in_one_commit(store: Store) -> None:
@@ -171,7 +172,7 @@ def test_many_updates_in_one_commit(store: Store) -> None:
     for pos in range(0, 300, 2):
         writes.entry_updates += [entry_key(QUEUE, pos), body_key(PARTITION, pos), int(EntryState.SCHEDULED), pos, pos]
     store.commit(writes)
-    rows = store.browse(QUEUE, 0, 300, 300, 1 << 20)
+    rows = store.read(q.Browse(QUEUE, 0, 300, 300, 1 << 20))
     assert [(row.state, row.delivery_count) for row in rows] == [
         (EntryState.ACTIVE, 0) if pos % 2 else (EntryState.SCHEDULED, pos) for pos in range(300)
     ]
@@ -197,7 +198,7 @@ def test_counters_and_counts_are_replaced(store: Store) -> None:
         writes.counts.update({subqueue_key(row, 0): (round_number, row) for row in range(40)})
         store.commit(writes)
     for row in range(40):
-        assert store.load_partition(row) == Snapshot(
+        assert store.read(q.Partition(row)) == Snapshot(
             2, 10 * row, 7 * row, {subqueue_key(row, 0): SubqueueCounts(2, row)}, [], [], {}, {}
         )
 
@@ -211,7 +212,7 @@ def test_a_range_is_deleted_with_both_ends_and_no_more(store: Store, length: int
     store.commit(complete(Writes(), 50, 50 + length - 1))
     left = [*range(50), *range(50 + length, 400)]
     assert positions(store) == left
-    found = store.load_bodies([body_key(PARTITION, number) for number in range(400)])
+    found = store.read(q.Bodies([body_key(PARTITION, number) for number in range(400)]))
     assert [number for number, data in enumerate(found) if data is not None] == left
 
 
@@ -244,16 +245,15 @@ def test_a_dropped_partition_leaves_nothing_and_takes_nothing_of_its_neighbours(
                 enqueue(writes, pos, subqueue=subqueue, sequence=pos - kind if pos else kind)
             writes.lock_batches[entry_key(subqueue, POSITION_MAX)] = [(0, 1, b"\x01")]
             store.commit(writes)
-    neighbours = [store.load_partition(row) for row in (PARTITION - 1, PARTITION + 1)]
+    neighbours = [store.read(q.Partition(row)) for row in (PARTITION - 1, PARTITION + 1)]
     dropping = enqueued(9)
     dropping.dropped_partitions.append(PARTITION)
     store.commit(dropping)
-    assert store.load_partition(PARTITION) is None
+    assert store.read(q.Partition(PARTITION)) is None
     assert [positions(store, subqueue_key(PARTITION, kind)) for kind in SubqueueKind] == [[]] * len(SubqueueKind)
-    assert store.load_bodies([body_key(PARTITION, 0), body_key(PARTITION, POSITION_MAX), body_key(PARTITION, 9)]) == [
-        None, None, None,
-    ]  # fmt: skip
-    assert [store.load_partition(row) for row in (PARTITION - 1, PARTITION + 1)] == neighbours
+    keys = [body_key(PARTITION, pos) for pos in (0, POSITION_MAX, 9)]
+    assert store.read(q.Bodies(keys)) == [None, None, None]
+    assert [store.read(q.Partition(row)) for row in (PARTITION - 1, PARTITION + 1)] == neighbours
     for row in (PARTITION - 1, PARTITION + 1):
         assert positions(store, subqueue_key(row, 2)) == [0, POSITION_MAX]
 
@@ -263,8 +263,8 @@ def test_a_dropped_partition_leaves_nothing_and_takes_nothing_of_its_neighbours(
 
 def test_a_page_begins_at_its_position_and_stops_at_its_number_of_entries(store: Store) -> None:
     store.commit(enqueued(*range(0, 40, 2)))
-    assert [row.pos for row in store.load_page(QUEUE, 5, 3, 1_000)] == [6, 8, 10]
-    assert [row.pos for row in store.load_page(QUEUE, 36, 99, 1_000)] == [36, 38]
+    assert [row.pos for row in store.read(q.Page(QUEUE, 5, 3, 1_000))] == [6, 8, 10]
+    assert [row.pos for row in store.read(q.Page(QUEUE, 36, 99, 1_000))] == [36, 38]
 
 
 def test_a_page_stops_before_its_bytes_are_passed_but_has_one_entry(store: Store) -> None:
@@ -272,14 +272,14 @@ def test_a_page_stops_before_its_bytes_are_passed_but_has_one_entry(store: Store
     for pos, size in enumerate((40, 40, 20, 1, 500)):
         enqueue(writes, pos, bytes(size))
     store.commit(writes)
-    for load in (store.load_page, store.peek):
-        assert [row.pos for row in load(QUEUE, 0, 99, 100)] == [0, 1, 2]
-        assert [row.pos for row in load(QUEUE, 0, 99, 99)] == [0, 1]
-        assert [row.pos for row in load(QUEUE, 0, 99, 0)] == [0]
-        assert [row.pos for row in load(QUEUE, 3, 99, 10)] == [3]
-        assert [row.pos for row in load(QUEUE, 4, 99, 10)] == [4]
-    assert [row.pos for row in store.browse(QUEUE, 0, 5, 99, 100)] == [0, 1, 2]
-    assert [row.pos for row in store.browse(QUEUE, 4, 5, 99, 10)] == [4]
+    for query in (q.Page, q.Peek):
+        assert [row.pos for row in store.read(query(QUEUE, 0, 99, 100))] == [0, 1, 2]
+        assert [row.pos for row in store.read(query(QUEUE, 0, 99, 99))] == [0, 1]
+        assert [row.pos for row in store.read(query(QUEUE, 0, 99, 0))] == [0]
+        assert [row.pos for row in store.read(query(QUEUE, 3, 99, 10))] == [3]
+        assert [row.pos for row in store.read(query(QUEUE, 4, 99, 10))] == [4]
+    assert [row.pos for row in store.read(q.Browse(QUEUE, 0, 5, 99, 100))] == [0, 1, 2]
+    assert [row.pos for row in store.read(q.Browse(QUEUE, 4, 5, 99, 10))] == [4]
 
 
 def test_a_page_has_active_entries_only_a_browse_and_a_peek_have_all(store: Store) -> None:
@@ -287,10 +287,10 @@ def test_a_page_has_active_entries_only_a_browse_and_a_peek_have_all(store: Stor
     for pos in range(9):
         enqueue(writes, pos, state=EntryState(pos % 3))
     store.commit(writes)
-    assert [row.pos for row in store.load_page(QUEUE, 1, 99, 1_000)] == [3, 6]
-    assert [row.pos for row in store.load_page(QUEUE, 0, 2, 1_000)] == [0, 3]
-    assert [row.pos for row in store.browse(QUEUE, 1, 8, 99, 1_000)] == list(range(1, 8))
-    assert [row.pos for row in store.peek(QUEUE, 4, 3, 1_000)] == [4, 5, 6]
+    assert [row.pos for row in store.read(q.Page(QUEUE, 1, 99, 1_000))] == [3, 6]
+    assert [row.pos for row in store.read(q.Page(QUEUE, 0, 2, 1_000))] == [0, 3]
+    assert [row.pos for row in store.read(q.Browse(QUEUE, 1, 8, 99, 1_000))] == list(range(1, 8))
+    assert [row.pos for row in store.read(q.Peek(QUEUE, 4, 3, 1_000))] == [4, 5, 6]
 
 
 def test_a_load_keeps_to_its_subqueue(store: Store) -> None:
@@ -298,32 +298,32 @@ def test_a_load_keeps_to_its_subqueue(store: Store) -> None:
         store.commit(enqueue(Writes(), subqueue, subqueue=subqueue, sequence=1_000 + subqueue))
     for subqueue in (QUEUE, DEAD_LETTERS, subqueue_key(PARTITION + 1, 0)):
         assert positions(store, subqueue) == [subqueue]
-        assert [row.pos for row in store.load_page(subqueue, 0, 99, 1_000)] == [subqueue]
-        assert [row.pos for row in store.peek(subqueue, 0, 99, 1_000)] == [subqueue]
+        assert [row.pos for row in store.read(q.Page(subqueue, 0, 99, 1_000))] == [subqueue]
+        assert [row.pos for row in store.read(q.Peek(subqueue, 0, 99, 1_000))] == [subqueue]
 
 
 @pytest.mark.parametrize("subqueue", [QUEUE, DEAD_LETTERS])
 def test_bounds_that_nobody_has_checked_are_no_error(store: Store, subqueue: int) -> None:
     store.commit(enqueued(0, 1, 2, subqueue=subqueue))
     for huge in (1 << 63, 1 << 64, 1 << 200):
-        assert store.load_page(subqueue, huge, 9, 99) == []
-        assert store.peek(subqueue, huge, 9, 99) == []
-        assert store.browse(subqueue, huge, huge + 5, 9, 99) == []
-        assert [row.pos for row in store.browse(subqueue, -huge, huge, 9, 99)] == [0, 1, 2]
-    assert [row.pos for row in store.load_page(subqueue, -1, 9, 99)] == [0, 1, 2]
-    assert [row.pos for row in store.peek(subqueue, -1, 9, 99)] == [0, 1, 2]
+        assert store.read(q.Page(subqueue, huge, 9, 99)) == []
+        assert store.read(q.Peek(subqueue, huge, 9, 99)) == []
+        assert store.read(q.Browse(subqueue, huge, huge + 5, 9, 99)) == []
+        assert [row.pos for row in store.read(q.Browse(subqueue, -huge, huge, 9, 99))] == [0, 1, 2]
+    assert [row.pos for row in store.read(q.Page(subqueue, -1, 9, 99))] == [0, 1, 2]
+    assert [row.pos for row in store.read(q.Peek(subqueue, -1, 9, 99))] == [0, 1, 2]
     for none in (0, -1):
-        assert store.load_page(subqueue, 0, none, 99) == []
-        assert store.peek(subqueue, 0, none, 99) == []
-        assert store.browse(subqueue, 0, 9, none, 99) == []
+        assert store.read(q.Page(subqueue, 0, none, 99)) == []
+        assert store.read(q.Peek(subqueue, 0, none, 99)) == []
+        assert store.read(q.Browse(subqueue, 0, 9, none, 99)) == []
 
 
 def test_a_browse_ends_before_its_end(store: Store) -> None:
     store.commit(enqueued(*range(10)))
-    assert [row.pos for row in store.browse(QUEUE, 3, 6, 99, 1_000)] == [3, 4, 5]
-    assert [row.pos for row in store.browse(QUEUE, 3, 6, 2, 1_000)] == [3, 4]
-    assert store.browse(QUEUE, 3, 3, 99, 1_000) == []
-    assert store.browse(QUEUE, 6, 3, 99, 1_000) == []
+    assert [row.pos for row in store.read(q.Browse(QUEUE, 3, 6, 99, 1_000))] == [3, 4, 5]
+    assert [row.pos for row in store.read(q.Browse(QUEUE, 3, 6, 2, 1_000))] == [3, 4]
+    assert store.read(q.Browse(QUEUE, 3, 3, 99, 1_000)) == []
+    assert store.read(q.Browse(QUEUE, 6, 3, 99, 1_000)) == []
 
 
 def test_peek_outside_the_active_subqueue_goes_by_sequence_not_by_position(store: Store) -> None:
@@ -331,12 +331,12 @@ def test_peek_outside_the_active_subqueue_goes_by_sequence_not_by_position(store
     for pos, sequence in enumerate((900, 20, 700, 40, 500)):
         enqueue(writes, pos, b"12345", subqueue=DEAD_LETTERS, sequence=sequence)
     store.commit(writes)
-    assert [row.sequence for row in store.peek(DEAD_LETTERS, 0, 99, 1_000)] == [20, 40, 500, 700, 900]
-    assert [row.sequence for row in store.peek(DEAD_LETTERS, 41, 2, 1_000)] == [500, 700]
-    assert [row.sequence for row in store.peek(DEAD_LETTERS, 41, 99, 10)] == [500, 700]
-    assert [row.sequence for row in store.peek(DEAD_LETTERS, 700, 99, 1)] == [700]
-    assert store.peek(DEAD_LETTERS, 1 << 60, 99, 10) == []
-    assert [row.pos for row in store.load_page(DEAD_LETTERS, 0, 99, 1_000)] == [0, 1, 2, 3, 4]
+    assert [row.sequence for row in store.read(q.Peek(DEAD_LETTERS, 0, 99, 1_000))] == [20, 40, 500, 700, 900]
+    assert [row.sequence for row in store.read(q.Peek(DEAD_LETTERS, 41, 2, 1_000))] == [500, 700]
+    assert [row.sequence for row in store.read(q.Peek(DEAD_LETTERS, 41, 99, 10))] == [500, 700]
+    assert [row.sequence for row in store.read(q.Peek(DEAD_LETTERS, 700, 99, 1))] == [700]
+    assert store.read(q.Peek(DEAD_LETTERS, 1 << 60, 99, 10)) == []
+    assert [row.pos for row in store.read(q.Page(DEAD_LETTERS, 0, 99, 1_000))] == [0, 1, 2, 3, 4]
 
 
 def test_bodies_come_in_the_order_asked_also_twice(store: Store) -> None:
@@ -345,7 +345,7 @@ def test_bodies_come_in_the_order_asked_also_twice(store: Store) -> None:
         enqueue(writes, pos, b"%d" % pos)
     store.commit(writes)
     wanted = [599, 3, 10_000, 3, *range(598, -1, -1)]
-    found = store.load_bodies([body_key(PARTITION, number) for number in wanted])
+    found = store.read(q.Bodies([body_key(PARTITION, number) for number in wanted]))
     assert found == [None if number == 10_000 else b"%d" % number for number in wanted]
 
 
@@ -421,7 +421,7 @@ def test_close_may_be_called_again_and_a_closed_store_refuses(store: Store) -> N
         store.commit(enqueued(2))
     assert caught.value.executed is False
     with pytest.raises(StoreError, match="open it anew"):
-        store.load_page(QUEUE, 0, 1, 1)
+        store.read(q.Page(QUEUE, 0, 1, 1))
 
 
 def test_reads_go_on_during_commits_and_see_whole_commits_only(store: Store) -> None:
@@ -455,7 +455,7 @@ def test_reads_go_on_during_commits_and_see_whole_commits_only(store: Store) -> 
 
 
 def _snapshot(store: Store) -> Snapshot:
-    snapshot = store.load_partition(PARTITION)
+    snapshot = store.read(q.Partition(PARTITION))
     assert snapshot is not None
     return snapshot
 
@@ -470,14 +470,14 @@ def test_which_requests_were_executed(store: Store) -> None:
         writes.executed = executed
         writes.executed_ms = at_ms
         store.commit(writes)
-    assert store.load_executed("a") == {1: 10, 2: 11, (1 << 47) + 1: 1 << 47}
-    assert store.load_executed("b") == {1: 12}
-    assert store.load_executed("c") == {}
+    assert store.read(q.Executed("a")) == {1: 10, 2: 11, (1 << 47) + 1: 1 << 47}
+    assert store.read(q.Executed("b")) == {1: 12}
+    assert store.read(q.Executed("c")) == {}
     writes = Writes()
     writes.counters[1] = (2, 1, 0)
     writes.forgotten_executed_ms = 200
     writes.executed = {"b": [3, 4]}
     writes.executed_ms = 150
     store.commit(writes)
-    assert store.load_executed("a") == {(1 << 47) + 1: 1 << 47}
-    assert store.load_executed("b") == {3: 4}, "what comes with the same commit stays"
+    assert store.read(q.Executed("a")) == {(1 << 47) + 1: 1 << 47}
+    assert store.read(q.Executed("b")) == {3: 4}, "what comes with the same commit stays"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import SHARED_BODY, body_key
 from partibus.partition.protocol.ports import EntryRow, Store, StoreError, Writes
 from partibus.store.memory import MemoryDisk, MemoryStore
@@ -34,39 +35,39 @@ def bounded(rows: list[EntryRow], max_entries: int, max_bytes: int) -> list[Entr
 def assert_answers_as(model: Model, store: Store, max_entries: int, max_bytes: int) -> None:
     bounds = (max_entries, max_bytes)
     for partition in PARTITIONS:
-        assert store.load_partition(partition) == model.snapshot(partition)
-    assert store.load_sizes([*PARTITIONS, 9]) == model.sizes()
+        assert store.read(q.Partition(partition)) == model.snapshot(partition)
+    assert store.read(q.Sizes([*PARTITIONS, 9])) == model.sizes()
     filled = model.filled()
-    assert store.load_counts(99) == filled
-    assert list(store.load_counts(2)) == sorted(filled)[:2]
+    assert store.read(q.Counts(99)) == filled
+    assert list(store.read(q.Counts(2))) == sorted(filled)[:2]
     assert_ids_are_as_in(model, store)
     numbers = [number | flag for flag in (0, SHARED_BODY) for number in range(12)]
     wanted = [body_key(partition, number) for partition in PARTITIONS for number in numbers]
-    assert store.load_bodies(wanted) == [model.bodies.get(key) for key in wanted]
+    assert store.read(q.Bodies(wanted)) == [model.bodies.get(key) for key in wanted]
     for subqueue in SUBQUEUES:
         assert_ranges_are_as_in(model, store, subqueue, max_entries, max_bytes)
         rows = model.rows(subqueue)
         by_sequence = rows if not subqueue & 3 else sorted(rows, key=lambda row: (row.sequence, row.pos))
-        assert store.browse(subqueue, 0, 1 << 40, 99, 9_999) == rows
+        assert store.read(q.Browse(subqueue, 0, 1 << 40, 99, 9_999)) == rows
         for start in (0, 4):
             active = [row for row in rows if row.pos >= start and row.state == 0]
-            assert store.load_page(subqueue, start, *bounds) == bounded(active, *bounds)
+            assert store.read(q.Page(subqueue, start, *bounds)) == bounded(active, *bounds)
             following = [row for row in by_sequence if row.sequence >= start]
-            assert store.peek(subqueue, start, *bounds) == bounded(following, *bounds)
+            assert store.read(q.Peek(subqueue, start, *bounds)) == bounded(following, *bounds)
             inside = [row for row in rows if start <= row.pos < start + 3]
-            assert store.browse(subqueue, start, start + 3, *bounds) == bounded(inside, *bounds)
+            assert store.read(q.Browse(subqueue, start, start + 3, *bounds)) == bounded(inside, *bounds)
             for session in {row.session for row in rows} - {None}:
                 of_it = [row for row in active if row.session == session]
-                assert store.load_page(subqueue, start, *bounds, session) == bounded(of_it, *bounds)
+                assert store.read(q.Page(subqueue, start, *bounds, session)) == bounded(of_it, *bounds)
                 of_it = [row for row in following if row.session == session]
-                assert store.peek(subqueue, start, *bounds, session) == bounded(of_it, *bounds)
-            found = store.load_sequences(subqueue, range(start, start + 3))
+                assert store.read(q.Peek(subqueue, start, *bounds, session)) == bounded(of_it, *bounds)
+            found = store.read(q.BySequence(subqueue, range(start, start + 3)))
             assert sorted(found) == sorted(row for row in rows if start <= row.sequence < start + 3)
         for state in range(4):
             for until_ms in (0, 3, 1 << 50):
                 due = [row for row in model.due(subqueue, state) if row.due_ms is not None and row.due_ms <= until_ms]
                 most = len(bounded(due, *bounds))
-                assert store.load_due(subqueue, state, until_ms, *bounds) == model.due_rows(
+                assert store.read(q.Due(subqueue, state, until_ms, *bounds)) == model.due_rows(
                     subqueue, state, until_ms, most
                 )
         assert_sessions_are_as_in(model, store, subqueue)
@@ -78,7 +79,7 @@ def assert_ranges_are_as_in(model: Model, store: Store, subqueue: int, max_entri
         for from_pos, to_pos in ((0, 1 << 40), (4, 7)):
             inside = [packed(row) for row in readable if from_pos <= row.pos < to_pos]
             while from_pos < to_pos:
-                frame = store.read_range(subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished)
+                frame = store.read(q.Range(subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished))
                 entries = unpack(frame)
                 assert len(entries) <= max_entries
                 assert len(entries) <= 1 or sum(entry.size for entry in entries) <= max_bytes
@@ -88,11 +89,11 @@ def assert_ranges_are_as_in(model: Model, store: Store, subqueue: int, max_entri
                 from_pos = frame.next_pos
             assert inside == []
     scanned = model.scanned(subqueue)
-    assert store.scan(subqueue, 0, 1 << 40, 99) == scanned
-    assert store.scan(subqueue, 4, 8, 2) == [row for row in scanned if 4 <= row[0].pos < 8][:2]
+    assert store.read(q.Scan(subqueue, 0, 1 << 40, 99)) == scanned
+    assert store.read(q.Scan(subqueue, 4, 8, 2)) == [row for row in scanned if 4 <= row[0].pos < 8][:2]
     log = model.log(subqueue)
-    assert store.load_dispositions(subqueue, 0, 99) == log
-    assert store.load_dispositions(subqueue, 3, 2) == [line for line in log if line.number >= 3][:2]
+    assert store.read(q.Dispositions(subqueue, 0, 99)) == log
+    assert store.read(q.Dispositions(subqueue, 3, 2)) == [line for line in log if line.number >= 3][:2]
 
 
 def assert_sessions_are_as_in(model: Model, store: Store, subqueue: int) -> None:
@@ -100,38 +101,40 @@ def assert_sessions_are_as_in(model: Model, store: Store, subqueue: int) -> None
         return sorted(sessions, key=str.encode)
 
     waiting = in_order(model.sessions(subqueue))
-    assert store.scan_sessions(subqueue, None, 99) == waiting
+    assert store.read(q.SessionsBehind(subqueue, None, 99)) == waiting
     for after in ("", "a", "b", "\x7f"):
         behind = [session for session in waiting if session.encode() > after.encode()]
-        assert store.scan_sessions(subqueue, after, 2) == behind[:2]
+        assert store.read(q.SessionsBehind(subqueue, after, 2)) == behind[:2]
     row = subqueue >> 2
     named = in_order(model.sessions(subqueue) | model.updated(row, -1))
-    assert store.list_sessions(subqueue, 0, 99, None) == named
-    assert store.list_sessions(subqueue, 1, 2, None) == named[1:3]
+    assert store.read(q.SessionList(subqueue, 0, 99, None)) == named
+    assert store.read(q.SessionList(subqueue, 1, 2, None)) == named[1:3]
     for after_ms in (0, 2):
         updated = in_order(model.updated(row, after_ms))
-        assert store.list_sessions(subqueue, 0, 99, after_ms) == updated
-        assert store.list_sessions(subqueue, 1, 2, after_ms) == updated[1:3]
+        assert store.read(q.SessionList(subqueue, 0, 99, after_ms)) == updated
+        assert store.read(q.SessionList(subqueue, 1, 2, after_ms)) == updated[1:3]
     for session in {*named, "never seen"}:
         state = model.states.get((row, session))
-        assert store.load_session_state(row, session) == (state and state[0])
+        assert store.read(q.SessionState(row, session)) == (state and state[0])
 
 
 def assert_ids_are_as_in(model: Model, store: Store) -> None:
     for partition in PARTITIONS:
         for first_bucket in (0, 2):
             expected = model.accepted(partition, first_bucket, IDS[1:])
-            found = store.find_duplicates(partition, first_bucket, IDS[1:])
+            found = store.read(q.Duplicates(partition, first_bucket, IDS[1:]))
             assert {message_id: when_ms for message_id, (when_ms, _) in found.items()} == expected
         ids = sorted((bucket, *key, ms) for (row, bucket, *key), ms in model.ids.items() if row == partition)
-        assert store.scan_duplicates(partition, (-1, b""), 99) == ids
+        assert store.read(q.DuplicatesBehind(partition, (-1, b""), 99)) == ids
         for sink in (-1, 7):
             batches = {key[2]: batch for key, batch in model.sink_ids.items() if key[:2] == (partition, sink)}
-            assert store.find_sink_ids(partition, sink, IDS[1:]) == batches.keys() & {*IDS[1:]}
+            assert store.read(q.SinkIds(partition, sink, IDS[1:])) == batches.keys() & {*IDS[1:]}
             for last in (0, 2, 3):
-                assert store.count_sink_ids(partition, sink, last) == sum(batch <= last for batch in batches.values())
+                assert store.read(q.SinkIdCount(partition, sink, last)) == sum(
+                    batch <= last for batch in batches.values()
+                )
         after = (1, IDS[2])
-        assert store.scan_duplicates(partition, after, 3) == [row for row in ids if row[:2] > after][:3]
+        assert store.read(q.DuplicatesBehind(partition, after, 3)) == [row for row in ids if row[:2] > after][:3]
 
 
 @pytest.mark.parametrize("place", PLACES)

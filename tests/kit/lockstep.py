@@ -20,6 +20,7 @@ from partibus.partition.core.machine import Partition
 from partibus.partition.core.write_behind import hold_back, write_all
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
@@ -268,7 +269,7 @@ class Lockstep:
         self.model.options = self.options
         self.model.forget_memory()
         self._was_express |= self.machine.state.express is not None
-        self.machine = Partition(self.row, self.options, self.store.load_partition(self.row))
+        self.machine = Partition(self.row, self.options, self.store.read(q.Partition(self.row)))
         self.machine.state.pool = Pool(Room(self.express_bytes))
         if self._was_express:
             assert self.model.next_sequence <= self.machine.state.next_sequence
@@ -286,7 +287,7 @@ class Lockstep:
             pool = self.machine.state.pool
             self._was_express |= self.machine.state.express is not None
             cold = self.machine.go_cold()
-            self.machine = Partition(self.row, self.options, self.store.load_partition(self.row), 0, cold)
+            self.machine = Partition(self.row, self.options, self.store.read(q.Partition(self.row)), 0, cold)
             self.machine.state.pool = pool
             if self._was_express:  # numbers were reserved in the store
                 assert self.model.next_sequence <= self.machine.state.next_sequence

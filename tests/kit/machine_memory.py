@@ -3,6 +3,7 @@
 from partibus.message import is_durable
 from partibus.partition.core.machine import Partition
 from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Store
@@ -124,13 +125,13 @@ def _held(ready_list: ReadyList, state: str) -> list[Entry]:
 
 def check_rows(store: Store, partition_row: int, machine: Partition, model: Model) -> None:
     """All is committed: the store holds what the model has, no more, no less."""
-    snapshot = store.load_partition(partition_row)
+    snapshot = store.read(q.Partition(partition_row))
     if snapshot is None:
         assert not any(model.queues.values())
         return
     present: list[int] = []
     for kind in KINDS:
-        rows = store.browse(subqueue_key(partition_row, kind), 0, POSITION_MAX, 1 << 40, 1 << 40)
+        rows = store.read(q.Browse(subqueue_key(partition_row, kind), 0, POSITION_MAX, 1 << 40, 1 << 40))
         items = {item.pos: item for item in model.queues[kind]}
         assert {row.pos for row in rows} == items.keys()
         for row in rows:
@@ -145,7 +146,7 @@ def check_rows(store: Store, partition_row: int, machine: Partition, model: Mode
         _check_cursor_rows(store, subqueue_key(partition_row, kind), model.cursors[kind], items)
     i01_everything_is_accounted_for(model.accepted, model.dispositions, present)
     for session in {item.session for item in model.queues[SubqueueKind.ACTIVE] if item.session} | model.states.keys():
-        assert store.load_session_state(partition_row, session) == model.state_of(session)
+        assert store.read(q.SessionState(partition_row, session)) == model.state_of(session)
     again = Partition(partition_row, model.options, snapshot)
     for kind in KINDS:
         assert _locks(again.state.subqueues[kind]) == {
@@ -160,11 +161,11 @@ def _check_cursor_rows(store: Store, subqueue: int, cursors: CursorModel, items:
     shown: list[Shown] = []
     at = 0
     while at < POSITION_MAX:
-        frame = store.read_range(subqueue, at, POSITION_MAX, 1 << 40, 1 << 40, finished=True)
+        frame = store.read(q.Range(subqueue, at, POSITION_MAX, 1 << 40, 1 << 40, finished=True))
         shown += unpack(frame.count, frame.data)
         at = frame.next_pos
     finished = {one.pos: (one.sequence, one.data) for one in shown if one.is_finished}
-    cursors.check_at_rest(finished, store.load_dispositions(subqueue, 0, 1 << 40))
+    cursors.check_at_rest(finished, store.read(q.Dispositions(subqueue, 0, 1 << 40)))
     present = {one.pos: (one.sequence, one.data) for one in shown if not one.is_finished}
     assert present == {pos: (i.sequence, i.data) for pos, i in items.items() if i.state != SCHEDULED}
 

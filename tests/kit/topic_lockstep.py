@@ -16,6 +16,7 @@ from partibus.partition.core.machine import Partition
 from partibus.partition.core.step import Step
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
@@ -139,9 +140,9 @@ class TopicLockstep:
         self.loads.clear()
         self.answers.clear()
         self.model = deepcopy(self._durable_model)
-        self.machine = Partition(TOPIC, self.options, self.store.load_partition(TOPIC))
+        self.machine = Partition(TOPIC, self.options, self.store.read(q.Partition(TOPIC)))
         self.slot = self._new_slot()
-        sizes = self.store.load_sizes([*self.parts])
+        sizes = self.store.read(q.Sizes([*self.parts]))
         assert sizes == {row: part.model.size_bytes for row, part in self.parts.items() if row in sizes}
         self._tell_sizes()
 
@@ -201,7 +202,7 @@ class TopicLockstep:
             raise AssertionError("the topic never comes to rest")
         for part in self.parts.values():
             part.check_at_rest()
-        rows = self.store.browse(subqueue_key(TOPIC, SubqueueKind.ACTIVE), 0, POSITION_MAX, 1 << 40, 1 << 40)
+        rows = self.store.read(q.Browse(subqueue_key(TOPIC, SubqueueKind.ACTIVE), 0, POSITION_MAX, 1 << 40, 1 << 40))
         stored = {row.sequence: (row.state, row.due_ms, row.data) for row in rows}
         assert stored == {
             sequence: (EntryState.SCHEDULED, message.scheduled_ms, message.data)

@@ -26,6 +26,7 @@ from partibus.partition.core.machine import Partition
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.residency import Cold
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.commands import LockToken, Outcome
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
@@ -736,4 +737,4 @@ def test_entries_that_no_memory_has_seen_survive_any_number_of_crashes() -> None
         both.settle(0, Outcome.COMPLETE, [token for _, token in both.delivered[-3:]])
     both.check_at_rest()
     assert [item.sequence for item in both.model.queues[0]] == list(range(13, 21))
-    assert both.store.load_partition(ROW) is not None
+    assert both.store.read(q.Partition(ROW)) is not None

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from partibus.partition.core.sink import NEVER_COMMITTED
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
 from tests.unit.partition.one_partition import ROW, OnePartition
@@ -130,7 +131,7 @@ class SinkMachine(RuleBasedStateMachine):
 
     @invariant()
     def stored_once(self) -> None:
-        rows = self.partition.store.load_partition(ROW)
+        rows = self.partition.store.read(q.Partition(ROW))
         if rows is not None:
             assert rows.sinks.get(SINK, NEVER_COMMITTED) <= self.batch
 

@@ -269,7 +269,7 @@ def dies(folder: str) -> None:
     around(sqlite_store, "apply_writes", "in a commit", "at the end of a commit")
     around(SQLiteWriter, "take_over", "before taking a store over", "after taking a store over")
     around(checkpoints, "checkpoint", "before a checkpoint", "after a checkpoint")
-    around(SQLiteStore, "load_partition", "before loading a partition", "after loading a partition")
+    around(SQLiteStore, "read", "before a read", "after a read")
     around(PostgreSQLStore, "commit", "before a distant commit", "after a distant commit")
     around(PostgreSQLWriter, "open", "before opening a distant store", "after opening a distant store")
 
@@ -289,8 +289,8 @@ NEAR_POINTS = (
     "after a commit",
     "before taking a store over",
     "after taking a store over",
-    "before loading a partition",
-    "after loading a partition",
+    "before a read",
+    "after a read",
 )
 """Of stores in files; and besides, where a test writes megabytes, before and after a checkpoint."""
 DISTANT_POINTS = (

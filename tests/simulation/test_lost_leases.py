@@ -17,6 +17,7 @@ import pytest
 
 from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
@@ -146,7 +147,7 @@ class World:
         self.run_until(LENGTH_MS)
         self.is_over = True
         self.run_until(LENGTH_MS + SETTLED_MS)
-        for data in MemoryStore(self.disk).browse(subqueue_key(ROW, ACTIVE), 0, 1 << 40, 1 << 30, 1 << 30):
+        for data in MemoryStore(self.disk).read(q.Browse(subqueue_key(ROW, ACTIVE), 0, 1 << 40, 1 << 30, 1 << 30)):
             now_ms = self.timeline.now_ms()
             left = Operation(kind=Kind.LEFT, began_ms=now_ms, ended_ms=now_ms, queue=QUEUE, body=body_of(data.data))
             self.history.append(replace(left, sequence=data.sequence))

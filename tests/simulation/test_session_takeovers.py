@@ -15,6 +15,7 @@ from partibus.message import Message, pack
 from partibus.partition.core import loaded, session_resume
 from partibus.partition.core.sessions import AWAY_MS, Sessions
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
@@ -319,7 +320,7 @@ def play(seed: int) -> World:
 
 
 def _entries(world: World) -> list[Any]:
-    return MemoryStore(world.disk).load_page(subqueue_key(ROW, 0), 0, 1_000_000, 1 << 40)
+    return MemoryStore(world.disk).read(q.Page(subqueue_key(ROW, 0), 0, 1_000_000, 1 << 40))
 
 
 SEEDS = seeds(30)

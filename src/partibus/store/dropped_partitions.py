@@ -7,8 +7,13 @@ removes the rows. Partition rows are never reused, so the remaining rows can't b
 
 from collections.abc import Callable, Iterable
 from threading import Event, Lock, Thread
+from typing import Any, TypeVar, cast
 
-from partibus.partition.protocol.ports import StoreError
+from partibus.partition.protocol import queries as q
+from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
+from partibus.partition.protocol.ports import Query, StoreError
+
+T = TypeVar("T")
 
 SLICE_ROWS = 500
 """Entries, and as many bodies, in one transaction: some 3 ms."""
@@ -37,14 +42,24 @@ class PartitionRemover:
         if self._dropped:
             self._start()
 
-    @property
-    def hides_any(self) -> bool:
-        """Whether any dropped partition still has rows."""
-        return bool(self._dropped)
+    def hides(self, query: Query[Any]) -> bool:
+        """Tell whether a query asks for a partition that was dropped, whose rows may still be there."""
+        return query.row in self._dropped
 
-    def hides(self, partition_row: int) -> bool:
-        """Tell whether the rows of a partition are hidden because it was dropped."""
-        return partition_row in self._dropped
+    def without_hidden(self, query: Query[T], found: T) -> T:
+        """Return the answer to a query about all partitions, without those that were dropped."""
+        dropped = self._dropped
+        answer: Any = found
+        if not dropped:
+            return found
+        if isinstance(query, q.TimedPartitions | q.CursorPartitions):
+            answer = [row for row in answer if row not in dropped]
+        elif isinstance(query, q.Counts):
+            answer = {key: counts for key, counts in answer.items() if key >> KIND_BITS not in dropped}
+        elif isinstance(query, q.Bodies):
+            rows = (key >> (KIND_BITS + POSITION_BITS) for key in query.keys)
+            answer = [None if row in dropped else body for row, body in zip(rows, answer, strict=True)]
+        return cast(T, answer)
 
     def dropped(self, partition_rows: Iterable[int]) -> None:
         """Hide partitions that a commit has dropped, and start to remove them."""

@@ -13,22 +13,14 @@ The faults of a commit, and what is true afterwards:
 A store that can't be torn or left unsynced from outside (one on a real disk) forgets the commit instead.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from partibus.partition.protocol.generations import Generation
-from partibus.partition.protocol.ports import (
-    ENTRY_COLUMNS,
-    DispositionRow,
-    DueRows,
-    EntryRow,
-    RangeFrame,
-    Snapshot,
-    Store,
-    StoreError,
-    Writes,
-)
+from partibus.partition.protocol.ports import ENTRY_COLUMNS, Query, Store, StoreError, Writes
+
+T = TypeVar("T")
 
 
 class Faults(NamedTuple):
@@ -197,114 +189,13 @@ class FaultyStore:
         if fault is not None:
             raise StoreError(f"{self.name}: the end of a commit is unknown (a planned fault: {fault})", executed=None)
 
-    def load_partition(self, partition_row: int) -> Snapshot | None:
-        """Load the durable state of a partition; None if it was never written."""
-        return self._loading().load_partition(partition_row)
-
-    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """Return the stored bytes of partitions by partition row."""
-        return self._loading().load_sizes(partition_rows)
-
-    def load_counts(self, most: int) -> Mapping[int, tuple[int, int]]:
-        """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
-        return self._loading().load_counts(most)
-
-    def timed_partitions(self) -> list[int]:
-        """Return the rows of partitions with entries that have a due time, in order."""
-        return self._loading().timed_partitions()
-
-    def cursor_partitions(self, most: int) -> list[int]:
-        """Return the rows of the first ``most`` partitions that have cursors, in order."""
-        return self._loading().cursor_partitions(most)
-
-    def load_page(
-        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
-    ) -> list[EntryRow]:
-        """Load the first active entries with ``pos >= from_pos``, within both bounds."""
-        return self._loading().load_page(subqueue, from_pos, max_entries, max_bytes, session)
-
-    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
-        return self._loading().load_due(subqueue, state, until_ms, max_entries, max_bytes)
-
-    def count_due(self, subqueue: int, state: int) -> int:
-        """Count the entries in ``state`` that have a due time."""
-        return self._loading().count_due(subqueue, state)
-
-    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """Load the entries with these sequence counters, in any state and any order."""
-        return self._loading().load_sequences(subqueue, sequences)
-
-    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int, state: int = 0) -> list[str]:
-        """Return sessions that have entries in a state, after ``after``, in order of their UTF-8 bytes."""
-        return self._loading().scan_sessions(subqueue, after, max_sessions, state)
-
-    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
-        """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""
-        return self._loading().list_sessions(subqueue, skip, top, updated_after_ms)
-
-    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
-        """Load the state of a session; None if it has none."""
-        return self._loading().load_session_state(partition_row, session)
-
-    def find_duplicates(
-        self, partition_row: int, first_bucket: int, ids: Sequence[bytes]
-    ) -> dict[bytes, tuple[int, bytes]]:
-        """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
-        return self._loading().find_duplicates(partition_row, first_bucket, ids)
-
-    def scan_duplicates(
-        self, partition_row: int, after: tuple[int, bytes], max_ids: int
-    ) -> list[tuple[int, bytes, int]]:
-        """Return (bucket, id, accepted ms) in order, after the given bucket and id."""
-        return self._loading().scan_duplicates(partition_row, after, max_ids)
-
-    def load_executed(self, asker: str) -> dict[int, int]:
-        """Return the answered requests of one run of a broker, with what is known of each."""
-        return self._loading().load_executed(asker)
-
-    def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """Load stored messages in the order of ``keys``; None where a body was removed."""
-        return self._loading().load_bodies(keys)
-
-    def peek(
-        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
-    ) -> list[EntryRow]:
-        """Load entries in any state with ``sequence >= from_sequence``, in order of sequence."""
-        return self._loading().peek(subqueue, from_sequence, max_entries, max_bytes, session)
-
-    def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """Load entries in any state with ``from_pos <= pos < to_pos``, in order of position."""
-        return self._loading().browse(subqueue, from_pos, to_pos, max_entries, max_bytes)
-
-    def read_range(
-        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
-    ) -> RangeFrame:
-        """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
-        return self._loading().read_range(subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished)
-
-    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """Load entries in any state, finished ones too, without their data but with its length."""
-        return self._loading().scan(subqueue, from_pos, to_pos, max_entries)
-
-    def load_dispositions(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
-        """Load lines of the disposition log with ``number >= from_number``, in order."""
-        return self._loading().load_dispositions(subqueue, from_number, max_rows)
-
-    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """Return those of ``ids`` that the sink has stored and still remembers."""
-        return self._loading().find_sink_ids(partition_row, sink, ids)
-
-    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
-        """Count the ids that a sink has of ``batch`` and earlier batches."""
-        return self._loading().count_sink_ids(partition_row, sink, batch)
+    def read(self, query: Query[T]) -> T:
+        """Read from the store inside, or refuse."""
+        self._source.before()
+        if self._source.for_load() is not None:
+            raise StoreError(f"{self.name}: the disk refused a read (a planned fault)", executed=False)
+        return self.inner.read(query)
 
     def close(self) -> None:
         """Close the store; committed rows stay. Idempotent."""
         self.inner.close()
-
-    def _loading(self) -> Store:
-        self._source.before()
-        if self._source.for_load() is not None:
-            raise StoreError(f"{self.name}: the disk refused a read (a planned fault)", executed=False)
-        return self.inner

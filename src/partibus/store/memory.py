@@ -6,27 +6,27 @@ commit half done as a real disk can; `faulty` chooses among them.
 """
 
 import secrets
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
+from typing import Any, TypeVar
 
+from msgspec.structs import astuple
+
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
     ENTRY_COLUMNS,
     LOCK_MS_MAX,
-    DispositionRow,
-    DueRows,
-    EntryRow,
-    RangeFrame,
-    Snapshot,
+    Query,
     StoreError,
     StoreFenced,
-    SubqueueCounts,
     Writes,
 )
 from partibus.store.generations import Draw, NoNumbersLeft
-from partibus.store.tables import DuplicateKey, Tables, bounded
+from partibus.store.tables import DuplicateKey, Tables
+
+T = TypeVar("T")
 
 
 class MemoryDisk:
@@ -181,135 +181,11 @@ class MemoryStore:
             self.disk.crash()
             self._closed = True
 
-    def load_partition(self, partition_row: int) -> Snapshot | None:
-        """Load the durable state of a partition; None if it was never written."""
+    def read(self, query: Query[T]) -> T:
+        """Answer a query."""
         with self._lock:
-            return self._tables().snapshot(partition_row)
-
-    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """Return the stored bytes of partitions by partition row."""
-        with self._lock:
-            return self._tables().sizes(partition_rows)
-
-    def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
-        """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
-        with self._lock:
-            return self._tables().filled(most)
-
-    def timed_partitions(self) -> list[int]:
-        """Return the rows of partitions with entries that have a due time, in order."""
-        with self._lock:
-            return self._tables().timed_partitions()
-
-    def cursor_partitions(self, most: int) -> list[int]:
-        """Return the rows of the first ``most`` partitions that have cursors, in order."""
-        with self._lock:
-            return self._tables().cursor_partitions(most)
-
-    def load_page(
-        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
-    ) -> list[EntryRow]:
-        """Load the first active entries with ``pos >= from_pos``, within both bounds."""
-        with self._lock:
-            return bounded(self._tables().active_from(subqueue, from_pos, session), max_entries, max_bytes)
-
-    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
-        with self._lock:
-            return self._tables().due(subqueue, state, until_ms, max_entries, max_bytes)
-
-    def count_due(self, subqueue: int, state: int) -> int:
-        """Count the entries in ``state`` that have a due time."""
-        with self._lock:
-            return self._tables().count_due(subqueue, state)
-
-    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """Load the entries with these sequence counters, in any state and any order."""
-        with self._lock:
-            return self._tables().with_sequences(subqueue, sequences)
-
-    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int, state: int = 0) -> list[str]:
-        """Return sessions that have entries in a state, after ``after``, in order of their UTF-8 bytes."""
-        with self._lock:
-            sessions = self._tables().sessions(subqueue, state)
-        first = 0 if after is None else bisect_right(sessions, after)
-        return sessions[first : first + max(0, max_sessions)]
-
-    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
-        """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""
-        with self._lock:
-            sessions = self._tables().listed_sessions(subqueue, updated_after_ms)
-        return sessions[max(0, skip) :][: max(0, top)]
-
-    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
-        """Load the state of a session; None if it has none."""
-        with self._lock:
-            state, _ = self._tables().session_states.get((partition_row, session), (None, 0))
-            return state
-
-    def find_duplicates(
-        self, partition_row: int, first_bucket: int, ids: Sequence[bytes]
-    ) -> dict[bytes, tuple[int, bytes]]:
-        """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
-        with self._lock:
-            return self._tables().duplicate_ids.find(partition_row, first_bucket, ids)
-
-    def scan_duplicates(
-        self, partition_row: int, after: tuple[int, bytes], max_ids: int
-    ) -> list[tuple[int, bytes, int]]:
-        """Return (bucket, id, accepted ms) in order, after the given bucket and id."""
-        with self._lock:
-            return self._tables().duplicate_ids.scan(partition_row, after, max_ids)
-
-    def load_executed(self, asker: str) -> dict[int, int]:
-        """Return the answered requests of one run of a broker, with what is known of each."""
-        with self._lock:
-            return self._tables().executed_by(asker)
-
-    def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """Load stored messages in the order of ``keys``; None where a body was removed."""
-        with self._lock:
-            bodies = self._tables().bodies
-            return [bodies.get(key) for key in keys]
-
-    def peek(
-        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
-    ) -> list[EntryRow]:
-        """Load entries in any state with ``sequence >= from_sequence``, in order of sequence."""
-        with self._lock:
-            return bounded(self._tables().from_sequence(subqueue, from_sequence, session), max_entries, max_bytes)
-
-    def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """Load entries in any state with ``from_pos <= pos < to_pos``, in order of position."""
-        with self._lock:
-            return bounded(self._tables().in_range(subqueue, from_pos, to_pos), max_entries, max_bytes)
-
-    def read_range(
-        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
-    ) -> RangeFrame:
-        """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
-        with self._lock:
-            return self._tables().frame(subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished)
-
-    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """Load entries in any state, finished ones too, without their data but with its length."""
-        with self._lock:
-            return self._tables().scan(subqueue, from_pos, to_pos, max_entries)
-
-    def load_dispositions(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
-        """Load lines of the disposition log with ``number >= from_number``, in order."""
-        with self._lock:
-            return self._tables().dispositions_from(subqueue, from_number, max_rows)
-
-    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """Return those of ``ids`` that the sink has stored and still remembers."""
-        with self._lock:
-            return self._tables().sink_ids.find(partition_row, sink, ids)
-
-    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
-        """Count the ids that a sink has of ``batch`` and earlier batches."""
-        with self._lock:
-            return self._tables().sink_ids.count(partition_row, sink, batch)
+            found: T = _READS[type(query)](self._tables(), *astuple(query))
+            return found
 
     def close(self) -> None:
         """Close the store; the disk keeps its rows. Idempotent."""
@@ -333,6 +209,33 @@ class MemoryStore:
                 self.disk.write(writes)
         except DuplicateKey as error:
             raise StoreError(f"{self._name}: a commit failed: {error}", executed=False) from error
+
+
+_READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
+    q.Partition: Tables.snapshot,
+    q.Sizes: Tables.sizes,
+    q.Counts: Tables.filled,
+    q.TimedPartitions: Tables.timed_partitions,
+    q.CursorPartitions: Tables.cursor_partitions,
+    q.Page: Tables.page,
+    q.Due: Tables.due,
+    q.DueCount: Tables.count_due,
+    q.BySequence: Tables.with_sequences,
+    q.SessionsBehind: Tables.sessions_behind,
+    q.SessionList: Tables.listed_sessions,
+    q.SessionState: Tables.session_state,
+    q.Duplicates: lambda tables, *fields: tables.duplicate_ids.find(*fields),
+    q.DuplicatesBehind: lambda tables, *fields: tables.duplicate_ids.scan(*fields),
+    q.Executed: Tables.executed_by,
+    q.Bodies: Tables.bodies_of,
+    q.Peek: Tables.peek,
+    q.Browse: Tables.browse,
+    q.Range: Tables.frame,
+    q.Scan: Tables.scan,
+    q.Dispositions: Tables.dispositions_from,
+    q.SinkIds: lambda tables, *fields: tables.sink_ids.find(*fields),
+    q.SinkIdCount: lambda tables, *fields: tables.sink_ids.count(*fields),
+}
 
 
 def _first_rows(writes: Writes, rows: int) -> Writes:

@@ -34,9 +34,9 @@ class SinkIds:
             del self._batches[place]
 
     def find(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """Return those of ``ids`` that the sink has stored and still remembers (`Store.find_sink_ids`)."""
+        """Return those of ``ids`` that the sink has stored and still remembers (`queries.SinkIds`)."""
         return self._batches.get((partition_row, sink), {}).keys() & set(ids)
 
     def count(self, partition_row: int, sink: int, batch: int) -> int:
-        """Count the ids that a sink has of ``batch`` and earlier batches (`Store.count_sink_ids`)."""
+        """Count the ids that a sink has of ``batch`` and earlier batches (`queries.SinkIdCount`)."""
         return sum(of <= batch for of in self._batches.get((partition_row, sink), {}).values())

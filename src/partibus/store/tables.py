@@ -171,7 +171,7 @@ class Tables:
         _set_or_remove(self.session_locks, writes.session_locks)
 
     def snapshot(self, partition_row: int) -> Snapshot | None:
-        """Load the durable state of a partition; None if it was never written (`Store.load_partition`)."""
+        """Load the durable state of a partition; None if it was never written."""
         counters = self.partitions.get(partition_row)
         if counters is None:
             return unwritten_partition(self.generations)
@@ -240,7 +240,7 @@ class Tables:
         return generation
 
     def sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """Return the stored bytes of partitions by partition row (`Store.load_sizes`)."""
+        """Return the stored bytes of partitions by partition row."""
         return {
             row: self.partitions[row][2] + sum(self.counts[key][1] for key in _subqueues(row) if key in self.counts)
             for row in partition_rows
@@ -266,18 +266,23 @@ class Tables:
         return sorted({subqueue >> KIND_BITS for subqueue, _ in self.cursors})[:most]
 
     def count_due(self, subqueue: int, state: int) -> int:
-        """Count the entries in ``state`` that have a due time (`Store.count_due`)."""
+        """Count the entries in ``state`` that have a due time."""
         return sum(
             entry.state == state and entry.due_ms is not None
             for key, entry in self.entries.items()
             if key >> POSITION_BITS == subqueue
         )
 
-    def active_from(self, subqueue: int, from_pos: int, session: str | None = None) -> Iterator[EntryRow]:
-        """Yield active entries with ``pos >= from_pos`` by position, of one session if it is given."""
-        for row in self.in_range(subqueue, from_pos, POSITION_MAX + 1, session):
-            if row.state == EntryState.ACTIVE:
-                yield row
+    def page(
+        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None
+    ) -> list[EntryRow]:
+        """Return active entries with ``pos >= from_pos`` by position, of one session if it is given."""
+        rows = self.in_range(subqueue, from_pos, POSITION_MAX + 1, session)
+        return bounded((row for row in rows if row.state == EntryState.ACTIVE), max_entries, max_bytes)
+
+    def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
+        """Return unfinished entries with ``from_pos <= pos < to_pos`` by position."""
+        return bounded(self.in_range(subqueue, from_pos, to_pos), max_entries, max_bytes)
 
     def in_range(self, subqueue: int, from_pos: int, to_pos: int, session: str | None = None) -> Iterator[EntryRow]:
         """Yield unfinished entries with ``from_pos <= pos < to_pos`` by position, of one session if it is given."""
@@ -285,7 +290,7 @@ class Tables:
         return (row for row in rows if row.state < FINISHED)
 
     def frame(
-        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
+        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, finished: bool
     ) -> RangeFrame:
         """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
         rows = bounded(self._readable(subqueue, from_pos, to_pos, finished=finished), max_entries, max_bytes)
@@ -313,11 +318,14 @@ class Tables:
         )
         return [DispositionRow(key & POSITION_MAX, *self.dispositions[key]) for key in keys[: max(0, max_rows)]]
 
-    def from_sequence(self, subqueue: int, from_sequence: int, session: str | None = None) -> Iterator[EntryRow]:
-        """Yield entries with ``sequence >= from_sequence`` by sequence.
+    def peek(
+        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None
+    ) -> list[EntryRow]:
+        """Return entries with ``sequence >= from_sequence`` by sequence, of one session if it is given."""
+        return bounded(self._from_sequence(subqueue, from_sequence, session), max_entries, max_bytes)
 
-        In the active sub-queue the sequence is the position.
-        """
+    def _from_sequence(self, subqueue: int, from_sequence: int, session: str | None) -> Iterator[EntryRow]:
+        """Yield entries by sequence. In the active sub-queue the sequence is the position."""
         if kind_of(subqueue) == SubqueueKind.ACTIVE:
             return self.in_range(subqueue, from_sequence, POSITION_MAX + 1, session)
         keys = [
@@ -347,7 +355,13 @@ class Tables:
             following = bisect_right(waiting, (rows[-1].due_ms or 0, entry_key(subqueue, rows[-1].pos)))
         return DueRows(rows, self._next_due(subqueue, state, following))
 
-    def sessions(self, subqueue: int, state: int = EntryState.ACTIVE) -> list[str]:
+    def sessions_behind(self, subqueue: int, after: str | None, max_sessions: int, state: int) -> list[str]:
+        """Return the first sessions behind ``after`` that have entries in a state."""
+        sessions = self._sessions(subqueue, state)
+        first = 0 if after is None else bisect_right(sessions, after)
+        return sessions[first : first + max(0, max_sessions)]
+
+    def _sessions(self, subqueue: int, state: int) -> list[str]:
         """Return the sessions that have entries in a state, in order: code points sort as their UTF-8 bytes do."""
         return sorted(
             session
@@ -355,16 +369,27 @@ class Tables:
             if any(self.entries[key].state == state for key in keys)
         )
 
-    def listed_sessions(self, subqueue: int, updated_after_ms: int | None) -> list[str]:
-        """Return all sessions that `partition.protocol.ports.Store.list_sessions` chooses from."""
+    def listed_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
+        """Return ``top`` sessions with active entries or a state, behind the first ``skip``."""
         updated = {
             session: updated_ms
             for (partition_row, session), (_, updated_ms) in self.session_states.items()
             if partition_row == subqueue >> KIND_BITS
         }
         if updated_after_ms is None:
-            return sorted(updated.keys() | set(self.sessions(subqueue)))
-        return sorted(session for session, updated_ms in updated.items() if updated_ms > updated_after_ms)
+            sessions = updated.keys() | set(self._sessions(subqueue, EntryState.ACTIVE))
+        else:
+            sessions = {session for session, updated_ms in updated.items() if updated_ms > updated_after_ms}
+        return sorted(sessions)[max(0, skip) :][: max(0, top)]
+
+    def session_state(self, partition_row: int, session: str) -> bytes | None:
+        """Return the state of a session; None if it has none."""
+        state, _ = self.session_states.get((partition_row, session), (None, 0))
+        return state
+
+    def bodies_of(self, keys: Sequence[int]) -> list[bytes | None]:
+        """Return stored messages in the order of ``keys``; None where a body was removed."""
+        return [self.bodies.get(key) for key in keys]
 
     def _rows_of(self, keys: Iterable[int]) -> Iterator[EntryRow]:
         """Yield the rows of entries. An entry without its body can't be delivered, so it is left out."""

@@ -16,6 +16,7 @@ from partibus.bench.load import BenchError
 from partibus.message import StoredMessage
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import QueueDescription
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import subqueue_key
 from partibus.partition.protocol.ports import EntryState, Store
 from partibus.store.sqlite import Owner
@@ -41,21 +42,21 @@ def opened(data: Path) -> Iterator[tuple[Store, int, int]]:
 def test_messages_are_counted_and_can_be_received(data: Path) -> None:
     fill_messages(data, "q", 30, session=lambda number: f"s{number % 3}")
     with opened(data) as (store, row, subqueue):
-        snapshot = store.load_partition(row)
+        snapshot = store.read(q.Partition(row))
         assert snapshot is not None
         assert snapshot.next_sequence == 31
-        page = store.load_page(subqueue, 0, 100, 1 << 20)
+        page = store.read(q.Page(subqueue, 0, 100, 1 << 20))
         assert [entry.sequence for entry in page] == list(range(1, 31))
         assert snapshot.counts[subqueue] == (30, sum(len(entry.data) for entry in page))
         assert len(StoredMessage(page[0].data).rest) > 1024
-        assert store.scan_sessions(subqueue, None, 10) == ["s0", "s1", "s2"]
+        assert store.read(q.SessionsBehind(subqueue, None, 10)) == ["s0", "s1", "s2"]
 
 
 def test_deferred_and_scheduled_messages_are_in_that_state(data: Path) -> None:
     fill_messages(data, "q", 5, state=EntryState.SCHEDULED, due_ms=lambda number: 1_000 + number)
     with opened(data) as (store, _row, subqueue):
-        assert store.load_page(subqueue, 0, 100, 1 << 20) == []
-        due = store.load_due(subqueue, EntryState.SCHEDULED, 1_002, 100, 1 << 20)
+        assert store.read(q.Page(subqueue, 0, 100, 1 << 20)) == []
+        due = store.read(q.Due(subqueue, EntryState.SCHEDULED, 1_002, 100, 1 << 20))
         assert [entry.due_ms for entry in due.rows] == [1_000, 1_001, 1_002]
         assert due.next_due_ms == 1_003
 
@@ -70,12 +71,12 @@ def test_ids_are_in_the_latest_half_of_the_window(data: Path) -> None:
     before_ms = int(time.time() * 1000)
     fill_ids(data, "q", 100, 80_000)
     with opened(data) as (store, row, _):
-        found = store.scan_duplicates(row, (-1, b""), 1_000)
+        found = store.read(q.DuplicatesBehind(row, (-1, b""), 1_000))
         assert len(found) == 100
         assert all(before_ms - 40_000 <= accepted_ms for _, _, accepted_ms in found)
         assert all(0 <= accepted_ms - bucket < 10_000 for bucket, _, accepted_ms in found)
         ids = [message_id for _, message_id, _ in found]
-        assert len(store.find_duplicates(row, 0, ids)) == 100
+        assert len(store.read(q.Duplicates(row, 0, ids))) == 100
 
 
 def test_sources_of_a_commit_that_is_not_there(tmp_path: Path) -> None:

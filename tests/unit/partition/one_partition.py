@@ -8,6 +8,7 @@ from collections import deque
 from partibus.partition.core.journal import record
 from partibus.partition.core.machine import Partition
 from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Writes
@@ -29,7 +30,7 @@ class OnePartition:
 
     def load(self) -> None:
         """From what is durable; what waited is lost."""
-        self.machine = Partition(ROW, self.options, self.store.load_partition(ROW), self.store.epoch)
+        self.machine = Partition(ROW, self.options, self.store.read(q.Partition(ROW)), self.store.epoch)
         self._pending = Writes()
         self._commit = 1
         self._durable = 0

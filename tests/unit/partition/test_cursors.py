@@ -11,6 +11,7 @@ from partibus.partition.core.cursors import CURSORS_MAX
 from partibus.partition.core.events import Cleared
 from partibus.partition.core.journal import record
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.keys import SHARED_BODY, SubqueueKind, body_key, subqueue_key
@@ -78,7 +79,7 @@ def take_out(both: Lockstep, count: int, outcome: Outcome = Outcome.COMPLETE, **
 
 def readable(both: Lockstep, kind: int = ACTIVE) -> list[Shown]:
     """With what is finished, from the store."""
-    frame = both.store.read_range(subqueue_key(ROW, kind), 0, 1 << 40, 1 << 20, 1 << 30, finished=True)
+    frame = both.store.read(q.Range(subqueue_key(ROW, kind), 0, 1 << 40, 1 << 20, 1 << 30, finished=True))
     return unpack(frame.count, frame.data)
 
 

@@ -11,6 +11,7 @@ from partibus.limits import KIB, PartitionLimits
 from partibus.message import Message, StoredMessage, pack
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import LockToken, Outcome
 from partibus.partition.protocol.keys import SubqueueKind
@@ -436,7 +437,7 @@ def test_message_whose_body_the_store_has_lost_harms_nobody_else(outcome: Outcom
         for load in step.loads:
             assert isinstance(load, w.BodyLoad | w.PageLoad)
             if isinstance(load, w.BodyLoad):
-                work.append(w.Loaded(load, store.load_bodies(load.bodies)))
+                work.append(w.Loaded(load, store.read(q.Bodies(load.bodies))))
     assert work == [], "it asks for the body for ever"
     assert granted == [2]
     assert machine.state.subqueues[ACTIVE].messages == 1
@@ -498,4 +499,4 @@ def test_inspect_tells_counts_and_ends() -> None:
     assert info.end_pos == 4
     assert (info.subqueues[ACTIVE].messages, info.subqueues[ACTIVE].locked) == (3, 1)
     assert info.subqueues[DEAD].messages == 0
-    assert both.store.load_partition(ROW) is not None
+    assert both.store.read(q.Partition(ROW)) is not None

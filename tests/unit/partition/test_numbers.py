@@ -6,6 +6,7 @@ import pytest
 
 from partibus.message import Message
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import NUMBERS_END, NUMBERS_FULL, SHARED_BODY, SubqueueKind, subqueue_key
 from partibus.partition.protocol.ports import Writes
@@ -72,7 +73,7 @@ def test_what_a_full_partition_has_can_be_received_and_settled(outcome: c.Outcom
         }[outcome]
     )
     for kind, count in counts.items():
-        assert len(partition.store.browse(subqueue_key(ROW, kind), 0, NUMBERS_END, 9, 1 << 20)) == count
+        assert len(partition.store.read(q.Browse(subqueue_key(ROW, kind), 0, NUMBERS_END, 9, 1 << 20))) == count
 
 
 def test_no_number_has_a_flag_of_a_bodys_key() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,10 +14,11 @@ from partibus.partition.core.machine import MACHINE_BYTES
 from partibus.partition.core.meters import Meters
 from partibus.partition.core.residency import COLD_MAX, STEPS, Cold, ColdPartitions, Residency
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.ports import Store
+from partibus.partition.protocol.ports import Query, Store
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
@@ -28,14 +29,17 @@ LIMITS = StoreLimits(partition_bytes=256 * KIB)
 OPTIONS = PartitionOptions(limits=PartitionLimits(window_entries=32, page_entries=32))
 
 
+T = TypeVar("T")
+
+
 class CountingStore(MemoryStore):
     """Counts what is loaded."""
 
     loads = 0
 
-    def load_partition(self, row: int) -> Any:
-        CountingStore.loads += 1
-        return super().load_partition(row)
+    def read(self, query: Query[T]) -> T:
+        CountingStore.loads += isinstance(query, q.Partition)
+        return super().read(query)
 
 
 class Broker:
@@ -181,9 +185,9 @@ def test_ids_out_of_their_window_are_removed_from_a_partition_that_went_cold() -
     broker.rest(100)
     assert broker.slot(0) is None
     assert broker.runtime.store is not None
-    assert len(broker.runtime.store.scan_duplicates(0, (-1, b""), 10)) == 4
+    assert len(broker.runtime.store.read(q.DuplicatesBehind(0, (-1, b""), 10))) == 4
     broker.rest(10_000)
-    assert broker.runtime.store.scan_duplicates(0, (-1, b""), 10) == []
+    assert broker.runtime.store.read(q.DuplicatesBehind(0, (-1, b""), 10)) == []
     assert broker.slot(0) is None
 
 

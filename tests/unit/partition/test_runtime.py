@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,7 +16,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.ports import Store, StoreError, StoreFull, Writes
+from partibus.partition.protocol.ports import Query, Store, StoreError, StoreFull, Writes
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import PartitionHandle
 from partibus.store.memory import MemoryDisk, MemoryStore
@@ -25,6 +25,9 @@ from tests.kit.simulated_host import IO_MS_MAX, SimulatedHost, Timeline
 OPTIONS = PartitionOptions(lock_duration_ms=1_000)
 LIMITS = StoreLimits(hold_ms=20.0, lazy_ms=50.0)
 ROW = 3
+
+
+T = TypeVar("T")
 
 
 class CountingStore(MemoryStore):
@@ -42,20 +45,10 @@ class CountingStore(MemoryStore):
         super().commit(writes)
         self.commits.append(writes)
 
-    def load_partition(self, row: int) -> Any:
+    def read(self, query: Query[T]) -> T:
         if self.load_fails is not None:
             raise self.load_fails
-        return super().load_partition(row)
-
-    def load_page(self, *bounds: Any) -> Any:
-        if self.load_fails is not None:
-            raise self.load_fails
-        return super().load_page(*bounds)
-
-    def peek(self, *bounds: Any) -> Any:
-        if self.load_fails is not None:
-            raise self.load_fails
-        return super().peek(*bounds)
+        return super().read(query)
 
 
 class Broker:

@@ -7,6 +7,7 @@ import pytest
 from partibus.message import Message, pack
 from partibus.partition.core.sink import TRIM_IDS, TRIM_PAUSE_MS
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import SINK_ENDS
 from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
@@ -43,13 +44,13 @@ def commit(partition: OnePartition, batch: int, sink: int = SINK) -> None:
 
 def stored(partition: OnePartition) -> list[int]:
     partition.settle_down()
-    rows = partition.store.browse(subqueue_key(ROW, SubqueueKind.ACTIVE), 0, 1 << 40, 1 << 30, 1 << 30)
+    rows = partition.store.read(q.Browse(subqueue_key(ROW, SubqueueKind.ACTIVE), 0, 1 << 40, 1 << 30, 1 << 30))
     return [int(row.data[26:]) for row in rows]
 
 
 def kept(partition: OnePartition, *numbers: int, sink: int = SINK) -> set[int]:
     ids = [row_id(number) for number in numbers]
-    return {int.from_bytes(item) for item in partition.store.find_sink_ids(ROW, sink, ids)}
+    return {int.from_bytes(item) for item in partition.store.read(q.SinkIds(ROW, sink, ids))}
 
 
 def accepted(partition: OnePartition, request: int) -> r.Accepted:
@@ -186,7 +187,7 @@ def test_sink_that_ends_leaves_nothing() -> None:
     put(partition, 1, 10)
     commit(partition, SINK_ENDS)
     assert kept(partition, 10) == set()
-    snapshot = partition.store.load_partition(ROW)
+    snapshot = partition.store.read(q.Partition(ROW))
     assert snapshot is not None
     assert not snapshot.sinks
 

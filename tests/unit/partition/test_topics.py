@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from msgspec.structs import replace
@@ -15,11 +15,12 @@ from partibus.limits import StoreLimits
 from partibus.message import Message, StoredMessage, pack, with_application_properties
 from partibus.partition.core.publish import PUBLISH_WORK_MAX
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS, SHARED_BODY
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.ports import EntryState, Snapshot, Store, StoreError, Writes
+from partibus.partition.protocol.ports import EntryState, Query, Store, StoreError, Writes
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.invariants import body_of, name_in
@@ -57,6 +58,9 @@ def _message_work(request: pytest.FixtureRequest) -> None:
     MESSAGE_WORK[0] = request.param
 
 
+T = TypeVar("T")
+
+
 class WatchedStore(MemoryStore):
     """Keeps what was committed and loaded."""
 
@@ -70,12 +74,13 @@ class WatchedStore(MemoryStore):
         super().commit(writes)
         self.commits.append(writes)
 
-    def load_partition(self, partition_row: int) -> Snapshot | None:
-        self.loaded.append(partition_row)
-        if partition_row in self.load_fails:
-            self.load_fails.clear()
-            raise StoreError("the disk does not answer")
-        return super().load_partition(partition_row)
+    def read(self, query: Query[T]) -> T:
+        if isinstance(query, q.Partition):
+            self.loaded.append(query.partition_row)
+            if query.partition_row in self.load_fails:
+                self.load_fails.clear()
+                raise StoreError("the disk does not answer")
+        return super().read(query)
 
 
 class Broker:

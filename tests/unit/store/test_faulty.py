@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.ports import Store, StoreError, Writes
 from partibus.store.faulty import Faults, FaultSource, FaultyStore
 from partibus.store.memory import MemoryDisk, MemoryStore
@@ -104,11 +105,11 @@ def test_a_crash_keeps_every_commit_that_returned(tmp_path: Path, open_inner: Ca
 def test_loads_fail_too() -> None:
     store = failing(MemoryStore(), load_fails=1.0)
     loads: list[Callable[[], object]] = [
-        lambda: store.load_partition(5),
-        lambda: store.load_page(QUEUE, 0, 1, 1),
-        lambda: store.load_bodies([1]),
-        lambda: store.peek(QUEUE, 0, 1, 1),
-        lambda: store.browse(QUEUE, 0, 1, 1, 1),
+        lambda: store.read(q.Partition(5)),
+        lambda: store.read(q.Page(QUEUE, 0, 1, 1)),
+        lambda: store.read(q.Bodies([1])),
+        lambda: store.read(q.Peek(QUEUE, 0, 1, 1)),
+        lambda: store.read(q.Browse(QUEUE, 0, 1, 1, 1)),
     ]
     for load in loads:
         with pytest.raises(StoreError, match="refused a read"):

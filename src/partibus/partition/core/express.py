@@ -154,7 +154,7 @@ class Express:
         self._is_in_order = True
 
     def page(self, from_pos: int, end_pos: int, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        """As `partition.protocol.ports.Store.load_page`; None when the store has to be asked."""
+        """As `queries.Page`; None when the store has to be asked."""
         if from_pos <= self.stored_to:
             return None
         found: list[Entry] = []

@@ -318,7 +318,7 @@ class SetSessionState(Struct):
 
 
 class ListSessions(Struct):
-    """List sessions (`partition.protocol.ports.Store.list_sessions`). Reply: `Sessions`."""
+    """List sessions (`queries.SessionList`). Reply: `Sessions`."""
 
     request: int
     skip: int
@@ -345,7 +345,7 @@ class Peek(Struct):
 
 
 class ReadRange(Struct):
-    """Read entries by position, packed (`partition.protocol.ports.Store.read_range`), for readers of whole partitions.
+    """Read entries by position, packed (`queries.Range`), for readers of whole partitions.
 
     A ``to_pos`` above the sub-queue's end counts as that end, so the ``next_pos`` of an empty answer may be below it.
     Reply:

@@ -9,11 +9,16 @@ instead of one object per message (hot path budget).
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+from msgspec import Struct
 
 from partibus.partition.protocol.generations import Generation, LeftOff, left_off
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class EntryState(IntEnum):
@@ -47,7 +52,7 @@ class Disposition(IntEnum):
 FINISHED = 16
 """Added to a `Disposition`, the state of an entry that has left its sub-queue and stays readable for a cursor.
 
-Only `Store.read_range` and `Store.scan` see such entries: not a page, a peek, a session or a count.
+Only the queries `Range` and `Scan` see such entries: not a page, a peek, a session or a count.
 """
 
 
@@ -383,6 +388,23 @@ class StoreFenced(StoreError):
         super().__init__(message, executed=False)
 
 
+class Query(Struct, Generic[T_co]):
+    """A query with an answer of type ``T_co`` (`partition.protocol.queries`)."""
+
+    empty: ClassVar[Callable[[], Any]] = list
+    """Makes the answer for a partition without rows."""
+
+    @property
+    def row(self) -> int | None:
+        """The row of the partition that the query is about; None: it is about more than one."""
+        return None
+
+    def nothing(self) -> T_co:
+        """Return the answer for a partition without rows."""
+        found: T_co = type(self).empty()
+        return found
+
+
 class Store(Protocol):
     """One messaging store. Every call may raise `StoreError`.
 
@@ -446,133 +468,8 @@ class Store(Protocol):
         """Make all rows durable, or none. Returns after the sync."""
         ...
 
-    def load_partition(self, partition_row: int) -> Snapshot | None:
-        """Load the durable state of a partition; None when it was never written and begins with number 1."""
-        ...
-
-    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """Load the stored bytes of partitions, in all sub-queues and session states.
-
-        Unwritten partitions are missing.
-        """
-        ...
-
-    def load_counts(self, most: int) -> Mapping[int, tuple[int, int]]:
-        """Load messages and bytes (stored form) of the first ``most`` sub-queues that hold any, by ascending key.
-
-        There may be tens of thousands; plain tuples of numbers cost garbage collection nothing.
-        """
-        ...
-
-    def timed_partitions(self) -> list[int]:
-        """Return the rows of the partitions that have entries with a due time, in order."""
-        ...
-
-    def cursor_partitions(self, most: int) -> list[int]:
-        """Return the rows of the first ``most`` partitions that have cursors, in order."""
-        ...
-
-    def load_page(
-        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
-    ) -> list[EntryRow]:
-        """Load the first ACTIVE entries with ``pos >= from_pos`` in order of position.
-
-        With ``session``, load entries of that session only. A page has at least one entry if one exists, and otherwise
-        at most ``max_bytes`` of data. A page may be smaller than both bounds allow: only an empty page means the end.
-        Sessions page apart (D3).
-        """
-        ...
-
-    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """Load entries in ``state`` due at ``until_ms`` or before, the earliest first; bounded as `load_page`."""
-        ...
-
-    def count_due(self, subqueue: int, state: int) -> int:
-        """Count the entries in ``state`` that have a due time, with or without a body."""
-        ...
-
-    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """Load the entries with these sequence counters, in any state and in any order; unknown ones are missing."""
-        ...
-
-    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int, state: int = 0) -> list[str]:
-        """Return sessions that have entries in a state, in order of their UTF-8 bytes, behind ``after``."""
-        ...
-
-    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
-        """Return ``top`` sessions behind the first ``skip``, in order of their UTF-8 bytes.
-
-        They are those with ACTIVE entries or a state; with ``updated_after_ms``, those whose state was set later.
-        """
-        ...
-
-    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
-        """Load the state of a session; None when it has none."""
-        ...
-
-    def find_duplicates(
-        self, partition_row: int, first_bucket: int, ids: Sequence[bytes]
-    ) -> dict[bytes, tuple[int, bytes]]:
-        """Find the ``ids`` in ``first_bucket`` or a later one.
-
-        With each the time in ms when it was last accepted, and the note about the original message; empty: none.
-        """
-        ...
-
-    def scan_duplicates(
-        self, partition_row: int, after: tuple[int, bytes], max_ids: int
-    ) -> list[tuple[int, bytes, int]]:
-        """Return (bucket, id, accepted ms) in order, behind ``after``; an empty answer ends the scan."""
-        ...
-
-    def load_executed(self, asker: str) -> dict[int, int]:
-        """Load the requests of one run of a broker that commits have answered, with the note about each."""
-        ...
-
-    def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """Load stored forms in the order of ``keys``; None for a body that does not exist."""
-        ...
-
-    def peek(
-        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
-    ) -> list[EntryRow]:
-        """Load entries in any state with ``sequence >= from_sequence`` in order of sequence; bounded as `load_page`.
-
-        With ``session``, only the entries of that session.
-        """
-        ...
-
-    def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """Load entries in any state with ``from_pos <= pos < to_pos`` in order of position; bounded as `load_page`."""
-        ...
-
-    def read_range(
-        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
-    ) -> RangeFrame:
-        """Load ACTIVE, DEFERRED and DELAYED entries with ``from_pos <= pos < to_pos`` in order, packed.
-
-        The bounds are those of `load_page`. With ``finished`` also entries that have left and are kept for cursors.
-        Scheduled entries are missing: they get another position when they are due.
-        """
-        ...
-
-    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """Load entries in any state, finished ones too, with ``from_pos <= pos < to_pos``, in order of position.
-
-        Without their data, but with its size in bytes. Only an empty answer means the end.
-        """
-        ...
-
-    def load_dispositions(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
-        """Load lines of the log of dispositions with ``number >= from_number`` in order."""
-        ...
-
-    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """Find the ``ids`` that the sink has stored and that are not forgotten."""
-        ...
-
-    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
-        """Count the ids that the sink has of that batch and earlier ones."""
+    def read(self, query: Query[T]) -> T:
+        """Answer a query as of the last commit."""
         ...
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from partibus.partition.core.meters import Meters
 from partibus.partition.core.residency import Cold
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.fan_out import COPIES_MAX
 from partibus.partition.protocol.load_requests import Input
@@ -129,7 +130,7 @@ class Loading:
         epoch = store.epoch
 
         def ask(store: Store) -> tuple[Snapshot | None, Mapping[int, int]]:
-            return store.load_partition(row), store.load_sizes(subscriptions) if subscriptions else {}
+            return store.read(q.Partition(row)), store.read(q.Sizes(subscriptions)) if subscriptions else {}
 
         def found(answer: tuple[Snapshot | None, Mapping[int, int]]) -> None:
             snapshot, sizes = answer

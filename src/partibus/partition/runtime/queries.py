@@ -11,6 +11,7 @@ from partibus.partition.core.express import Express, Pool
 from partibus.partition.core.machine import Partition
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
@@ -49,34 +50,34 @@ class StoreQueries:
             filled.update(row for row, _ in self._unwritten())
             found([row for row in rows if row in filled])
 
-        self._lifecycle.ask(lambda store: store.load_sizes(rows), sized, vital=True)
+        self._lifecycle.ask(lambda store: store.read(q.Sizes(rows)), sized, vital=True)
 
     def count_messages(self, most: int, counted: Callable[[Mapping[int, tuple[int, int]] | None], None]) -> None:
-        """Count messages by sub-queue key, as of the last commit and in memory only (`Store.load_counts`).
+        """Count messages by sub-queue key, as of the last commit and in memory only (`queries.Counts`).
 
         ``counted`` gets None when the store could not answer.
         """
         self._lifecycle.ask(
-            lambda store: store.load_counts(most),
+            lambda store: store.read(q.Counts(most)),
             lambda found: counted(None if found is None else self._with_unwritten(found)),
         )
 
     def find_timed(self, found: Callable[[list[int] | None], None]) -> None:
-        """Find the partitions in which an entry falls due (`Store.timed_partitions`).
+        """Find the partitions in which an entry falls due (`queries.TimedPartitions`).
 
         ``found`` gets None when the store could not answer.
         """
-        self._lifecycle.ask(lambda store: store.timed_partitions(), found)
+        self._lifecycle.ask(lambda store: store.read(q.TimedPartitions()), found)
 
     def find_cursors(self, most: int, found: Callable[[list[int] | None], None]) -> None:
-        """Tell which partitions have cursors: see `Store.cursor_partitions`. None when the store could not say."""
-        self._lifecycle.ask(lambda store: store.cursor_partitions(most), found)
+        """Tell which partitions have cursors: see `queries.CursorPartitions`. None when the store could not say."""
+        self._lifecycle.ask(lambda store: store.read(q.CursorPartitions(most)), found)
 
     def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
         """See `partibus.routing.store_access.Remembers`."""
         forgets = self._executed.forgets
         self._lifecycle.ask(
-            lambda store: store.load_executed(asker),
+            lambda store: store.read(q.Executed(asker)),
             lambda notes: found(None if notes is None else known_of(requests, notes, forgets=forgets)),
         )
 
@@ -103,69 +104,72 @@ RANGE_ENTRIES_MAX = 16_384
 
 def read(store: Store, row: int, load: w.Load) -> Any:
     """Do a load; blocks."""
+    active = subqueue_key(row, SubqueueKind.ACTIVE)
     match load:
         case w.PageLoad():
-            return store.load_page(
-                subqueue_key(row, load.kind), load.from_pos, load.max_entries, load.max_bytes, load.session
+            return store.read(
+                q.Page(subqueue_key(row, load.kind), load.from_pos, load.max_entries, load.max_bytes, load.session)
             )
         case w.BodyLoad():
-            return store.load_bodies(load.bodies)
+            return store.read(q.Bodies(load.bodies))
         case w.RangeScanLoad():
             return _read_for_scan(store, subqueue_key(row, load.kind), load)
         case w.DeferredLoad():
-            return store.load_sequences(subqueue_key(row, load.command.kind), load.command.sequences)
+            return store.read(q.BySequence(subqueue_key(row, load.command.kind), load.command.sequences))
         case w.ScheduledCount():
-            return store.count_due(subqueue_key(row, SubqueueKind.ACTIVE), EntryState.SCHEDULED)
+            return store.read(q.DueCount(active, EntryState.SCHEDULED))
         case w.SessionScan():
-            return store.scan_sessions(subqueue_key(row, SubqueueKind.ACTIVE), load.after, load.max_sessions)
+            return store.read(q.SessionsBehind(active, load.after, load.max_sessions))
         case w.SessionStateLoad():
-            return store.load_session_state(row, load.session)
+            return store.read(q.SessionState(row, load.session))
         case w.SessionResume():
-            return store.load_sequences(subqueue_key(row, SubqueueKind.ACTIVE), load.sequences)
+            return store.read(q.BySequence(active, load.sequences))
         case w.SessionListLoad():
             wanted = load.command
-            return store.list_sessions(
-                subqueue_key(row, SubqueueKind.ACTIVE), wanted.skip, wanted.top, wanted.updated_after_ms
-            )
+            return store.read(q.SessionList(active, wanted.skip, wanted.top, wanted.updated_after_ms))
         case w.DuplicateLoad():
-            return store.find_duplicates(row, load.first_bucket, load.ids)
+            return store.read(q.Duplicates(row, load.first_bucket, load.ids))
         case w.DuplicateScan():
-            return store.scan_duplicates(row, load.after, load.max_ids)
+            return store.read(q.DuplicatesBehind(row, load.after, load.max_ids))
         case w.SinkLoad():
-            count = store.count_sink_ids(row, load.sink, c.SINK_ENDS) if load.counts else None
-            return store.find_sink_ids(row, load.sink, load.ids) if count != 0 else set(), count
+            count = store.read(q.SinkIdCount(row, load.sink, c.SINK_ENDS)) if load.counts else None
+            return store.read(q.SinkIds(row, load.sink, load.ids)) if count != 0 else set(), count
         case w.SinkCount():
-            return store.count_sink_ids(row, load.sink, load.batch)
+            return store.read(q.SinkIdCount(row, load.sink, load.batch))
         case w.GroupsLoad():
             return _absent_groups(store, row, load.names)
         case w.SlotScan():
-            return _scan_slots(store, subqueue_key(row, SubqueueKind.ACTIVE), load)
+            return _scan_slots(store, active, load)
         case w.PeekLoad():
-            return store.peek(
-                subqueue_key(row, load.kind), load.from_sequence, load.max_entries, load.max_bytes, load.session
+            return store.read(
+                q.Peek(subqueue_key(row, load.kind), load.from_sequence, load.max_entries, load.max_bytes, load.session)
             )
         case w.RangeLoad():
             asked = load.command
-            return store.read_range(
-                subqueue_key(row, load.kind), asked.from_pos, load.end_pos, RANGE_ENTRIES_MAX, asked.max_bytes,
-                finished=asked.finished,
-            )  # fmt: skip
+            subqueue, most = subqueue_key(row, load.kind), RANGE_ENTRIES_MAX
+            return store.read(
+                q.Range(subqueue, asked.from_pos, load.end_pos, most, asked.max_bytes, finished=asked.finished)
+            )
         case w.DispositionsLoad():
             most = min(load.command.most, RANGE_ENTRIES_MAX)
-            return store.load_dispositions(subqueue_key(row, load.command.kind), load.command.from_number, most)
+            return store.read(q.Dispositions(subqueue_key(row, load.command.kind), load.command.from_number, most))
         case w.ClearLoad():
             return _read_for_janitor(store, subqueue_key(row, load.kind), load)
 
 
 def _absent_groups(store: Store, row: int, names: list[str]) -> list[tuple[str, bytes | None]]:
     subqueue = subqueue_key(row, SubqueueKind.ACTIVE)
-    return [(name, store.load_session_state(row, name)) for name in names if not store.peek(subqueue, 0, 1, 1, name)]
+    return [
+        (name, store.read(q.SessionState(row, name)))
+        for name in names
+        if not store.read(q.Peek(subqueue, 0, 1, 1, name))
+    ]
 
 
 def _scan_slots(store: Store, subqueue: int, load: w.SlotScan) -> tuple[list[str], str | None]:
     """Return the groups of the wanted slots among the next ones, and the last name seen; None: all were seen."""
     most, after = load.max_sessions, load.command.after
-    pages = [store.scan_sessions(subqueue, after, most, state) for state in EntryState]
+    pages = [store.read(q.SessionsBehind(subqueue, after, most, state)) for state in EntryState]
     # Behind the end of a full page there may be more names of its state.
     ends = [page[-1] for page in pages if len(page) == most]
     seen = sorted({name for page in pages for name in page if not ends or name <= min(ends)})
@@ -176,28 +180,25 @@ def _scan_slots(store: Store, subqueue: int, load: w.SlotScan) -> tuple[list[str
 def _read_for_scan(store: Store, subqueue: int, load: w.RangeScanLoad) -> Any:
     range_scan = load.range_scan
     if isinstance(range_scan, w.DueScan):
-        return store.load_due(subqueue, range_scan.state, range_scan.until_ms, load.max_entries, load.max_bytes)
-    if isinstance(range_scan, w.Consume):
-        return store.scan(subqueue, range_scan.from_pos, range_scan.to_pos, load.max_entries)
+        return store.read(q.Due(subqueue, range_scan.state, range_scan.until_ms, load.max_entries, load.max_bytes))
+    if isinstance(range_scan, w.Consume | w.PurgeSlice):
+        return store.read(q.Scan(subqueue, range_scan.from_pos, range_scan.to_pos, load.max_entries))
     if isinstance(range_scan, w.LostTokens):
-        return store.load_sequences(
-            subqueue, sorted({range_scan.command.tokens[index][1] for index in range_scan.lost})
+        return store.read(
+            q.BySequence(subqueue, sorted({range_scan.command.tokens[index][1] for index in range_scan.lost}))
         )
-    if isinstance(range_scan, w.PurgeSlice):
-        return store.scan(subqueue, range_scan.from_pos, range_scan.to_pos, load.max_entries)
     if isinstance(range_scan, c.CancelScheduled):
-        return store.load_sequences(subqueue, range_scan.sequences)
-    return store.load_page(subqueue, 0, load.max_entries, load.max_bytes, range_scan.session)
+        return store.read(q.BySequence(subqueue, range_scan.sequences))
+    return store.read(q.Page(subqueue, 0, load.max_entries, load.max_bytes, range_scan.session))
 
 
 def _read_for_janitor(
     store: Store, subqueue: int, load: w.ClearLoad
 ) -> tuple[list[tuple[EntryRow, int]], list[DispositionRow]]:
-    rows = store.scan(subqueue, load.from_pos, load.to_pos, load.most) if load.from_pos < load.to_pos else []
-    dispositions = (
-        [] if load.dispositions_from is None else store.load_dispositions(subqueue, load.dispositions_from, load.most)
-    )
-    return rows, dispositions
+    rows = store.read(q.Scan(subqueue, load.from_pos, load.to_pos, load.most)) if load.from_pos < load.to_pos else []
+    if load.dispositions_from is None:
+        return rows, []
+    return rows, store.read(q.Dispositions(subqueue, load.dispositions_from, load.most))
 
 
 AT_ONCE = 64
@@ -264,9 +265,9 @@ def look(store: Store, asked: Sequence[ColdInspect], now_ms: int) -> list[r.Insp
 
 
 def _look(store: Store, asked: ColdInspect, now_ms: int) -> r.Inspected:
-    partition = Partition(asked.row, asked.options, store.load_partition(asked.row))
+    partition = Partition(asked.row, asked.options, store.read(q.Partition(asked.row)))
     if asked.subscriptions and partition.state.subscriptions is not None:
-        partition.state.subscriptions.begin(store.load_sizes(asked.subscriptions))
+        partition.state.subscriptions.begin(store.read(q.Sizes(asked.subscriptions)))
     step = partition.handle(asked.command, now_ms)
     for load in step.loads:
         if isinstance(load, w.ScheduledCount):

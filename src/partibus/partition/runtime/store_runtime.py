@@ -4,7 +4,7 @@
  submit ─▶ Partition.handle ─▶ events ─▶ journal ─▶ CommitQueue.pending ─▶ Store.commit   (a writer thread)
                 │                                        │ durable
                 ├─▶ replies ────────── commit waiters ───┴─▶ callbacks
-                └─▶ loads ──────────── commit waiters ───┴─▶ Store.load_*   (a reader thread) ─▶ Loaded ─▶ handle
+                └─▶ loads ──────────── commit waiters ───┴─▶ Store.read     (a reader thread) ─▶ Loaded ─▶ handle
 ```
 
 Everything but the store's own calls happens on one thread: the host's loop in production, the simulation's in tests.
@@ -32,6 +32,7 @@ from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreFull
+from partibus.partition.protocol.queries import TimedPartitions
 from partibus.partition.runtime.commits import Commits, described, is_unconfirmed
 from partibus.partition.runtime.dispatcher import OnReply, ReplyDispatcher, given_back
 from partibus.partition.runtime.executed import OnFound
@@ -137,7 +138,7 @@ class StoreRuntime:
     def wake_timed(self) -> None:
         """Find the partitions with due times, once the store is open."""
         if self._lifecycle.store is not None and self._wake is not None:
-            self._lifecycle.read(lambda store: store.timed_partitions(), self._wake)
+            self._lifecycle.read(lambda store: store.read(TimedPartitions()), self._wake)
 
     def close(self, done: Callable[[], None]) -> None:
         """Commit what is pending, then close the store and call ``done``."""

@@ -1,8 +1,9 @@
 """Serves the loads of the port: one round trip each, rows in PostgreSQL's binary form."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import Generation, LeftOff, left_off
 from partibus.partition.protocol.keys import (
     KIND_BITS,
@@ -20,6 +21,7 @@ from partibus.partition.protocol.ports import (
     DueRows,
     EntryRow,
     LockBatchRow,
+    Query,
     RangeFrame,
     SessionLockRow,
     Snapshot,
@@ -63,7 +65,7 @@ def browse(
 def peek(
     connection: Connection, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None
 ) -> list[EntryRow]:
-    """Load entries by sequence (`Store.peek`); in the active sub-queue the sequence number is the position."""
+    """Load entries by sequence (`queries.Peek`); in the active sub-queue the sequence number is the position."""
     first = min(max(0, from_sequence), _BIGINT_MAX)
     bounds = _bounds(max_entries, max_bytes)
     if kind_of(subqueue) != SubqueueKind.ACTIVE:
@@ -97,7 +99,7 @@ def load_due(
 
 
 def count_due(connection: Connection, subqueue: int, state: int) -> int:
-    """Count the entries in ``state`` that have a due time (`Store.count_due`)."""
+    """Count the entries in ``state`` that have a due time (`queries.DueCount`)."""
     ((count,),) = _rows(connection, statement("count_due"), {"subqueue": subqueue, "state": state})
     return int(count)
 
@@ -143,7 +145,7 @@ def load_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | Non
 
 
 def load_partition(connection: Connection, partition_row: int) -> Snapshot | None:
-    """Load the state of a partition (`Store.load_partition`); all statements see the same commit."""
+    """Load the state of a partition (`queries.Partition`); all statements see the same commit."""
     keys = {"first": body_key(partition_row, 0), "last": body_key(partition_row + 1, 0) - 1}
     with connection.pipeline(), connection.transaction():
         connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -191,7 +193,7 @@ def load_partition(connection: Connection, partition_row: int) -> Snapshot | Non
 
 
 def load_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[int, int]:
-    """Return the stored bytes of partitions by partition row (`Store.load_sizes`)."""
+    """Return the stored bytes of partitions by partition row (`queries.Sizes`)."""
     return dict(_rows(connection, statement("sizes"), {"rows": Bigints(partition_rows)}))
 
 
@@ -220,7 +222,7 @@ def list_sessions(
 
 
 def session_state(connection: Connection, partition_row: int, session: str) -> bytes | None:
-    """Load the state of a session; None if it has none (`Store.load_session_state`)."""
+    """Load the state of a session; None if it has none (`queries.SessionState`)."""
     parameters = {"partition_row": partition_row, "session": session.encode()}
     rows = _rows(connection, statement("session_state"), parameters)
     return rows[0][0] if rows else None
@@ -229,7 +231,7 @@ def session_state(connection: Connection, partition_row: int, session: str) -> b
 def find_duplicates(
     connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
 ) -> dict[bytes, tuple[int, bytes]]:
-    """Return which of ``ids`` are in ``first_bucket`` or later (`partition.protocol.ports.Store.find_duplicates`)."""
+    """Return which of ``ids`` are in ``first_bucket`` or later (`queries.Duplicates`)."""
     if not ids:
         return {}
     parameters = {"partition_row": partition_row, "first_bucket": first_bucket, "ids": list(ids)}
@@ -253,7 +255,6 @@ def read_range(
     to_pos: int,
     max_entries: int,
     max_bytes: int,
-    *,
     finished: bool,
 ) -> RangeFrame:
     """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
@@ -291,7 +292,7 @@ def load_dispositions(connection: Connection, subqueue: int, from_number: int, m
 
 
 def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-    """Return those of ``ids`` that the sink has stored and still remembers (`Store.find_sink_ids`)."""
+    """Return those of ``ids`` that the sink has stored and still remembers (`queries.SinkIds`)."""
     if not ids:
         return set()
     parameters = {"partition_row": partition_row, "sink": sink, "ids": list(ids)}
@@ -299,7 +300,7 @@ def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Se
 
 
 def count_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int) -> int:
-    """Count the ids that a sink has of ``batch`` and earlier batches (`Store.count_sink_ids`)."""
+    """Count the ids that a sink has of ``batch`` and earlier batches (`queries.SinkIdCount`)."""
     parameters = {"partition_row": partition_row, "sink": sink, "batch": batch}
     ((count,),) = _rows(connection, statement("count_sink_ids"), parameters)
     return int(count)
@@ -340,3 +341,31 @@ def _locked_entry(row: tuple[Any, ...]) -> tuple[int, EntryRow, int]:
 
 def _names(rows: list[Any]) -> list[str]:
     return [name.decode() for (name,) in rows]
+
+
+READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
+    q.Partition: load_partition,
+    q.Sizes: load_sizes,
+    q.Counts: load_filled,
+    q.TimedPartitions: timed_partitions,
+    q.CursorPartitions: cursor_partitions,
+    q.Page: load_page,
+    q.Due: load_due,
+    q.DueCount: count_due,
+    q.BySequence: load_sequences,
+    q.SessionsBehind: scan_sessions,
+    q.SessionList: list_sessions,
+    q.SessionState: session_state,
+    q.Duplicates: find_duplicates,
+    q.DuplicatesBehind: scan_duplicates,
+    q.Executed: load_executed,
+    q.Bodies: load_bodies,
+    q.Peek: peek,
+    q.Browse: browse,
+    q.Range: read_range,
+    q.Scan: scan,
+    q.Dispositions: load_dispositions,
+    q.SinkIds: find_sink_ids,
+    q.SinkIdCount: count_sink_ids,
+}
+"""The function that answers each query, called with a connection and the query's fields."""

@@ -11,34 +11,21 @@ Threads: commits exclude each other; reads use connections of their own and see 
 lease while no commit does.
 """
 
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from threading import Lock
 from typing import Self, TypeVar
 
 import psycopg
+from msgspec.structs import astuple
 
 from partibus.partition.protocol.generations import Generation
-from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.protocol.ports import (
-    DispositionRow,
-    DueRows,
-    EntryRow,
-    RangeFrame,
-    Snapshot,
-    StoreError,
-    StoreFull,
-    SubqueueCounts,
-    Writes,
-)
+from partibus.partition.protocol.ports import Query, StoreError, StoreFull, Writes
 from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
-from partibus.store.frames import pack
 from partibus.store.owner import Owner
 from partibus.store.postgresql import reader
 from partibus.store.postgresql.address import Address
-from partibus.store.postgresql.connection import Connection, application_name, end
+from partibus.store.postgresql.connection import application_name, end
 from partibus.store.postgresql.creation import Identity
 from partibus.store.postgresql.failure import refused, store_error
 from partibus.store.postgresql.lease import LeaseKeeper
@@ -243,169 +230,13 @@ class PostgreSQLStore:
         if writes.dropped_partitions:
             self._remover.dropped(writes.dropped_partitions)
 
-    def load_partition(self, partition_row: int) -> Snapshot | None:
-        """Load the durable state of a partition; None if it was never written."""
-        return self._load(partition_row, None, partial(reader.load_partition, partition_row=partition_row))
-
-    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """Return the stored bytes of partitions by partition row."""
+    def read(self, query: Query[T]) -> T:
+        """Answer a query as of the last commit. Raises `StoreError`."""
         self._check_usable()
-        return self._readers.read(lambda connection: reader.load_sizes(connection, partition_rows))
-
-    def load_counts(self, most: int) -> dict[int, SubqueueCounts]:
-        """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
-        self._check_usable()
-        counts = self._readers.read(lambda connection: reader.load_filled(connection, most))
-        return {key: found for key, found in counts.items() if not self._remover.hides(key >> KIND_BITS)}
-
-    def timed_partitions(self) -> list[int]:
-        """Return the rows of partitions with entries that have a due time, in order."""
-        self._check_usable()
-        return [row for row in self._readers.read(reader.timed_partitions) if not self._remover.hides(row)]
-
-    def cursor_partitions(self, most: int) -> list[int]:
-        """Return the rows of the first ``most`` partitions that have cursors, in order."""
-        self._check_usable()
-        rows = self._readers.read(lambda connection: reader.cursor_partitions(connection, most))
-        return [row for row in rows if not self._remover.hides(row)]
-
-    def load_page(
-        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
-    ) -> list[EntryRow]:
-        """Load the first active entries with ``pos >= from_pos``, within both bounds."""
-        return self._load(
-            subqueue >> KIND_BITS,
-            [],
-            lambda connection: reader.load_page(connection, subqueue, from_pos, max_entries, max_bytes, session),
-        )
-
-    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
-        return self._load(
-            subqueue >> KIND_BITS,
-            DueRows([], None),
-            lambda connection: reader.load_due(connection, subqueue, state, until_ms, max_entries, max_bytes),
-        )
-
-    def count_due(self, subqueue: int, state: int) -> int:
-        """Count the entries in ``state`` that have a due time."""
-        return self._load(subqueue >> KIND_BITS, 0, lambda connection: reader.count_due(connection, subqueue, state))
-
-    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """Load the entries with these sequence counters, in any state and any order."""
-        return self._load(
-            subqueue >> KIND_BITS, [], lambda connection: reader.load_sequences(connection, subqueue, sequences)
-        )
-
-    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int, state: int = 0) -> list[str]:
-        """Return sessions that have entries in a state, after ``after``, in order of their UTF-8 bytes."""
-        return self._load(
-            subqueue >> KIND_BITS,
-            [],
-            lambda connection: reader.scan_sessions(connection, subqueue, after, max_sessions, state),
-        )
-
-    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
-        """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""
-        return self._load(
-            subqueue >> KIND_BITS,
-            [],
-            lambda connection: reader.list_sessions(connection, subqueue, skip, top, updated_after_ms),
-        )
-
-    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
-        """Load the state of a session; None if it has none."""
-        return self._load(
-            partition_row, None, lambda connection: reader.session_state(connection, partition_row, session)
-        )
-
-    def find_duplicates(
-        self, partition_row: int, first_bucket: int, ids: Sequence[bytes]
-    ) -> dict[bytes, tuple[int, bytes]]:
-        """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
-        return self._load(
-            partition_row, {}, lambda connection: reader.find_duplicates(connection, partition_row, first_bucket, ids)
-        )
-
-    def scan_duplicates(
-        self, partition_row: int, after: tuple[int, bytes], max_ids: int
-    ) -> list[tuple[int, bytes, int]]:
-        """Return (bucket, id, accepted ms) in order, after the given bucket and id."""
-        return self._load(
-            partition_row, [], lambda connection: reader.scan_duplicates(connection, partition_row, after, max_ids)
-        )
-
-    def load_executed(self, asker: str) -> dict[int, int]:
-        """Return the answered requests of one run of a broker, with what is known of each."""
-        self._check_usable()
-        return self._readers.read(lambda connection: reader.load_executed(connection, asker))
-
-    def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """Load stored messages in the order of ``keys``; None where a body was removed."""
-        self._check_usable()
-        bodies = self._readers.read(lambda connection: reader.load_bodies(connection, keys))
-        return [
-            None if self._remover.hides(key >> (KIND_BITS + POSITION_BITS)) else body
-            for key, body in zip(keys, bodies, strict=True)
-        ]
-
-    def peek(
-        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
-    ) -> list[EntryRow]:
-        """Load entries in any state with ``sequence >= from_sequence``, in order of sequence."""
-        return self._load(
-            subqueue >> KIND_BITS,
-            [],
-            lambda connection: reader.peek(connection, subqueue, from_sequence, max_entries, max_bytes, session),
-        )
-
-    def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """Load entries in any state with ``from_pos <= pos < to_pos``, in order of position."""
-        return self._load(
-            subqueue >> KIND_BITS,
-            [],
-            lambda connection: reader.browse(connection, subqueue, from_pos, to_pos, max_entries, max_bytes),
-        )
-
-    def read_range(
-        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
-    ) -> RangeFrame:
-        """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
-        return self._load(
-            subqueue >> KIND_BITS,
-            pack([], to_pos),
-            lambda connection: reader.read_range(
-                connection, subqueue, from_pos, to_pos, max_entries, max_bytes, finished=finished
-            ),
-        )
-
-    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """Load entries in any state, finished ones too, without their data but with its length."""
-        return self._load(
-            subqueue >> KIND_BITS,
-            [],
-            lambda connection: reader.scan(connection, subqueue, from_pos, to_pos, max_entries),
-        )
-
-    def load_dispositions(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
-        """Load lines of the disposition log with ``number >= from_number``, in order."""
-        return self._load(
-            subqueue >> KIND_BITS,
-            [],
-            lambda connection: reader.load_dispositions(connection, subqueue, from_number, max_rows),
-        )
-
-    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """Return those of ``ids`` that the sink has stored and still remembers."""
-        return self._load(
-            partition_row, set(), lambda connection: reader.find_sink_ids(connection, partition_row, sink, ids)
-        )
-
-    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
-        """Count the ids that a sink has of ``batch`` and earlier batches."""
-        return self._load(
-            partition_row, 0, lambda connection: reader.count_sink_ids(connection, partition_row, sink, batch)
-        )
+        if self._remover.hides(query):
+            return query.nothing()
+        found: T = self._readers.read(lambda connection: reader.READS[type(query)](connection, *astuple(query)))
+        return self._remover.without_hidden(query, found)
 
     def wait_until_swept(self) -> None:
         """Wait until the rows of dropped partitions are gone from the tables as well (they are hidden at once)."""
@@ -470,13 +301,6 @@ class PostgreSQLStore:
         with self._commit_lock:
             self._check_usable()
             return bool(self._writer.transact(statement("sweep_partition"), parameters))
-
-    def _load(self, partition_row: int, nothing: T, load: Callable[[Connection], T]) -> T:
-        """Return what ``load`` finds; ``nothing`` in a dropped partition, whose rows may still be in the tables."""
-        self._check_usable()
-        if self._remover.hides(partition_row):
-            return nothing
-        return self._readers.read(load)
 
     def _check_usable(self) -> None:
         refusal = "closed" if self._closed else self._writer.refusal

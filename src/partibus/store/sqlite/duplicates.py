@@ -10,7 +10,7 @@ from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 def find_duplicates(
     connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
 ) -> dict[bytes, tuple[int, bytes]]:
-    """Return the ids that a bucket has (`partition.protocol.ports.Store.find_duplicates`)."""
+    """Return the ids that a bucket has (`queries.Duplicates`)."""
     found: dict[bytes, tuple[int, bytes]] = {}
     for chunk in padded_keys(ids):
         form = in_list_form("find_duplicates", len(chunk))
@@ -23,7 +23,7 @@ def find_duplicates(
 def scan_duplicates(
     connection: Connection, partition_row: int, after: tuple[int, bytes], max_ids: int
 ) -> list[tuple[int, bytes, int]]:
-    """Return remembered ids in order (`partition.protocol.ports.Store.scan_duplicates`)."""
+    """Return remembered ids in order (`queries.DuplicatesBehind`)."""
     parameters = (partition_row, *after, max(0, max_ids))
     listed, data = connection.execute(statement("scan_duplicates"), parameters).fetchone()
     rows = []

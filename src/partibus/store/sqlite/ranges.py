@@ -44,10 +44,9 @@ def read_range(
     to_pos: int,
     max_entries: int,
     max_bytes: int,
-    *,
     finished: bool,
 ) -> RangeFrame:
-    """Load readable entries, packed (`Store.read_range`). One transaction sees at most `SEARCHED_MAX` positions."""
+    """Load readable entries, packed (`queries.Range`). One transaction sees at most `SEARCHED_MAX` positions."""
     keys = key_range(subqueue, from_pos, to_pos - 1)
     if keys is not None and max_entries <= 0:
         return PackedRows().frame(b"", from_pos)

@@ -40,7 +40,7 @@ _INTEGER_MAX = (1 << 63) - 1
 def read_page(
     connection: Connection, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
 ) -> list[EntryRow]:
-    """Load active entries from a position on (`partition.protocol.ports.Store.load_page`)."""
+    """Load active entries from a position on (`queries.Page`)."""
     keys = key_range(subqueue, from_pos, POSITION_MAX)
     if session is not None:
         if keys is None:
@@ -124,7 +124,7 @@ def read_from_sequence(
 def read_due(
     connection: Connection, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int
 ) -> DueRows:
-    """Load entries that are due (`partition.protocol.ports.Store.load_due`)."""
+    """Load entries that are due (`queries.Due`)."""
     parameters = (subqueue, state, min(until_ms, _INTEGER_MAX), max(0, max_entries), max_bytes)
     with one_view(connection):
         rows = _entry_rows(connection, statement("select_due"), parameters)
@@ -134,19 +134,19 @@ def read_due(
 
 
 def count_due(connection: Connection, subqueue: int, state: int) -> int:
-    """Count the entries in ``state`` that have a due time (`Store.count_due`)."""
+    """Count the entries in ``state`` that have a due time (`queries.DueCount`)."""
     ((count,),) = connection.execute(statement("count_due"), (subqueue, state)).fetchall()
     return int(count)
 
 
 def read_filled(connection: Connection, most: int) -> dict[int, tuple[int, int]]:
-    """Return the sub-queues that hold messages (`partition.protocol.ports.Store.load_counts`)."""
+    """Return the sub-queues that hold messages (`queries.Counts`)."""
     keys, messages, sizes = map(json.loads, connection.execute(statement("select_filled"), (most,)).fetchone())
     return dict(zip(keys, zip(messages, sizes, strict=True), strict=True))
 
 
 def read_executed(connection: Connection, asker: str) -> dict[int, int]:
-    """Return requests that were answered (`partition.protocol.ports.Store.load_executed`)."""
+    """Return requests that were answered (`queries.Executed`)."""
     return executed_requests(part for (part,) in connection.execute(statement("select_executed"), (asker,)).fetchall())
 
 
@@ -165,7 +165,7 @@ def read_cursor_partitions(connection: Connection, most: int) -> list[int]:
 
 
 def read_sequences(connection: Connection, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-    """Load entries by sequence number (`partition.protocol.ports.Store.load_sequences`)."""
+    """Load entries by sequence number (`queries.BySequence`)."""
     rows: list[EntryRow] = []
     is_active = kind_of(subqueue) == SubqueueKind.ACTIVE
     largest = POSITION_MAX if is_active else _INTEGER_MAX
@@ -197,7 +197,7 @@ def read_partition(connection: Connection, partition_row: int) -> Snapshot | Non
 
 
 def read_sizes(connection: Connection, partition_rows: Sequence[int]) -> dict[int, int]:
-    """Return the stored bytes of partitions by partition row (`Store.load_sizes`)."""
+    """Return the stored bytes of partitions by partition row (`queries.Sizes`)."""
     sizes: dict[int, int] = {}
     for chunk in padded_keys(partition_rows):
         (listed,) = connection.execute(in_list_form("select_sizes", len(chunk)), chunk).fetchone()

@@ -21,7 +21,7 @@ _STATES_AT_ONCE = 65_536
 def scan_sessions(
     connection: Connection, subqueue: int, after: str | None, max_sessions: int, state: int = 0
 ) -> list[str]:
-    """Return sessions with entries in a state (`partition.protocol.ports.Store.scan_sessions`)."""
+    """Return sessions with entries in a state (`queries.SessionsBehind`)."""
     found: list[str] = []
     start = "" if after is None else _following(after)
     while len(found) < max_sessions:
@@ -38,7 +38,7 @@ def scan_sessions(
 def list_sessions(
     connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None
 ) -> list[str]:
-    """Return sessions with active entries or a state (`partition.protocol.ports.Store.list_sessions`)."""
+    """Return sessions with active entries or a state (`queries.SessionList`)."""
     found: list[str] = []
     skip, top = max(0, skip), max(0, top)
     if updated_after_ms is None:

@@ -15,7 +15,7 @@ from partibus.store.sqlite.sql import ROWS_MAX, execute_rows, in_list_form, padd
 
 
 def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-    """Return those of ``ids`` that the sink has stored and still remembers (`Store.find_sink_ids`)."""
+    """Return those of ``ids`` that the sink has stored and still remembers (`queries.SinkIds`)."""
     found: set[bytes] = set()
     for chunk in padded_keys(ids):
         form = in_list_form("find_sink_ids", len(chunk))
@@ -25,7 +25,7 @@ def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Se
 
 
 def count_sink_ids(connection: Connection, partition_row: int, sink: int, batch: int) -> int:
-    """Count the ids that a sink has of ``batch`` and earlier batches (`Store.count_sink_ids`)."""
+    """Count the ids that a sink has of ``batch`` and earlier batches (`queries.SinkIdCount`)."""
     ((count,),) = connection.execute(statement("count_sink_ids"), (partition_row, sink, batch)).fetchall()
     return int(count)
 

@@ -13,27 +13,19 @@ Threads: commits exclude each other; reads use connections of their own and see 
 import errno
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from msgspec.structs import astuple
+
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import Generation
-from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.protocol.ports import (
-    BODY_COLUMNS,
-    DispositionRow,
-    DueRows,
-    EntryRow,
-    RangeFrame,
-    Snapshot,
-    StoreFull,
-    Writes,
-)
+from partibus.partition.protocol.ports import BODY_COLUMNS, Query, StoreFull, Writes
 from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
-from partibus.store.frames import pack
 from partibus.store.sqlite import creation, duplicates, migration, ranges, reader, sessions, sinks
 from partibus.store.sqlite.apply import apply_writes, remove_partition_rows, sets_session_state
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
@@ -193,144 +185,14 @@ class SQLiteStore:
                 self._remover.dropped(writes.dropped_partitions)
             self._after_commit(appended_bytes)
 
-    def load_partition(self, partition_row: int) -> Snapshot | None:
-        """Load the durable state of a partition; None if it was never written."""
-        return self._load(partition_row, None, reader.read_partition, partition_row)
-
-    def load_sizes(self, partition_rows: Sequence[int]) -> dict[int, int]:
-        """Return the stored bytes of partitions by partition row."""
+    def read(self, query: Query[T]) -> T:
+        """Answer a query as of the last commit. Raises `StoreError`."""
         self._check_usable()
+        if self._remover.hides(query):
+            return query.nothing()
         with self._readers.reader() as connection:
-            return reader.read_sizes(connection, partition_rows)
-
-    def load_counts(self, most: int) -> dict[int, tuple[int, int]]:
-        """Return the messages and bytes of the first ``most`` sub-queues that hold any, by key."""
-        self._check_usable()
-        with self._readers.reader() as connection:
-            counts = reader.read_filled(connection, most)
-        if not self._remover.hides_any:
-            return counts
-        return {key: found for key, found in counts.items() if not self._remover.hides(key >> KIND_BITS)}
-
-    def timed_partitions(self) -> list[int]:
-        """Return the rows of partitions with entries that have a due time, in order."""
-        self._check_usable()
-        with self._readers.reader() as connection:
-            rows = reader.read_timed_partitions(connection)
-        return [row for row in rows if not self._remover.hides(row)]
-
-    def cursor_partitions(self, most: int) -> list[int]:
-        """Return the rows of the first ``most`` partitions that have cursors, in order."""
-        self._check_usable()
-        with self._readers.reader() as connection:
-            rows = reader.read_cursor_partitions(connection, most)
-        return [row for row in rows if not self._remover.hides(row)]
-
-    def load_page(
-        self, subqueue: int, from_pos: int, max_entries: int, max_bytes: int, session: str | None = None
-    ) -> list[EntryRow]:
-        """Load the first active entries with ``pos >= from_pos``, within both bounds."""
-        return self._load(
-            subqueue >> KIND_BITS, [], reader.read_page, subqueue, from_pos, max_entries, max_bytes, session
-        )
-
-    def load_due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
-        """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
-        nothing = DueRows([], None)
-        return self._load(
-            subqueue >> KIND_BITS, nothing, reader.read_due, subqueue, state, until_ms, max_entries, max_bytes
-        )
-
-    def count_due(self, subqueue: int, state: int) -> int:
-        """Count the entries in ``state`` that have a due time."""
-        return self._load(subqueue >> KIND_BITS, 0, reader.count_due, subqueue, state)
-
-    def load_sequences(self, subqueue: int, sequences: Sequence[int]) -> list[EntryRow]:
-        """Load the entries with these sequence counters, in any state and any order."""
-        return self._load(subqueue >> KIND_BITS, [], reader.read_sequences, subqueue, sequences)
-
-    def scan_sessions(self, subqueue: int, after: str | None, max_sessions: int, state: int = 0) -> list[str]:
-        """Return sessions that have entries in a state, after ``after``, in order of their UTF-8 bytes."""
-        return self._load(subqueue >> KIND_BITS, [], sessions.scan_sessions, subqueue, after, max_sessions, state)
-
-    def list_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
-        """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""
-        return self._load(subqueue >> KIND_BITS, [], sessions.list_sessions, subqueue, skip, top, updated_after_ms)
-
-    def load_session_state(self, partition_row: int, session: str) -> bytes | None:
-        """Load the state of a session; None if it has none."""
-        return self._load(partition_row, None, sessions.session_state, partition_row, session)
-
-    def find_duplicates(
-        self, partition_row: int, first_bucket: int, ids: Sequence[bytes]
-    ) -> dict[bytes, tuple[int, bytes]]:
-        """Return which of ``ids`` are in ``first_bucket`` or later, with the time of last acceptance in ms."""
-        return self._load(partition_row, {}, duplicates.find_duplicates, partition_row, first_bucket, ids)
-
-    def scan_duplicates(
-        self, partition_row: int, after: tuple[int, bytes], max_ids: int
-    ) -> list[tuple[int, bytes, int]]:
-        """Return (bucket, id, accepted ms) in order, after the given bucket and id."""
-        return self._load(partition_row, [], duplicates.scan_duplicates, partition_row, after, max_ids)
-
-    def load_executed(self, asker: str) -> dict[int, int]:
-        """Return the answered requests of one run of a broker, with what is known of each."""
-        self._check_usable()
-        with self._readers.reader() as connection:
-            return reader.read_executed(connection, asker)
-
-    def load_bodies(self, keys: Sequence[int]) -> list[bytes | None]:
-        """Load stored messages in the order of ``keys``; None where a body was removed."""
-        self._check_usable()
-        with self._readers.reader() as connection:
-            bodies = reader.read_bodies(connection, keys)
-        return [
-            None if self._remover.hides(key >> (KIND_BITS + POSITION_BITS)) else body
-            for key, body in zip(keys, bodies, strict=True)
-        ]
-
-    def peek(
-        self, subqueue: int, from_sequence: int, max_entries: int, max_bytes: int, session: str | None = None
-    ) -> list[EntryRow]:
-        """Load entries in any state with ``sequence >= from_sequence``, in order of sequence."""
-        return self._load(
-            subqueue >> KIND_BITS,
-            [],
-            reader.read_from_sequence,
-            subqueue,
-            from_sequence,
-            max_entries,
-            max_bytes,
-            session,
-        )
-
-    def browse(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int) -> list[EntryRow]:
-        """Load entries in any state with ``from_pos <= pos < to_pos``, in order of position."""
-        return self._load(subqueue >> KIND_BITS, [], reader.browse, subqueue, from_pos, to_pos, max_entries, max_bytes)
-
-    def read_range(
-        self, subqueue: int, from_pos: int, to_pos: int, max_entries: int, max_bytes: int, *, finished: bool
-    ) -> RangeFrame:
-        """Load readable entries with ``from_pos <= pos < to_pos``, packed, in order of position."""
-        read = partial(ranges.read_range, finished=finished)
-        nothing = pack([], to_pos)
-        return self._load(subqueue >> KIND_BITS, nothing, read, subqueue, from_pos, to_pos, max_entries, max_bytes)
-
-    def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
-        """Load entries in any state, finished ones too, without their data but with its length."""
-        return self._load(subqueue >> KIND_BITS, [], ranges.scan, subqueue, from_pos, to_pos, max_entries)
-
-    def load_dispositions(self, subqueue: int, from_number: int, max_rows: int) -> list[DispositionRow]:
-        """Load lines of the disposition log with ``number >= from_number``, in order."""
-        return self._load(subqueue >> KIND_BITS, [], ranges.read_dispositions, subqueue, from_number, max_rows)
-
-    def find_sink_ids(self, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
-        """Return those of ``ids`` that the sink has stored and still remembers."""
-        return self._load(partition_row, set(), sinks.find_sink_ids, partition_row, sink, ids)
-
-    def count_sink_ids(self, partition_row: int, sink: int, batch: int) -> int:
-        """Count the ids that a sink has of ``batch`` and earlier batches."""
-        return self._load(partition_row, 0, sinks.count_sink_ids, partition_row, sink, batch)
+            found: T = _READS[type(query)](connection, *astuple(query))
+        return self._remover.without_hidden(query, found)
 
     def wait_until_swept(self) -> None:
         """Wait until the rows of dropped partitions are gone from the file as well (they are hidden at once)."""
@@ -413,15 +275,34 @@ class SQLiteStore:
             self._after_commit(2 * SLICE_ROWS * KIB)
             return done
 
-    def _load(self, partition_row: int, nothing: T, read: Callable[..., T], *arguments: object) -> T:
-        """Return what ``read`` finds; ``nothing`` in a dropped partition, whose rows may still be in the file."""
-        self._check_usable()
-        if self._remover.hides(partition_row):
-            return nothing
-        with self._readers.reader() as connection:
-            return read(connection, *arguments)
-
     def _check_usable(self) -> None:
         refusal = "closed" if self._closed else self._writer.refusal or self._failed_sync
         if refusal is not None:
             raise refused(self._path, f"not in use any more ({refusal}); open it anew")
+
+
+_READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
+    q.Partition: reader.read_partition,
+    q.Sizes: reader.read_sizes,
+    q.Counts: reader.read_filled,
+    q.TimedPartitions: reader.read_timed_partitions,
+    q.CursorPartitions: reader.read_cursor_partitions,
+    q.Page: reader.read_page,
+    q.Due: reader.read_due,
+    q.DueCount: reader.count_due,
+    q.BySequence: reader.read_sequences,
+    q.SessionsBehind: sessions.scan_sessions,
+    q.SessionList: sessions.list_sessions,
+    q.SessionState: sessions.session_state,
+    q.Duplicates: duplicates.find_duplicates,
+    q.DuplicatesBehind: duplicates.scan_duplicates,
+    q.Executed: reader.read_executed,
+    q.Bodies: reader.read_bodies,
+    q.Peek: reader.read_from_sequence,
+    q.Browse: reader.browse,
+    q.Range: ranges.read_range,
+    q.Scan: ranges.scan,
+    q.Dispositions: ranges.read_dispositions,
+    q.SinkIds: sinks.find_sink_ids,
+    q.SinkIdCount: sinks.count_sink_ids,
+}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import LeftOff
 from partibus.partition.protocol.ports import StoreError, StoreFenced
 from tests.contract.stores import PARTITION, enqueued, new_address, positions
@@ -24,7 +25,7 @@ def test_a_dump_that_is_restored_begins_a_generation() -> None:
     store = open_store(address)
     assert store.generations[:1] == before
     (began,) = store.generations[1:]
-    snapshot = store.load_partition(PARTITION)
+    snapshot = store.read(q.Partition(PARTITION))
     assert snapshot is not None
     assert snapshot.left_off == (LeftOff(2, 0, began.first),)
     assert positions(store) == [1, 2]

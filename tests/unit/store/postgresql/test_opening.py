@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, entry_key
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.postgresql import Identity, PostgreSQLStore, creation, identity_of, parse_address
@@ -53,7 +54,7 @@ def test_all_connections_are_in_use(role: str) -> None:
     try:
         # The writer has the only one: a load gets none.
         with pytest.raises(StoreError, match="raise its max_connections"):
-            store.load_partition(1)
+            store.read(q.Partition(1))
     finally:
         store.close()
         server.sql("DROP SCHEMA narrow CASCADE; REVOKE CREATE ON DATABASE postgres FROM guest")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.acknowledged import FOLDER, Acknowledged, AcknowledgedCommits, accept_loss, run_of
 from partibus.store.opening import Opener, StorePlace
@@ -46,7 +47,7 @@ def go_back(address: Address) -> None:
 
 def first_free(store: PostgreSQLStore) -> int:
     """The next sequence counter of the partition."""
-    snapshot = store.load_partition(PARTITION)
+    snapshot = store.read(q.Partition(PARTITION))
     assert snapshot is not None
     return snapshot.next_sequence
 

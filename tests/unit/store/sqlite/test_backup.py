@@ -15,6 +15,7 @@ from threading import Event
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import LeftOff
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, body_key, entry_key
 from partibus.partition.protocol.ports import FINISHED, Disposition, StoreError, Writes
@@ -114,7 +115,7 @@ def test_a_copy_of_a_store_begins_a_generation_when_it_is_opened_first(filled: P
         commit(store, store.generations[1].first, 1)
         store = store.reopen()
         assert store.generations == drawn[-1]
-        snapshot = store.load_partition(PARTITION)
+        snapshot = store.read(q.Partition(PARTITION))
         store.close()
         assert snapshot is not None
         assert snapshot.left_off == (LeftOff(2, 0, store.generations[1].first),)

@@ -7,6 +7,7 @@ from threading import Thread
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, subqueue_key
 from partibus.partition.protocol.ports import StoreError, Writes
 from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
@@ -38,10 +39,10 @@ def test_a_dropped_partition_is_gone_at_once_and_later_from_the_file(tmp_path: P
     store.commit(enqueued(*range(MANY)))
     store.commit(enqueued(1, 2, subqueue=OTHER))
     store.commit(dropping(PARTITION))
-    assert store.load_partition(PARTITION) is None
+    assert store.read(q.Partition(PARTITION)) is None
     assert positions(store) == []
-    assert store.load_page(QUEUE, 0, 9, 99) == store.peek(QUEUE, 0, 9, 99) == []
-    assert store.load_bodies([body_key(PARTITION, 0), body_key(PARTITION + 1, 1)]) == [None, b"hello"]
+    assert store.read(q.Page(QUEUE, 0, 9, 99)) == store.read(q.Peek(QUEUE, 0, 9, 99)) == []
+    assert store.read(q.Bodies([body_key(PARTITION, 0), body_key(PARTITION + 1, 1)])) == [None, b"hello"]
 
     store.wait_until_swept()
     assert rows_in(tmp_path) == {"entry": 2, "body": 2, "partition": 1, "dropped_partition": 0}
@@ -60,8 +61,8 @@ def test_states_and_remembered_ids_of_a_dropped_partition_go_in_slices_too(tmp_p
             writes.duplicate_ids += (partition, number % 3, number.to_bytes(16, "big"), 1, None)
     store.commit(writes)
     store.commit(dropping(PARTITION))
-    assert store.load_session_state(PARTITION, "1") is None
-    assert store.scan_duplicates(PARTITION, (0, b""), 9) == []
+    assert store.read(q.SessionState(PARTITION, "1")) is None
+    assert store.read(q.DuplicatesBehind(PARTITION, (0, b""), 9)) == []
 
     store.wait_until_swept()
     assert store.last_commit > 2 + megabytes, "a megabyte of states and 500 ids at once"

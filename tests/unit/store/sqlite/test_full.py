@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, entry_key
 from partibus.partition.protocol.ports import EntryState, StoreFull, Writes
 from partibus.store.sqlite import SQLiteStore, StoreSettings
@@ -52,7 +53,7 @@ def test_a_file_at_its_bound_refuses_messages_and_keeps_those_it_has(tmp_path: P
     assert 10 <= taken <= 20
     assert positions(store) == list(range(taken))
     assert refuses(store)
-    assert store.load_page(QUEUE, 0, 1, MIB)[0].data == LARGE
+    assert store.read(q.Page(QUEUE, 0, 1, MIB))[0].data == LARGE
     store.close()
     store = open_store(tmp_path, SETTINGS._replace(max_bytes=2 * MIB))
     assert positions(store) == list(range(taken))
@@ -84,11 +85,11 @@ def test_states_of_sessions_are_refused_as_messages_are_but_can_be_cleared(tmp_p
     writes.session_states[PARTITION, "new"] = (LARGE, 1)
     with pytest.raises(StoreFull):
         store.commit(writes)
-    assert store.load_session_state(PARTITION, "new") is None
+    assert store.read(q.SessionState(PARTITION, "new")) is None
     cleared = Writes()
     cleared.session_states[PARTITION, "kept"] = (None, 2)
     store.commit(cleared)
-    assert store.load_session_state(PARTITION, "kept") is None
+    assert store.read(q.SessionState(PARTITION, "kept")) is None
     store.close()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import LeftOff
 from partibus.partition.protocol.keys import body_key, entry_key
 from partibus.partition.protocol.ports import (
@@ -86,9 +87,9 @@ def rows_of_version_1(messages: int = MESSAGES) -> list[EntryRow]:
 
 def assert_migrated(store: SQLiteStore, messages: int = MESSAGES) -> None:
     """All rows are there, and what came with the new format works."""
-    assert store.browse(QUEUE, 0, 1 << 40, messages + 1, 1 << 30) == rows_of_version_1(messages)
-    assert [row.sequence for row in store.peek(DEAD_LETTERS, 0, 9, 999)] == [77]
-    snapshot = store.load_partition(PARTITION)
+    assert store.read(q.Browse(QUEUE, 0, 1 << 40, messages + 1, 1 << 30)) == rows_of_version_1(messages)
+    assert [row.sequence for row in store.read(q.Peek(DEAD_LETTERS, 0, 9, 999))] == [77]
+    snapshot = store.read(q.Partition(PARTITION))
     assert snapshot is not None
     first = store.generations[-1].first  # it may be a backup of an older partibus: numbers begin anew
     assert (snapshot.next_sequence, snapshot.next_number, snapshot.session_state_bytes) == (first, first, 0)
@@ -99,9 +100,9 @@ def assert_migrated(store: SQLiteStore, messages: int = MESSAGES) -> None:
     assert [row.pos for _, row, _ in snapshot.locked_entries] == [4]
     earliest = (messages - 1) // 3 * 3
     assert snapshot.next_due == {(QUEUE, 0): 5_000 - earliest}
-    due = store.load_due(QUEUE, EntryState.ACTIVE, 1 << 50, messages, 1 << 30).rows
+    due = store.read(q.Due(QUEUE, EntryState.ACTIVE, 1 << 50, messages, 1 << 30)).rows
     assert [row.pos for row in due] == list(range(earliest, -1, -3))
-    assert store.scan_sessions(QUEUE, None, 9) == []
+    assert store.read(q.SessionsBehind(QUEUE, None, 9)) == []
 
 
 def version_of(path: Path) -> int:
@@ -118,7 +119,7 @@ def test_an_old_store_is_opened_with_all_its_rows_and_goes_on(tmp_path: Path) ->
     assert_migrated(store)
     assert (store.epoch, store.last_commit) >= (8, 99)
     store.commit(enqueue(Writes(), MESSAGES, session="a", due_ms=1))
-    assert store.scan_sessions(QUEUE, None, 9) == ["a"]
+    assert store.read(q.SessionsBehind(QUEUE, None, 9)) == ["a"]
     store.wait_until_swept()
     store.close()
     assert version_of(path) == FORMAT_VERSION
@@ -159,13 +160,15 @@ def assert_keeps_cursors(store: SQLiteStore) -> None:
     ]
     writes.dispositions += [entry_key(DEAD_LETTERS, 3), 1, 77, Disposition.COMPLETED, 4_000, 10]
     store.commit(writes)
-    snapshot = store.load_partition(PARTITION)
+    snapshot = store.read(q.Partition(PARTITION))
     assert snapshot is not None
     assert (snapshot.cursors, snapshot.retained) == ((cursor,), {DEAD_LETTERS: SubqueueCounts(1, 5)})
-    assert store.peek(DEAD_LETTERS, 0, 9, 999) == []
-    assert store.load_sequences(DEAD_LETTERS, [77]) == []
-    assert store.read_range(DEAD_LETTERS, 0, 99, 9, 999, finished=True).data.endswith(b"00000")
-    assert store.load_dispositions(DEAD_LETTERS, 0, 9) == [DispositionRow(3, 1, 77, Disposition.COMPLETED, 4_000, 10)]
+    assert store.read(q.Peek(DEAD_LETTERS, 0, 9, 999)) == []
+    assert store.read(q.BySequence(DEAD_LETTERS, [77])) == []
+    assert store.read(q.Range(DEAD_LETTERS, 0, 99, 9, 999, finished=True)).data.endswith(b"00000")
+    assert store.read(q.Dispositions(DEAD_LETTERS, 0, 9)) == [
+        DispositionRow(3, 1, 77, Disposition.COMPLETED, 4_000, 10)
+    ]
 
 
 def test_what_is_still_in_the_log_of_a_killed_broker_is_migrated_and_in_the_copy(tmp_path: Path) -> None:
@@ -177,7 +180,7 @@ def test_what_is_still_in_the_log_of_a_killed_broker_is_migrated_and_in_the_copy
         for suffix in ("", "-wal"):
             shutil.copy(f"{making}{suffix}", f"{path}{suffix}")
     store = open_store(tmp_path)
-    snapshot = store.load_partition(PARTITION)
+    snapshot = store.read(q.Partition(PARTITION))
     assert snapshot is not None
     assert snapshot.left_off[0].next_number == 4
     store.close()

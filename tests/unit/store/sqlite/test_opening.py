@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import writer
 from partibus.store.sqlite.sql import FORMAT_VERSION
@@ -84,7 +85,7 @@ def test_a_damaged_page_is_found_when_it_is_used(tmp_path: Path) -> None:
         file.write(b"\xa5" * 16_384)
     store = open_store(tmp_path)
     with pytest.raises(StoreError, match="is damaged; stop the broker, keep a copy") as caught:
-        store.load_page(QUEUE, 0, 10, 1_000)
+        store.read(q.Page(QUEUE, 0, 10, 1_000))
     assert str(path) in str(caught.value)
     with pytest.raises(StoreError, match="is damaged") as caught:
         store.commit(enqueued(4))

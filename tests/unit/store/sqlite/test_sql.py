@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import entry_key
 from partibus.partition.protocol.ports import EntryState, Writes
 from partibus.store.sqlite.apply import last_updates
@@ -124,7 +125,7 @@ def test_a_page_finds_the_first_active_entry_behind_many_others(tmp_path: Path, 
     enqueue(writes, waiting, b"here")
     enqueue(writes, (1 << 39) + waiting, b"far")
     store.commit(writes)
-    assert [row.data for row in store.load_page(QUEUE, 0, 1, 99)] == [b"here"]
-    assert [row.data for row in store.load_page(QUEUE, waiting + 1, 9, 99)] == [b"far"]
-    assert store.load_page(QUEUE, (1 << 39) + waiting + 1, 9, 99) == []
+    assert [row.data for row in store.read(q.Page(QUEUE, 0, 1, 99))] == [b"here"]
+    assert [row.data for row in store.read(q.Page(QUEUE, waiting + 1, 9, 99))] == [b"far"]
+    assert store.read(q.Page(QUEUE, (1 << 39) + waiting + 1, 9, 99)) == []
     store.close()
