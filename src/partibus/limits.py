@@ -194,6 +194,21 @@ class UnitLimits(Struct, frozen=True):
     """
 
 
+class ElasticLimits(Struct, frozen=True):
+    """The capacity of a partition, and when the number of partitions changes."""
+
+    requests_per_s: int = 300
+    messages_per_s: int = 3_000
+    split_at: float = 0.8
+    window_ms: int = 10_000
+    merge_below: float = 0.5
+    calm_ms: int = 300_000
+    cool_ms: int = 15_000
+    """The least time between two changes."""
+    hot_share: float = 0.5
+    """The share of a partition's load from which on one slot is hot, and splitting can't help."""
+
+
 class Limits(Struct, frozen=True):
     """All limits of a broker."""
 
@@ -206,6 +221,7 @@ class Limits(Struct, frozen=True):
     tls: TlsLimits = TlsLimits()
     admission: AdmissionLimits = AdmissionLimits()
     units: UnitLimits = UnitLimits()
+    elastic: ElasticLimits = ElasticLimits()
     cache_ms: int = 5_000
     """The longest life of a reservation in a front end's cache (D10)."""
     cache_idle_ms: int = 250

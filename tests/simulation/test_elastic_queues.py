@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from partibus.errors import PartibusError
-from partibus.limits import Limits
+from partibus.limits import ElasticLimits, Limits
 from partibus.message import Message, pack
 from partibus.namespace import moving
 from partibus.namespace.access import AccessPolicies
@@ -22,7 +22,6 @@ from partibus.node.options import partition_options
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.routing.elastic import ElasticLimits
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
 from partibus.routing.session_hold import SessionHold

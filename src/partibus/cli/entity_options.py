@@ -72,6 +72,20 @@ _OPTIONS = (
         "0",
     ),
     _duration("--max-redelivery-delay", "PartibusMaxRedeliveryDelay", "Where the doubling ends, up to 1d.", "10m"),
+    _Option(
+        "--elastic-partitions",
+        "PartibusElasticPartitions",
+        "Most partitions of a queue with sessions, whose number follows the load; 0: it is fixed.",
+        "0",
+        int,
+    ),
+    _Option(
+        "--enforce-throughput/--no-enforce-throughput",
+        "PartibusEnforceThroughput",
+        "Whether SQS requests over the capacity of a FIFO queue's partitions are refused.",
+        "no",
+        bool,
+    ),
     _duration(
         "--auto-delete-on-idle",
         "AutoDeleteOnIdle",

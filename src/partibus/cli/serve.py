@@ -88,6 +88,35 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     show_default=True,
     help="Seconds before an SQS queue's name can be used again after its deletion; with --emulator always 0.",
 )
+@click.option(
+    "--sqs-partitions",
+    type=click.IntRange(1, 1024),
+    default=8,
+    show_default=True,
+    help="Most partitions of a new FIFO queue of high throughput (docs/elastic-partitions.md).",
+)
+@click.option(
+    "--partition-requests",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    help="Requests per second that a partition of an elastic queue carries, for each of its actions.",
+)
+@click.option(
+    "--partition-messages",
+    type=click.IntRange(min=1),
+    default=3_000,
+    show_default=True,
+    help="Messages per second that a partition of an elastic queue carries, for each of its actions.",
+)
+@click.option(
+    "--partition-calm",
+    type=duration,
+    default="5m",
+    show_default=True,
+    metavar="DURATION",
+    help="How long the load has to be low before an elastic queue gets fewer partitions.",
+)
 @click.option("--emulator", is_flag=True, help="Also accept the well-known development key.")
 @click.option(
     "--config",
@@ -246,6 +275,10 @@ def serve(
     sqs_url: str,
     sqs_purge_interval: int,
     sqs_recreate_after: int,
+    sqs_partitions: int,
+    partition_requests: int,
+    partition_messages: int,
+    partition_calm: int,
     certificate: Path | None,
     certificate_key: Path | None,
     brokers: tuple[int, int | None],
@@ -282,7 +315,7 @@ def serve(
     """
     # Modules and objects made at the start stay: a search for garbage among them is a tenth of the start's time.
     gc.disable()
-    from partibus.limits import AdmissionLimits, Limits, UnitLimits
+    from partibus.limits import AdmissionLimits, ElasticLimits, Limits, UnitLimits
     from partibus.node.main import serve as serve_node
     from partibus.node.settings import ClusterSettings, Settings, SqsSettings
     from partibus.telemetry.settings import BYTES_MIN, TelemetrySettings
@@ -322,7 +355,9 @@ def serve(
         amqps_port=AMQPS_PORT if tls and amqps_port is None else amqps_port,
         https_port=HTTPS_PORT if tls and https_port is None else https_port,
         sqs_port=sqs_port,
-        sqs=SqsSettings(sqs_region, sqs_account, sqs_url, sqs_one_region, sqs_purge_interval, sqs_recreate_after),
+        sqs=SqsSettings(
+            sqs_region, sqs_account, sqs_url, sqs_one_region, sqs_purge_interval, sqs_recreate_after, sqs_partitions
+        ),
         certificate=certificate,
         certificate_key=certificate_key,
         emulator=emulator,
@@ -336,6 +371,7 @@ def serve(
         limits=Limits(
             cache_locks=lock_cached,
             units=UnitLimits(per_broker=units_per_broker),
+            elastic=ElasticLimits(partition_requests, partition_messages, calm_ms=partition_calm),
             admission=AdmissionLimits(unclaimed_connections, unclaimed_per_address),
         ),
         telemetry=TelemetrySettings(

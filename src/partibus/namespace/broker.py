@@ -111,7 +111,7 @@ class Broker:
         )
         self.movers = Movers(self.entity_of, self.change_slots, clock, call_later)
         """The moves of slots that this broker carries out."""
-        self.elastic = ElasticQueues(self.change_slots, clock, call_later)
+        self.elastic = ElasticQueues(self.change_slots, clock, call_later, limits.elastic)
         """The elastic queues that this broker's clients use."""
         self.account = Account()
         """The namespace's use of this process."""

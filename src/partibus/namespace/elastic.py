@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from partibus.clock import Clock
 from partibus.errors import ArgumentError, InvalidOperation, OutcomeUnknown, QuotaExceeded, StoreUnavailable
+from partibus.limits import ElasticLimits
 from partibus.namespace.catalog_entities import EntityRecord
 from partibus.namespace.entity import Entity
 from partibus.namespace.moving import ChangeSlots, plan
 from partibus.namespace.partition_moves import EntitySlots, even_counts, even_moves
-from partibus.routing.elastic import Action, Elastic, ElasticLimits, owners_used
+from partibus.routing.elastic import Action, Elastic, owners_used
 from partibus.routing.faulty_route import CallLater
 from partibus.routing.inspect import inspect_all
 
@@ -51,8 +52,9 @@ class ElasticQueues:
         queue, route = entity.queue, entity.route
         if not queue.is_elastic:
             self._entities.pop(queue.entity_id, None)
-            entity.elastic = route.on_sent = None
-            return
+            if not queue.enforces_throughput:
+                entity.elastic = route.on_sent = None
+                return
         if entity.elastic is None:
             elastic = entity.elastic = Elastic(route.load, self.limits)
 
@@ -62,8 +64,9 @@ class ElasticQueues:
                     elastic.note(partition, Action.SEND, messages, now_ms)
 
             route.on_sent = sent
-        self._entities[queue.entity_id] = entity
-        self._look_later()
+        if queue.is_elastic:
+            self._entities[queue.entity_id] = entity
+            self._look_later()
 
     def _look_later(self) -> None:
         if self._is_waiting or self._call_later is None:

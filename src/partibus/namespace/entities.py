@@ -75,6 +75,8 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
     """The age from which on messages of an express entity survive a crash."""
     elastic_partitions: int = 0
     """The most partitions of a queue with sessions whose partitions follow its load; 0: their number is fixed."""
+    enforce_throughput: bool = False
+    """Whether a queue with sessions refuses SQS requests over the capacity of its partitions."""
     max_size_mb: int = 1024
     """The size of each partition in MiB."""
     max_message_size_kb: int = 256

@@ -40,7 +40,7 @@ class Entity:
         """The tracer; None: traces are off."""
         self._users: set[EntityUser] = set()
         self.elastic: Elastic | None = None
-        """The measurement and the budgets of an elastic queue's partitions."""
+        """The measurement and the budgets of partitions, of an elastic queue or one that enforces its throughput."""
         self.hot_slot: int | None = None
         """A slot with most of a partition's load, which keeps an elastic queue from being split."""
 

@@ -57,6 +57,9 @@ EXPRESS_BOUND = "PartibusExpressBoundInMilliseconds"
 ELASTIC_PARTITIONS = "PartibusElasticPartitions"
 """The most partitions of a queue whose partitions follow its load (ADR 0026); 0: their number is fixed."""
 
+ENFORCE_THROUGHPUT = "PartibusEnforceThroughput"
+"""Whether SQS requests over the capacity of a FIFO queue's partitions are refused (row S8)."""
+
 SQS = "PartibusSqs"
 """The options of a queue that only SQS has, as JSON in text."""
 
@@ -74,6 +77,7 @@ _ALL = (
     Property("EnableExpress", "express", BooleanValue()),
     Property(EXPRESS_BOUND, "express_bound_ms", IntegerValue(EXPRESS_BOUND_MIN_MS, EXPRESS_BOUND_MAX_MS)),
     Property(ELASTIC_PARTITIONS, "elastic_partitions", IntegerValue(0, 1024)),
+    Property(ENFORCE_THROUGHPUT, "enforce_throughput", BooleanValue()),
     # The allowed sizes depend on the tier: `tier_rules` has them.
     Property("MaxSizeInMegabytes", "max_size_mb", IntegerValue(1, ENTITY_SIZES_MB[-1])),
     Property("MaxMessageSizeInKilobytes", "max_message_size_kb", IntegerValue(256, 102_400)),
@@ -96,7 +100,7 @@ _ALL = (
 )
 _FOR_SUBSCRIPTIONS_ONLY = {"dead_lettering_on_filter_exceptions"}
 _FOR_TOPICS_ONLY = {"support_ordering"}
-_FOR_QUEUES_ONLY = {"elastic_partitions", "sqs"}
+_FOR_QUEUES_ONLY = {"elastic_partitions", "enforce_throughput", "sqs"}
 _OF_RECEIVING = {
     "lock_duration_ms",
     "max_delivery_count",

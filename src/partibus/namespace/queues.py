@@ -39,6 +39,7 @@ class Queue:
         "deleted",
         "description",
         "duplicate_window_ms",
+        "enforces_throughput",
         "entity_id",
         "express_ms",
         "forward_dead_lettered_to",
@@ -84,6 +85,8 @@ class Queue:
         """The partitions; some entities get more, or fewer."""
         self.is_elastic: bool = bool(options.elastic_partitions) and options.requires_session
         """Whether the number of partitions follows the load."""
+        self.enforces_throughput: bool = options.enforce_throughput and options.requires_session
+        """Whether SQS requests over the capacity of its partitions are refused (row S8)."""
         self.slots: EntitySlots = record.slots
         """The owners of slots, and their moves."""
         self.description: EntityDescription = record.description

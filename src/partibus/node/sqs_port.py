@@ -55,7 +55,7 @@ class SqsPort:
             sqs = self._settings.sqs
             self._service = SqsService(
                 self._namespaces,
-                Home(sqs.region, sqs.account, sqs.url.rstrip("/"), sqs.one_region),
+                Home(sqs.region, sqs.account, sqs.url.rstrip("/"), sqs.one_region, sqs.partitions_max),
                 self._call_later,
                 Uuids().next,
                 self._sign_ins(),

@@ -16,6 +16,7 @@ from enum import IntEnum
 from math import ceil
 from typing import NamedTuple
 
+from partibus.limits import ElasticLimits
 from partibus.partition.protocol.slots import Run, runs_of, slot_for_key
 from partibus.routing.slots import SlotMap
 
@@ -33,21 +34,6 @@ class Action(IntEnum):
     RECEIVE = 1
     DELETE = 2
     CHANGE = 3
-
-
-class ElasticLimits(NamedTuple):
-    """The capacity of a partition, and when the number of partitions changes."""
-
-    requests_per_s: int = 300
-    messages_per_s: int = 3_000
-    split_at: float = 0.8
-    window_ms: int = 10_000
-    merge_below: float = 0.5
-    calm_ms: int = 300_000
-    cool_ms: int = 15_000
-    """The least time between two changes."""
-    hot_share: float = 0.5
-    """The share of a partition's load from which on one slot is hot, and splitting can't help."""
 
 
 class Use(NamedTuple):
@@ -164,20 +150,36 @@ class Elastic:
         count as load, so that the queue grows.
         """
         refused: set[int] = set()
-        rate = self.limits.requests_per_s
         for partition, messages in parts.items():
             self.note(partition, action, messages, now_ms)
             if not enforce:
                 continue
-            left, at_ms = self._tokens.get((partition, action), (float(rate), now_ms))
-            left = min(float(rate), left + max(0, now_ms - at_ms) * rate / 1_000)
+            left = self._left(partition, action, now_ms)
             if left < 1:
                 refused.add(partition)
                 self.throttled += 1
             else:
-                left -= 1
-            self._tokens[partition, action] = (left, now_ms)
+                self._tokens[partition, action] = (left - 1, now_ms)
         return refused
+
+    def is_spent(self, partition: int, action: Action, now_ms: int) -> bool:
+        """Tell whether a partition has no budget for another request."""
+        return self._left(partition, action, now_ms) < 1
+
+    def pay(self, action: Action, parts: Mapping[int, int], now_ms: int) -> None:
+        """Charge a request that was carried out, also to partitions whose budget is used up.
+
+        Receives are paid afterwards, since only their answer tells which partitions had messages.
+        """
+        for partition, messages in parts.items():
+            self.note(partition, action, messages, now_ms)
+            self._tokens[partition, action] = (self._left(partition, action, now_ms) - 1, now_ms)
+
+    def _left(self, partition: int, action: Action, now_ms: int) -> float:
+        """Return the requests that a partition's budget has left; a second fills it."""
+        rate = float(self.limits.requests_per_s)
+        left, at_ms = self._tokens.get((partition, action), (rate, now_ms))
+        return min(rate, left + max(0, now_ms - at_ms) * rate / 1_000)
 
     def use_of(self, now_ms: int) -> dict[int, float]:
         """Return the use of each partition with load: 1 is its capacity."""

@@ -45,8 +45,11 @@ class KeyedParts:
         self.open += 1
         _Part(self, indexes, None, 0).send_to(partition)
 
-    def send_by_key(self, indexes: Sequence[int]) -> None:
-        """Send messages, all of which have keys, to the partitions of their keys."""
+    def send_by_key(self, indexes: Sequence[int], *, measured: bool = False) -> None:
+        """Send messages, all of which have keys, to the partitions of their keys.
+
+        ``measured``: the caller has counted them as load of their partitions.
+        """
         parts: dict[int, list[int]] = {}
         partition_of = self._route.slots.partition_of
         for index in indexes:
@@ -60,7 +63,7 @@ class KeyedParts:
         route = self._route
         if route.load.is_due() and indexes:
             route.load.note_run(self._messages[indexes[route.load.turn(len(indexes))]].key or "", len(indexes))
-        if route.on_sent is not None:
+        if route.on_sent is not None and not measured:
             route.on_sent({place: len(some) for place, some in parts.items()})
         self.open += len(parts)
         for place, members in parts.items():

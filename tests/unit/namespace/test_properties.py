@@ -123,6 +123,7 @@ def test_defaults_are_those_of_the_service() -> None:
         "EnableExpress": False,
         "PartibusExpressBoundInMilliseconds": 3_000,
         "PartibusElasticPartitions": 0,
+        "PartibusEnforceThroughput": False,
         "MaxSizeInMegabytes": 1024,
         "MaxMessageSizeInKilobytes": 256,
         "AutoDeleteOnIdle": UNLIMITED_TEXT,

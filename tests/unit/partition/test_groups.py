@@ -101,6 +101,15 @@ def test_the_run_ends_at_the_message_whose_lock_was_extended(extended: int, expe
     assert positions(queue.receive()) == expected
 
 
+def test_a_receive_without_a_timeout_leaves_messages_visible_and_counts() -> None:
+    queue = Fifo()
+    queue.send("g", "g")
+    for count in range(3):
+        granted = queue.ask(c.ReceiveGroups(0, 10, 1 << 20, 0))
+        assert [(entry.pos, entry.delivery_count) for entry in granted.entries] == [(1, count), (2, count)]
+    assert [pos for _, pos in queue.receive()] == [1, 2]
+
+
 def test_all_come_again_in_order_when_all_locks_have_ended() -> None:
     queue, _ = three_in_flight()
     queue.send("g")
@@ -352,8 +361,9 @@ def run_history(seed: int, steps: int = 120) -> None:
                 model.remove(handle[1])
         elif deed == "change" and handles:
             handle, lock_ms = random.choice(handles), random.choice((0, 500, 60_000))
-            held = model.is_held(handle, queue.now_ms)
-            assert queue.change(handle, lock_ms) == ([] if held else [0])
+            held, exists = model.is_held(handle, queue.now_ms), model.exists(handle[1])
+            settled = queue.ask(c.ChangeLocks(0, ACTIVE, [handle], [lock_ms]))
+            assert (settled.lost, settled.gone) == ([] if held else [0], [] if exists else [0])
             if held:
                 until_ms = queue.now_ms + lock_ms if lock_ms else 0
                 model.groups[model.group_of(handle[1])][handle[1]] = (handle[0] if lock_ms else 0, until_ms)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from partibus.limits import ElasticLimits
 from partibus.partition.protocol.slots import slot_for_key
-from partibus.routing.elastic import Action, Decision, Elastic, ElasticLimits, SlotLoad, owners_used, rebalance
+from partibus.routing.elastic import Action, Decision, Elastic, SlotLoad, owners_used, rebalance
 from partibus.routing.slots import SlotMap
 
 KEYS = [f"item{n}" for n in range(200)]

@@ -58,10 +58,12 @@ class Results:
 
     @property
     def common_refusal(self) -> SqsError | None:
-        """The error of the whole request if the broker has throttled every entry."""
-        errors = list(self._failed.values())
-        throttled = len(errors) == len(self._ids) and all(error.code == "RequestThrottled" for error in errors)
-        return errors[0] if throttled else None
+        """The error of the whole request if every entry that passed the checks was throttled."""
+        if self._done:
+            return None
+        throttled = [error for error in self._failed.values() if error.code == "RequestThrottled"]
+        others = (error for error in self._failed.values() if error.code != "RequestThrottled")
+        return throttled[0] if throttled and all(error.is_sender_fault for error in others) else None
 
     def answer(self, call: Call) -> None:
         """Answer the request."""

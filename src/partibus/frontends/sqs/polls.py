@@ -90,6 +90,8 @@ class _Poll:
         self._on_found = on_found
         self._found: list[tuple[PartitionHandle, int, int, list[Entry]]] = []
         self._got = 0
+        self._size_bytes = 0
+        """Stored bytes of the messages that came."""
         self._is_gone = False
         """Whether the client has left."""
         self._is_ending = False
@@ -134,6 +136,7 @@ class _Poll:
             entries = entries[:room]
         if entries:
             self._got += len(entries)
+            self._size_bytes += sum([entry.size_bytes for entry in entries])
             self._found.append((partition, lock_id, until_ms, entries))
 
     def _finish(self) -> None:
@@ -239,18 +242,23 @@ def _ignore(reply: object) -> None:
 
 
 class GroupPoll(_Poll):
-    """A poll of a FIFO queue: it asks one partition after another, then waits at all of them."""
+    """A poll of a FIFO queue: it asks one partition after another, then waits at all of them if none had messages."""
 
     _first_turn = 0
+
+    is_closed: Callable[[int], bool] = staticmethod(lambda partition_id: False)
+    """Tells whether a partition has no budget to answer from now."""
 
     def _ask(self) -> None:
         self._asked: dict[int, PartitionHandle] = {}
         """Waiting requests."""
+        self._closed: set[int] = set()
+        """Rows of partitions that are looked at again later."""
         self._is_watching = False
         partitions = list(self._route.partitions)
         GroupPoll._first_turn += 1
         turn = GroupPoll._first_turn % len(partitions)
-        self._left = [*partitions[turn:], *partitions[:turn]]
+        self._left = [one for one in (*partitions[turn:], *partitions[:turn]) if not self.is_closed(one.partition_id)]
         if len(partitions) == 1 and self._wait_ms > 0:
             self._wait_everywhere()
         else:
@@ -262,7 +270,7 @@ class GroupPoll(_Poll):
             self._finish()
         elif self._left:
             self._submit(self._left.pop(0), wait=False)
-        elif self._wait_ms <= 0:
+        elif self._got or self._wait_ms <= 0:
             self._finish()
         else:
             self._wait_everywhere()
@@ -275,7 +283,7 @@ class GroupPoll(_Poll):
         if not self._is_ending:
             asked = {partition.row for partition in self._asked.values()}
             for partition in list(self._route.partitions):
-                if partition.row not in asked:
+                if partition.row not in asked and partition.row not in self._closed:
                     self._wait_at(partition)
 
     def _close(self) -> None:
@@ -283,7 +291,14 @@ class GroupPoll(_Poll):
             self._route.grown.remove(self._wait_everywhere)
 
     def _wait_at(self, partition: PartitionHandle) -> None:
-        if not self._is_ending:
+        """Wait at a partition, or look again later if it is closed."""
+        self._closed.discard(partition.row)
+        if self._is_ending:
+            return
+        if self.is_closed(partition.partition_id):
+            self._closed.add(partition.row)
+            self._call.service.call_later(RETRY_MS, lambda: self._wait_at(partition))
+        else:
             self._submit(partition, wait=True)
 
     def _submit(self, partition: PartitionHandle, *, wait: bool) -> None:
@@ -293,7 +308,8 @@ class GroupPoll(_Poll):
         def answered(reply: Any) -> None:
             self._answered(request, partition, reply, wait=wait)
 
-        partition.submit(ReceiveGroups(request, self._count, ANSWER_BYTES, self._lock_ms, wait), answered)
+        room, size_bytes = self._count - self._got, max(1, ANSWER_BYTES - self._size_bytes)
+        partition.submit(ReceiveGroups(request, room, size_bytes, self._lock_ms, wait), answered)
 
     def _answered(self, request: int, partition: PartitionHandle, reply: Any, *, wait: bool) -> None:
         self._asked.pop(request, None)
@@ -306,7 +322,8 @@ class GroupPoll(_Poll):
             return
         if self._is_over:
             return
-        if self._got or self._is_ending:
+        is_full = self._got >= self._count or (wait and self._got > 0)
+        if is_full or self._is_ending:
             self.end()
             if not self._asked:
                 self._finish()

@@ -30,8 +30,6 @@ from partibus.namespace.sqs_options import SqsOptions, SqsValue
 DUPLICATE_WINDOW_MS: Final = 5 * MS_PER_MINUTE
 RECEIVES_UNLIMITED: Final = 2**31 - 1
 """MaxDeliveryCount of a queue without a redrive policy."""
-PARTITIONS_MAX: Final = 8
-"""The most partitions of a FIFO queue of high throughput: the service's quota of most regions is 2,400 requests/s."""
 _LOCK_MIN_MS: Final = 5 * MS_PER_SECOND
 _LOCK_MAX_MS: Final = 5 * MS_PER_MINUTE
 _NO_OPTIONS: Final = SqsOptions()
@@ -48,6 +46,7 @@ class SqsQueue:
         "delay_ms",
         "description",
         "fifo",
+        "high_throughput",
         "message_bytes_max",
         "name",
         "options",
@@ -75,6 +74,8 @@ class SqsQueue:
         self.message_bytes_max = int(values[MAX_SIZE])
         self.content_based = values.get(CONTENT_BASED) == "true"
         self.dedup_by_group = values.get(SCOPE) == "messageGroup"
+        self.high_throughput = values.get(LIMIT) == "perMessageGroupId"
+        """Whether each partition has a quota of its own. Otherwise the whole queue has that of one partition."""
         try:
             self.redrive: Redrive | None = read_redrive(home, values.get(REDRIVE_POLICY, ""), name)
         except SqsError:  # changed by hand, or for another account
@@ -141,9 +142,17 @@ class Queues:
 
 
 def properties_for(
-    home: Home, name: QueueName, attributes: Mapping[str, str], options: SqsOptions, redrive: Redrive | None
+    home: Home,
+    name: QueueName,
+    attributes: Mapping[str, str],
+    options: SqsOptions,
+    redrive: Redrive | None,
+    partitions_max: int = 0,
 ) -> dict[str, object]:
-    """Return the entity's properties that follow from all set ``attributes`` of a queue, by the service's names."""
+    """Return the entity's properties that follow from all set ``attributes`` of a queue, by the service's names.
+
+    ``partitions_max`` is the entity's present value of PartibusElasticPartitions.
+    """
     values = DEFAULTS | dict(attributes)
     kept = {key: value for key, value in attributes.items() if key != RETENTION}
     visibility_ms = int(values[VISIBILITY]) * 1000
@@ -153,8 +162,15 @@ def properties_for(
         "DefaultMessageTimeToLive": format_duration(int(values[RETENTION]) * 1000),
         "MaxDeliveryCount": RECEIVES_UNLIMITED if redrive is None else redrive.receives_max,
         FORWARD_DEAD_LETTERED_TO: "" if redrive is None else entity_name(home, redrive.target),
-        ELASTIC_PARTITIONS: PARTITIONS_MAX if attributes.get(LIMIT) == "perMessageGroupId" else 0,
+        ELASTIC_PARTITIONS: _partitions_max(home, attributes, partitions_max),
     }
+
+
+def _partitions_max(home: Home, attributes: Mapping[str, str], present: int) -> int:
+    """Return the most partitions of a queue; an operator's choice for a queue of high throughput stays."""
+    if attributes.get(LIMIT) == "perMessageGroupId":
+        return present if present > 1 else home.partitions_max
+    return min(present, 1)  # a queue that had several gets back to one
 
 
 def new_properties(name: QueueName) -> dict[str, object]:

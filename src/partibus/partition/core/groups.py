@@ -16,12 +16,14 @@ gets the session only while no message of it is in flight.
 """
 
 from collections import deque
+from copy import copy
 from operator import attrgetter
 from typing import Final
 
 from partibus.partition.core.grants import take
 from partibus.partition.core.locks import lock
 from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.requeue import requeue
 from partibus.partition.core.session_locks import close_group, open_session
 from partibus.partition.core.sessions import Groups, Sessions
 from partibus.partition.core.state import PartitionState
@@ -109,10 +111,16 @@ def serve_groups(state: PartitionState, now_ms: int, step: Step) -> None:
         entries = _gather(state, groups, asked, min(asked.count, room), now_ms, step)
         if entries:
             groups.waiting.popleft()
+            subqueue = state.subqueues[SubqueueKind.ACTIVE]
             in_order = sorted(entries, key=attrgetter("pos"))
-            # With 0 the messages are back a moment later, their delivery counted.
-            ends = lock(state, state.subqueues[SubqueueKind.ACTIVE], in_order, now_ms, step, max(1, asked.lock_ms))
-            step.replies.append(GroupsGranted(asked.request, *ends, entries))
+            lock_id, until_ms = lock(state, subqueue, in_order, now_ms, step, max(1, asked.lock_ms))
+            if asked.lock_ms <= 0:
+                entries = [copy(entry) for entry in entries]  # as delivered: their count rises now
+                batch = subqueue.locks.find(lock_id)
+                assert batch is not None, "locked above"
+                state.unlock(subqueue, batch, [entry.pos for entry in in_order], step, still_covered=True)
+                requeue(state, SubqueueKind.ACTIVE, in_order, now_ms, step, counted=True)
+            step.replies.append(GroupsGranted(asked.request, lock_id, until_ms, entries))
 
 
 def _answer_the_impatient(groups: Groups, step: Step) -> None:

@@ -2,7 +2,7 @@
 
 from partibus.partition.core.events import LockChanged, Locked
 from partibus.partition.core.lock_table import LockBatch
-from partibus.partition.core.range_scans import begin_due_scans
+from partibus.partition.core.range_scans import add_range_scan, begin_due_scans
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.requeue import requeue
 from partibus.partition.core.retention import begin_clearing
@@ -12,6 +12,7 @@ from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import ChangeLocks, RenewLocks, Tick
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import LostTokens
 from partibus.partition.protocol.notes import ABANDON, DELIVER, LOCK_EXPIRED, RENEW
 from partibus.partition.protocol.replies import LocksRenewed, Settled
 
@@ -82,7 +83,8 @@ def change_locks(state: PartitionState, command: ChangeLocks, now_ms: int, step:
     entries: list[Entry] = []
     for index, ((lock_id, pos), lock_ms) in enumerate(zip(command.tokens, command.lock_ms, strict=True)):
         batch = subqueue.locks.find(lock_id)
-        if batch is None or not batch.held([pos], now_ms) or pos in ended.get(lock_id, ()):
+        holds = batch is not None and (pos in batch.entries if command.late else bool(batch.held([pos], now_ms)))
+        if batch is None or not holds or pos in ended.get(lock_id, ()):
             lost.append(index)
         elif lock_ms <= 0:
             ended.setdefault(lock_id, []).append(pos)
@@ -103,7 +105,10 @@ def change_locks(state: PartitionState, command: ChangeLocks, now_ms: int, step:
         step.notes.append((ABANDON, command.kind, back, None))
         state.unlock(subqueue, batch, positions, step, still_covered=True)
         requeue(state, command.kind, back, now_ms, step, counted=True)
-    step.replies.append(Settled(command.request, lost))
+    if lost:
+        add_range_scan(state, subqueue, LostTokens(command, lost), step)
+    else:
+        step.replies.append(Settled(command.request, lost))
 
 
 def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:

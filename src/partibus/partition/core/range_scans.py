@@ -5,6 +5,7 @@ A sub-queue has one scan at a time, in bounded slices. The rows of a slice are r
 durable.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from partibus.partition.core.consuming import SLICE_ENTRIES as CONSUMED_ENTRIES
@@ -12,15 +13,16 @@ from partibus.partition.core.consuming import consumed, from_here
 from partibus.partition.core.cursor_answers import held_by
 from partibus.partition.core.cursors import NOWHERE
 from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire
-from partibus.partition.core.events import Moved, Updated
+from partibus.partition.core.events import Locked, Moved, Updated
 from partibus.partition.core.forwarding import forwards, to_the_end
+from partibus.partition.core.lock_table import LockBatch, LockTable
 from partibus.partition.core.publish import publish_due
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.retention import cursors_of
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
-from partibus.partition.protocol.commands import CancelScheduled, Purge, PurgeAll
+from partibus.partition.protocol.commands import CancelScheduled, ChangeLocks, Purge, PurgeAll, Settle
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.fan_out import Planned
 from partibus.partition.protocol.keys import SubqueueKind
@@ -258,27 +260,43 @@ def _purge(state: PartitionState, subqueue: Subqueue, range_scan: Purge, entries
 def _look_for_lost(
     state: PartitionState, subqueue: Subqueue, range_scan: LostTokens, rows: list[Entry], now_ms: int, step: Step
 ) -> None:
-    """Answer a settlement whose tokens had no lock: complete the messages that exist, or report those that do not."""
+    """Answer a command with tokens that had no lock, by what the store has of their messages."""
     command = range_scan.command
     stored = {entry.pos: entry for entry in rows if entry.state in (EntryState.ACTIVE, EntryState.DELAYED)}
-    locked = {pos: batch for batch in subqueue.locks for pos in batch.entries}
+    if isinstance(command, ChangeLocks):
+        lost, gone = _change_lost(state, subqueue, command, range_scan.lost, stored, now_ms, step)
+    else:
+        lost, gone = _settle_lost(state, subqueue, command, range_scan.lost, stored, step)
+    step.replies.append(Settled(command.request, lost, gone))
+
+
+def _settle_lost(
+    state: PartitionState,
+    subqueue: Subqueue,
+    command: Settle,
+    tokens: list[int],
+    stored: dict[int, Entry],
+    step: Step,
+) -> tuple[list[int], list[int]]:
+    """Complete the messages that exist, or report those that do not: indexes of lost tokens, and of gone messages."""
+    locked = _holders(subqueue.locks, stored)
     lost: list[int] = []
     gone: list[int] = []
     completed: list[Entry] = []
     done: set[int] = set()
-    for index in range_scan.lost:
+    for index in tokens:
         pos = command.tokens[index][1]
         batch = locked.get(pos)
         if pos in done:
             continue
-        if batch is not None and pos in stored:
+        if batch is not None:
             if command.late:
                 completed.append(batch.entries[pos])
                 state.unlock(subqueue, batch, [pos], step, still_covered=False)
                 done.add(pos)
             else:
                 lost.append(index)
-        elif pos in stored and command.late and (taken := _take_waiting(state, subqueue, [stored[pos]])):
+        elif pos in stored and command.late and (taken := _take_free(state, subqueue, stored[pos])):
             completed += taken
             done.add(pos)
         elif pos in stored and not command.late and is_waiting(state, subqueue, stored[pos]):
@@ -290,7 +308,72 @@ def _look_for_lost(
         step.notes.append((COMPLETE, subqueue.kind, completed, None))
         state.tally.completed += len(completed)
         state.remove(subqueue.kind, completed, Disposition.COMPLETED, step)
-    step.replies.append(Settled(command.request, lost, gone))
+    return lost, gone
+
+
+def _change_lost(
+    state: PartitionState,
+    subqueue: Subqueue,
+    command: ChangeLocks,
+    tokens: list[int],
+    stored: dict[int, Entry],
+    now_ms: int,
+    step: Step,
+) -> tuple[list[int], list[int]]:
+    """Lock messages again, or report them: indexes of lost tokens, and of gone messages.
+
+    A message that another receiver holds keeps that lock.
+    """
+    locked = _holders(subqueue.locks, stored)
+    lost: list[int] = []
+    gone: list[int] = []
+    for index in tokens:
+        pos = command.tokens[index][1]
+        if pos in locked:
+            lost.append(index)
+        elif pos not in stored:
+            lost.append(index)
+            gone.append(index)
+        elif not command.late or command.lock_ms[index] <= 0:
+            is_there = is_waiting(state, subqueue, stored[pos]) or pos in _holders(subqueue.reservations, stored)
+            lost.append(index)
+            if not is_there:
+                gone.append(index)
+        elif taken := _take_free(state, subqueue, stored[pos]):
+            _lock_again(state, subqueue, taken, now_ms + command.lock_ms[index], step)
+            locked.update(_holders(subqueue.locks, stored))
+        else:
+            lost.append(index)
+            gone.append(index)
+    return lost, gone
+
+
+def _holders(table: LockTable, wanted: Collection[int]) -> dict[int, LockBatch]:
+    """Return the batches that hold some of the wanted positions, by position."""
+    return {pos: batch for batch in table for pos in batch.entries if pos in wanted} if wanted else {}
+
+
+def _take_free(state: PartitionState, subqueue: Subqueue, entry: Entry) -> list[Entry]:
+    """Take a message that waits, or that is reserved for a front end and not locked yet."""
+    batch = _holders(subqueue.reservations, (entry.pos,)).get(entry.pos)
+    if batch is None:
+        return _take_waiting(state, subqueue, [entry])
+    reserved = batch.entries[entry.pos]
+    subqueue.reservations.unlock(batch.lock_id, [entry.pos])
+    return [reserved]
+
+
+def _lock_again(state: PartitionState, subqueue: Subqueue, entries: list[Entry], until_ms: int, step: Step) -> None:
+    """Lock messages whose last receive goes on, so that it counts once."""
+    for entry in entries:
+        entry.delivery_count = max(0, entry.delivery_count - 1)
+        entry.state = EntryState.ACTIVE
+        if entry.pos >= subqueue.paged_up_to:
+            subqueue.above.add(entry.pos)  # pages skip it
+    step.events.append(Updated(subqueue.kind, entries))
+    lock_id = state.take_number()
+    subqueue.locks.add(LockBatch(lock_id, until_ms, entries))
+    step.events.append(Locked(subqueue.kind, lock_id, until_ms, entries))
 
 
 def is_waiting(state: PartitionState, subqueue: Subqueue, entry: Entry) -> bool:

@@ -176,13 +176,15 @@ class Settle(Struct):
 class ChangeLocks(Struct):
     """End the lock of each message so many ms from now; 0: the message is back in its place, its delivery counted.
 
-    Reply: `Settled`.
+    Reply: `Settled`, whose ``gone`` tells messages that do not exist from locks that have ended.
     """
 
     request: int
     kind: int
     tokens: list[LockToken]
     lock_ms: list[int]
+    late: bool = False
+    """Lock a message again whose lock has ended, if no receiver holds it."""
 
 
 class ReceiveGroups(Struct):

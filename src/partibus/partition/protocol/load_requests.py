@@ -13,6 +13,7 @@ from partibus.partition.protocol.commands import (
     AdvanceCursor,
     AskGroups,
     CancelScheduled,
+    ChangeLocks,
     Command,
     GetSessionState,
     Inspect,
@@ -83,15 +84,15 @@ class Consume(Struct):
 
 
 class LostTokens(Struct):
-    """The messages of tokens whose locks have ended, for a `Settle` that asks for them."""
+    """The messages of tokens whose locks have ended, for a command that asks for them."""
 
-    command: Settle
+    command: Settle | ChangeLocks
     lost: list[int]
     """Indexes of the tokens."""
 
     @property
     def request(self) -> int:
-        """The request of the settlement."""
+        """The number of the request."""
         return self.command.request
 
 

@@ -24,6 +24,7 @@ from partibus.namespace.entities import (
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.properties import (
     ELASTIC_PARTITIONS,
+    ENFORCE_THROUGHPUT,
     EXPRESS_BOUND,
     FORWARD_DEAD_LETTERED_TO,
     FORWARD_TO,
@@ -98,6 +99,11 @@ LABELS: Final[Mapping[str, Label]] = {
     ELASTIC_PARTITIONS: Label(
         "Elastic partitions",
         "The most partitions of a queue with sessions, whose number follows the load. 0: the number stays.",
+        Feature.SESSIONS,
+    ),
+    ENFORCE_THROUGHPUT: Label(
+        "Enforce the throughput of SQS",
+        "Refuse SQS requests over the capacity of a FIFO queue's partitions. Off: only the load splits partitions.",
         Feature.SESSIONS,
     ),
     SQS: Label("Attributes and tags that SQS clients have set"),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from partibus.errors import PartibusError
-from partibus.frontends.sqs.actions.receipts import Receipt, by_partition, expired, not_available, receipt_of
+from partibus.frontends.sqs.actions.receipts import Receipt, expired, in_budget, not_available, receipt_of
 from partibus.frontends.sqs.attributes import VISIBILITY_MAX_S
 from partibus.frontends.sqs.batches import Results, entries_of
 from partibus.frontends.sqs.calls import Call
@@ -15,6 +15,7 @@ from partibus.namespace.entity import Entity
 from partibus.partition.protocol.commands import ChangeLocks
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed
+from partibus.routing.elastic import Action
 from partibus.routing.partitions import error_of
 
 OnDone = Callable[[dict[int, SqsError | PartibusError]], None]
@@ -89,7 +90,8 @@ def _apply(
 ) -> None:
     errors: dict[int, SqsError | PartibusError] = {}
     timeouts = {index: change.timeout_ms for index, change in changes}
-    groups = by_partition([(index, change.receipt) for index, change in changes])
+    receipts = [(index, change.receipt) for index, change in changes]
+    groups = in_budget(call, queue, entity, Action.CHANGE, receipts, errors)
     left = len(groups)
     if not left:
         on_done(errors)
@@ -121,5 +123,6 @@ def _apply(
             int(SubqueueKind.ACTIVE),
             [receipt.token for _, receipt in members],
             [timeouts[index] for index, _ in members],
+            late=not queue.fifo,
         )
         partition.submit(command, call.guarded(changed(members)))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from partibus.errors import PartibusError
-from partibus.frontends.sqs.actions.receipts import Receipt, by_partition, expired, receipt_of
+from partibus.frontends.sqs.actions.receipts import Receipt, expired, in_budget, receipt_of
 from partibus.frontends.sqs.batches import Results, entries_of
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError
@@ -14,6 +14,7 @@ from partibus.namespace.entity import Entity
 from partibus.partition.protocol.commands import Outcome, Settle
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed
+from partibus.routing.elastic import Action
 from partibus.routing.partitions import error_of
 
 OnDone = Callable[[dict[int, SqsError | PartibusError]], None]
@@ -64,7 +65,7 @@ def _delete(
 ) -> None:
     """Complete messages. A standard queue deletes also those whose visibility timeout has ended."""
     errors: dict[int, SqsError | PartibusError] = {}
-    groups = by_partition(receipts)
+    groups = in_budget(call, queue, entity, Action.DELETE, receipts, errors)
     left = len(groups)
     if not left:
         on_done(errors)

@@ -93,6 +93,7 @@ def change_queue(call: Call, queue: SqsQueue, change: Change) -> None:
             redrive = read_redrive(call.home, attributes.get(REDRIVE_POLICY, ""), queue.name)
         except SqsError:  # changed by hand, or for another account: not this request's fault
             redrive = None
-        return properties_for(call.home, queue.name, attributes, old.sqs or SqsOptions(), redrive)
+        options = old.sqs or SqsOptions()
+        return properties_for(call.home, queue.name, attributes, options, redrive, old.elastic_partitions)
 
     call.broker.update_by(entity_name(call.home, queue.name), properties)

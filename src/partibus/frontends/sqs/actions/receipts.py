@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from partibus.errors import PartibusError
+from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value, missing
 from partibus.frontends.sqs.handles import Handle, read_handle
 from partibus.frontends.sqs.queues import SqsQueue
+from partibus.frontends.sqs.quotas import over_budget, throttled
 from partibus.namespace.entity import Entity
 from partibus.partition.protocol.commands import LockToken
+from partibus.routing.elastic import Action
 from partibus.routing.partitions import PartitionHandle
 
 _SHOWN_MAX = 200
@@ -44,13 +48,30 @@ def receipt_of(queue: SqsQueue, entity: Entity, text: str | None) -> Receipt:
     return Receipt(text, handle, partition)
 
 
-def by_partition(receipts: Sequence[tuple[int, Receipt]]) -> list[tuple[PartitionHandle, list[tuple[int, Receipt]]]]:
-    """Group the receipts of a batch, with their indexes, by partition."""
-    groups: dict[int, tuple[PartitionHandle, list[tuple[int, Receipt]]]] = {}
+Part = tuple[PartitionHandle, list[tuple[int, Receipt]]]
+"""The receipts of one partition, with their indexes."""
+
+
+def in_budget(
+    call: Call,
+    queue: SqsQueue,
+    entity: Entity,
+    action: Action,
+    receipts: Sequence[tuple[int, Receipt]],
+    errors: dict[int, SqsError | PartibusError],
+) -> list[Part]:
+    """Return the parts of a request, one for each partition; put those over their budgets into ``errors`` instead."""
+    parts: dict[int, Part] = {}
     for index, receipt in receipts:
         place = receipt.partition.partition_id
-        groups.setdefault(place, (receipt.partition, []))[1].append((index, receipt))
-    return list(groups.values())
+        parts.setdefault(place, (receipt.partition, []))[1].append((index, receipt))
+    if entity.elastic is None or not parts:
+        return list(parts.values())
+    sizes = {place: len(members) for place, (_, members) in parts.items()}
+    for place in list(over_budget(call, queue, entity, action, sizes)):
+        _, members = parts.pop(place)
+        errors.update((index, throttled()) for index, _ in members)
+    return list(parts.values())
 
 
 def expired(receipt: Receipt) -> SqsError:

@@ -22,6 +22,7 @@ from partibus.frontends.sqs.messages import (
 from partibus.frontends.sqs.names import arn_of, queue_of_entity
 from partibus.frontends.sqs.polls import Found, GroupPoll, StandardPoll
 from partibus.frontends.sqs.queues import SqsQueue
+from partibus.frontends.sqs.quotas import ReceiveBudget
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entity import Entity
@@ -105,6 +106,7 @@ class _Receive:
         self._queue = queue
         self._entity = entity
         self._wanted = wanted
+        self._budget: ReceiveBudget | None = None
 
     def start(self) -> None:
         self._call.admit(Operation.RECEIVE, self._entity, self._admitted)
@@ -121,7 +123,11 @@ class _Receive:
     def _poll(self) -> None:
         kind = GroupPoll if self._queue.fifo else StandardPoll
         wanted = self._wanted
-        kind(self._call, self._entity, wanted.count, wanted.wait_ms, wanted.lock_ms, self._answer).start()
+        poll = kind(self._call, self._entity, wanted.count, wanted.wait_ms, wanted.lock_ms, self._answer)
+        if isinstance(poll, GroupPoll) and self._entity.elastic is not None:
+            self._budget = ReceiveBudget(self._call, self._queue, self._entity)
+            poll.is_closed = self._budget.is_spent
+        poll.start()
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
@@ -159,6 +165,8 @@ class _Receive:
         tokens: list[tuple[PartitionHandle, list[LockToken]]] = []
         now_ms = self._call.broker.clock.now_ms()
         tracer = self._entity.tracer
+        if self._budget is not None:
+            self._budget.pay({partition.partition_id: len(entries) for partition, _, _, entries in found})
         for partition, lock_id, _, entries in found:
             messages += [self._message(partition, lock_id, entry, now_ms) for entry in entries]
             locked: list[LockToken] = [(lock_id, entry.pos) for entry in entries]

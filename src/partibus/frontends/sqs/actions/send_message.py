@@ -1,5 +1,6 @@
 """SendMessage, SendMessageBatch."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -24,11 +25,13 @@ from partibus.frontends.sqs.messages import (
     utf8_of,
 )
 from partibus.frontends.sqs.queues import SqsQueue
+from partibus.frontends.sqs.quotas import over_budget, throttled
 from partibus.message import Message
 from partibus.namespace.access import Right
 from partibus.namespace.entity import Entity
 from partibus.partition.protocol.commands import Enqueue
 from partibus.partition.protocol.replies import Accepted
+from partibus.routing.elastic import Action
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.placing import KeyedParts
 from partibus.routing.send import send
@@ -225,9 +228,16 @@ def _store_by_group(
     queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], results: _Single | _Many
 ) -> None:
     """Store the messages of each partition together, all or none; a part that fails fails alone."""
+    call, route = results.call, entity.route
     messages = [prepared.message for _, prepared in good]
-    route = entity.route
-    left = len(good)
+    admitted: Sequence[int] = range(len(good))
+    measured = entity.elastic is not None and queue.queue.enforces_throughput
+    if measured:
+        admitted = _in_budget(queue, entity, good, results)
+        if not admitted:
+            results.finish()
+            return
+    left = len(admitted)
 
     def stored(partition: PartitionHandle, numbers: list[int], reply: Any) -> None:
         nonlocal left
@@ -238,6 +248,8 @@ def _store_by_group(
                 continue
             counter, partition_id = reply.first_sequence + place, partition.partition_id
             known = reply.known.get(place)
+            if known is None and (former := parts.known.get(number)) is not None:  # the group's owner before a move
+                partition_id, known = former[0], former[1:]
             if known is not None:
                 counter, tag = known
                 if len(tag) == 16:
@@ -251,4 +263,17 @@ def _store_by_group(
     def command(request: int, numbers: list[int]) -> Enqueue:
         return Enqueue(request, [messages[number] for number in numbers])
 
-    KeyedParts(route, messages, command, results.call.guarded(stored)).send_by_key(range(len(good)))
+    parts = KeyedParts(route, messages, command, call.guarded(stored))
+    parts.send_by_key(admitted, measured=measured)
+
+
+def _in_budget(
+    queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], results: _Single | _Many
+) -> list[int]:
+    """Refuse the parts over the budgets of their partitions; return the numbers of the other messages."""
+    places = [entity.route.partition_of(prepared.message.session_id or "") for _, prepared in good]
+    refused = over_budget(results.call, queue, entity, Action.SEND, Counter(places))
+    for (index, _), place in zip(good, places, strict=True):
+        if place in refused:
+            results.failed(index, throttled())
+    return [number for number, place in enumerate(places) if place not in refused]
