@@ -73,6 +73,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     """The time at which the message becomes active, in ms since 1970; None means at once."""
     tag: bytes = b""
     """What duplicate detection remembers with the message id, for replies about duplicates."""
+    enqueued_ms: int | None = None
+    """When a forwarded message was first stored, from which its time to live runs; None: it is stored now."""
 
     @property
     def key(self) -> str | None:
@@ -80,6 +82,13 @@ class Message(msgspec.Struct, eq=False, gc=False):
         if self.session_id is not None:
             return self.session_id
         return self.partition_key if self.partition_key is not None else self.message_id
+
+
+WIDE_ID = "\0entity "
+"""The beginning of a message id that is unique in the whole entity, whatever the message's key.
+
+No other id begins so: see `id_text`.
+"""
 
 
 def id_text(message_id: object) -> str:
@@ -213,6 +222,27 @@ def with_hop(data: bytes, sequence_number: int, dead_letter_source: str | None) 
         flags |= _WAS_DEAD_LETTER
     prefix = _PREFIX.pack(version, flags + _HOP, priority, count, ttl_ms, a + len(pairs), p, q)
     return b"".join((prefix, pairs, data[_PREFIX.size :]))
+
+
+RECEIVES = "x-opt-partibus-receives"
+"""The annotation with the receives that an SQS dead letter had in the queues before."""
+
+
+def with_receives(data: bytes, count: int) -> bytes:
+    """Return the stored form of a dead letter with ``count`` more receives in its annotation."""
+    stored = StoredMessage(data)
+    kept, pos, number = b"", 0, 0
+    for _ in range(stored.annotation_count):
+        start = pos
+        key, pos = decode(stored.annotations, pos)
+        value, pos = decode(stored.annotations, pos)
+        if key == RECEIVES and isinstance(value, int):
+            count += value
+        else:
+            kept += stored.annotations[start:pos]
+            number += 1
+    stored.annotations, stored.annotation_count = kept + _encoded_pair(RECEIVES, int(count)), number + 1
+    return stored.pack()
 
 
 _DESTINATION = "x-opt-partibus-destination"

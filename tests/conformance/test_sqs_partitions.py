@@ -87,21 +87,14 @@ def delete(sqs: Any, queue: str, messages: list[Any]) -> Any:
 
 
 def burst(broker: BrokerProcess, sqs: Any, queue: str, name: str, *, until: int = PARTITIONS) -> dict[str, list[str]]:
-    """Send more than a partition carries until the queue has so many partitions; return the bodies by group."""
+    """Send at once what so many partitions carry in ten seconds, and wait for them; return the bodies by group."""
     sent: dict[str, list[str]] = {}
-    number = 0
-
-    def is_split() -> bool:
-        nonlocal number
-        for _ in range(REQUESTS * until):
-            group = GROUPS[number % len(GROUPS)]
-            sqs.send_message(QueueUrl=queue, MessageBody=f"{name}-{number}", MessageGroupId=group)
-            sent.setdefault(group, []).append(f"{name}-{number}")
-            number += 1
-        broker.advance(1_000)
-        return owners(broker, name) >= until
-
-    eventually(f"{name} has {until} partitions", is_split)
+    for number in range(10 * REQUESTS * (until - 1) + REQUESTS):
+        group = GROUPS[number % len(GROUPS)]
+        sqs.send_message(QueueUrl=queue, MessageBody=f"{name}-{number}", MessageGroupId=group)
+        sent.setdefault(group, []).append(f"{name}-{number}")
+    broker.advance(1_000)  # the second of the burst counts when it is over
+    eventually(f"{name} has {until} partitions", lambda: owners(broker, name) == until)
     return sent
 
 

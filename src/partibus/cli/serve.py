@@ -89,6 +89,13 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     help="Seconds before an SQS queue's name can be used again after its deletion; with --emulator always 0.",
 )
 @click.option(
+    "--sqs-propagation",
+    type=click.IntRange(min=0),
+    default=60,
+    show_default=True,
+    help="Seconds until a change of an SQS queue's DeduplicationScope takes effect.",
+)
+@click.option(
     "--sqs-partitions",
     type=click.IntRange(1, 1024),
     default=8,
@@ -275,6 +282,7 @@ def serve(
     sqs_url: str,
     sqs_purge_interval: int,
     sqs_recreate_after: int,
+    sqs_propagation: int,
     sqs_partitions: int,
     partition_requests: int,
     partition_messages: int,
@@ -356,7 +364,14 @@ def serve(
         https_port=HTTPS_PORT if tls and https_port is None else https_port,
         sqs_port=sqs_port,
         sqs=SqsSettings(
-            sqs_region, sqs_account, sqs_url, sqs_one_region, sqs_purge_interval, sqs_recreate_after, sqs_partitions
+            sqs_region,
+            sqs_account,
+            sqs_url,
+            sqs_one_region,
+            sqs_purge_interval,
+            sqs_recreate_after,
+            sqs_propagation,
+            sqs_partitions,
         ),
         certificate=certificate,
         certificate_key=certificate_key,

@@ -129,8 +129,10 @@ class _Shape(NamedTuple):
     unpack: Callable[[Any], Any]
 
 
-_MessageFields = tuple[bytes, str | None, str | None, str | None, int | None, int | None, bytes]
-_message_fields = attrgetter("data", "message_id", "partition_key", "session_id", "ttl_ms", "scheduled_ms", "tag")
+_MessageFields = tuple[bytes, str | None, str | None, str | None, int | None, int | None, bytes, int | None]
+_message_fields = attrgetter(
+    "data", "message_id", "partition_key", "session_id", "ttl_ms", "scheduled_ms", "tag", "enqueued_ms"
+)
 
 
 def _pack_messages(messages: list[Message]) -> list[Any]:
@@ -147,8 +149,9 @@ def _unpack_messages(rows: list[_MessageFields]) -> list[Message]:
             ttl_ms=ttl_ms,
             scheduled_ms=scheduled_ms,
             tag=tag,
+            enqueued_ms=enqueued_ms,
         )
-        for data, i, key, session, ttl_ms, scheduled_ms, tag in rows
+        for data, i, key, session, ttl_ms, scheduled_ms, tag, enqueued_ms in rows
     ]
 
 

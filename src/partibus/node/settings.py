@@ -41,6 +41,8 @@ class SqsSettings(Struct, frozen=True):
     """The time between two purges of a queue."""
     recreate_after_s: int = 60
     """The time between the deletion of a queue and the creation of another one with its name; 0 for an emulator."""
+    propagation_s: int = 60
+    """The time after which a change of a queue's DeduplicationScope takes effect."""
     partitions_max: int = 8
     """The most partitions of a new FIFO queue of high throughput."""
 

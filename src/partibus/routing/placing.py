@@ -27,14 +27,26 @@ class KeyedParts:
     """Messages on their way to the partitions of their keys."""
 
     def __init__(
-        self, route: EntityRoute, messages: Sequence[Message], make: MakeCommand, on_part: OnPart, *, more: bool = False
+        self,
+        route: EntityRoute,
+        messages: Sequence[Message],
+        make: MakeCommand,
+        on_part: OnPart,
+        *,
+        more: bool = False,
+        unique: bool = False,
     ) -> None:
-        """Prepare the messages; ``on_part`` is called for each part, some time after `send`."""
+        """Prepare the messages; ``on_part`` is called for each part, some time after `send`.
+
+        ``unique``: a message is a duplicate if any partition knows its id. The others are asked before it is stored, so
+        only simultaneous sends to two partitions can both succeed.
+        """
         self._route = route
         self._messages = messages
         self._make = make
         self._on_part = on_part
         self._more = more
+        self._unique = unique
         self.known: dict[int, tuple[int, int, bytes]] = {}
         """Partition, sequence counter and tag of the original of each duplicate that a former owner knows, by index."""
         self.open = 0
@@ -43,7 +55,7 @@ class KeyedParts:
     def send(self, partition: int, indexes: list[int]) -> None:
         """Send a part to a partition."""
         self.open += 1
-        _Part(self, indexes, None, 0).send_to(partition)
+        _Part(self, indexes, None, 0).begin(partition)
 
     def send_by_key(self, indexes: Sequence[int], *, measured: bool = False) -> None:
         """Send messages, all of which have keys, to the partitions of their keys.
@@ -67,7 +79,7 @@ class KeyedParts:
             route.on_sent({place: len(some) for place, some in parts.items()})
         self.open += len(parts)
         for place, members in parts.items():
-            _Part(self, members, None, 0).send_to(place)
+            _Part(self, members, None, 0).begin(place)
 
 
 class _Part:
@@ -86,6 +98,19 @@ class _Part:
         """Former owners to ask."""
         self._asked: set[int] = set()
         self._asked_last = 0
+
+    def begin(self, place: int) -> None:
+        """Send the part to a partition, after the others were asked if ids are unique in the whole entity."""
+        parts = self._all
+        partition = parts._route.partition(place)
+        if not parts._unique or partition is None:
+            self.send_to(place)
+            return
+        self._partition = partition
+        self._known = set()
+        self._asked = {place}
+        self._sources = [one.partition_id for one in parts._route.partitions]
+        self._ask_next()
 
     def send_to(self, place: int) -> None:
         parts = self._all
@@ -127,7 +152,7 @@ class _Part:
         parts.open += len(groups) - 1
         for place, indexes in groups.items():
             # What former owners know is asked for anew: there is one more of them.
-            _Part(parts, indexes, None, self._hops + 1).send_to(place)
+            _Part(parts, indexes, None, self._hops + 1).begin(place)
 
     def _ask_next(self) -> None:
         """Ask the next former owner which of the messages it knows; then send the part again."""

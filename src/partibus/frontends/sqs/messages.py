@@ -32,7 +32,7 @@ from partibus.amqp.section_encoding import encode_application_properties, encode
 from partibus.amqp.section_fields import Property, decode_body, iter_map, later_properties, properties
 from partibus.amqp.sections import APPLICATION_PROPERTIES
 from partibus.frontends.sqs.errors import SqsError, invalid_value, missing
-from partibus.message import StoredMessage, pack
+from partibus.message import RECEIVES, StoredMessage, pack
 
 ATTRIBUTES_MAX: Final = 10
 NAME_MAX: Final = 256
@@ -300,6 +300,8 @@ class Incoming(NamedTuple):
     trace: str | None
     dead_letter_source: str | None
     """The name of the entity in which it was a dead letter."""
+    receives: int = 0
+    """Its receives in the queues in which it was before."""
 
 
 def read_stored(data: bytes) -> Incoming:
@@ -321,6 +323,7 @@ def read_stored(data: bytes) -> Incoming:
         _text_or_none(notes.get(_DEDUPLICATION_KEY)),
         _text_or_none(notes.get(_TRACE_KEY)),
         source,
+        receives if isinstance(receives := notes.get(RECEIVES), int) else 0,
     )
 
 
@@ -340,7 +343,7 @@ def as_new(data: bytes, message_id: str) -> bytes:
         key, pos = decode(stored.annotations, pos)
         value_at = pos
         _, pos = decode(stored.annotations, pos)
-        if key in (_SOURCE_KEY, _NUMBER_KEY):
+        if key in (_SOURCE_KEY, _NUMBER_KEY, RECEIVES):
             continue
         if key == _DEDUPLICATION_KEY:
             kept += stored.annotations[start:value_at] + encode(message_id)

@@ -56,8 +56,11 @@ class Movers:
         self.new_uuid = new_uuid
         self._running: dict[str, Mover] = {}
 
-    def look(self, broker: Broker, queues: Queues) -> None:
-        """Begin the tasks under way whose queues are this broker's and that no mover carries out yet."""
+    def look(self, broker: Broker, queues: Queues, new_task: str = "") -> None:
+        """Begin the tasks under way whose queues are this broker's and that no mover carries out yet.
+
+        ``new_task`` has never been carried out. Another one may have been, by a mover that has left locks behind.
+        """
         for queue in broker.namespace.queues:
             options = queue.description.options.sqs
             if options is None or not options.moves:
@@ -67,7 +70,8 @@ class Movers:
                 if task.status in UNDER_WAY and task.task_id not in self._running and source is not None:
                     entity = broker.entity_of(queue)
                     if is_here(entity):
-                        self._running[task.task_id] = mover = Mover(self, broker, queues, source, entity, task)
+                        mover = Mover(self, broker, queues, source, entity, task, resumes=task.task_id != new_task)
+                        self._running[task.task_id] = mover
                         mover.step()
 
     def moved(self, task_id: str, noted: int) -> int:
@@ -89,7 +93,15 @@ class Mover:
     """One task at work. It is to the polls what a call is."""
 
     def __init__(
-        self, movers: Movers, broker: Broker, queues: Queues, source: SqsQueue, entity: Entity, task: MoveTask
+        self,
+        movers: Movers,
+        broker: Broker,
+        queues: Queues,
+        source: SqsQueue,
+        entity: Entity,
+        task: MoveTask,
+        *,
+        resumes: bool,
     ) -> None:
         self.service = movers
         self.broker = broker
@@ -102,6 +114,8 @@ class Mover:
         self._task = task
         self.moved = task.moved
         self._noted_ms = broker.clock.now_ms()
+        self._locked_until_ms = self._noted_ms + LOCK_MS if resumes else 0
+        """Until then messages may be locked for a mover that has ended with its process."""
 
     # -- as a poll's call ----------------------------------------------------------------------------------------------
 
@@ -148,7 +162,10 @@ class Mover:
     def _got(self, found: Found) -> None:
         entries = [(partition, lock_id, entry) for partition, lock_id, _, some in found for entry in some]
         if not entries:
-            self._end(COMPLETED)
+            if self.broker.clock.now_ms() < self._locked_until_ms:
+                self._movers.call_later(RETRY_MS, self.step)
+            else:
+                self._end(COMPLETED)
             return
         left = len(entries)
         failure: PartibusError | SqsError | None = None

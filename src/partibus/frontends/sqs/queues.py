@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from partibus.frontends.sqs.attributes import (
     CONTENT_BASED,
     DEFAULTS,
@@ -39,10 +41,10 @@ class SqsQueue:
     """The attributes of one queue, ready for use."""
 
     __slots__ = (
+        "_scope_is_group",
         "arn",
         "attributes",
         "content_based",
-        "dedup_by_group",
         "delay_ms",
         "description",
         "fifo",
@@ -73,13 +75,17 @@ class SqsQueue:
         self.wait_s = int(values[WAIT])
         self.message_bytes_max = int(values[MAX_SIZE])
         self.content_based = values.get(CONTENT_BASED) == "true"
-        self.dedup_by_group = values.get(SCOPE) == "messageGroup"
+        self._scope_is_group = values.get(SCOPE) == "messageGroup"
         self.high_throughput = values.get(LIMIT) == "perMessageGroupId"
         """Whether each partition has a quota of its own. Otherwise the whole queue has that of one partition."""
         try:
             self.redrive: Redrive | None = read_redrive(home, values.get(REDRIVE_POLICY, ""), name)
         except SqsError:  # changed by hand, or for another account
             self.redrive = None
+
+    def dedup_by_group(self, now_ms: int) -> bool:
+        """Tell whether deduplication ids are unique within a group, not the queue. A change takes effect later."""
+        return self._scope_is_group != (now_ms < self.options.scope_until_ms)
 
     def describe(self, home: Home) -> dict[str, str]:
         """Return all set values but the counts."""
@@ -155,9 +161,10 @@ def properties_for(
     """
     values = DEFAULTS | dict(attributes)
     kept = {key: value for key, value in attributes.items() if key != RETENTION}
+    options = replace(options, attributes=kept)
     visibility_ms = int(values[VISIBILITY]) * 1000
     return {
-        SQS: SqsValue().to_json(SqsOptions(kept, options.tags, options.moves)),
+        SQS: SqsValue().to_json(options),
         "LockDuration": format_duration(min(max(visibility_ms, _LOCK_MIN_MS), _LOCK_MAX_MS)),
         "DefaultMessageTimeToLive": format_duration(int(values[RETENTION]) * 1000),
         "MaxDeliveryCount": RECEIVES_UNLIMITED if redrive is None else redrive.receives_max,

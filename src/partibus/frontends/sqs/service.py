@@ -28,7 +28,6 @@ from partibus.frontends.sqs.signature import (
     is_good,
     read_signed,
     signature_of,
-    text_to_sign,
 )
 from partibus.namespace.access import Grant
 from partibus.namespace.broker import Broker
@@ -55,11 +54,13 @@ class SqsService:
         emulator: bool = False,
         purge_interval_ms: int = 60_000,
         recreate_after_ms: int = 0,
+        propagation_ms: int = 60_000,
     ) -> None:
         """Serve the queues of all namespaces. ``emulator``: accept every access key, and requests without one.
 
         ``purge_interval_ms`` lies between two purges of a queue, ``recreate_after_ms`` between deleting a queue and
-        creating another one of its name.
+        creating another one of its name. ``propagation_ms`` after a change of a queue's DeduplicationScope it takes
+        effect.
         """
         self.namespaces = namespaces
         self.home = home
@@ -67,11 +68,10 @@ class SqsService:
         self.new_uuid = new_uuid
         self.purge_interval_ms = purge_interval_ms
         self.recreate_after_ms = recreate_after_ms
+        self.propagation_ms = propagation_ms
         self.first_receives = FirstReceives()
         self.attempts = Attempts()
         self.movers = Movers(home, call_later, new_uuid)
-        self.purged_ms: dict[int, int] = {}
-        """The time of the last purge by entity id, within the interval."""
         self.deleted_ms: dict[tuple[int, str], int] = {}
         """The time of deletion by namespace and folded name, within the interval."""
         self._emulator = emulator
@@ -89,10 +89,10 @@ class SqsService:
             found = self._queues[number] = Queues(self.home)
         return found
 
-    def look_for_tasks(self) -> None:
+    def look_for_tasks(self, new_task: str = "") -> None:
         """Begin message move tasks that are this broker's and not at work yet."""
         for broker in self.namespaces:
-            self.movers.look(broker, self.queues_of(broker))
+            self.movers.look(broker, self.queues_of(broker), new_task)
 
     def handle(
         self, request: Request, parsed: Parsed, respond: Respond, claimed: Callable[[Broker], None]
@@ -163,13 +163,13 @@ class SqsService:
         canonical = canonical_request(
             signed, request.method, request.path, request.query, request.headers, parsed.body_hash
         )
-        text = text_to_sign(signed, canonical)
-        key_of = self._keys.of
         # Every key is tried whatever the others gave: the time says nothing about them.
         good = [
             grant
             for grant in grants
-            if is_good(signed.signature, signature_of(key_of(grant.key, signed.date, signed.region), text))
+            if is_good(
+                signed.signature, signature_of(self._keys.of(grant.key, signed.date, signed.region), signed, canonical)
+            )
         ]
         if not good:
             raise self._refused(

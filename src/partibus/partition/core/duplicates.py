@@ -16,7 +16,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
 
-from partibus.message import Message
+from partibus.message import WIDE_ID, Message
 from partibus.partition.core.events import IdsForgotten
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import CheckIds, Enqueue, Transact
@@ -340,9 +340,14 @@ class DuplicateIds:
 
 
 def id_of(message: Message) -> bytes | None:
-    """Return the identity of a message for duplicate detection: its id with its key. None without an id."""
+    """Return the identity of a message for duplicate detection: its id with its key. None without an id.
+
+    An id that begins with `WIDE_ID` stands by itself.
+    """
     if message.message_id is None:
         return None
+    if message.message_id.startswith(WIDE_ID):
+        return blake2b(message.message_id.encode("utf-8", "surrogatepass"), digest_size=ID_BYTES).digest()
     key = message.session_id if message.session_id is not None else message.partition_key
     text = f"{'' if key is None else len(key)}:{key or ''}{message.message_id}"
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=ID_BYTES).digest()

@@ -155,19 +155,20 @@ def store(
             )  # fmt: skip
             sequence += 1
             continue
+        since_ms = now_ms if message.enqueued_ms is None else message.enqueued_ms
         ttl = message.ttl_ms
         if default_ttl is not None and (ttl is None or ttl > default_ttl):
             ttl = default_ttl
         due = None
         if ttl is not None:
-            due = now_ms + ttl
+            due = since_ms + ttl
             if earliest_ms is None or due < earliest_ms:
                 earliest_ms = due
         number = sequence
         if taken:  # an active entry's position has to be the last, whatever number was promised
             number = state.next_sequence
             state.next_sequence += 1
-        entries.append(Entry(number, base | number, number, now_ms, 0, session, due, size, message.data))
+        entries.append(Entry(number, base | number, number, since_ms, 0, session, due, size, message.data))
         sequence += 1
         total += size
     state.tally.received += len(entries) + len(scheduled)

@@ -15,6 +15,7 @@ from partibus.amqp.section_encoding import encode_application_properties, encode
 from partibus.frontends.sqs.errors import SqsError
 from partibus.frontends.sqs.messages import (
     Attribute,
+    Incoming,
     as_new,
     body_bytes,
     check_id,
@@ -29,7 +30,7 @@ from partibus.frontends.sqs.messages import (
     size_of,
     stored_form,
 )
-from partibus.message import pack, with_hop
+from partibus.message import pack, with_hop, with_receives
 
 ID = "11111111-2222-4333-8444-555555555555"
 
@@ -184,7 +185,7 @@ def test_what_is_stored_is_read_back(
     body: str, attributes: dict[str, Attribute], group: str | None, deduplication: str | None, trace: str | None
 ) -> None:
     data = stored_form(ID, "someone", body.encode(), attributes, group, deduplication, trace)
-    assert read_stored(data) == (ID, "someone", group, body, attributes, deduplication, trace, None)
+    assert read_stored(data) == Incoming(ID, "someone", group, body, attributes, deduplication, trace, None)
 
 
 def test_messages_of_other_protocols() -> None:
@@ -213,10 +214,10 @@ def test_a_foreign_body_that_is_no_text_becomes_base64(raw: bytes) -> None:
 def test_a_dead_letter_becomes_a_new_message() -> None:
     other = "99999999-2222-4333-8444-555555555555"
     data = stored_form(ID, "someone", b"body", {"a": text("1")}, "g", "dedup", "trace")
-    dead = with_hop(data, 17, "orders")
-    assert read_stored(dead).dead_letter_source == "orders"
+    dead = with_hop(with_receives(with_receives(data, 2), 3), 17, "orders")
+    assert (read_stored(dead).dead_letter_source, read_stored(dead).receives) == ("orders", 5)
     new = read_stored(as_new(dead, other))
-    assert new == (other, "someone", "g", "body", {"a": text("1")}, other, "trace", None)
+    assert new == Incoming(other, "someone", "g", "body", {"a": text("1")}, other, "trace", None)
 
 
 def test_attributes_are_chosen_by_name_or_prefix() -> None:

@@ -13,7 +13,6 @@ def delete_queue(call: Call) -> None:
     name = entity_name(call.home, queue.name)
     call.broker.delete(name)
     service.queues_of(call.broker).forget(queue.queue)
-    service.purged_ms.pop(queue.queue.entity_id, None)
     if service.recreate_after_ms:
         for key in [key for key, at_ms in service.deleted_ms.items() if at_ms + service.recreate_after_ms <= now_ms]:
             del service.deleted_ms[key]

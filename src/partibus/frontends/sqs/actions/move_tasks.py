@@ -62,7 +62,7 @@ def start_message_move_task(call: Call) -> None:
 
         change_options(call.broker, call.home, source, begin)
         call.answer({"TaskHandle": _handle(task)})
-        call.service.look_for_tasks()
+        call.service.look_for_tasks(task.task_id)
 
     inspect_each(call.entity(source).route, call.guarded(counted), count_scheduled=True)
 
@@ -73,7 +73,9 @@ def list_message_move_tasks(call: Call) -> None:
     most = call.members.get("MaxResults", 1)
     if not 1 <= most <= KEPT_MAX:
         raise invalid_value(most, "MaxResults", f"Must be an integer between 1 and {KEPT_MAX}.")
-    call.answer({"Results": [_shown(task) for task in source.options.moves[:most]]})
+    moved = call.service.movers.moved
+    tasks = [replace(task, moved=moved(task.task_id, task.moved)) for task in source.options.moves[:most]]
+    call.answer({"Results": [_shown(task) for task in tasks]})
 
 
 def cancel_message_move_task(call: Call) -> None:

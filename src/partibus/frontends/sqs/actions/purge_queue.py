@@ -2,9 +2,13 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import prefixed
+from partibus.frontends.sqs.queues import change_options
 from partibus.namespace.access import Right
+from partibus.namespace.sqs_options import SqsOptions
 from partibus.partition.protocol.commands import PurgeAll
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed
@@ -14,23 +18,26 @@ from partibus.routing.partitions import error_of
 def purge_queue(call: Call) -> None:
     """Remove all messages and remembered deduplication ids, at most once in the interval."""
     queue = call.queue(Right.MANAGE)
-    service, now_ms = call.service, call.broker.clock.now_ms()
-    entity_id = queue.queue.entity_id
-    last_ms = service.purged_ms.get(entity_id)
-    if last_ms is not None and now_ms < last_ms + service.purge_interval_ms:
-        raise prefixed(
-            "PurgeQueueInProgress",
-            f"Only one PurgeQueue operation on {queue.name.name} is allowed every "
-            f"{service.purge_interval_ms // 1000} seconds.",
-        )
-    service.purged_ms[entity_id] = now_ms
+    interval_ms, now_ms = call.service.purge_interval_ms, call.broker.clock.now_ms()
     route = call.entity(queue).route
+
+    def note(old: SqsOptions) -> SqsOptions:
+        if old.purged_ms and now_ms < old.purged_ms + interval_ms:
+            raise prefixed(
+                "PurgeQueueInProgress",
+                f"Only one PurgeQueue operation on {queue.name.name} is allowed every {interval_ms // 1000} seconds.",
+            )
+        return replace(old, purged_ms=now_ms)
+
+    if interval_ms:
+        change_options(call.broker, call.home, queue, note)
     open_parts = len(route.partitions)
 
     def purged(reply: Any) -> None:
         nonlocal open_parts
         if isinstance(reply, Failed):
-            service.purged_ms.pop(entity_id, None)
+            if interval_ms:
+                change_options(call.broker, call.home, queue, lambda old: replace(old, purged_ms=0))
             raise error_of(reply, queue.queue.name)
         open_parts -= 1
         if not open_parts:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
+
 from partibus.errors import StoreUnavailable
 from partibus.frontends.sqs.actions.create_queue import checked_redrive
 from partibus.frontends.sqs.attributes import (
@@ -11,6 +13,7 @@ from partibus.frontends.sqs.attributes import (
     NOT_VISIBLE,
     READABLE,
     REDRIVE_POLICY,
+    SCOPE,
     merged,
     normalised,
     read_redrive,
@@ -94,6 +97,10 @@ def change_queue(call: Call, queue: SqsQueue, change: Change) -> None:
         except SqsError:  # changed by hand, or for another account: not this request's fault
             redrive = None
         options = old.sqs or SqsOptions()
+        if attributes.get(SCOPE) != options.attributes.get(SCOPE):
+            now_ms = call.broker.clock.now_ms()
+            until_ms = 0 if now_ms < options.scope_until_ms else now_ms + call.service.propagation_ms
+            options = replace(options, scope_until_ms=until_ms)
         return properties_for(call.home, queue.name, attributes, options, redrive, old.elastic_partitions)
 
     call.broker.update_by(entity_name(call.home, queue.name), properties)

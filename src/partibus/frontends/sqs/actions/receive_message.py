@@ -213,13 +213,14 @@ class _Receive:
         found: dict[str, str | None] = {
             "SenderId": stored.sender or None,
             "SentTimestamp": str(entry.enqueued_ms),
-            "ApproximateReceiveCount": str(entry.delivery_count + 1),
+            "ApproximateReceiveCount": str(stored.receives + entry.delivery_count + 1),
             "ApproximateFirstReceiveTimestamp": str(first_ms),
             "MessageGroupId": stored.group,
             "AWSTraceHeader": stored.trace,
         }
         if self._queue.fifo:
-            found["MessageDeduplicationId"] = stored.deduplication_id or stored.message_id
+            is_dead_letter = stored.dead_letter_source is not None
+            found["MessageDeduplicationId"] = (not is_dead_letter and stored.deduplication_id) or stored.message_id
             found["SequenceNumber"] = sequence_text(entry.sequence, partition.partition_id)
         if stored.dead_letter_source is not None:
             home = self._call.home

@@ -26,7 +26,7 @@ from partibus.frontends.sqs.messages import (
 )
 from partibus.frontends.sqs.queues import SqsQueue
 from partibus.frontends.sqs.quotas import over_budget, throttled
-from partibus.message import Message
+from partibus.message import WIDE_ID, Message, id_text
 from partibus.namespace.access import Right
 from partibus.namespace.entity import Entity
 from partibus.partition.protocol.commands import Enqueue
@@ -159,12 +159,12 @@ def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch
     elif queue.fifo:
         deduplication_id = content_id(body)
     delay_ms = _delay_ms(queue, given.get("DelaySeconds"))
-    message_id = call.service.new_uuid()
+    message_id, now_ms = call.service.new_uuid(), call.broker.clock.now_ms()
     message = Message(
         stored_form(message_id, call.caller.name, body, attributes, group, deduplication_id, trace),
-        message_id=_key(queue, group, deduplication_id) if queue.fifo else None,
+        message_id=_key(queue, deduplication_id, now_ms) if queue.fifo else None,
         session_id=group,
-        scheduled_ms=call.broker.clock.now_ms() + delay_ms if delay_ms else None,
+        scheduled_ms=now_ms + delay_ms if delay_ms else None,
         tag=UUID(message_id).bytes if queue.fifo else b"",
     )
     if not queue.fifo and queue.queue.requires_duplicate_detection:
@@ -177,9 +177,9 @@ def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch
     return Prepared(message, output)
 
 
-def _key(queue: SqsQueue, group: str | None, deduplication_id: str | None) -> str | None:
-    """Return what duplicates are recognised by: within the group or the queue."""
-    return f"{group}\0{deduplication_id}" if queue.dedup_by_group else deduplication_id
+def _key(queue: SqsQueue, deduplication_id: str | None, now_ms: int) -> str:
+    """Return the id for duplicate detection: unique within the group, or within the queue."""
+    return id_text(deduplication_id) if queue.dedup_by_group(now_ms) else f"{WIDE_ID}{deduplication_id}"
 
 
 def _delay_ms(queue: SqsQueue, given: int | None) -> int:
@@ -263,7 +263,8 @@ def _store_by_group(
     def command(request: int, numbers: list[int]) -> Enqueue:
         return Enqueue(request, [messages[number] for number in numbers])
 
-    parts = KeyedParts(route, messages, command, call.guarded(stored))
+    unique = len(route.partitions) > 1 and not queue.dedup_by_group(call.broker.clock.now_ms())
+    parts = KeyedParts(route, messages, command, call.guarded(stored), unique=unique)
     parts.send_by_key(admitted, measured=measured)
 
 
