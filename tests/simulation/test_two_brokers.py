@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from partibus.cluster.remote_holdings import RemoteReceiver
 from partibus.cluster.remote_store import RemoteBroker, RemoteStore
-from partibus.cluster.served_store import ServedStore
+from partibus.cluster.served_store import RemoteReceiver, ServedStore
 from partibus.cluster.serving import Serving
 from partibus.message import Message, pack
 from partibus.partition.core.machine import Partition

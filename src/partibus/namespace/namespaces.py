@@ -14,9 +14,16 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.entity import Entity
 from partibus.namespace.names import check_namespace_name, fold_name
 from partibus.namespace.namespace import Queue
-from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, NamespaceRecord
+from partibus.namespace.namespace_options import (
+    DEFAULT_ID,
+    NamespaceOptions,
+    NamespaceRecord,
+    check_migration,
+    check_namespace_options,
+    check_update,
+)
 from partibus.namespace.policies import first_policies
-from partibus.namespace.tiers import Tier, check_migration, check_namespace_options, check_update
+from partibus.namespace.tiers import Tier
 
 CheckUnits = Callable[[str, NamespaceOptions | None, NamespaceOptions, Iterable[NamespaceOptions]], None]
 """Gets a namespace's name, its old and new options, and the options of all others. Raises ArgumentError."""

@@ -7,15 +7,9 @@
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from partibus.errors import ArgumentError, InvalidOperation
-from partibus.namespace.hints import did_you_mean
-from partibus.throttling.settings import ThrottlingPolicy
-from partibus.units.shares import UNITS
-
-if TYPE_CHECKING:
-    from partibus.namespace.namespace_options import NamespaceOptions
+from partibus.errors import InvalidOperation
 
 
 class Tier(Enum):
@@ -188,7 +182,7 @@ LIMITS: Final = (
 )
 """The table."""
 
-_BY_NAME = {limit.name: limit for limit in LIMITS}
+LIMITS_BY_NAME = {limit.name: limit for limit in LIMITS}
 
 
 class TierLimits(NamedTuple):
@@ -216,7 +210,21 @@ class TierLimits(NamedTuple):
     links: int
 
 
-def limits_of(options: "NamespaceOptions") -> TierLimits:
+class OfTier(Protocol):
+    """The options of a namespace, as far as they change the numbers of its tier."""
+
+    @property
+    def tier(self) -> Tier:
+        """The tier."""
+        ...
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """Numbers that are others in the namespace, by name."""
+        ...
+
+
+def limits_of(options: OfTier) -> TierLimits:
     """Return the numbers of a namespace: its tier's, replaced by its own where it has some."""
     return _limits_of(options.tier, tuple(sorted(options.limits.items())))
 
@@ -244,91 +252,3 @@ def check_has(tier: Tier, feature: Feature) -> None:
             f"A namespace of the tier {tier.value} has no {feature.value}. "
             f"Use a namespace of the tier {tiers_with(feature)}."
         )
-
-
-def check_namespace_options(options: "NamespaceOptions") -> None:
-    """Check options of a namespace. Raises `ArgumentError` with the field, its value and the bound."""
-    if options.tier is not Tier.PREMIUM:
-        _check_not_premium(options)
-    elif options.throttling.policy is not ThrottlingPolicy.OFF:
-        raise ArgumentError(
-            "policy",
-            options.throttling.policy.value,
-            "off in the tier premium, which has no credits: the load of its messaging units throttles it",
-            "Leave it out, or use a standard namespace.",
-        )
-    _check_choice("partition_count", options.partition_count, PARTITION_COUNTS)
-    for field in ("units", "units_min", "units_max"):
-        _check_choice(field, getattr(options, field), UNITS)
-    if options.units_min > options.units_max:
-        raise ArgumentError(
-            "units_min", options.units_min, f"at most {options.units_max}, the most units that it may have"
-        )
-    if not options.units_min <= options.units <= options.units_max:
-        raise ArgumentError(
-            "units",
-            options.units,
-            f"from {options.units_min} to {options.units_max}, the range of its automatic scaling",
-            "Without automatic scaling both ends are the number of units.",
-        )
-    for name, value in options.limits.items():
-        _check_limit(name, value)
-
-
-def check_update(old: "NamespaceOptions", new: "NamespaceOptions") -> None:
-    """Check an update of a namespace (rows P9, R10). Raises `ArgumentError`."""
-    check_namespace_options(new)
-    if new.tier is not old.tier:
-        raise ArgumentError(
-            "tier", new.tier.value, f"{old.tier.value}, as it is", "From standard to premium it is migrated."
-        )
-    if new.partition_count != old.partition_count:
-        raise ArgumentError(
-            "partition_count",
-            new.partition_count,
-            f"{old.partition_count}, which a namespace has for life",
-            "Create another namespace with the new one and move the messages.",
-        )
-
-
-def check_migration(old: "NamespaceOptions", new: "NamespaceOptions") -> None:
-    """Refuse every migration but from standard to premium (row R10). ArgumentError, InvalidOperation."""
-    if old.tier is not Tier.STANDARD:
-        raise InvalidOperation(
-            f"A namespace of the tier {old.tier.value} can't be migrated: only one of the tier standard is, to premium."
-        )
-    if new.tier is not Tier.PREMIUM:
-        raise ArgumentError("tier", new.tier.value, "premium", "There is no other way, and none back.")
-    check_namespace_options(new)
-
-
-def _check_not_premium(options: "NamespaceOptions") -> None:
-    tier = options.tier.value
-    if options.partition_count != 1:
-        raise ArgumentError(
-            "partition_count",
-            options.partition_count,
-            f"1 in the tier {tier}, where each entity is partitioned or not (EnablePartitioning)",
-            "Leave it out, or create a premium namespace.",
-        )
-    for field in ("units", "units_min", "units_max"):
-        if getattr(options, field) != 1:
-            raise ArgumentError(
-                field,
-                getattr(options, field),
-                f"1 in the tier {tier}, which has no messaging units",
-                "Leave it out, or create a premium namespace.",
-            )
-
-
-def _check_choice(field: str, value: object, allowed: tuple[int, ...]) -> None:
-    if type(value) is not int or value not in allowed:
-        raise ArgumentError(field, value, f"one of {', '.join(map(str, allowed))}")
-
-
-def _check_limit(name: str, value: object) -> None:
-    limit = _BY_NAME.get(name)
-    if limit is None:
-        raise ArgumentError("limit", name, f"one of {', '.join(_BY_NAME)}", did_you_mean(name, _BY_NAME))
-    if type(value) is not int or not limit.span[0] <= value <= limit.span[1]:
-        raise ArgumentError(f"limit {name}", value, f"an integer from {limit.span[0]} to {limit.span[1]}")

@@ -6,16 +6,20 @@ import pytest
 from msgspec.structs import replace
 
 from partibus.errors import ArgumentError, InvalidOperation
-from partibus.namespace.namespace_options import NamespaceOptions, options_from_plain, options_to_plain
+from partibus.namespace.namespace_options import (
+    NamespaceOptions,
+    check_migration,
+    check_namespace_options,
+    check_update,
+    options_from_plain,
+    options_to_plain,
+)
 from partibus.namespace.tiers import (
     LIMITS,
     Feature,
     Tier,
     TierLimits,
     check_has,
-    check_migration,
-    check_namespace_options,
-    check_update,
     has,
     limits_of,
 )

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from partibus.amqp import AmqpError
 from partibus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR
 from partibus.frontends.admission import Admission, SignIns
+from partibus.frontends.amqp import CALLED, WEBSOCKET_PATH
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.peer import Peer
 from partibus.namespace.broker import Broker
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WEBSOCKET_PATH = "/$servicebus/websocket"
-CALLED = "partibus.called"
-"""The extra information of a websocket that holds the server's name as requested by its client."""
 WAITING_BYTES_MAX = 256 * 1024
 """The bytes of one connection that may wait for its turn; past it the broker stops reading. The loop reads as much at
 once, so the maximum is twice that, far below `ConnectionLimits.incoming_bytes`.

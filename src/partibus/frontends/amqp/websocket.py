@@ -21,7 +21,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from partibus.frontends.amqp.server import CALLED
+from partibus.frontends.amqp import CALLED
 from partibus.frontends.origins import Origins
 
 SUBPROTOCOLS: Final = (Subprotocol("AMQPWSB10"), Subprotocol("amqp"))

@@ -5,3 +5,5 @@ on another thread. `site` dispatches and authorizes pages. The modules of data (
 the values for the templates in ``templates/`` and for ``?format=json``; `fields` and `changes` are the forms. Changes
 use the same functions of `partibus.namespace` as the admin API, on the same entities and the same port.
 """
+
+PATH = "/portal"

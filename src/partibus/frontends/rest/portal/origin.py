@@ -10,7 +10,7 @@ import re
 from starlette.requests import Request
 
 from partibus.frontends.rest.claims import host_of
-from partibus.frontends.rest.portal.gate import PATH
+from partibus.frontends.rest.portal import PATH
 
 _NEXT = re.compile(re.escape(PATH) + r"(?:[/?][A-Za-z0-9._~!$&'()*+,;=:@%/?-]*)?")
 _NEXT_MAX = 2_000

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from partibus.errors import ArgumentError, PartibusError, Unauthorized, shown
 from partibus.frontends.rest.claims import host_of, note_claim
-from partibus.frontends.rest.portal.gate import PATH
+from partibus.frontends.rest.portal import PATH
 from partibus.frontends.rest.portal.origin import is_private
 from partibus.namespace.access import Grant, Right
 from partibus.namespace.broker import Broker

@@ -12,8 +12,7 @@ from partibus.errors import PartibusError, Unauthorized
 from partibus.frontends.rest.atom.errors import status_of
 from partibus.frontends.rest.body import BodyTooLarge
 from partibus.frontends.rest.metrics import Ask
-from partibus.frontends.rest.portal import changes, entities, entity, overview
-from partibus.frontends.rest.portal.gate import PATH
+from partibus.frontends.rest.portal import PATH, changes, entities, entity, overview
 from partibus.frontends.rest.portal.origin import comes_from_here, safe_next
 from partibus.frontends.rest.portal.render import STYLE, Templates
 from partibus.frontends.rest.portal.signing_in import forget, grant_of, remember, sign_in

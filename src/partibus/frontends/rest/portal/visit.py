@@ -11,7 +11,7 @@ from partibus.errors import ArgumentError, Unauthorized, shown
 from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.body import read_body
 from partibus.frontends.rest.metrics import Ask
-from partibus.frontends.rest.portal.gate import PATH
+from partibus.frontends.rest.portal import PATH
 from partibus.namespace.access import Grant, Right
 from partibus.namespace.broker import Broker
 
