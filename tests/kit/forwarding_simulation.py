@@ -456,6 +456,16 @@ class ForwardingSimulation:
             for entry in tables.in_range(subqueue_key(row, 0), 0, POSITION_MAX):
                 self.found.append((row, name_in(entry.data), entry.data))
 
+    def places_of(self, entity: str) -> set[tuple[int, int]]:
+        """(name, partition row) of the messages that an entity has."""
+        rows = ROWS[entity]
+        return {
+            place
+            for row in rows
+            for place in self._places(STORE_OF[row], self.disks[STORE_OF[row]])
+            if place[1] in rows
+        }
+
     def _left(self) -> int:
         """Entries that are not at the sink yet."""
         left = 0

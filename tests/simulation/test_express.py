@@ -65,10 +65,15 @@ PLANTED: dict[str, tuple[Any, str, object, str]] = {
         lambda data: False,
         "acknowledged and are gone|could be",
     ),
-    "writes too late": (Express, "_write_age_ms", NEVER, "acknowledged and are gone|could be"),
+    "writes too late": (Express, "_write_age_ms", NEVER, "acknowledged and are gone|could be|was lost before"),
     "reserves no numbers": (Express, "reserve", never_low, "durable|is that of|got number"),
     "closes with messages in memory": (commits, "write_all", lambda state, now_ms: None, "acknowledged and are gone"),
-    "reads too early": (Slot, "needed_by", does_not_wait, "gone|overtaken|still holds|could be|finished"),
+    "reads too early": (
+        Slot,
+        "needed_by",
+        does_not_wait,
+        "gone|overtaken|still holds|could be|finished|delivery count",
+    ),
 }
 
 

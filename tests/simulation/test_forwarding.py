@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from partibus.amqp.codec.encoder import encode
 from partibus.forwarding import pump as pump_module
 from partibus.forwarding.destination import Destination, Outgoing, Undeliverable, prepare
 from partibus.forwarding.pump import Pump
-from partibus.message import Message
+from partibus.message import Message, pack
 from partibus.partition.core import enqueue, grants, range_scans
 from partibus.partition.core.events import Event
 from partibus.partition.core.forwarding import new_ones
@@ -27,16 +29,18 @@ from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.generations import Generation
+from partibus.partition.protocol.generations import NO_SERIES, Generation, Series, origin_key, origin_of
 from partibus.partition.protocol.ports import Writes
 from partibus.partition.runtime import commits
+from partibus.store.faulty import NO_FAULTS
 from partibus.store.memory import MemoryDisk
-from tests.kit.forwarding_simulation import STEPS, ForwardingSimulation
-from tests.kit.invariants import BrokenPromise
+from tests.kit.forwarding_simulation import INBOX, ROWS, SINK, STEPS, STORE_OF, ForwardingSimulation
+from tests.kit.invariants import BrokenPromise, body_of
 from tests.plugins.soak import seeds
 
 SEEDS = seeds(int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "20")))
 CANARY_SEEDS = range(1, 80)
+INBOX_ROW = ROWS[INBOX][0]
 
 
 @pytest.mark.row("F1", "F3", "R14")
@@ -50,6 +54,69 @@ def test_every_message_is_forwarded_once() -> None:
         happened.update(simulation.faults.happened)
     for what, least in {"crashes": 4, "fenced": 2, "restored": 2, "forwarded": 200, "locked before": 10}.items():
         assert happened[what] >= least * len(SEEDS), f"too little of {what} to prove anything: {happened}"
+
+
+class QuietWorld(ForwardingSimulation):
+    """Nobody sends or receives, and nothing fails, unless a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.faults.faults = NO_FAULTS
+        self.backups.clear()
+
+    def _produce(self, producer: int) -> None:
+        pass
+
+    _consume_inbox = _dead_letter = begin_forwarding = lambda self: None
+
+    def submit(self, command: c.Command) -> r.Reply:
+        """Have the first partition of the inbox do a command."""
+        replies: list[r.Reply] = []
+        runtime = self.processes[STORE_OF[INBOX_ROW]].runtime
+        runtime.register(command.receiver, replies.append) if isinstance(command, c.Receive) else None
+        runtime.submit(INBOX_ROW, self.options[INBOX], command, replies.append)
+        self.run_until(lambda: bool(replies))
+        return replies[0]
+
+    def run_until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            assert len(self.timeline), "everything is at rest"
+            self.timeline.run_next()
+
+
+SET_ASIDE = [c.Settle(9, 0, c.Outcome.ABANDON, [], delay_ms=60_000), c.Settle(9, 0, c.Outcome.DEFER, [])]
+
+
+@pytest.mark.row("R14")
+@pytest.mark.parametrize("set_aside", SET_ASIDE, ids=["delayed", "deferred"])
+def test_a_message_that_was_set_aside_is_forwarded_from_a_copy_where_it_was_not(set_aside: c.Settle) -> None:
+    pass_over_and_restore(set_aside)
+
+
+def test_a_mark_that_counts_for_what_was_passed_over_loses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pump_module, "origin_of", lambda known, series, pos: origin_of(known, NO_SERIES, pos))
+    with pytest.raises(AssertionError, match="at rest"):
+        pass_over_and_restore(SET_ASIDE[1])
+
+
+def pass_over_and_restore(set_aside: c.Settle) -> None:
+    """Forward messages but the first one, which a receiver sets aside; then put a copy back in which it has not."""
+    world = QuietWorld()
+    names = range(1, 9)  # some later one goes to the same partition as the first
+    world.sent = dict.fromkeys(names, (None, 0))
+    messages = [Message(pack(properties=b"\x00\x53\x73" + encode([str(n)]), rest=body_of(n))) for n in names]
+    assert isinstance(world.submit(c.Enqueue(7, messages)), r.Accepted)
+    granted = world.submit(c.Receive(0, 8, 1, 5_000))
+    assert isinstance(granted, r.Granted)
+    store = STORE_OF[INBOX_ROW]
+    world.backups[store] = world.disks[store].backup()
+
+    ForwardingSimulation.begin_forwarding(world)
+    set_aside = replace(set_aside, tokens=[(granted.lock_id, granted.entries[0].pos)])
+    assert isinstance(world.submit(set_aside), r.Settled)
+    world.run_until(lambda: len(world.places_of(SINK)) == len(names) - 1)
+    world.restore(store)
+    world.run_until(lambda: {name for name, _ in world.places_of(SINK)} == {*names})
 
 
 def forgets_marks(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
@@ -127,9 +194,9 @@ def never_went_back(disk: MemoryDisk) -> MemoryDisk:
     return copy
 
 
-def of_the_store_alone(subqueue: int, generation: Generation) -> int:
+def of_the_store_alone(subqueue: int, generation: Generation, series: Series) -> int:
     """Marks know nothing of generations."""
-    return subqueue
+    return origin_key(subqueue, Generation(1, 0), series)
 
 
 send = Pump._send

@@ -248,7 +248,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         "handed out while under lock|after it was finished|two places|expected|was overtaken",
     ),
     "hands out what has expired": (grants, "is_expired", never_expired, "time to live"),
-    "activates too early": (loading, "read", reads_early, "came early|acknowledged and are gone"),
+    "activates too early": (loading, "read", reads_early, "came early|acknowledged and are gone|is scheduled for"),
     "ends sessions too early": (Sessions, "expired", ends_early, "lost before its end"),
     "renews sessions in words only": (Sessions, "hold", holds_no_longer, "lost before its end|it is held until"),
     "forgets session states": (commits, "record", forgets("session_states"), "has state"),

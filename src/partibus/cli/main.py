@@ -19,6 +19,7 @@ COMMANDS = {
     "peek": Lazy("partibus.cli.peek", "peek", "Look at messages without receiving them."),
     "cursor": Lazy("partibus.cli.cursor", "cursor", "Show and remove cursors, which messages are kept for."),
     "partition": Lazy("partibus.cli.partition", "partition", "Inject faults into partitions and stores."),
+    "advise": Lazy("partibus.cli.advise", "advise", "Compare settings of live entities with the guidance."),
     "cluster": Lazy("partibus.cli.cluster", "cluster", "Show brokers and the stores that they own."),
     "backup": Lazy("partibus.cli.backup", "backup", "Copy the stores of a running broker."),
     "restore": Lazy("partibus.cli.restore", "restore", "Send the messages of a backup to another queue."),

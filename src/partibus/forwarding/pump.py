@@ -42,7 +42,7 @@ from partibus.partition.protocol.commands import (
     ReturnReserved,
 )
 from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.generations import Generation, generation_of, origin_key
+from partibus.partition.protocol.generations import Generation, Series, origin_key, origin_of
 from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.replies import Accepted, Failed, Granted, Moved, ReceiveRefused, ScreenFirst
@@ -143,6 +143,7 @@ class Pump:
         self._alive = False
         self._stopped: Callable[[], None] | None = None
         self._receiver = 0
+        self._series = Series()
 
     def begin(self) -> None:
         """Start receiving from the source, which grants messages held before again."""
@@ -229,6 +230,12 @@ class Pump:
         if self._stopped is not None:
             self._give_back(tokens)
             return
+        series = Series.unpack(granted.series)
+        if series != self._series:
+            if self._ways:  # a receiver took messages meanwhile; the source grants again what is held
+                self._begin_again()
+                return
+            self._series = series
         touched: dict[_Way, None] = {}
         for token, entry in zip(tokens, entries, strict=True):
             way = self._take_one(token, entry)
@@ -305,25 +312,14 @@ class Pump:
         """Send the queued messages, unless a batch is in flight."""
         if way.sent is not None or way.stalled or not way.waiting:
             return
-        generation, count = self._of_one_generation(way.waiting)
+        generation, end_pos = origin_of(self._generations, self._series, way.waiting[0][1])
+        count = bisect_left(way.waiting, end_pos, key=lambda token: token[1])  # positions ascend
         way.tokens, way.waiting = way.waiting[:count], way.waiting[count:]
         messages, way.messages = way.messages[:count], way.messages[count:]
-        origin = origin_key(self._subqueue, generation)
+        origin = origin_key(self._subqueue, generation, self._series)
         way.sent = Enqueue(0, messages, origin=(origin, [pos for _, pos in way.tokens]))
         way.since_ns = 0 if self._tracer is None else self._tracer.now_ns()
         self._attempt(way)
-
-    def _of_one_generation(self, waiting: list[LockToken]) -> tuple[Generation, int]:
-        """Return the generation of the first position, and how many leading positions belong to it.
-
-        The destination has a mark for each generation.
-        """
-        generations = self._generations
-        generation = generation_of(generations, waiting[0][1])
-        if generation is generations[-1]:  # positions ascend
-            return generation, len(waiting)
-        following = generations[generations.index(generation) + 1]
-        return generation, bisect_left(waiting, following.first, key=lambda token: token[1])
 
     def _is_over(self, way: _Way) -> bool:
         """Tell whether the pump has ended or restarted since this way was created."""

@@ -30,6 +30,8 @@ FAILURES_A_SECOND: Final = 0.5
 SLOW_S: Final = 2.0
 SLOW_MAX: Final = 64
 TRUSTED_S: Final = 3_600.0
+NOTED_S: Final = 1.0
+"""How often a good key is noted: over HTTP each request shows one."""
 TALLIES_MAX: Final = 10_000
 POLICY_CHARS: Final = 64
 """The characters of a policy's name that are compared here."""
@@ -198,7 +200,10 @@ class SignIns:
 
     def succeeded(self, host: str | None, policy: str) -> None:
         """Note that a good key or token was shown."""
-        self._tally(address_of(host), policy).good_s = self._now_s()
+        now_s = self._now_s()
+        known = self._tallies.get((address_of(host), policy))
+        if known is None or known.good_s is None or now_s - known.good_s >= NOTED_S:
+            self._tally(address_of(host), policy).good_s = now_s
 
     def _tally(self, address: str, policy: str) -> "_Tally":
         key = (address, policy[:POLICY_CHARS])

@@ -1,7 +1,7 @@
 """Entities with their routes: the interface of all front ends to a namespace."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from partibus.clock import Clock, SystemClock
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unsupported
@@ -43,6 +43,9 @@ from partibus.units.account import Account
 
 AskStatus = Callable[[Callable[[dict[object, object]], None]], None]
 """Gets the current brokers and stores of the namespace: ``brokers`` and ``stores``, lists of maps."""
+
+AskMeasured = Callable[[Callable[[Mapping[str, Mapping[str, Any]]], None]], None]
+"""Gets the measurements of each broker (`partibus.node.metrics`) by its name."""
 
 BackUp = Callable[[str, Sequence[str], Callable[[dict[object, object] | PartibusError], None]], None]
 """Copies the stores of these names, all for none, to a directory, and calls with the result or an error. May raise,
@@ -89,6 +92,8 @@ class Broker:
         self.back_up: BackUp = _no_backups
         self.ask_status: AskStatus = lambda answer: answer({"brokers": [], "stores": []})
         """Replaced by the process that runs the broker."""
+        self.ask_measured: AskMeasured = lambda answer: answer({})
+        """Replaced in the same way."""
         self._stores = dict(stores or {})
         self._store_names = list(self._stores)
         self.fault_injections = fault_injections or FaultInjections(self._store_names, call_later)
@@ -147,6 +152,10 @@ class Broker:
     def in_use(self, queue: Queue) -> Entity | None:
         """Return the entity if it was used since the start, or None."""
         return self._entities.find(queue)
+
+    def entities_in_use(self) -> Iterator[Entity]:
+        """Iterate over the entities that clients of this broker have used since its start."""
+        return iter(self._entities)
 
     @property
     def tracer(self) -> Tracer | None:

@@ -27,7 +27,7 @@ class EntityUser(Protocol):
 class Entity:
     """A queue, topic or subscription, and the way to its partitions."""
 
-    __slots__ = ("_users", "elastic", "hot_slot", "queue", "requests", "route", "tracer")
+    __slots__ = ("_users", "elastic", "hot_slot", "queue", "requests", "route", "tracer", "transmissions")
 
     def __init__(
         self, queue: Queue, route: EntityRoute, requests: RequestCounters, tracer: Tracer | None = None
@@ -41,6 +41,8 @@ class Entity:
         self._users: set[EntityUser] = set()
         self.elastic: Elastic | None = None
         """The measurement and the budgets of partitions, of an elastic queue or one that enforces its throughput."""
+        self.transmissions = 0
+        """Reads of this broker's connections that brought messages for the entity."""
         self.hot_slot: int | None = None
         """A slot with most of a partition's load, which keeps an elastic queue from being split."""
 

@@ -144,6 +144,7 @@ class Front:
                 None if credits is None else credits.bank(record.namespace_id),
             )
             broker.tracer = self._tracing.tracer(record.name)
+            broker.ask_measured = self._ask_measured
             return broker
 
         self._identity: IdentityProvider | None = None
@@ -408,6 +409,12 @@ class Front:
         async def ask() -> None:
             status: dict[Any, object] = await self._whole.status()
             answer(status)
+
+        self._keep(ask())
+
+    def _ask_measured(self, answer: Callable[[Mapping[str, Measurements]], None]) -> None:
+        async def ask() -> None:
+            answer(await self._whole.measurements())
 
         self._keep(ask())
 

@@ -24,6 +24,7 @@ from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.tiers import Tier
 from partibus.node.cursor_watch import CursorFacts, CursorWatch, Retained
+from partibus.node.traffic import uses_of
 from partibus.partition.core.meters import COMMITTED, PARTITION_NUMBERS, TALLIED, Meters, Tally
 from partibus.partition.protocol.commands import Inspect
 from partibus.partition.protocol.keys import KIND_BITS, SubqueueKind
@@ -107,6 +108,7 @@ class Measuring:
         """Scheduled messages by partition row."""
         self._waiting_of_s = float("-inf")
         self._alone = asyncio.Lock()
+        self._since_ms = self._namespaces.default.clock.now_ms()
         self._passed: dict[int, tuple[list[int], list[int]]] = {}
         """Messages in and out by namespace id: the last sum, and the counts of deleted entities."""
 
@@ -115,7 +117,8 @@ class Measuring:
 
         They are ``clients``, ``process``, ``stores`` that this broker owns, ``peers`` (bytes that wait for other
         brokers' stores), ``telemetry`` (rows recorded and rows dropped), ``cursors``, the messages ``retained`` for
-        them, ``namespaces`` by name, ``entities`` with messages, and how many of each kind were ``left_out``.
+        them, ``namespaces`` by name, ``entities`` with messages, the ``uses`` of entities by clients, for how long all
+        was counted (``counted_ms``), and how many of each kind were ``left_out``.
         ``brokers``: so many share the room.
         """
         async with self._alone:
@@ -125,7 +128,10 @@ class Measuring:
             self._keep_rising(totals)
             namespaces = await self._of_namespaces(totals, slices)
             left_out["namespaces"] = len(self._namespaces) - len(namespaces)
+            peers = [protocol.peer for protocol in self._server.protocols]
             return {
+                "counted_ms": self._namespaces.default.clock.now_ms() - self._since_ms,
+                "uses": await uses_of(self._namespaces, peers, slices.rest),
                 "process": {"cpu_seconds": sum(os.times()[:2]), "resident_bytes": _resident_bytes()},
                 "clients": {
                     "connections": len(self._server.protocols),

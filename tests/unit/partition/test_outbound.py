@@ -13,7 +13,8 @@ from partibus.partition.core.machine import Partition
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
+from partibus.partition.protocol.generations import Generation, Series, origin_key, origin_of
+from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Snapshot, Writes
 
@@ -98,6 +99,46 @@ def test_reservations_of_a_front_end_hold_up_until_they_lapse() -> None:
     partition.follow(FORWARDS)
     assert granted(partition, forward(1)) == []
     assert positions(granted(partition, c.Tick(), 100)) == [1, 2, 3]
+
+
+def test_a_series_ends_when_a_receiver_takes_messages_and_the_next_one_has_another_number() -> None:
+    partition = filled(FORWARDS, 2)
+
+    def series(command: c.Command) -> Series:
+        (grant,) = granted(partition, command)
+        return Series.unpack(grant.series)
+
+    assert series(forward(1)) == Series(1, 3)  # receivers may have had these two
+    assert series(c.Enqueue(2, messages(2))) == Series(1, 3)
+    assert loaded_again(partition).state.series == {0: Series(1, 3).pack()}
+    assert series(forward(2)) == Series(1, 3)
+    partition.handle(c.CancelReceive(0, 0, 2), 0)
+    partition.follow(PLAIN)
+    assert granted(partition, c.Receive(0, 9, 1, 1 << 20)) == []
+    assert series(c.Enqueue(3, messages(1))) == Series()
+    assert loaded_again(partition).state.series == {}
+    partition = loaded_again(partition)
+    partition.follow(FORWARDS)
+    partition.handle(forward(4), 0)
+    assert series(c.Enqueue(4, messages(1))) == Series(2, 7)
+
+
+def loaded_again(partition: Partition) -> Partition:
+    """Return the partition as it is loaded after all messages have left."""
+    marks = dict(partition.state.inbound_marks)
+    return Partition(ROW, FORWARDS, Snapshot(*partition.counters, {}, [], [], {}, marks))
+
+
+def test_a_destination_knows_a_position_by_its_series_and_what_was_there_before_by_the_latest_generation() -> None:
+    generations = (Generation(1, 77), Generation(1_000, 88))
+    series = Series(3, 50)
+    assert origin_of(generations, series, 49) == (generations[1], 50)
+    assert origin_of(generations, series, 50) == (generations[0], 1_000)
+    assert origin_of(generations, series, 1_000) == (generations[1], POSITION_MAX)
+    keys = [origin_key(ORIGIN, generation, Series(number)) for generation in generations for number in range(50)]
+    assert len({*keys}) == len(keys)
+    assert all(0 <= key < 1 << 63 and key & (1 << 23) - 1 == ORIGIN for key in keys)
+    assert Series.unpack(series.pack()) == series
 
 
 def test_deferred_messages_hold_nothing_up() -> None:

@@ -397,7 +397,9 @@ def test_failed_load_does_not_vouch_for_the_commit_beside_it() -> None:
         broker.rest()
         assert broker.failure() is None, "the commit's own end, later, harms nobody"
         broker.answered(broker.send())
-    assert {*outcomes} == {None, "accepted"}, "under way when the load failed, or done before"
+    assert {None, "accepted"} <= {*outcomes} <= {None, False, "accepted"}, (
+        "under way when the load failed, done before, or not begun"
+    )
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

@@ -283,6 +283,7 @@ class IncomingLink:
 
     def _answer(self, run: _Run) -> None:
         self._entity.requests.answered(RequestKind.SEND, len(run.deliveries), run.errors)
+        self._entity.transmissions += 1
         if run.errors is None:
             self._link.settle_many(run.deliveries, ACCEPTED)
             return

@@ -1,7 +1,7 @@
 """The links of one connection: their owners, the entities they use, and the rights they depend on."""
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 from partibus.amqp import Delivery, Disposed, Link, Sender, Session
 from partibus.errors import Unauthorized
@@ -13,6 +13,17 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.queues import Queue
 from partibus.namespace.requests import RequestKind
 from partibus.namespace.sas import Path
+
+
+class LinkUse(NamedTuple):
+    """What one link uses of an entity at the moment."""
+
+    entity: Queue
+    sends: bool
+    held: int = 0
+    """Messages that a receiver holds or has credit for: its prefetch count, or what it asks for at a time."""
+    deletes: bool = False
+    """Whether it receives in the mode receive-and-delete."""
 
 
 class Incoming(Protocol):
@@ -42,6 +53,11 @@ class Outgoing(Protocol):
     @property
     def unsettled(self) -> int:
         """The number of messages that the client was given and still holds."""
+        ...
+
+    @property
+    def deletes(self) -> bool:
+        """Whether messages are deleted as they are received."""
         ...
 
     def on_credit(self) -> None:
@@ -80,6 +96,14 @@ class Links:
     def unsettled(self) -> int:
         """The number of messages that the client was given and still holds."""
         return sum([outgoing.unsettled for outgoing in self.outgoing.values()])
+
+    def uses(self) -> Iterator[LinkUse]:
+        """Yield what the links to entities use; links to nodes use none."""
+        for link, entity in self._using.items():
+            if link in self.incoming:
+                yield LinkUse(entity, sends=True)
+            elif isinstance(link, Sender) and (outgoing := self.outgoing.get(link)) is not None:
+                yield LinkUse(entity, False, outgoing.unsettled + link.credit, outgoing.deletes)
 
     @property
     def overloaded(self) -> bool:

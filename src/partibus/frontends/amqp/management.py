@@ -29,6 +29,7 @@ from partibus.frontends.amqp.operations import (
     schedule_message,
     sessions,
     sink,
+    traffic,
     update_disposition,
 )
 from partibus.frontends.amqp.operations.arguments import body_of
@@ -111,6 +112,7 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     fault_injection.LIST: fault_injection.list_all,
     partitions.LIST: partitions.list_all,
     partitions.REBALANCE: partitions.rebalance_entity,
+    traffic.NAME: traffic.traffic,
 }
 """The operations on a namespace; each needs Manage."""
 

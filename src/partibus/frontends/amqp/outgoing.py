@@ -103,6 +103,11 @@ class OutgoingLink:
         """The number of messages that the client was given and still holds."""
         return self._unsettled
 
+    @property
+    def deletes(self) -> bool:
+        """Whether messages are deleted as they are received."""
+        return self._delete
+
     def held_positions(self) -> list[int]:
         """Return the positions of locked messages whose settlement has no answer, in order.
 

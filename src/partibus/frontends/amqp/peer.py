@@ -5,7 +5,7 @@ the server feeds bytes and is told when there are some to send.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ from partibus.frontends.amqp.congested_links import CongestedLinks
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.link_context import LinkContext
-from partibus.frontends.amqp.links import Links
+from partibus.frontends.amqp.links import Links, LinkUse
 from partibus.frontends.amqp.node import REPLY_BYTES_MAX, ReplyLinks
 from partibus.frontends.amqp.operations.request import CallLater, ConnectionState
 from partibus.frontends.amqp.session_link import Holds
@@ -185,6 +185,10 @@ class Peer:
     def unsettled(self) -> int:
         """The number of messages that the client was given and still holds."""
         return self._links.unsettled
+
+    def uses(self) -> Iterator[LinkUse]:
+        """Yield what the client's links use of entities."""
+        return self._links.uses()
 
     @property
     def overloaded(self) -> bool:

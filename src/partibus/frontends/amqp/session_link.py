@@ -111,6 +111,11 @@ class SessionLink:
         return 0 if self._outgoing is None else self._outgoing.unsettled
 
     @property
+    def deletes(self) -> bool:
+        """Whether messages are deleted as they are received."""
+        return self._delete
+
+    @property
     def waiting(self) -> bool:
         """Whether the client waits for a session, so that the entity is not idle."""
         return self._outgoing is None

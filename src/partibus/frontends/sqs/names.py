@@ -1,6 +1,7 @@
 """Names of queues in their three forms: URL, ARN, and the entity's name here."""
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -10,6 +11,8 @@ FIFO_SUFFIX: Final = ".fifo"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}")
 _URL_MAX: Final = 2_048
+_URLS_MAX: Final = 1_000
+"""Queue URLs whose parts are remembered: 8 MB at most."""
 
 
 class Home(NamedTuple):
@@ -56,7 +59,7 @@ def check_queue_name(name: str, *, fifo: bool) -> None:
 
 def region_of(home: Home, scope: str | None) -> str:
     """Return the region that a credential scope names; the home region for none. Raises `SqsError`."""
-    if scope is None or home.one_region:
+    if scope is None or scope == home.region or home.one_region:
         return home.region
     if _REGION.fullmatch(scope) is None:
         raise SqsError("SignatureDoesNotMatch", "Credential should be scoped to a valid region.")
@@ -96,6 +99,7 @@ def url_of(home: Home, queue: QueueName, base: str) -> str:
     return f"{home.url or base}/{home.account}/{queue.name}"
 
 
+@lru_cache(maxsize=_URLS_MAX)
 def name_of_url(url: str) -> tuple[str | None, str]:
     """Return region and name that a queue URL, its path or a bare name gives; the region is mostly None.
 

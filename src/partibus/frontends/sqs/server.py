@@ -56,10 +56,10 @@ class _Head:
         self.method, target, version = parts
         headers: dict[str, str] = {}
         for field in rest:
-            name, colon, value = field.partition(":")
-            if not colon or not name or name != name.strip():
+            raw_name, colon, value = field.partition(":")
+            name = _NAMES.get(raw_name) or _name_of(raw_name)
+            if not colon:
                 raise _Malformed(400, "A header line has no name.")
-            name = name.lower()
             value = value.strip(" \t")
             if name in headers:
                 if name in ("content-length", "host", "transfer-encoding"):
@@ -88,6 +88,36 @@ class _Head:
             raise _Malformed(413, f"The body of a request has at most {BODY_BYTES_MAX} bytes.")
         connection = headers.get("connection", "").lower()
         self.keep_alive = "close" not in connection if version == "HTTP/1.1" else "keep-alive" in connection
+
+
+def _name_of(raw: str) -> str:
+    """Return the name of a header in lower case. Raises `_Malformed`."""
+    if not raw or raw != raw.strip():
+        raise _Malformed(400, "A header line has no name.")
+    return raw.lower()
+
+
+_USUAL_NAMES: Final = (
+    "Accept",
+    "Accept-Encoding",
+    "Amz-Sdk-Invocation-Id",
+    "Amz-Sdk-Request",
+    "Authorization",
+    "Connection",
+    "Content-Length",
+    "Content-Type",
+    "Host",
+    "User-Agent",
+    "X-Amz-Content-SHA256",
+    "X-Amz-Date",
+    "X-Amz-Security-Token",
+    "X-Amz-Target",
+    "X-Amz-User-Agent",
+    "X-Amzn-Query-Mode",
+    "X-Amzn-Trace-Id",
+)
+_NAMES: Final = {spelling: name.lower() for name in _USUAL_NAMES for spelling in (name, name.lower())}
+"""The usual names of headers in lower case, by their usual spellings."""
 
 
 class SqsServer:
@@ -184,6 +214,8 @@ class SqsConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes of the client."""
         if not self._input and not self._is_busy and self._head is None:
+            if self._took_whole(data):
+                return
             self._owe(self._limits.head_s)
         self._input += data
         if not self._is_busy:
@@ -257,6 +289,21 @@ class SqsConnection(asyncio.Protocol):
             self._input.clear()
             self._reject(error.status, error.text)
 
+    def _took_whole(self, data: bytes) -> bool:
+        """Begin the request if the bytes are exactly one, as they mostly are."""
+        end = data.find(b"\r\n\r\n")
+        if not 0 < end <= self._limits.head_bytes_max:
+            return False
+        try:
+            head = _Head(data[:end])
+        except _Malformed:
+            return False
+        if head.chunked or head.length != len(data) - end - 4 or "expect" in head.headers:
+            return False
+        self._head = head
+        self._begin(data[end + 4 :])
+        return True
+
     def _read_head(self) -> bool:
         if self._searched == 0:
             while self._input[:2] == b"\r\n":  # RFC 9112 2.2: an empty line before a request
@@ -298,12 +345,13 @@ class SqsConnection(asyncio.Protocol):
         self._is_busy = True
         self._deadline_s = 0.0
         headers = head.headers
-        refusal = self._server.origins.refusal(headers.get("origin"), headers.get("host"))
-        if refusal is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-            refusal = "A page of another site may not use this broker. Allow it with serve --allow-origin."
-        if refusal is not None:
-            self._reject(403, refusal)
-            return
+        if "origin" in headers or "sec-fetch-site" in headers:
+            refusal = self._server.origins.refusal(headers.get("origin"), headers.get("host"))
+            if refusal is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+                refusal = "A page of another site may not use this broker. Allow it with serve --allow-origin."
+            if refusal is not None:
+                self._reject(403, refusal)
+                return
         request = Request(head.method, head.path, head.query, headers, body, self._client, self._scheme)
         if len(body) <= ASIDE_BYTES:
             self._take_turn(request, parse(request))

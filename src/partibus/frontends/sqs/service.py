@@ -28,6 +28,7 @@ from partibus.frontends.sqs.signature import (
     is_good,
     read_signed,
     signature_of,
+    text_to_sign,
 )
 from partibus.namespace.access import Grant
 from partibus.namespace.broker import Broker
@@ -163,13 +164,13 @@ class SqsService:
         canonical = canonical_request(
             signed, request.method, request.path, request.query, request.headers, parsed.body_hash
         )
+        text = text_to_sign(signed, canonical)
+        key_of = self._keys.of
         # Every key is tried whatever the others gave: the time says nothing about them.
         good = [
             grant
             for grant in grants
-            if is_good(
-                signed.signature, signature_of(self._keys.of(grant.key, signed.date, signed.region), signed, canonical)
-            )
+            if is_good(signed.signature, signature_of(key_of(grant.key, signed.date, signed.region), text))
         ]
         if not good:
             raise self._refused(

@@ -9,6 +9,7 @@ import hmac
 import re
 from calendar import timegm
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -29,6 +30,10 @@ _DATE: Final = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})(
 _BLANKS: Final = re.compile(r"  +")
 _FIELDS_MAX: Final = 4_096
 """Characters of an Authorization header: a session's headers come to some 500."""
+_SCOPES_MAX: Final = 500
+"""Remembered beginnings of Authorization headers: 2 MB at most."""
+_TIMES_MAX: Final = 100
+"""Remembered times of signing: clients that sign many requests sign them within the same seconds."""
 _QUERY_MAX: Final = 1_000
 """Parameters of a presigned URL."""
 
@@ -64,6 +69,19 @@ def read_signed(headers: Mapping[str, str], query: Mapping[str, str]) -> Signed 
 
 
 def _of_header(given: str, headers: Mapping[str, str]) -> Signed:
+    begin, _, signature = given.rpartition("Signature=")
+    scope = _SCOPES.get(begin)
+    timestamp = headers.get("x-amz-date")
+    if scope is None or timestamp is None or "," in signature:
+        return _of_new_header(given, headers)
+    if not signature:
+        raise _incomplete("the Authorization header must have Signature")
+    _check_timestamp(timestamp, scope.date)
+    return Signed(*scope, signature.strip(), timestamp, False, 0)
+
+
+def _of_new_header(given: str, headers: Mapping[str, str]) -> Signed:
+    """Read an Authorization header whose beginning is not known, and remember that."""
     scheme, _, rest = given.partition(" ")
     if scheme != ALGORITHM or len(rest) > _FIELDS_MAX:
         raise _incomplete(f"the Authorization header must begin with {ALGORITHM}")
@@ -78,7 +96,14 @@ def _of_header(given: str, headers: Mapping[str, str]) -> Signed:
     timestamp = headers.get("x-amz-date")
     if timestamp is None:
         raise _incomplete("the request must have the header X-Amz-Date")
-    return _signed(fields["Credential"], fields["SignedHeaders"], fields["Signature"], timestamp)
+    scope = _scope(fields["Credential"], fields["SignedHeaders"])
+    _check_timestamp(timestamp, scope.date)
+    begin, _, signature = given.rpartition("Signature=")
+    if signature.strip() == fields["Signature"]:
+        while len(_SCOPES) >= _SCOPES_MAX:
+            del _SCOPES[next(iter(_SCOPES))]
+        _SCOPES[begin] = scope
+    return Signed(*scope, fields["Signature"], timestamp, False, 0)
 
 
 def _of_query(query: Mapping[str, str]) -> Signed:
@@ -92,22 +117,39 @@ def _of_query(query: Mapping[str, str]) -> Signed:
     credential, names_signed, signature, timestamp, expires = values
     if not (expires.isascii() and expires.isdigit()) or not 1 <= int(expires[:9]) <= EXPIRES_MAX_S:
         raise _incomplete(f"X-Amz-Expires must be 1 to {EXPIRES_MAX_S} seconds")
-    signed = _signed(credential, names_signed, signature, timestamp)
-    return signed._replace(is_presigned=True, expires_s=int(expires))
+    scope = _scope(credential, names_signed)
+    _check_timestamp(timestamp, scope.date)
+    return Signed(*scope, signature, timestamp, True, int(expires))
 
 
-def _signed(credential: str, names: str, signature: str, timestamp: str) -> Signed:
+class _Scope(NamedTuple):
+    """What all requests of one client say alike about their signatures; the first fields of `Signed`."""
+
+    key_id: str
+    date: str
+    region: str
+    headers: tuple[str, ...]
+
+
+_SCOPES: Final[dict[str, _Scope]] = {}
+"""Scopes by the beginnings of Authorization headers, which stay the same for a day."""
+
+
+def _scope(credential: str, names: str) -> _Scope:
     scope = credential.rsplit("/", 4)
     if len(scope) != 5 or not scope[0]:
         raise _incomplete("Credential must be KEY/DATE/REGION/sqs/aws4_request")
     key_id, date, region, service, terminator = scope
     if service != SERVICE or terminator != TERMINATOR:
         raise SqsError("SignatureDoesNotMatch", f"Credential should be scoped to {SERVICE}/{TERMINATOR}.")
+    return _Scope(key_id, date, region, tuple(names.lower().split(";")))
+
+
+def _check_timestamp(timestamp: str, date: str) -> None:
     if _DATE.fullmatch(timestamp) is None:
         raise _incomplete("X-Amz-Date must be of the form YYYYMMDDThhmmssZ")
     if timestamp[:8] != date:
         raise SqsError("SignatureDoesNotMatch", "Date in Credential scope does not match YYYYMMDD of X-Amz-Date.")
-    return Signed(key_id, date, region, tuple(names.lower().split(";")), signature, timestamp, False, 0)
 
 
 def check_time(signed: Signed, now_ms: int) -> None:
@@ -124,6 +166,7 @@ def check_time(signed: Signed, now_ms: int) -> None:
         )
 
 
+@lru_cache(maxsize=_TIMES_MAX)
 def time_ms(timestamp: str) -> int:
     """Return ms since 1970 of ``yyyymmddThhmmssZ``. Raises `SqsError` for no such day."""
     match = _DATE.fullmatch(timestamp)
@@ -200,21 +243,22 @@ def _canonical_query(query: str) -> str:
     return "&".join(f"{name}={value}" for name, value in pairs)
 
 
-def signature_of(key: bytes, signed: Signed, canonical: str) -> str:
-    """Return the signature of a canonical request."""
+def text_to_sign(signed: Signed, canonical: str) -> bytes:
+    """Return what a key signs for a canonical request."""
     scope = f"{signed.date}/{signed.region}/{SERVICE}/{TERMINATOR}"
     hashed = sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()
-    text = f"{ALGORITHM}\n{signed.timestamp}\n{scope}\n{hashed}"
-    return hmac.digest(key, text.encode("utf-8", "surrogateescape"), "sha256").hex()
+    return f"{ALGORITHM}\n{signed.timestamp}\n{scope}\n{hashed}".encode("utf-8", "surrogateescape")
+
+
+def signature_of(key: bytes, text: bytes) -> str:
+    """Return the signature of a text."""
+    return hmac.digest(key, text, "sha256").hex()
 
 
 def check_signed_headers(signed: Signed, headers: Mapping[str, str]) -> None:
     """Check that what decides about the request is signed. Raises `SqsError`."""
-    needed = ["host"]
-    if not signed.is_presigned:
-        needed += [name for name in ("x-amz-date", "x-amz-target") if name in headers]
-    for name in needed:
-        if name not in signed.headers:
+    for name in ("host",) if signed.is_presigned else ("host", "x-amz-date", "x-amz-target"):
+        if name not in signed.headers and (name == "host" or name in headers):
             raise SqsError("SignatureDoesNotMatch", f"The header '{name}' must be signed.")
 
 

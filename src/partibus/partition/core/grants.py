@@ -3,7 +3,7 @@
 from operator import attrgetter
 
 from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire, is_expired
-from partibus.partition.core.forwarding import barrier, forwards, take_over
+from partibus.partition.core.forwarding import barrier, end_series, forwards, in_series, take_over
 from partibus.partition.core.lock_table import LockBatch, by_lock
 from partibus.partition.core.locks import lock
 from partibus.partition.core.ready_list import Demand, ReadyList
@@ -139,7 +139,11 @@ def _grant(
     now_ms: int,
     step: Step,
 ) -> None:
-    lock_id = until_ms = 0
+    lock_id = until_ms = series = 0
+    if demand.forward:
+        series = in_series(state, ready_list.kind, ready_list.end_pos, step)
+    elif state.series:
+        end_series(state, ready_list.kind, step)
     if demand.reserve or demand.forward:
         lock_id = state.next_reservation
         state.next_reservation += 1
@@ -152,7 +156,7 @@ def _grant(
         state.remove(ready_list.kind, entries, Disposition.RECEIVED_AND_DELETED, step)
     else:
         lock_id, until_ms = lock(state, ready_list, entries, now_ms, step, demand.lock_ms)
-    step.replies.append(Granted(demand.receiver, ready_list.kind, lock_id, until_ms, entries, ended=ended))
+    step.replies.append(Granted(demand.receiver, ready_list.kind, lock_id, until_ms, entries, ended, series))
 
 
 def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, step: Step) -> None:

@@ -20,7 +20,7 @@ from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.core.subscriptions import Subscriptions
 from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import REWRITTEN_BODY, SubqueueKind, body_key, kind_of, subqueue_key
+from partibus.partition.protocol.keys import POSITION_MAX, REWRITTEN_BODY, SubqueueKind, body_key, kind_of, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Disposition, EntryRow, EntryState, LockBatchRow, Snapshot
 
@@ -28,6 +28,10 @@ UNWRITTEN_NUMBERS_MAX = 1 << 16
 """The numbers that a partition skips when it is loaded. Lock ids are handed out before they are stored (D12); an id
 that was given twice would let a late settlement touch another receiver's lock. Each is an operation of a commit, and a
 store's queue holds some thousands (D24).
+"""
+SERIES_KEY = -(1 << 63) + (1 << 19)
+"""With a kind added, the mark that holds the series of a sub-queue. The rules of slots are below it, and the keys of
+sources above it. A series that has ended has `POSITION_MAX` as its first position.
 """
 EPOCHS_APART = 16
 """A partition that is lost again before anything of it was written begins with the same stored number: owners that
@@ -52,6 +56,7 @@ class PartitionState:
         "publishing",
         "row",
         "run",
+        "series",
         "session_state_bytes",
         "sessions",
         "sinks",
@@ -97,6 +102,12 @@ class PartitionState:
         """Memory of the windows of all ready lists, as of each list's last change."""
         self.inbound_marks = dict(snapshot.inbound_marks) if snapshot else {}
         """Key of a sub-queue that forwards to this partition -> the highest position there that has come (D15)."""
+        self.series: dict[int, int] = {}
+        """The packed series (`partition.protocol.generations.Series`) by kind, of sub-queues that are in one."""
+        for forwarded in SubqueueKind:
+            packed = self.inbound_marks.get(SERIES_KEY + forwarded, POSITION_MAX)
+            if packed & POSITION_MAX != POSITION_MAX:
+                self.series[int(forwarded)] = packed
         self.left_off = tuple(snapshot.left_off) if snapshot else ()
         """The numbers that were passed over when generations of the store began."""
         self.closed = 0

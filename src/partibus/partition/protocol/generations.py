@@ -19,13 +19,15 @@ restores of one copy share the generations of that copy, and none since.
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from partibus.partition.protocol.keys import KIND_BITS, PARTITION_ROW_MAX
+from partibus.partition.protocol.keys import KIND_BITS, PARTITION_ROW_MAX, POSITION_BITS, POSITION_MAX
 
 ID_BITS = 40
 FIRST_NUMBER = 1
 _SOURCE_BITS = PARTITION_ROW_MAX.bit_length() + KIND_BITS
+_APART = 0x9E3779B97F
+"""An odd number, so that the series of a generation have different keys."""
 
 
 class Generation(NamedTuple):
@@ -68,12 +70,50 @@ def generation_of(generations: Sequence[Generation], pos: int) -> Generation:
     return generations[max(0, bisect_right(generations, pos, key=lambda generation: generation.first) - 1)]
 
 
-def origin_key(subqueue: int, generation: Generation) -> int:
-    """Return the key by which a destination knows a source: a sub-queue with the generation of its positions.
+class Series(NamedTuple):
+    """One period in which a sub-queue is forwarded, and no receiver takes messages from it.
 
-    Positions of generation 0 have the sub-queue's own key.
+    A destination keeps the highest position that has come from a source. So every lower position must have come, too.
+    That holds for messages that arrived during the series: nothing but the forwarder takes them. A message from before
+    may be set aside by the receiver that has it, while later ones go on. In a copy of the store from that time it is
+    still at its place. So what a destination knows of messages from before does not count for a copy.
     """
-    return generation.id << _SOURCE_BITS | subqueue
+
+    number: int = 0
+    """Rises with each series."""
+    first: int = 0
+    """The first position that arrived during the series."""
+
+    def pack(self) -> int:
+        """Return the series as a positive number of 63 bits."""
+        return self.number << POSITION_BITS | self.first
+
+    @classmethod
+    def unpack(cls, packed: int) -> Self:
+        """Return the series that `pack` has made a number."""
+        return cls(packed >> POSITION_BITS, packed & POSITION_MAX)
+
+
+NO_SERIES = Series()
+
+
+def origin_key(subqueue: int, generation: Generation, series: Series = NO_SERIES) -> int:
+    """Return the key by which a destination knows a source: a sub-queue with a generation of its store and a series.
+
+    Positions of generation 0 have the sub-queue's own key in series 0.
+    """
+    return (generation.id + _APART * series.number) % (1 << ID_BITS) << _SOURCE_BITS | subqueue
+
+
+def origin_of(generations: Sequence[Generation], series: Series, pos: int) -> tuple[Generation, int]:
+    """Return the generation under which a destination knows a position, and the end of the positions that share it."""
+    latest = generations[-1]
+    if pos < series.first:
+        return latest, series.first
+    generation = generation_of(generations, pos)
+    if generation is latest:
+        return generation, POSITION_MAX
+    return generation, generations[generations.index(generation) + 1].first
 
 
 def left_off(generations: Sequence[Generation], stored: Sequence[LeftOff]) -> tuple[LeftOff, ...]:

@@ -47,6 +47,8 @@ class Granted(Struct):
     entries: list[Entry]
     ended: bool
     """Whether the receiver's demand has ended: it has got its count or its bytes."""
+    series: int = 0
+    """For a forwarder: the packed `partition.protocol.generations.Series` of the sub-queue."""
 
 
 class Locked(Struct):

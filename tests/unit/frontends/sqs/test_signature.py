@@ -22,6 +22,7 @@ from partibus.frontends.sqs.signature import (
     is_good,
     read_signed,
     signature_of,
+    text_to_sign,
     time_ms,
 )
 from partibus.frontends.sqs.wire_query import parse_parameters
@@ -51,7 +52,9 @@ def verify(method: str, target: str, headers: Mapping[str, str], body: bytes, se
     assert signed is not None
     check_signed_headers(signed, headers)
     canonical = canonical_request(signed, method, path, query, headers, sha256(body).hexdigest())
-    return is_good(signed.signature, signature_of(Keys().of(secret, signed.date, signed.region), signed, canonical))
+    return is_good(
+        signed.signature, signature_of(Keys().of(secret, signed.date, signed.region), text_to_sign(signed, canonical))
+    )
 
 
 JSON = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.SendMessage"}

@@ -6,9 +6,10 @@ from partibus.filters.model import CorrelationFilter, FalseFilter, Filter, Rule,
 from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.atom.counts import ask_counts
 from partibus.frontends.rest.credits import pay
+from partibus.frontends.rest.portal.advice import look
 from partibus.frontends.rest.portal.entities import ROWS, pages_of, row_of, rows_of
 from partibus.frontends.rest.portal.fields import LABELS, property_text
-from partibus.frontends.rest.portal.visit import Page, Visit
+from partibus.frontends.rest.portal.visit import MovedOn, Page, Visit, address
 from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue, Subscription, Topic
 from partibus.namespace.properties import EXPRESS_BOUND, properties_of
@@ -28,14 +29,19 @@ _CORRELATION: Final = (
 )
 
 
-async def show_entity(visit: Visit) -> Page:
-    """``path``: its name, or the path of a subscription. EntityNotFound."""
+async def show_entity(visit: Visit) -> Page | MovedOn:
+    """``path``: its name, or the path of a subscription. ``watch``: an earlier look (`look`). EntityNotFound."""
     entity = visit.broker.entity(visit.asked("path"))
     number = visit.page_number()
     await pay(visit.broker, Operation.MANAGEMENT)
     inspection = await answer_of(ask_counts(entity.route))
     queue = entity.queue
     data = describe(entity, inspection)
+    data["settings"] = None
+    if visit.asked("watch"):
+        watch, data["settings"] = await look(visit, entity, data["active"])
+        if data["settings"] is None:
+            return MovedOn(address("entity", path=entity.queue.name, watch=watch))
     data["done"] = DONE.get(visit.asked("done"), "")
     if isinstance(queue, Topic):
         subscriptions = queue.subscriptions

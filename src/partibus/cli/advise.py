@@ -1,0 +1,187 @@
+"""`partibus advise`: compare the settings of live entities with the guidance (rows K15, A13, C27)."""
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from partibus.advice.classes import Level
+from partibus.advice.facts import EntityFacts, KeySample, Traffic
+from partibus.advice.rules import Advice
+from partibus.advice.rules import advise as advice_for
+from partibus.cli.connection import CONNECTION, JSON, open_client
+from partibus.cli.output import note, print_json, printable
+from partibus.client import Client
+from partibus.client.entities import Entities, EntityInfo
+from partibus.client.errors import ClientError
+from partibus.client.traffic import Observed, observe, sample_keys, sample_of
+from partibus.namespace.durations import UNLIMITED_MS, parse_duration
+
+FOUND: Final = 3
+"""The exit code if there is advice, as of the jobs: done, and something was found."""
+SAMPLED_MAX: Final = 100
+"""The most entities whose keys are sampled, the busiest first."""
+
+
+@click.command()
+@click.argument("entities", nargs=-1, metavar="[ENTITY]...")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1, 3600),
+    default=10.0,
+    show_default=True,
+    help="How long to watch the traffic.",
+)
+@click.option(
+    "--telemetry",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="A broker's telemetry, for keys; without it, waiting messages are peeked at.",
+)
+@CONNECTION
+@JSON
+def advise(entities: tuple[str, ...], seconds: float, telemetry: Path | None, connection: str, as_json: bool) -> None:
+    """Watch the traffic of entities, and say which settings depart from the guidance.
+
+    Each advice names the setting, what was measured, the sentence of the guidance, the expected gain, and the command
+    or line of code that changes it. Entities with little traffic get none. The exit code is 3 if there is advice. Needs
+    the Manage right.
+    """
+    with open_client(connection) as client:
+        infos = {info.name: info for info in Entities(client).list()}
+        for name in entities:
+            if name.lower() not in map(str.lower, infos):
+                raise click.ClickException(f"'{name}' does not exist. `partibus entity list` shows all entities.")
+        wanted = {name.lower() for name in entities} or {name.lower() for name in infos}
+        before = observe(client)
+        begun_s = time.monotonic()
+        note(f"Watching {len(wanted):,} {'entity' if len(wanted) == 1 else 'entities'} for {seconds:g} s ...")
+        time.sleep(seconds)
+        after = observe(client)
+        window_s = time.monotonic() - begun_s
+        infos = {info.name: info for info in Entities(client).list()}
+        chosen = [name for name in after.entities if name.lower() in wanted and name in infos]
+        keys = _telemetry_keys(telemetry, chosen) if telemetry else _peeked_keys(client, chosen, infos, after)
+    facts = facts_of(infos, before, after, window_s, keys)
+    found = [(facts[name], advice_for(facts[name])) for name in chosen]
+    for one, advice in found:
+        if as_json:
+            print_json(described(one, advice))
+        elif advice:
+            _print(one, advice)
+    count = sum(len(advice) for _, advice in found)
+    if not as_json:
+        unused = len(wanted) - len(chosen)
+        without = sum(not advice for _, advice in found)
+        note(
+            f"{count} {'finding' if count == 1 else 'findings'} at {len(found) - without} of {len(wanted)} entities"
+            + (f"; {unused} had no traffic since the brokers started." if unused else ".")
+        )
+    if count:
+        raise click.exceptions.Exit(FOUND)
+
+
+def facts_of(
+    infos: dict[str, EntityInfo], before: Observed, after: Observed, window_s: float, keys: dict[str, KeySample]
+) -> dict[str, EntityFacts]:
+    """Return the facts about the entities that clients have used, by name.
+
+    ``infos`` are read at the end: the messages of `observe` are up to five seconds old.
+    """
+    facts: dict[str, EntityFacts] = {}
+    for name, traffic in after.entities.items():
+        info = infos.get(name)
+        if info is not None:
+            facts[name] = EntityFacts(
+                name=name,
+                kind=info.kind,
+                partitions=info.partitions,
+                properties=info.properties,
+                lock_s=_seconds(info, "LockDuration") or 60.0,
+                ttl_s=_seconds(info, "DefaultMessageTimeToLive"),
+                subscriptions=info.subscriptions or 0,
+                window_s=window_s,
+                before=before.entities.get(name, Traffic()),
+                after=replace(traffic, messages=info.messages),
+                keys=keys.get(name, KeySample()),
+                premium=after.premium,
+            )
+    busy = sum(one.kind == "queue" and one.rate is not Level.SMALL for one in facts.values())
+    return {name: replace(one, queues=max(1, busy)) for name, one in facts.items()}
+
+
+def described(facts: EntityFacts, advice: list[Advice]) -> dict[str, object]:
+    """Return an entity with its classes and its advice, as JSON values."""
+    return {
+        "entity": facts.name,
+        "kind": facts.kind,
+        "partitions": facts.partitions,
+        "seconds": round(facts.window_s, 3),
+        "messages_per_second": {"in": round(facts.in_per_s, 3), "out": round(facts.out_per_s, 3)},
+        "rate_class": facts.rate.value,
+        "senders": facts.senders,
+        "sender_class": facts.sender_class.value,
+        "receivers": facts.receivers,
+        "receiver_class": facts.receiver_class.value,
+        "profile": facts.profile.name,
+        "advice": [one.as_dict() for one in advice],
+    }
+
+
+def _peeked_keys(
+    client: Client, names: list[str], infos: dict[str, EntityInfo], after: Observed
+) -> dict[str, KeySample]:
+    """Sample the keys of partitioned entities with keyed messages. A peek would have an express entity store them."""
+    keys: dict[str, KeySample] = {}
+    for name in names:
+        info, traffic = infos[name], after.entities[name]
+        if info.partitions < 2 or info.kind == "topic" or info.properties.get("EnableExpress") is True:
+            continue
+        if traffic.messages and len(keys) < SAMPLED_MAX:
+            with suppress(ClientError):
+                keys[name] = sample_keys(client, name)
+    return keys
+
+
+def _telemetry_keys(directory: Path, names: list[str]) -> dict[str, KeySample]:
+    from partibus.telemetry.keys import sent_keys
+
+    return {name: sample_of(keys) for name, keys in sent_keys(directory, set(names)).items()}
+
+
+def _seconds(info: EntityInfo, name: str) -> float | None:
+    """Return a duration of an entity; None where it has none, or no limit."""
+    value = info.properties.get(name)
+    if not isinstance(value, str):
+        return None
+    milliseconds = parse_duration(value)
+    return None if milliseconds >= UNLIMITED_MS else milliseconds / 1000
+
+
+def _print(facts: EntityFacts, advice: list[Advice]) -> None:
+    partitions = f", {facts.partitions} partitions" if facts.partitions > 1 else ""
+    click.echo(click.style(printable(facts.name), bold=True) + f" ({facts.kind}{partitions})")
+    click.echo(
+        f"  {facts.in_per_s:,.1f}/s in, {facts.out_per_s:,.1f}/s out ({_level(facts.rate)} rate); "
+        f"senders {facts.senders} ({facts.sender_class}), receivers {facts.receivers} ({facts.receiver_class}); "
+        f"profile {facts.profile.name}"
+    )
+    for one in advice:
+        click.echo(f"\n  {click.style(printable(one.setting), bold=True)}  [{one.rule}]")
+        for label, value in (
+            ("Measured", one.evidence),
+            ("Guidance", f"{one.sentence.place}: {one.sentence.text}"),
+            ("Gain", one.gain),
+            ("Caution", one.caution),
+            ("Change", one.change),
+        ):
+            if value:
+                click.echo(f"    {label + ':':<10}{printable(value)}")
+    click.echo()
+
+
+def _level(level: Level) -> str:
+    return level.value
