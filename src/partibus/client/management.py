@@ -7,9 +7,12 @@ from uuid import UUID
 from partibus.amqp.codec.types import Array, Int, UInt
 from partibus.client.errors import ClientError, error_from_status
 from partibus.client.messages import IncomingMessage
-from partibus.client.request import Requester
+from partibus.client.request import Reply, Requester
 from partibus.client.values import binary, maps
 
+PEEK = "com.microsoft:peek-message"
+RECEIVE_DEFERRED = "com.microsoft:receive-by-sequence-number"
+SETTLE = "com.microsoft:update-disposition"
 _NO_CONTENT = 204
 _LONGS = 0x81
 _UUIDS = 0x98
@@ -40,30 +43,16 @@ class Management:
         Raises the error of the broker's reply.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        properties = {"operation": operation, "com.microsoft:server-timeout": UInt(int(timeout_s * 1000))}
         what = f"{operation} on '{self._requester.address}'"
-        reply = self._requester.ask(properties, dict(body), timeout_s, what)
-        status = reply.properties.get("statusCode")
-        if not isinstance(status, int):
-            raise ClientError(f"{what}: the reply has no statusCode; is this a Service Bus endpoint?")
-        if not 200 <= status < 300:
-            description = str(reply.properties.get("statusDescription") or "")
-            condition = reply.properties.get("errorCondition")
-            raise error_from_status(what, status, description, None if condition is None else str(condition))
-        if status == _NO_CONTENT or not isinstance(reply.body, dict):
-            return {}
-        return {str(key): value for key, value in reply.body.items()}
+        reply = self._requester.ask(request_properties(operation, timeout_s), dict(body), timeout_s, what)
+        return body_of(reply, what)
 
     def peek(self, from_sequence: int = 1, count: int = 1, *, session: str | None = None) -> list[IncomingMessage]:
         """Peek up to ``count`` messages from a sequence number on, of one session or of all.
 
         The result includes locked messages, and is [] where no message is left.
         """
-        arguments: dict[str, object] = {"from-sequence-number": from_sequence, "message-count": Int(count)}
-        if session is not None:
-            arguments["session-id"] = session
-        body = self.request("com.microsoft:peek-message", arguments)
-        return [IncomingMessage(binary(entry, "message")) for entry in maps(body, "messages")]
+        return peeked_messages(self.request(PEEK, peek_arguments(from_sequence, count, session)))
 
     def receive_deferred(
         self, sequence_numbers: Sequence[int], *, delete: bool = False, session: str | None = None
@@ -72,18 +61,8 @@ class Management:
 
         Raises `NotFound` if any is missing. Messages of a session need its lock, held by a receiver of this client.
         """
-        arguments: dict[str, object] = {
-            "sequence-numbers": Array(_LONGS, list(sequence_numbers)),
-            "receiver-settle-mode": UInt(0 if delete else 1),
-        }
-        if session is not None:
-            arguments["session-id"] = session
-        found = maps(self.request("com.microsoft:receive-by-sequence-number", arguments), "messages")
-        return [
-            DeferredMessage(IncomingMessage(binary(entry, "message")), token if isinstance(token, UUID) else None)
-            for entry in found
-            for token in [entry.get("lock-token")]
-        ]
+        reply = self.request(RECEIVE_DEFERRED, deferred_arguments(sequence_numbers, delete, session))
+        return deferred_messages(reply)
 
     def settle(
         self, lock_tokens: Sequence[UUID], status: str, *, reason: str | None = None, session: str | None = None
@@ -92,9 +71,83 @@ class Management:
 
         The status suspended dead-letters a message. Raises `LockLost`.
         """
-        arguments: dict[str, object] = {"disposition-status": status, "lock-tokens": Array(_UUIDS, list(lock_tokens))}
-        if reason is not None:
-            arguments["deadletter-reason"] = reason
-        if session is not None:
-            arguments["session-id"] = session
-        self.request("com.microsoft:update-disposition", arguments)
+        self.request(SETTLE, settle_arguments(lock_tokens, status, reason=reason, session=session))
+
+
+def request_properties(operation: str, timeout_s: float) -> dict[str, object]:
+    """Return the application properties of a request."""
+    return {"operation": operation, "com.microsoft:server-timeout": UInt(int(timeout_s * 1000))}
+
+
+def body_of(reply: Reply, what: str) -> dict[str, object]:
+    """Return the body of a reply, {} where it has none. Raises the error that the reply states."""
+    status = reply.properties.get("statusCode")
+    if not isinstance(status, int):
+        raise ClientError(f"{what}: the reply has no statusCode; is this a Service Bus endpoint?")
+    if not 200 <= status < 300:
+        description = str(reply.properties.get("statusDescription") or "")
+        condition = reply.properties.get("errorCondition")
+        raise error_from_status(what, status, description, None if condition is None else str(condition))
+    if status == _NO_CONTENT or not isinstance(reply.body, dict):
+        return {}
+    return {str(key): value for key, value in reply.body.items()}
+
+
+def peek_arguments(from_sequence: int, count: int, session: str | None) -> dict[str, object]:
+    """Return the body of a request to peek."""
+    return _of_session({"from-sequence-number": from_sequence, "message-count": Int(count)}, session)
+
+
+def peeked_messages(reply: Mapping[str, object]) -> list[IncomingMessage]:
+    """Return the messages in the answer to a peek."""
+    return [IncomingMessage(binary(entry, "message")) for entry in maps(reply, "messages")]
+
+
+def deferred_arguments(sequence_numbers: Sequence[int], delete: bool, session: str | None) -> dict[str, object]:
+    """Return the body of a request for deferred messages."""
+    wanted = {
+        "sequence-numbers": number_array(sequence_numbers),
+        "receiver-settle-mode": UInt(0 if delete else 1),
+    }
+    return _of_session(wanted, session)
+
+
+def deferred_messages(reply: Mapping[str, object]) -> list[DeferredMessage]:
+    """Return the messages in the answer to a request for deferred ones."""
+    found = [(entry, entry.get("lock-token")) for entry in maps(reply, "messages")]
+    return [
+        DeferredMessage(IncomingMessage(binary(entry, "message"), token=known), known)
+        for entry, token in found
+        for known in [token if isinstance(token, UUID) else None]
+    ]
+
+
+def settle_arguments(
+    lock_tokens: Sequence[UUID],
+    status: str,
+    *,
+    reason: str | None = None,
+    description: str | None = None,
+    session: str | None = None,
+) -> dict[str, object]:
+    """Return the body of a request to settle messages by their tokens."""
+    arguments: dict[str, object] = {"disposition-status": status, "lock-tokens": token_array(lock_tokens)}
+    if reason is not None:
+        arguments["deadletter-reason"] = reason
+    if description is not None:
+        arguments["deadletter-description"] = description
+    return _of_session(arguments, session)
+
+
+def token_array(lock_tokens: Sequence[UUID]) -> Array:
+    """Return lock tokens as a request holds them."""
+    return Array(_UUIDS, list(lock_tokens))
+
+
+def number_array(numbers: Sequence[int]) -> Array:
+    """Return sequence numbers as a request holds them."""
+    return Array(_LONGS, list(numbers))
+
+
+def _of_session(arguments: dict[str, object], session: str | None) -> dict[str, object]:
+    return arguments if session is None else arguments | {"session-id": session}

@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from struct import Struct
+from typing import Final
+from uuid import UUID
 
-from partibus.amqp import Delivery
+from partibus.amqp import Delivery, EncodeError
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.types import Timestamp
 from partibus.amqp.section_encoding import (
     MessageId,
     encode_annotations,
     encode_application_properties,
-    encode_data,
     encode_header,
     encode_properties,
 )
@@ -20,6 +22,13 @@ from partibus.amqp.sections import DATA, Sections, split_sections
 
 STATES = ("active", "deferred", "scheduled")
 """The texts of the annotation ``x-opt-message-state``."""
+_NOT_DURABLE: Final = encode_header(durable=False)
+_DURABLE: Final = encode_header(durable=True)
+_ID_ALONE: Final = Struct(">4sBBBB")
+"""The head of a properties section with nothing but a message id."""
+_SHORT_ID_BYTES_MAX: Final = 250
+_TOKEN_BYTES: Final = 16
+_DATA_HEAD: Final = b"\x00Su\xb0"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,12 +54,17 @@ class OutgoingMessage:
     force_persistence: bool = False
     application_properties: Mapping[str, object] = field(default_factory=dict)
 
-    def encode(self) -> bytes:
-        """Return the encoded message.
+    def encode(self, otherwise_id: str | None = None) -> bytes:
+        """Return the encoded message. ``otherwise_id`` is its message id if it has none.
 
-        Raises `partibus.amqp.EncodeError` for a value that no AMQP type can hold.
+        Raises `partibus.amqp.EncodeError` for a value that no AMQP type can hold. Hot path.
         """
-        parts = [encode_header(durable=self.force_persistence, ttl=self.ttl_ms)]
+        message_id = otherwise_id if self.message_id is None else self.message_id
+        if self.ttl_ms is None:
+            header = _DURABLE if self.force_persistence else _NOT_DURABLE
+        else:
+            header = encode_header(durable=self.force_persistence, ttl=self.ttl_ms)
+        parts = [header]
         annotations: dict[str, object] = {}
         if self.partition_key is not None:
             annotations["x-opt-partition-key"] = self.partition_key
@@ -58,20 +72,33 @@ class OutgoingMessage:
             annotations["x-opt-scheduled-enqueue-time"] = Timestamp(self.scheduled_ms)
         if annotations:
             parts.append(encode_annotations(annotations))
-        parts.append(
-            encode_properties(
-                message_id=self.message_id,
-                to=self.to,
-                subject=self.subject,
-                reply_to=self.reply_to,
-                correlation_id=self.correlation_id,
-                content_type=self.content_type,
-                group_id=self.session_id,
+        if (
+            type(message_id) is str
+            and len(raw_id := message_id.encode()) <= _SHORT_ID_BYTES_MAX
+            and None is self.session_id is self.subject is self.content_type
+            and None is self.correlation_id is self.to is self.reply_to
+        ):
+            size = len(raw_id)
+            parts.append(_ID_ALONE.pack(b"\x00Ss\xc0", size + 3, 1, 0xA1, size) + raw_id)
+        else:
+            parts.append(
+                encode_properties(
+                    message_id=message_id,
+                    to=self.to,
+                    subject=self.subject,
+                    reply_to=self.reply_to,
+                    correlation_id=self.correlation_id,
+                    content_type=self.content_type,
+                    group_id=self.session_id,
+                )
             )
-        )
         if self.application_properties:
             parts.append(encode_application_properties(self.application_properties))
-        parts.append(encode_data(self.body))
+        body: object = self.body
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise EncodeError(f"the body is {type(body).__name__}; pass bytes, as text.encode()")
+        parts.append(_DATA_HEAD + len(body).to_bytes(4))
+        parts.append(bytes(body))
         return b"".join(parts)
 
 
@@ -79,12 +106,14 @@ class IncomingMessage:
     """A message that was delivered or peeked.
 
     Every property raises `DecodeError` if its section is malformed. ``payload`` is the whole encoded message.
-    ``delivery`` is the argument of `Receiver.settle`, None for a peeked message.
+    ``delivery`` is the argument of `Receiver.settle`, None for a peeked or deferred message.
     """
 
-    def __init__(self, payload: bytes, delivery: Delivery | None = None) -> None:
+    def __init__(self, payload: bytes, delivery: Delivery | None = None, token: UUID | None = None) -> None:
+        """Take an encoded message. ``token`` is the lock token of a deferred message."""
         self.payload = payload
         self.delivery = delivery
+        self._token = token
 
     def __repr__(self) -> str:
         return f"IncomingMessage({self.message_id!r}, sequence number {self.sequence_number})"
@@ -175,6 +204,14 @@ class IncomingMessage:
     def scheduled_ms(self) -> int | None:
         """The time when the message became or becomes active."""
         return _integer(self.annotations.get("x-opt-scheduled-enqueue-time"))
+
+    @property
+    def lock_token(self) -> UUID | None:
+        """The token of the message's lock; None for a peeked or deleted message."""
+        delivery = self.delivery
+        if delivery is None:
+            return self._token
+        return None if delivery.settled or len(delivery.tag) != _TOKEN_BYTES else UUID(bytes_le=delivery.tag)
 
     @property
     def locked_until_ms(self) -> int | None:

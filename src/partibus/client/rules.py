@@ -20,6 +20,9 @@ CORRELATION_TEXTS = (
 )
 """Fields that a correlation filter compares beside application properties, in wire order."""
 PAGE = 100
+ADD_RULE = "com.microsoft:add-rule"
+REMOVE_RULE = "com.microsoft:remove-rule"
+LIST_RULES = "com.microsoft:enumerate-rules"
 
 _SQL_FILTER, _TRUE_FILTER, _FALSE_FILTER, _CORRELATION_FILTER = range(0x1370000006, 0x137000000A)
 
@@ -47,30 +50,42 @@ class Rules:
 
     def add(self, rule: RuleInfo) -> None:
         """Add a rule, which applies to messages sent from now on."""
-        described: dict[str, object] = {"rule-name": rule.name}
-        if rule.sql is not None:
-            described["sql-filter"] = {"expression": rule.sql}
-        else:
-            described["correlation-filter"] = dict(rule.correlation)
-        if rule.action is not None:
-            described["sql-rule-action"] = {"expression": rule.action}
-        self._node.request("com.microsoft:add-rule", {"rule-name": rule.name, "rule-description": described})
+        self._node.request(ADD_RULE, add_arguments(rule))
 
     def remove(self, name: str) -> None:
         """Remove a rule. Messages that it selected stay."""
-        self._node.request("com.microsoft:remove-rule", {"rule-name": name})
+        self._node.request(REMOVE_RULE, {"rule-name": name})
 
     def list(self) -> list[RuleInfo]:
         """Return all rules, sorted by name."""
         found: list[RuleInfo] = []
         while True:
-            page = maps(
-                self._node.request("com.microsoft:enumerate-rules", {"top": Int(PAGE), "skip": Int(len(found))}),
-                "rules",
-            )
+            page = listed(self._node.request(LIST_RULES, list_arguments(len(found))))
             if not page:
                 return found
-            found += [_rule(entry.get("rule-description")) for entry in page]
+            found += page
+
+
+def add_arguments(rule: RuleInfo) -> dict[str, object]:
+    """Return the body of a request to add a rule."""
+    described: dict[str, object] = {"rule-name": rule.name}
+    if rule.sql is not None:
+        described["sql-filter"] = {"expression": rule.sql}
+    else:
+        described["correlation-filter"] = dict(rule.correlation)
+    if rule.action is not None:
+        described["sql-rule-action"] = {"expression": rule.action}
+    return {"rule-name": rule.name, "rule-description": described}
+
+
+def list_arguments(skip: int) -> dict[str, object]:
+    """Return the body of a request for a page of rules."""
+    return {"top": Int(PAGE), "skip": Int(skip)}
+
+
+def listed(reply: Mapping[str, object]) -> list[RuleInfo]:
+    """Return the rules of a page."""
+    return [_rule(entry.get("rule-description")) for entry in maps(reply, "rules")]
 
 
 def _rule(described: object) -> RuleInfo:

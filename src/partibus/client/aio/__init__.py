@@ -1,0 +1,52 @@
+"""The client for asyncio.
+
+```python
+async with Client(connection_string) as client:
+    sender = client.sender("orders")
+    results = [sender.send(OutgoingMessage(body=b"%d" % number)) for number in range(1000)]
+    await asyncio.gather(*results)  # each is durable now
+
+    receiver = client.receiver("orders", prefetch=200)
+    for message in await receiver.receive(max_messages=100):
+        await receiver.complete(message)
+```
+"""
+
+from partibus.client.aio.client import Client, Rules
+from partibus.client.aio.line import Statistics
+from partibus.client.aio.processor import Handler, OnError, Processor
+from partibus.client.aio.receiver import Receiver, SessionReceiver
+from partibus.client.aio.sender import NOT_SENT, REFUSED, STORED, UNKNOWN, Sendable, Sender, Sending
+from partibus.client.aio.settings import RetryPolicy, Token, TokenProvider
+from partibus.client.aio.transaction import Transaction
+from partibus.client.messages import IncomingMessage, OutgoingMessage
+from partibus.client.receiver import NEXT_SESSION, NextSession, ReceiveMode
+from partibus.client.rules import RuleInfo
+
+__all__ = [
+    "NEXT_SESSION",
+    "NOT_SENT",
+    "REFUSED",
+    "STORED",
+    "UNKNOWN",
+    "Client",
+    "Handler",
+    "IncomingMessage",
+    "NextSession",
+    "OnError",
+    "OutgoingMessage",
+    "Processor",
+    "ReceiveMode",
+    "Receiver",
+    "RetryPolicy",
+    "RuleInfo",
+    "Rules",
+    "Sendable",
+    "Sender",
+    "Sending",
+    "SessionReceiver",
+    "Statistics",
+    "Token",
+    "TokenProvider",
+    "Transaction",
+]

@@ -1,0 +1,315 @@
+"""The client: one or several connections to a namespace, and what is opened on them."""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+from partibus.client.aio.claims import Claims
+from partibus.client.aio.line import Line, Statistics
+from partibus.client.aio.link import Attachment, repeat
+from partibus.client.aio.processor import Handler, OnError, Processor
+from partibus.client.aio.receiver import Receiver, SessionReceiver
+from partibus.client.aio.sender import Sender
+from partibus.client.aio.settings import (
+    PREFETCH_MAX,
+    RetryPolicy,
+    TokenProvider,
+    flush_interval,
+    make_settings,
+    retriable,
+    whole,
+    within,
+)
+from partibus.client.aio.transaction import Transaction
+from partibus.client.errors import ClientError, ConnectionLost
+from partibus.client.receiver import NEXT_SESSION, NextSession, ReceiveMode
+from partibus.client.rules import ADD_RULE, LIST_RULES, REMOVE_RULE, RuleInfo, add_arguments, list_arguments, listed
+from partibus.errors import ArgumentError
+
+_RENEW_MAX_S = 86_400.0
+A = TypeVar("A", bound=Attachment)
+
+
+class Client:
+    """A namespace's client, a "messaging factory": its senders and receivers share its connection.
+
+    Make one, keep it for the life of the program, and close it once. All times are in seconds.
+
+    - ``connection_string``, or ``namespace`` ("host" or "host:port") and ``credential``, a function from an audience to
+      a `Token`.
+    - ``connections`` (1 to 64): TCP connections. Senders and receivers are dealt to them evenly. More of them raise the
+      throughput where the round trip is long.
+    - ``batch_flush_interval`` (0 to 1, default 0.020): how long a send or a completion may wait for others to share its
+      transfer; 0 disables batching. It holds for all senders and receivers. Receives and peeks are never batched.
+    - ``prefetch`` (0 to 100,000, default 0): the default of receivers. A good value is 20 times the messages per second
+      that all receivers of the client process, and less than they process in the time of a lock.
+    - ``timeout`` (default 60): the time limit of every operation, with its retries.
+    - ``buffer_bytes`` (default 4 MiB): encoded bytes of a sender's messages that wait for their results.
+    - ``endpoint``: another address to connect to ("host:port" or a URL); the namespace stays that of the connection
+      string.
+    - ``transport``: "tcp", or "websocket" where only HTTPS passes.
+    - ``ssl_context`` or ``ca_file``: the trusted authorities, by default those of the system.
+
+    Wrong values raise `ArgumentError`. The client connects on first use, or in `open`, and again after a loss.
+    """
+
+    def __init__(
+        self,
+        connection_string: str | None = None,
+        *,
+        namespace: str | None = None,
+        credential: TokenProvider | None = None,
+        connections: int = 1,
+        batch_flush_interval: float = 0.020,
+        prefetch: int = 0,
+        timeout: float = 60.0,
+        retry: RetryPolicy | None = None,
+        buffer_bytes: int = 4 << 20,
+        endpoint: str | None = None,
+        transport: Literal["tcp", "websocket"] = "tcp",
+        ssl_context: ssl.SSLContext | None = None,
+        ca_file: str | None = None,
+        container_id: str | None = None,
+    ) -> None:
+        self.settings = make_settings(
+            connection_string,
+            namespace=namespace,
+            credential=credential,
+            connections=connections,
+            batch_flush_interval=batch_flush_interval,
+            prefetch=prefetch,
+            timeout=timeout,
+            retry=retry or RetryPolicy(),
+            buffer_bytes=buffer_bytes,
+            endpoint=endpoint,
+            transport=transport,
+            ssl_context=ssl_context,
+            ca_file=ca_file,
+            container_id=container_id,
+        )
+        self.statistics = Statistics()
+        self._lines = [
+            Line(self.settings, Claims(self.settings), self.statistics, number)
+            for number in range(self.settings.connections)
+        ]
+        self._attachments: list[Attachment] = []
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        """The number of connections that the client uses."""
+        return len(self._lines)
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """The delays between attempts."""
+        return self.settings.retry
+
+    # -- links ---------------------------------------------------------------------------------------------------------
+
+    def sender(self, entity: str | None = None, *, batch_flush_interval: float | None = None) -> Sender:
+        """Return a new sender to a queue or topic; it is attached on first use, or in `Sender.open`.
+
+        ``entity`` defaults to the one in the connection string.
+        """
+        interval = self.settings.flush_interval
+        if batch_flush_interval is not None:
+            interval = flush_interval(batch_flush_interval)
+        return self._keep(Sender(self._deal(), self._entity(entity), interval))
+
+    def receiver(
+        self,
+        entity: str | None = None,
+        *,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        prefetch: int | None = None,
+        auto_renew: float = 0.0,
+    ) -> Receiver:
+        """Return a new receiver of a queue, a subscription (``topic/Subscriptions/name``) or a sub-queue.
+
+        ``auto_renew`` is how long the locks of received messages are renewed, 0 for not at all.
+        """
+        return self._keep(
+            Receiver(
+                self._deal(),
+                self._entity(entity),
+                mode=_mode(mode),
+                prefetch=self._prefetch(prefetch),
+                auto_renew=within("auto_renew", auto_renew, 0.0, _RENEW_MAX_S, "s"),
+                flush_interval=self.settings.flush_interval,
+            )
+        )
+
+    def session_receiver(
+        self,
+        entity: str | None = None,
+        session_id: str | NextSession = NEXT_SESSION,
+        *,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        prefetch: int | None = None,
+        auto_renew: float = 0.0,
+        max_wait: float = 60.0,
+    ) -> SessionReceiver:
+        """Return a receiver that holds one session, or the next one with messages, once it is open.
+
+        `SessionReceiver.open` waits up to ``max_wait`` seconds and raises `TimedOut` (no session) or `SessionHeld`
+        (another receiver holds it). ``auto_renew`` is how long the session's lock is renewed.
+        """
+        if not isinstance(session_id, str | NextSession):
+            raise ArgumentError("session_id", session_id, "a text, or NEXT_SESSION")
+        return self._keep(
+            SessionReceiver(
+                self._deal(),
+                self._entity(entity),
+                session_id,
+                mode=_mode(mode),
+                prefetch=self._prefetch(prefetch),
+                auto_renew=within("auto_renew", auto_renew, 0.0, _RENEW_MAX_S, "s"),
+                flush_interval=self.settings.flush_interval,
+                max_wait=within("max_wait", max_wait, 0.0, _RENEW_MAX_S, "s"),
+            )
+        )
+
+    def processor(
+        self,
+        entity: str | None,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        sessions: bool = False,
+        prefetch: int | None = None,
+        auto_renew: float = 300.0,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        on_error: OnError | None = None,
+    ) -> Processor:
+        """Return a processor that calls ``handler(message, receiver)`` for each message.
+
+        It completes the message when the handler returns and abandons it when it raises, unless the handler has
+        settled it. ``concurrency`` handlers run at a time; with ``sessions`` that many sessions are held, each with one
+        handler. ``on_error`` is called with each error and its message, or None; by default errors are logged.
+        """
+        return Processor(
+            self,
+            self._entity(entity),
+            handler,
+            concurrency=concurrency,
+            sessions=sessions,
+            prefetch=prefetch,
+            auto_renew=within("auto_renew", auto_renew, 0.0, _RENEW_MAX_S, "s"),
+            mode=_mode(mode),
+            on_error=on_error,
+        )
+
+    def transaction(self, beside: Sender | Receiver | None = None) -> Transaction:
+        """Return a transaction for ``async with``, on the connection of ``beside``; by default on the first one."""
+        return self._keep(Transaction(self._lines[0] if beside is None else beside.line))
+
+    # -- management ----------------------------------------------------------------------------------------------------
+
+    async def request(self, entity: str | None, operation: str, body: Mapping[str, object]) -> dict[str, object]:
+        """Perform an operation of an entity's `$management` node, or of the namespace's for "".
+
+        Raises the error of the reply. The operation is repeated after a loss: it must bear that.
+        """
+        line = self._lines[0]
+        name = self._entity(entity) if entity != "" else ""
+        return await repeat(
+            line,
+            f"{operation} on '{name}'",
+            lambda: line.request(name, operation, body),
+            self.settings.timeout,
+            retriable,
+        )
+
+    def rules(self, subscription: str) -> "Rules":
+        """Return the rules of a subscription by its path, ``topic/Subscriptions/name``."""
+        return Rules(self, subscription)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Connect all connections now. Raises `ConnectFailed`."""
+        for line in self._lines:
+            await repeat(line, f"connecting to {line.peer}", line.ready, self.settings.timeout)
+        return self
+
+    async def close(self) -> None:
+        """Send what is open, wait for the answers, detach all links and close all connections. Idempotent."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        attachments, self._attachments = self._attachments, []
+        closing = [one.close() for one in attachments if isinstance(one, Sender | Receiver)]
+        done = await asyncio.gather(*closing, return_exceptions=True)
+        await asyncio.gather(*[line.close() for line in self._lines])
+        for result in done:
+            if isinstance(result, BaseException) and not isinstance(result, ClientError):
+                raise result
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _deal(self) -> Line:
+        """Return the connection with the fewest links, so that they are dealt evenly."""
+        return min(self._lines, key=_links)
+
+    def _keep(self, attachment: A) -> A:
+        """Remember a link until it is closed, for `close`."""
+        if self._closing is not None:
+            raise ConnectionLost(f"the client of {self._lines[0].peer} is closed; make a new one")
+        self._attachments = [one for one in self._attachments if not one.is_closed]
+        self._attachments.append(attachment)
+        return attachment
+
+    def _entity(self, entity: str | None) -> str:
+        found = entity or self.settings.entity_path
+        if not isinstance(found, str) or not found.strip("/"):
+            raise ArgumentError("entity", entity, "the name of a queue or topic, or topic/Subscriptions/name")
+        return found.strip("/")
+
+    def _prefetch(self, prefetch: int | None) -> int:
+        return self.settings.prefetch if prefetch is None else whole("prefetch", prefetch, 0, PREFETCH_MAX)
+
+
+class Rules:
+    """The rules of a subscription, made by `Client.rules`. Calls raise `AlreadyExists`, `NotFound` and so on."""
+
+    def __init__(self, client: Client, subscription: str) -> None:
+        self._client = client
+        self._subscription = subscription
+
+    async def add(self, rule: RuleInfo) -> None:
+        """Add a rule, which applies to messages sent from now on."""
+        await self._client.request(self._subscription, ADD_RULE, add_arguments(rule))
+
+    async def remove(self, name: str) -> None:
+        """Remove a rule. Messages that it selected stay."""
+        await self._client.request(self._subscription, REMOVE_RULE, {"rule-name": name})
+
+    async def list(self) -> list[RuleInfo]:
+        """Return all rules, sorted by name."""
+        found: list[RuleInfo] = []
+        while page := listed(await self._client.request(self._subscription, LIST_RULES, list_arguments(len(found)))):
+            found += page
+        return found
+
+
+def _links(line: Line) -> int:
+    return line.links
+
+
+def _mode(mode: ReceiveMode) -> ReceiveMode:
+    if not isinstance(mode, ReceiveMode):
+        raise ArgumentError("mode", mode, "ReceiveMode.PEEK_LOCK or ReceiveMode.RECEIVE_AND_DELETE")
+    return mode

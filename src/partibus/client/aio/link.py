@@ -1,0 +1,175 @@
+"""Links that are attached on first use and again after a loss, and attempts that are repeated."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from partibus.amqp import Session
+from partibus.client.aio.line import Line, Owner
+from partibus.client.aio.settings import retriable
+from partibus.client.errors import ClientError, LinkLost, TimedOut
+
+T = TypeVar("T")
+
+
+class Attachment(Owner):
+    """A link that is attached on first use, and again after a loss."""
+
+    def __init__(self, line: Line, entity: str, name: str) -> None:
+        self.entity = entity
+        self.name = name
+        self._line = line
+        self._session: Session | None = None
+        self._attached: asyncio.Future[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._closed = False
+        line.links += 1
+
+    async def open(self) -> None:
+        """Attach the link if it is not attached, with retries for as long as the client's time limit.
+
+        Raises `NotFound`, `AccessDenied` and other kinds of `ClientError`.
+        """
+        if self.is_open:
+            return
+        self._check_not_closed()
+        await asyncio.shield(self._reopen())
+
+    @property
+    def line(self) -> Line:
+        """The connection of the link."""
+        return self._line
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the link was closed for good."""
+        return self._closed
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the link is attached."""
+        return self._session is not None and self._attached is None
+
+    def _check_not_closed(self) -> None:
+        if self._closed:
+            raise LinkLost(f"the {self.name} is closed; make a new one")
+
+    def _reopen(self) -> asyncio.Task[None]:
+        """Return the running attempt to attach the link, or start one."""
+        if self._opening is None:
+            self._opening = self._line.start(self._open())
+            self._opening.add_done_callback(self._opening_done)
+        return self._opening
+
+    def _opening_done(self, task: asyncio.Task[None]) -> None:
+        self._opening = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not self._closed:
+            self._on_open_failed(error if isinstance(error, ClientError) else ClientError(f"{self.name}: {error!r}"))
+
+    async def _open(self) -> None:
+        await repeat(self._line, f"opening the {self.name}", self._attempt, self._open_timeout())
+
+    def _open_timeout(self) -> float:
+        return self._line.settings.timeout
+
+    async def _attempt(self) -> None:
+        line = self._line
+        await line.ready()
+        await line.authorize(self.entity)
+        if self.is_open or self._closed:
+            return
+        session = line.begin(self)
+        attached = self._attached = asyncio.get_running_loop().create_future()
+        attached.add_done_callback(seen)
+        self._session = session
+        try:
+            self._attach(session)
+            line.flush_soon()
+            await attached
+        except BaseException:
+            if self._session is session:
+                self._session = None
+            line.end(session)
+            raise
+        finally:
+            if self._attached is attached:
+                self._attached = None
+        self._on_open()
+
+    def on_attached(self) -> None:
+        """Wake up the attempt. A link that the broker refuses is not open; its detach follows."""
+        if self._attached is not None and not self._attached.done():
+            self._attached.set_result(None)
+
+    def on_over(self, error: ClientError) -> None:
+        """Fail the attempt, or let the owner go on without a link."""
+        attached = self._attached
+        self._session = None
+        if attached is not None and not attached.done():
+            attached.set_exception(error)
+            return
+        self._on_lost(error)
+
+    def _end(self) -> None:
+        """Detach, without waiting for the answer."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._line.end(session)
+        if self._opening is not None:
+            self._opening.cancel()
+        self._line.links -= 1
+
+    # -- of each kind of link ------------------------------------------------------------------------------------------
+
+    def _attach(self, session: Session) -> None:
+        """Attach the link to a new session and set its user."""
+        raise NotImplementedError
+
+    def _on_open(self) -> None:
+        """Go on with an attached link."""
+
+    def _on_lost(self, error: ClientError) -> None:
+        """Go on after the link was lost."""
+
+    def _on_open_failed(self, error: ClientError) -> None:
+        """Fail what waits for the link."""
+
+
+async def repeat(
+    line: Line,
+    what: str,
+    attempt: Callable[[], Awaitable[T]],
+    timeout_s: float,
+    repeatable: Callable[[BaseException], bool] = retriable,
+) -> T:
+    """Call ``attempt`` until it succeeds, fails for good, or ``timeout`` seconds are over.
+
+    Raises the last error; `TimedOut` if an attempt had no answer.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    number = 0
+    last: ClientError | None = None
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await attempt()
+        except TimeoutError:
+            raise last or TimedOut(f"{what}: no answer from {line.peer} within {timeout_s:g} s") from None
+        except ClientError as error:
+            delay = line.settings.retry.delay(number, error)
+            if not repeatable(error) or loop.time() + delay >= deadline:
+                raise
+            last = error
+        number += 1
+        line.statistics.retries += 1
+        await asyncio.sleep(delay)
+
+
+def seen(future: asyncio.Future[Any]) -> None:
+    """Mark the error of a future as seen, for results that may be awaited by no caller."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,175 @@
+"""Processors: a handler called for each message, several at a time, with locks kept alive."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from partibus.client.aio.receiver import Receiver, SessionReceiver
+from partibus.client.aio.settings import retriable, whole
+from partibus.client.errors import ClientError, SessionHeld, TimedOut
+from partibus.client.messages import IncomingMessage
+from partibus.client.receiver import ReceiveMode
+
+if TYPE_CHECKING:
+    from partibus.client.aio.client import Client
+
+Handler = Callable[[IncomingMessage, Receiver], Awaitable[None]]
+"""The function for each message. The message is completed when it returns, and abandoned when it raises."""
+OnError = Callable[[BaseException, IncomingMessage | None], None]
+"""The function for each error: of a handler, of a settlement, or (without a message) of receiving."""
+
+_IDLE_S = 1.0
+"""How long a held session may be without messages before the processor looks for another one."""
+_WAIT_S = 30.0
+_log = logging.getLogger(__name__)
+
+
+class Processor:
+    """A loop that receives messages of an entity and calls a handler for each, made by `Client.processor`."""
+
+    def __init__(
+        self,
+        client: "Client",
+        entity: str,
+        handler: Handler,
+        *,
+        concurrency: int,
+        sessions: bool,
+        prefetch: int | None,
+        auto_renew: float,
+        mode: ReceiveMode,
+        on_error: OnError | None,
+    ) -> None:
+        self.entity = entity
+        self._client = client
+        self._handler = handler
+        self._concurrency = whole("concurrency", concurrency, 1, 10_000)
+        self._sessions = sessions
+        self._prefetch = prefetch
+        self._auto_renew = auto_renew
+        self._mode = mode
+        self._on_error = on_error
+        self._tasks: list[asyncio.Task[None]] = []
+        self._settling: set[asyncio.Future[None]] = set()
+        self._receiver: Receiver | None = None
+        self._stopping = asyncio.Event()
+
+    async def start(self) -> None:
+        """Open the receiver and begin. Raises `NotFound`, `AccessDenied` and other kinds of `ClientError`."""
+        if self._tasks:
+            return
+        self._stopping.clear()
+        if self._sessions:
+            self._tasks = [asyncio.create_task(self._work_on_sessions()) for _ in range(self._concurrency)]
+            return
+        receiver = self._receiver = self._client.receiver(
+            self.entity, mode=self._mode, prefetch=self._prefetch, auto_renew=self._auto_renew
+        )
+        await receiver.open()
+        self._tasks = [asyncio.create_task(self._work(receiver)) for _ in range(self._concurrency)]
+
+    async def stop(self) -> None:
+        """Let the handlers under way end, settle their messages, and release the others. Idempotent."""
+        self._stopping.set()
+        tasks, self._tasks = self._tasks, []
+        if self._receiver is not None:
+            self._receiver.stop_waiting()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._settling:
+            await asyncio.wait(self._settling)
+        if self._receiver is not None:
+            await self._receiver.close()
+            self._receiver = None
+
+    async def run(self) -> None:
+        """Process messages until the task is cancelled or `stop` is called."""
+        await self.start()
+        try:
+            await self._stopping.wait()
+        finally:
+            await self.stop()
+
+    async def _work(self, receiver: Receiver) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                messages = await receiver.receive(1, _WAIT_S)
+                failures = 0
+            except ClientError as error:
+                self._tell(error, None)
+                await self._pause(failures, error)
+                failures += 1
+                continue
+            for message in messages:
+                await self._process(receiver, message)
+
+    async def _work_on_sessions(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            receiver = self._client.session_receiver(
+                self.entity, mode=self._mode, prefetch=self._prefetch, auto_renew=self._auto_renew, max_wait=_WAIT_S
+            )
+            opening = asyncio.ensure_future(receiver.open())
+            stopping = asyncio.ensure_future(self._stopping.wait())
+            try:
+                await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if not opening.done():
+                    break
+                opening.result()
+                failures = 0
+                while not self._stopping.is_set() and (messages := await receiver.receive(1, _IDLE_S)):
+                    for message in messages:
+                        await self._process(receiver, message)
+            except (TimedOut, SessionHeld):
+                pass  # No session has messages: look again.
+            except ClientError as error:
+                self._tell(error, None)
+                await self._pause(failures, error)
+                failures += 1
+            finally:
+                opening.cancel()
+                stopping.cancel()
+                await receiver.close()
+
+    async def _process(self, receiver: Receiver, message: IncomingMessage) -> None:
+        try:
+            await self._handler(message, receiver)
+        except Exception as error:  # noqa: BLE001 (a handler may raise anything; one message must not end the loop)
+            self._tell(error, message)
+            self._settle(receiver, message, failed=True)
+        else:
+            self._settle(receiver, message, failed=False)
+        if isinstance(receiver, SessionReceiver) and self._settling:
+            await asyncio.wait(set(self._settling))  # The order of a session is that of its settlements.
+
+    def _settle(self, receiver: Receiver, message: IncomingMessage, *, failed: bool) -> None:
+        """Settle a message unless the handler has. The loop goes on meanwhile, so that completions share a batch."""
+        if self._mode is not ReceiveMode.PEEK_LOCK or not receiver.holds(message):
+            return
+        future = receiver.abandon(message) if failed else receiver.complete(message)
+        self._settling.add(future)
+
+        def settled(done: asyncio.Future[None]) -> None:
+            self._settling.discard(done)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self._tell(error, message)
+
+        future.add_done_callback(settled)
+
+    async def _pause(self, failures: int, error: ClientError) -> None:
+        """Wait before receiving again; an error that no repetition mends waits for longest."""
+        retry = self._client.retry
+        delay = retry.delay(failures, error) if retriable(error) else retry.cap
+        try:
+            async with asyncio.timeout(delay):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    def _tell(self, error: BaseException, message: IncomingMessage | None) -> None:
+        if self._on_error is not None:
+            self._on_error(error, message)
+        else:
+            about = "" if message is None else f" message {message.message_id!r}"
+            _log.error("processor of '%s'%s: %s", self.entity, about, error, exc_info=error)

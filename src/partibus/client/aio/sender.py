@@ -1,0 +1,713 @@
+"""Sending to one entity: messages gathered into batches, pipelined, answered in the order of the calls.
+
+```text
+ send() ─▶ open batch ─▶ cut by key and size ─▶ queue ─▶ in flight ─▶ results, in order
+            20 ms, or full                       credit   transfers    stored: resolved
+                                                                       refused: the batch once more, message by message
+                                                                       busy or lost: again, after a delay
+```
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from partibus.amqp import (
+    Accepted,
+    Disposed,
+    EncodeError,
+    Rejected,
+    Source,
+    Target,
+    TransactionalState,
+)
+from partibus.amqp import Sender as Link
+from partibus.amqp.section_encoding import encode_annotations, encode_properties
+from partibus.amqp.sections import BATCH_FORMAT
+from partibus.amqp.session import Session
+from partibus.client.aio.line import Line
+from partibus.client.aio.link import Attachment, repeat
+from partibus.client.aio.settings import retriable
+from partibus.client.errors import (
+    AccessDenied,
+    Busy,
+    ClientError,
+    ConnectFailed,
+    EntityDisabled,
+    InvalidRequest,
+    LinkLost,
+    MessageTooLarge,
+    NotFound,
+    TimedOut,
+    error_from,
+)
+from partibus.client.management import number_array
+from partibus.client.messages import OutgoingMessage
+from partibus.client.values import integers
+
+if TYPE_CHECKING:
+    from partibus.client.aio.transaction import Transaction
+
+Sendable = OutgoingMessage | bytes
+"""A message, or an encoded one."""
+Key = tuple[str | None, str | None]
+"""The session id and partition key of a message; a batch holds one key, because the service routes it as a whole."""
+
+NOT_SENT: Final = "not sent"
+UNKNOWN: Final = "unknown"
+STORED: Final = "stored"
+REFUSED: Final = "refused"
+
+_NO_KEY: Final[Key] = (None, None)
+_SECTION_BYTES: Final = 8
+"""The head of a data section, which each message of a batch has."""
+_ENVELOPE_BYTES: Final = 600
+"""Room for the keys in the envelope of a batch: 128 characters each."""
+_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
+_ENTITY_ERRORS: Final = (AccessDenied, NotFound, EntityDisabled, LinkLost)
+"""Errors of the entity or the link: each message of a batch would meet them alone."""
+
+
+class Sending(asyncio.Future[None]):
+    """The result of one `Sender.send`: awaitable, done when the message is stored or has failed.
+
+    `outcome` tells what happened to the message, also after a cancellation.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_count",
+        "_deadline",
+        "_error",
+        "_key",
+        "_message",
+        "_number",
+        "_payload",
+        "_sender",
+        "_txn",
+        "outcome",
+    )
+
+    def __init__(self, sender: "Sender", loop: asyncio.AbstractEventLoop, deadline: float, number: int) -> None:
+        super().__init__(loop=loop)
+        self._sender = sender
+        self._deadline = deadline
+        self._number = number
+        """The place in the order of this sender's results."""
+        self._message: Sendable | None = None
+        """The message while it is not encoded."""
+        self._payload = b""
+        self._count = 1
+        """The number of messages; more than one in a batch of the caller's own."""
+        self._key = _NO_KEY
+        self._txn: TransactionalState | None = None
+        self._answered = False
+        """Whether the broker has answered for good; the results before this one may be missing."""
+        self._error: ClientError | None = None
+        self.outcome = NOT_SENT
+        """The text "not sent", "unknown" (sent without an answer: stored or not), "stored" or "refused"."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel the send. An unsent message is taken back; one in flight may be stored all the same."""
+        if self.done():
+            return False
+        sender = self._sender
+        cancelled = super().cancel(msg or f"{sender.name}: {_told(self)}")
+        sender._release(self)
+        return cancelled
+
+
+class _Batch:
+    """Messages that travel in one transfer, and are answered together."""
+
+    __slots__ = ("attempts", "sendings")
+
+    def __init__(self, sendings: list[Sending]) -> None:
+        self.sendings = sendings
+        self.attempts = 0
+
+
+class Sender(Attachment):
+    """A link that sends messages, made by `Client.sender`."""
+
+    def __init__(self, line: Line, entity: str, flush_interval: float) -> None:
+        super().__init__(line, entity, f"sender to '{entity}'")
+        self._loop = asyncio.get_running_loop()
+        self._flush_interval = flush_interval
+        self._link: Link | None = None
+        self._open_batch: list[Sending] = []
+        self._open_bytes = 0
+        self._batch_bytes_max = 1 << 62
+        self._message_bytes_max = 1 << 62
+        self._timer: asyncio.Handle | None = None
+        self._queue: deque[_Batch] = deque()
+        self._again: list[_Batch] = []
+        """Batches that were refused for now, until `_resume`."""
+        self._resuming: asyncio.TimerHandle | None = None
+        self._in_flight: dict[_Batch, None] = {}
+        """Batches without an answer, in the order in which they left."""
+        self._order: deque[Sending] = deque()
+        """All messages without a result, in the order of the calls; and finished ones between them."""
+        self._over_limit: deque[Sending] = deque()
+        """Messages that are not encoded yet, because `buffer_bytes` are in use."""
+        self._waiting_for_room: deque[asyncio.Future[None]] = deque()
+        self._waiting_for_none: list[asyncio.Future[None]] = []
+        self._expiry: asyncio.TimerHandle | None = None
+        self._numbers = count(1)
+        self._tag = 0
+        self._id_prefix = uuid4().hex[:20]
+        self._ids = count()
+        self.outstanding = 0
+        """The number of messages without a result."""
+        self.outstanding_bytes = 0
+        """Encoded bytes of messages without a result."""
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """The size of the largest message that the broker takes, once the link is open; None if it stated no limit."""
+        return None if self._link is None else self._link.remote_max_message_size or None
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def send(
+        self, message: Sendable, *, transaction: "Transaction | None" = None, timeout: float | None = None
+    ) -> Sending:
+        """Send a message; the result is done when the broker has stored it durably.
+
+        Messages of one flush interval travel together. Not a coroutine: the message is on its way, also if the result
+        is awaited later or gathered with others. Results are done in the order of the calls.
+
+        Raises `MessageTooLarge` and `InvalidRequest` at once. The result has other errors; those of an outage come
+        after ``timeout`` seconds (default: the client's), as `TimedOut`.
+        """
+        if self._closed:
+            self._check_not_closed()
+        settings = self._line.settings
+        deadline = self._loop.time() + (settings.timeout if timeout is None else timeout)
+        sending = Sending(self, self._loop, deadline, next(self._numbers))
+        if transaction is not None:
+            sending._txn = transaction.state_for(self._line, self.name)
+            self._encode(sending, message)
+            self._send_at_once(sending)
+            return sending
+        if self._over_limit or self.outstanding_bytes >= settings.buffer_bytes:
+            sending._message = message
+            self._over_limit.append(sending)
+        else:
+            self._encode(sending, message)
+            self._add(sending)
+        self._order.append(sending)
+        self.outstanding += 1
+        if self._expiry is None or deadline < self._expiry.when():
+            self._watch(deadline)
+        return sending
+
+    def send_now(self, messages: Iterable[Sendable], timeout: float | None = None) -> list[Sending]:
+        """Send messages as `send` does, without waiting for the flush interval."""
+        sendings = [self.send(message, timeout=timeout) for message in messages]
+        self._close_batch()
+        return sendings
+
+    def send_batch(self, messages: Iterable[Sendable], *, timeout: float | None = None) -> asyncio.Future[None]:
+        """Send messages as one batch, at once: one transfer, one answer, all stored or none.
+
+        On a partitioned entity all of them need the same key. Raises `MessageTooLarge` at once.
+        """
+        self._check_not_closed()
+        deadline = self._loop.time() + (self._line.settings.timeout if timeout is None else timeout)
+        parts: list[Sending] = []
+        for message in messages:
+            part = Sending(self, self._loop, deadline, 0)
+            self._encode(part, message)
+            parts.append(part)
+        if not parts:
+            raise InvalidRequest(f"{self.name}: the batch is empty; give at least one message")
+        sending = Sending(self, self._loop, deadline, next(self._numbers))
+        sending._payload = _batch_payload(parts)
+        sending._count = len(parts)
+        if len(sending._payload) > self._batch_bytes_max:
+            raise self._too_large(len(sending._payload), self._batch_bytes_max)
+        self._send_at_once(sending)
+        return sending
+
+    def _send_at_once(self, sending: Sending) -> None:
+        """Send something that joins no batch, behind what is open."""
+        self._close_batch()
+        self.outstanding += 1
+        self.outstanding_bytes += len(sending._payload)
+        self._order.append(sending)
+        self._queue.append(_Batch([sending]))
+        self._watch(sending._deadline)
+        self._pump()
+
+    async def flush(self) -> None:
+        """Send the open batch now, and wait until every message has its result. Raises no error of theirs."""
+        self._close_batch()
+        while self.outstanding:
+            waiter = self._loop.create_future()
+            self._waiting_for_none.append(waiter)
+            await waiter
+
+    async def room(self) -> None:
+        """Wait until the bytes without a result are fewer than ``buffer_bytes``.
+
+        For a producer that does not await each result. `send` takes messages meanwhile, but does not encode them.
+        """
+        while self._over_limit or self.outstanding_bytes >= self._line.settings.buffer_bytes:
+            waiter = self._loop.create_future()
+            self._waiting_for_room.append(waiter)
+            await waiter
+
+    async def schedule(self, messages: Sequence[Sendable], enqueue_at_ms: int) -> list[int]:
+        """Have the broker enqueue messages at a Unix time in milliseconds, and return their sequence numbers.
+
+        The messages are all scheduled or none. Raises the error of the broker. After `ConnectionLost` they may or may
+        not be scheduled.
+        """
+        self._check_not_closed()
+        if not messages:
+            return []
+        entries: list[object] = []
+        for message in messages:
+            if not isinstance(message, OutgoingMessage):
+                raise InvalidRequest(f"{self.name}: only an OutgoingMessage can be scheduled, not encoded bytes")
+            message_id = message.message_id or self._next_id()
+            payload = self._payload_of(_at(message, enqueue_at_ms), str(message_id))
+            entry: dict[str, object] = {"message-id": str(message_id), "message": payload}
+            if message.session_id is not None:
+                entry["session-id"] = message.session_id
+            if message.partition_key is not None:
+                entry["partition-key"] = message.partition_key
+            entries.append(entry)
+        reply = await self._request("com.microsoft:schedule-message", {"messages": entries})
+        return integers(reply, "sequence-numbers")
+
+    async def cancel_scheduled(self, sequence_numbers: Sequence[int]) -> None:
+        """Cancel scheduled messages by their numbers. Raises `NotFound` if one is not waiting."""
+        self._check_not_closed()
+        await self._request(
+            "com.microsoft:cancel-scheduled-message", {"sequence-numbers": number_array(sequence_numbers)}
+        )
+
+    async def close(self) -> None:
+        """Send what is open, wait for all results for the client's time limit, then detach. Idempotent."""
+        if self._closed:
+            return
+        try:
+            if self.outstanding:
+                await self.flush()
+        finally:
+            if not self._closed:
+                self._closed = True
+                self._fail_all(LinkLost(f"the {self.name} was closed"))
+                for timer in (self._timer, self._expiry, self._resuming):
+                    if timer is not None:
+                        timer.cancel()
+                self._end()
+
+    # -- the way out ---------------------------------------------------------------------------------------------------
+
+    def _next_id(self) -> str:
+        return f"{self._id_prefix}{next(self._ids):012x}"
+
+    def _payload_of(self, message: OutgoingMessage, otherwise_id: str) -> bytes:
+        try:
+            return message.encode(otherwise_id)
+        except (EncodeError, TypeError) as error:
+            raise InvalidRequest(f"{self.name}: {error}") from error
+
+    def _encode(self, sending: Sending, message: Sendable) -> None:
+        """Encode a message into its sending. The id is the same in each attempt, for duplicate detection."""
+        if type(message) is bytes:
+            payload = message
+        elif isinstance(message, OutgoingMessage):
+            payload = self._payload_of(message, f"{self._id_prefix}{next(self._ids):012x}")
+            if message.session_id is not None or message.partition_key is not None:
+                sending._key = (message.session_id, message.partition_key)
+        else:
+            raise InvalidRequest(
+                f"{self.name}: a message is an OutgoingMessage or encoded bytes, not {type(message).__name__}"
+            )
+        if len(payload) > self._message_bytes_max:
+            raise self._too_large(len(payload), self._message_bytes_max)
+        sending._payload = payload
+
+    def _too_large(self, size: int, most: int) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"{self.name}: the message or batch has {size} bytes, the broker takes {most}; "
+            "send a smaller body, or store it elsewhere and send a reference",
+            "amqp:link:message-size-exceeded",
+        )
+
+    def _add(self, sending: Sending) -> None:
+        """Add an encoded message to the open batch, which leaves at once if the message would not fit. Hot path."""
+        size = len(sending._payload)
+        self.outstanding_bytes += size
+        size += _SECTION_BYTES
+        if self._open_bytes + size > self._batch_bytes_max and self._open_batch:
+            self._close_batch()
+        self._open_batch.append(sending)
+        self._open_bytes += size
+        if self._timer is not None:
+            return
+        if self._flush_interval:
+            self._timer = self._loop.call_later(self._flush_interval, self._on_interval)
+            return
+        # Without batching the first message of a turn of the loop leaves at once. The others of the turn are separate
+        # transfers of one write.
+        self._timer = self._loop.call_soon(self._on_interval)
+        self._close_open()
+        self._line.flush()
+
+    def _on_interval(self) -> None:
+        self._timer = None
+        self._close_open()
+
+    def _close_batch(self) -> None:
+        """Send the open batch without waiting for the flush interval."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._close_open()
+
+    def _close_open(self) -> None:
+        if self._open_batch:
+            sendings, self._open_batch, self._open_bytes = self._open_batch, [], 0
+            self._enqueue(sendings)
+        self._pump()
+
+    def _enqueue(self, sendings: list[Sending]) -> None:
+        """Append messages to the queue, as batches of one key each."""
+        if not self._flush_interval:
+            self._queue.extend([_Batch([sending]) for sending in sendings])
+            return
+        key = sendings[0]._key
+        first = 0
+        for index, sending in enumerate(sendings):
+            if sending._key is not key and sending._key != key:
+                self._queue.append(_Batch(sendings[first:index]))
+                first, key = index, sending._key
+        self._queue.append(_Batch(sendings[first:] if first else sendings))
+
+    def _pump(self) -> None:
+        """Send queued batches for as long as there is credit. Hot path."""
+        queue, link = self._queue, self._link
+        if not queue or self._resuming is not None:
+            return
+        if link is None or not self.is_open:
+            if not self._closed:
+                self._reopen()
+            return
+        statistics = self._line.statistics
+        singles: list[tuple[bytes, bytes, object]] = []
+        while queue and link.credit > len(singles):
+            batch = queue[0]
+            sendings = [sending for sending in batch.sendings if not sending.done()]
+            if not self._fits(sendings):
+                continue
+            batch.sendings = sendings
+            self._tag = (self._tag + 1) & 0xFFFFFFFF
+            tag = self._tag.to_bytes(4)
+            one = sendings[0]
+            if len(sendings) == 1 and one._count == 1 and one._txn is None:
+                singles.append((tag, one._payload, batch))
+            else:
+                link.send_many(singles)
+                singles = []
+                if one._count > 1 or len(sendings) > 1:
+                    payload = one._payload if one._count > 1 else _batch_payload(sendings)
+                    taken = link.send(tag, payload, batch, message_format=BATCH_FORMAT)
+                else:
+                    taken = link.send(tag, one._payload, batch, state=one._txn)
+                if not taken:
+                    break
+            queue.popleft()
+            batch.attempts += 1
+            self._in_flight[batch] = None
+            statistics.transfers_sent += 1
+            statistics.messages_sent += len(sendings) - 1 + one._count
+            for sending in sendings:
+                sending.outcome = UNKNOWN
+        link.send_many(singles)
+        self._line.flush_soon()
+
+    def _fits(self, sendings: list[Sending]) -> bool:
+        """Tell whether the head of the queue, with these messages left, fits into a transfer; else replace it.
+
+        A batch formed before the link was open may exceed the link's limit.
+        """
+        most = self._batch_bytes_max
+        queue = self._queue
+        if len(sendings) == 1:
+            one = sendings[0]
+            if len(one._payload) <= (self._message_bytes_max if one._count == 1 else most):
+                return True
+            queue.popleft()
+            one._answered, one._error = True, self._too_large(len(one._payload), self._message_bytes_max)
+            self._loop.call_soon(self._resolve)
+        elif not sendings:
+            queue.popleft()
+        else:
+            size = 0
+            for index, sending in enumerate(sendings):
+                size += len(sending._payload) + _SECTION_BYTES
+                if size > most and index:
+                    queue.popleft()
+                    queue.appendleft(_Batch(sendings[index:]))
+                    queue.appendleft(_Batch(sendings[:index]))
+                    return False
+            return True
+        return False
+
+    # -- the way back --------------------------------------------------------------------------------------------------
+
+    def on_credit(self) -> None:
+        """Send what the broker has room for now."""
+        if self._queue:
+            self._pump()
+
+    def on_disposed(self, event: Disposed) -> None:
+        """Process the answers to batches."""
+        if not event.settled and self._link is not None:
+            self._link.settle_many(event.delivery_ids, event.state)
+        state: object = event.state
+        if isinstance(state, TransactionalState):
+            state = state.outcome
+        error: ClientError | None = None
+        if isinstance(state, Rejected):
+            error = error_from(self.name, state.error)
+        elif not isinstance(state, Accepted):
+            # The dialect has no such answer; the standard says that the message was not stored.
+            error = LinkLost(f"{self.name}: the broker did not take the message ({type(state).__name__.lower()})")
+        for batch in event.contexts:
+            assert isinstance(batch, _Batch)
+            self._in_flight.pop(batch, None)
+            if error is None:
+                for sending in batch.sendings:
+                    sending._answered = True
+            else:
+                self._refused(batch, error)
+        self._resolve()
+        if self._queue:
+            self._pump()
+
+    def _refused(self, batch: _Batch, error: ClientError) -> None:
+        left = [sending for sending in batch.sendings if not sending.done()]
+        for sending in left:
+            sending.outcome = REFUSED
+        one = left[0] if left else None
+        if one is not None and one._txn is None and retriable(error) and not isinstance(error, TimedOut):
+            self._retry(_Batch(left), batch.attempts, error)
+        elif len(left) > 1 and not isinstance(error, _ENTITY_ERRORS):
+            # The broker stores a batch as a whole. Each message is sent alone, so that only the guilty ones fail.
+            self._again.extend([_Batch([sending]) for sending in left])
+            if self._resuming is None:
+                self._resume()
+        else:
+            self._answer(left, error)
+
+    def _retry(self, batch: _Batch, attempts: int, error: ClientError) -> None:
+        """Send a batch again after a delay; later batches wait, so that the order stays."""
+        delay = self._line.settings.retry.delay(max(0, attempts - 1), error)
+        due = self._loop.time() + delay
+        self._answer([sending for sending in batch.sendings if due >= sending._deadline], error)
+        batch.attempts = attempts
+        self._line.statistics.retries += 1
+        self._again.append(batch)
+        if self._resuming is None:
+            self._resuming = self._loop.call_later(delay, self._resume)
+
+    def _resume(self) -> None:
+        """Queue the batches that are to be sent again, in the order of the calls."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
+        if self._again:
+            again, self._again = self._again, []
+            self._queue = deque(sorted([*again, *self._queue], key=_number))
+        self._pump()
+
+    def _answer(self, sendings: list[Sending], error: ClientError) -> None:
+        """Record a failure; `_resolve` tells the callers, in order."""
+        for sending in sendings:
+            sending._answered = True
+            sending._error = error
+        self._resolve()
+
+    def _resolve(self) -> None:
+        """Finish the sends at the head of the order that have their results. Hot path."""
+        order = self._order
+        while order:
+            sending = order[0]
+            if not sending._answered and not sending.done():
+                break
+            order.popleft()
+            if sending.done():
+                continue
+            self.outstanding -= 1
+            self.outstanding_bytes -= len(sending._payload)
+            error = sending._error
+            if error is None:
+                sending.outcome = STORED
+                sending.set_result(None)
+            else:
+                if sending.outcome == UNKNOWN:
+                    sending.outcome = REFUSED
+                sending.set_exception(error)
+        if self._over_limit or self._waiting_for_room or self._waiting_for_none:
+            self._make_room()
+
+    def _release(self, sending: Sending) -> None:
+        """Forget a cancelled or expired message; a batch without any is not sent."""
+        self.outstanding -= 1
+        self.outstanding_bytes -= len(sending._payload)
+        self._resolve()
+
+    def _make_room(self) -> None:
+        limit = self._line.settings.buffer_bytes
+        while self._over_limit and self.outstanding_bytes < limit:
+            sending = self._over_limit.popleft()
+            message, sending._message = sending._message, None
+            if message is None or sending.done():
+                continue
+            try:
+                self._encode(sending, message)
+            except ClientError as error:
+                self._answer([sending], error)
+                continue
+            self._add(sending)
+        if self._waiting_for_room and self.outstanding_bytes < limit:
+            _wake(self._waiting_for_room)
+            self._waiting_for_room.clear()
+        if not self.outstanding and self._waiting_for_none:
+            _wake(self._waiting_for_none)
+            self._waiting_for_none.clear()
+
+    # -- time, losses --------------------------------------------------------------------------------------------------
+
+    def _watch(self, deadline: float) -> None:
+        if self._expiry is not None:
+            if self._expiry.when() <= deadline:
+                return
+            self._expiry.cancel()
+        self._expiry = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        """Fail the messages whose time is over, and say whether they were sent."""
+        self._expiry = None
+        now = self._loop.time() + 0.001  # A timer may come a little early.
+        earliest: float | None = None
+        for sending in list(self._order):
+            if sending.done():
+                continue
+            if sending._deadline <= now:
+                sending.set_exception(
+                    TimedOut(f"{self.name}: no answer from {self._line.peer} in time; {_told(sending)}")
+                )
+                self._release(sending)
+            elif earliest is None or sending._deadline < earliest:
+                earliest = sending._deadline
+        if earliest is not None:
+            self._watch(earliest)
+
+    def _fail_all(self, error: ClientError) -> None:
+        for sending in list(self._order):
+            if not sending.done():
+                sending.set_exception(type(error)(f"{error}; {_told(sending)}", error.condition))
+                self._release(sending)
+        self._queue.clear()
+        self._again.clear()
+        self._in_flight.clear()
+
+    def _on_open(self) -> None:
+        link = self._link
+        assert link is not None
+        self._message_bytes_max = link.remote_max_message_size or 1 << 62
+        told = (link.properties or {}).get(_BATCH_SIZE)
+        most = min(self._message_bytes_max, told) if isinstance(told, int) and told > 0 else self._message_bytes_max
+        self._batch_bytes_max = max(most - _ENVELOPE_BYTES, most // 2)
+        self._pump()
+
+    def _on_lost(self, error: ClientError) -> None:
+        """Send batches without an answer again, ahead of the others."""
+        self._link = None
+        lost, self._in_flight = self._in_flight, {}
+        for batch in lost:
+            # A transaction ends with its connection.
+            told = [sending for sending in batch.sendings if sending._txn is not None and not sending.done()]
+            if told:
+                self._answer(told, error)
+            else:
+                self._again.append(batch)
+        if self._closed:
+            return
+        if not retriable(error):
+            self._fail_all(error)
+        elif self._again or self._queue:
+            self._line.statistics.retries += 1
+            self._resume()
+
+    def _on_open_failed(self, error: ClientError) -> None:
+        self._fail_all(error)
+
+    def _attach(self, session: Session) -> None:
+        name = self._line.link_name(self.entity)
+        self._link = session.attach_sender(name, source=Source(name), target=Target(self.entity), snd_settle_mode=0)
+        self._link.user = self
+
+    # -- other ---------------------------------------------------------------------------------------------------------
+
+    async def _request(self, operation: str, body: dict[str, object]) -> dict[str, object]:
+        line = self._line
+        return await repeat(
+            line,
+            f"{operation} on '{self.entity}'",
+            lambda: line.request(self.entity, operation, body),
+            line.settings.timeout,
+            _surely_not_done,
+        )
+
+
+def _surely_not_done(error: BaseException) -> bool:
+    """Tell whether a request was refused or not sent, so that it can be repeated without doing it twice."""
+    return isinstance(error, Busy | ConnectFailed)
+
+
+def _at(message: OutgoingMessage, at_ms: int) -> OutgoingMessage:
+    return replace(message, scheduled_ms=at_ms)
+
+
+def _batch_payload(sendings: list[Sending]) -> bytes:
+    """Return the payload of a batch: a data section for each message, behind the keys that route it."""
+    parts: list[bytes] = []
+    session_id, partition_key = sendings[0]._key
+    if partition_key is not None:
+        parts.append(encode_annotations({"x-opt-partition-key": partition_key}))
+    if session_id is not None:
+        parts.append(encode_properties(group_id=session_id))
+    for sending in sendings:
+        payload = sending._payload
+        parts.append(b"\x00Su\xb0" + len(payload).to_bytes(4))
+        parts.append(payload)
+    return b"".join(parts)
+
+
+def _told(sending: Sending) -> str:
+    """Say whether the message was sent."""
+    if sending.outcome == UNKNOWN:
+        return "the message was sent, and may or may not be stored (unknown)"
+    return "the message was not sent" if sending.outcome == NOT_SENT else "the broker refused the message"
+
+
+def _number(batch: _Batch) -> int:
+    return batch.sendings[0]._number
+
+
+def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)

@@ -1,0 +1,187 @@
+"""The settings of a client, checked, and the delays between attempts."""
+
+import random
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from partibus.client.endpoint import PLAIN_PORT, TLS_PORT, Endpoint, endpoint_of
+from partibus.client.errors import ClientError, Throttled
+from partibus.errors import ArgumentError
+from partibus.namespace.connection_string import ConnectionString, parse_connection_string
+
+CONNECTIONS_MAX: Final = 64
+FLUSH_INTERVAL_MAX_S: Final = 1.0
+PREFETCH_MAX: Final = 100_000
+TIMEOUT_MAX_S: Final = 86_400.0
+
+
+class Token(NamedTuple):
+    """A token for `$cbs`: a shared access signature or a JWT, and when it expires (Unix seconds)."""
+
+    text: str
+    expires_at: float
+
+
+TokenProvider = Callable[[str], "Token | Awaitable[Token]"]
+"""A function from an audience such as ``sb://host/queue`` to a token for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """The delays between attempts, in seconds; the client's time limit bounds their number.
+
+    The delay doubles from ``base`` up to ``cap``, and varies at random by the share ``jitter``. A throttled request
+    (error code 50009) waits for ``busy`` at least.
+    """
+
+    base: float = 0.1
+    cap: float = 10.0
+    busy: float = 2.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        within("base", self.base, 0.001, 60.0, "s")
+        within("cap", self.cap, self.base, 600.0, "s")
+        within("busy", self.busy, 0.0, 600.0, "s")
+        within("jitter", self.jitter, 0.0, 1.0, "")
+
+    def delay(self, attempt: int, error: BaseException | None) -> float:
+        """Return the delay after the failure of an attempt, counted from 0."""
+        # The exponent is bounded: an outage may last for more attempts than a float has exponents.
+        delay = min(self.cap, self.base * 2.0 ** min(attempt, 30))
+        delay *= 1 + random.uniform(-self.jitter, self.jitter)
+        return max(self.busy, delay) if isinstance(error, Throttled) else delay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The checked settings of a client; `Client` explains them."""
+
+    endpoint: Endpoint
+    """Where the TCP connections lead."""
+    namespace: str
+    """The host name of the namespace, as `open` and tokens spell it."""
+    audience: str
+    """The beginning of all audiences: ``sb://host/``."""
+    connection: ConnectionString | None
+    credential: TokenProvider | None
+    connections: int
+    flush_interval: float
+    prefetch: int
+    timeout: float
+    retry: RetryPolicy
+    buffer_bytes: int
+    websocket: bool
+    ssl_context: ssl.SSLContext | None
+    ca_file: str | None
+    container_id: str | None
+
+    @property
+    def entity_path(self) -> str:
+        """The entity that the connection string names; "" for the namespace."""
+        return "" if self.connection is None else self.connection.entity_path
+
+
+def make_settings(
+    connection_string: str | None,
+    *,
+    namespace: str | None,
+    credential: TokenProvider | None,
+    connections: int,
+    batch_flush_interval: float,
+    prefetch: int,
+    timeout: float,
+    retry: RetryPolicy,
+    buffer_bytes: int,
+    endpoint: str | None,
+    transport: Literal["tcp", "websocket"],
+    ssl_context: ssl.SSLContext | None,
+    ca_file: str | None,
+    container_id: str | None,
+) -> Settings:
+    """Check the arguments of a client. Raises `ArgumentError` that names the value, the bound and the next step."""
+    if (connection_string is None) is (namespace is None):
+        raise ArgumentError(
+            "connection_string",
+            "given" if connection_string else connection_string,
+            "given, or else namespace with a credential, not both",
+        )
+    if namespace is not None and credential is None:
+        raise ArgumentError("credential", None, "a function from an audience to a Token, where namespace is given")
+    if transport not in ("tcp", "websocket"):
+        raise ArgumentError("transport", transport, "'tcp' or 'websocket'; over HTTP there is no client to batch")
+    if ssl_context is not None and ca_file is not None:
+        raise ArgumentError("ca_file", ca_file, "None where ssl_context is given: load the file into the context")
+    if connection_string is not None:
+        connection = parse_connection_string(connection_string)
+        reached = endpoint_of(connection)
+    else:
+        connection = None
+        assert namespace is not None
+        reached = _endpoint("namespace", namespace, TLS_PORT)
+    if credential is not None and connection is not None and (connection.key or connection.signature):
+        raise ArgumentError("credential", "given", "None where the connection string has a key or a signature")
+    port = f":{reached.port}" if connection is not None and connection.emulator else ""
+    host = reached.host
+    websocket = transport == "websocket"
+    if endpoint is not None:
+        reached = _endpoint("endpoint", endpoint, 443 if websocket else reached.port)
+    elif websocket and (connection is None or connection.port is None) and reached.tls:
+        reached = Endpoint(reached.host, 443, True)
+    return Settings(
+        endpoint=reached,
+        namespace=host,
+        audience=f"sb://{host}{port}/",
+        connection=connection,
+        credential=credential,
+        connections=whole("connections", connections, 1, CONNECTIONS_MAX),
+        flush_interval=flush_interval(batch_flush_interval),
+        prefetch=whole("prefetch", prefetch, 0, PREFETCH_MAX),
+        timeout=within("timeout", timeout, 0.001, TIMEOUT_MAX_S, "s"),
+        retry=retry,
+        buffer_bytes=whole("buffer_bytes", buffer_bytes, 1024, 1 << 32),
+        websocket=websocket,
+        ssl_context=ssl_context,
+        ca_file=ca_file,
+        container_id=container_id,
+    )
+
+
+def _endpoint(name: str, text: str, port: int) -> Endpoint:
+    """Parse ``host``, ``host:port`` or a URL. TLS is off for ``http://``, ``ws://``, ``amqp://`` and AMQP's port."""
+    parts = urlsplit(text if "://" in text else f"//{text}")
+    try:
+        found = parts.port or port
+    except ValueError:
+        found = 0
+    if not parts.hostname or not 1 <= found <= 65_535:
+        raise ArgumentError(name, text, "host, host:port or https://host:port with a port of 1 to 65535")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return Endpoint(host, found, parts.scheme not in ("http", "ws", "amqp") and found != PLAIN_PORT)
+
+
+def flush_interval(value: float) -> float:
+    """Check the seconds of a batch flush interval."""
+    return within("batch_flush_interval", value, 0.0, FLUSH_INTERVAL_MAX_S, "s (0 disables batching)")
+
+
+def within(name: str, value: float, least: float, most: float, unit: str) -> float:
+    """Return a number in its range. Raises `ArgumentError`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ArgumentError(name, value, f"{least:g} to {most:g} {unit}".rstrip())
+    return float(value)
+
+
+def whole(name: str, value: int, least: int, most: int) -> int:
+    """Return a whole number in its range. Raises `ArgumentError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ArgumentError(name, value, f"{least} to {most}")
+    return value
+
+
+def retriable(error: BaseException) -> bool:
+    """Tell whether another attempt may succeed."""
+    return isinstance(error, ClientError) and error.retriable

@@ -1,0 +1,475 @@
+"""The blocking client: the one for asyncio, run by a thread.
+
+```python
+with Client(connection_string) as client:
+    client.sender("orders").send([OutgoingMessage(body=b"hello")])
+    with client.receiver("orders", prefetch=20) as receiver:
+        for message in receiver.receive(max_messages=10, max_wait=5):
+            receiver.complete(message)
+```
+
+All blocking clients of a process share one thread with an event loop, which starts with the first client and ends with
+the last. So there is one engine and one set of rules, locks and tokens are renewed while the caller works, and any
+thread may use a client. A call costs two switches between threads, some 50 µs: pass many messages at a time.
+
+Every call sends at once, as the service's guidance says of synchronous operations: client-side batching is for
+asynchronous ones. The messages of one call still travel together. `Sender.submit` sends without waiting and is batched.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from partibus.client import aio
+from partibus.client.aio import (
+    NEXT_SESSION,
+    IncomingMessage,
+    NextSession,
+    OutgoingMessage,
+    ReceiveMode,
+    RetryPolicy,
+    RuleInfo,
+    Sendable,
+    Statistics,
+    Token,
+    Transaction,
+)
+from partibus.client.errors import ClientError, InvalidRequest, SendFailed
+
+T = TypeVar("T")
+
+__all__ = [
+    "NEXT_SESSION",
+    "Client",
+    "IncomingMessage",
+    "NextSession",
+    "OutgoingMessage",
+    "ReceiveMode",
+    "Receiver",
+    "RetryPolicy",
+    "RuleInfo",
+    "Rules",
+    "Sender",
+    "SessionReceiver",
+    "Statistics",
+    "Token",
+]
+
+
+class _Loop:
+    """The event loop that all blocking clients of the process share, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def enter(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop, for one more client."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="partibus-client", daemon=True)
+                self._thread.start()
+            self._users += 1
+            return self._loop
+
+    def leave(self) -> None:
+        """Stop the loop with its last client."""
+        with self._lock:
+            self._users -= 1
+            if self._users or self._loop is None or self._thread is None:
+                return
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        loop.call_soon_threadsafe(loop.stop)
+        if thread is not threading.current_thread():
+            thread.join()
+            loop.close()
+
+
+_LOOP = _Loop()
+
+
+class Client:
+    """The blocking form of `partibus.client.aio.Client`, with the same arguments, units and errors."""
+
+    def __init__(self, connection_string: str | None = None, **settings: Any) -> None:
+        """Make a client; `partibus.client.aio.Client` explains the settings. Raises `ArgumentError`."""
+        self.inner = aio.Client(connection_string, **settings)
+        self._loop: asyncio.AbstractEventLoop | None = _LOOP.enter()
+        self._closing = threading.Lock()
+
+    @property
+    def connections(self) -> int:
+        """The number of connections that the client uses."""
+        return self.inner.connections
+
+    @property
+    def statistics(self) -> Statistics:
+        """The counters of the client."""
+        return self.inner.statistics
+
+    def sender(self, entity: str | None = None, *, batch_flush_interval: float | None = None) -> "Sender":
+        """Return a new sender to a queue or topic, as `aio.Client.sender`."""
+        return Sender(self, self.call(lambda: self.inner.sender(entity, batch_flush_interval=batch_flush_interval)))
+
+    def receiver(
+        self,
+        entity: str | None = None,
+        *,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        prefetch: int | None = None,
+        auto_renew: float = 0.0,
+    ) -> "Receiver":
+        """Return a new receiver, as `aio.Client.receiver`."""
+        inner = self.call(lambda: self.inner.receiver(entity, mode=mode, prefetch=prefetch, auto_renew=auto_renew))
+        return Receiver(self, inner)
+
+    def session_receiver(
+        self,
+        entity: str | None = None,
+        session_id: str | NextSession = NEXT_SESSION,
+        *,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        prefetch: int | None = None,
+        auto_renew: float = 0.0,
+        max_wait: float = 60.0,
+    ) -> "SessionReceiver":
+        """Return a receiver that holds one session once it is open, as `aio.Client.session_receiver`."""
+
+        def make() -> aio.SessionReceiver:
+            return self.inner.session_receiver(
+                entity, session_id, mode=mode, prefetch=prefetch, auto_renew=auto_renew, max_wait=max_wait
+            )
+
+        return SessionReceiver(self, self.call(make))
+
+    @contextmanager
+    def transaction(self, beside: "Sender | Receiver | None" = None) -> "Iterator[Transaction]":
+        """Carry out the block's operations that name the transaction all or not at all; see `aio.Client.transaction`."""
+        transaction = self.call(lambda: self.inner.transaction(None if beside is None else beside.inner))
+        self.run(transaction.__aenter__())
+        try:
+            yield transaction
+        except BaseException as error:
+            self.run(transaction.__aexit__(type(error), error, None))
+            raise
+        self.run(transaction.__aexit__(None, None, None))
+
+    def request(self, entity: str | None, operation: str, body: Mapping[str, object]) -> dict[str, object]:
+        """Perform an operation of a `$management` node, as `aio.Client.request`."""
+        return self.run(self.inner.request(entity, operation, body))
+
+    def rules(self, subscription: str) -> "Rules":
+        """Return the rules of a subscription by its path, ``topic/Subscriptions/name``."""
+        return Rules(self, self.inner.rules(subscription))
+
+    def open(self) -> Self:
+        """Connect all connections now. Raises `ConnectFailed`."""
+        self.run(self.inner.open())
+        return self
+
+    def close(self) -> None:
+        """Send what is open, wait for the answers, and close all connections. Idempotent; any thread may call it."""
+        with self._closing:
+            if self._loop is None:
+                return
+            try:
+                self.run(self.inner.close())
+            finally:
+                self._loop = None
+                _LOOP.leave()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.open()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- the way into the loop -----------------------------------------------------------------------------------------
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and return its result. An interrupted wait cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._running(work))
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call a function on the loop and return its result."""
+        result: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def work() -> None:
+            try:
+                result.set_result(function())
+            except Exception as error:  # noqa: BLE001 (whatever it is, the caller's thread raises it)
+                result.set_exception(error)
+
+        self._running().call_soon_threadsafe(work)
+        return result.result()
+
+    def _running(self, work: Coroutine[Any, Any, Any] | None = None) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            if work is not None:
+                work.close()
+            raise InvalidRequest("the client is closed; make a new one")
+        return self._loop
+
+
+class Sender:
+    """The blocking form of `partibus.client.aio.Sender`, made by `Client.sender`."""
+
+    def __init__(self, client: Client, inner: aio.Sender) -> None:
+        self.inner = inner
+        self._client = client
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """The size of the largest message that the broker takes, once the sender is open."""
+        return self.inner.max_message_bytes
+
+    def open(self) -> Self:
+        """Attach the link now. Raises as `aio.Sender.open`."""
+        self._client.run(self.inner.open())
+        return self
+
+    def send(
+        self,
+        messages: Sendable | Iterable[Sendable],
+        *,
+        timeout: float | None = None,
+        transaction: Transaction | None = None,
+    ) -> int:
+        """Send a message or several at once, wait until all are stored durably, and return how many.
+
+        Raises the error of a single message, and `SendFailed` with the failures of several; the others are stored.
+        """
+        several = [messages] if isinstance(messages, OutgoingMessage | bytes) else list(messages)
+        return self._client.run(self._send(several, timeout, transaction))
+
+    async def _send(self, messages: list[Sendable], timeout_s: float | None, transaction: Transaction | None) -> int:
+        if transaction is None:
+            sendings = self.inner.send_now(messages, timeout_s)
+        else:
+            sendings = [self.inner.send(one, transaction=transaction, timeout=timeout_s) for one in messages]
+        results = await asyncio.gather(*sendings, return_exceptions=True)
+        failures = [(index, error) for index, error in enumerate(results) if isinstance(error, ClientError)]
+        if len(failures) == len(messages) == 1:
+            raise failures[0][1]
+        if failures:
+            raise SendFailed(failures, len(messages))
+        return len(messages)
+
+    def send_batch(self, messages: Iterable[Sendable], *, timeout: float | None = None) -> int:
+        """Send messages as one batch, all stored or none, as `aio.Sender.send_batch`; return how many."""
+        several = list(messages)
+
+        async def send() -> int:
+            await self.inner.send_batch(several, timeout=timeout)
+            return len(several)
+
+        return self._client.run(send())
+
+    def submit(self, message: Sendable) -> "concurrent.futures.Future[None]":
+        """Send a message without waiting; the result is done when it is stored. Such sends are batched."""
+
+        async def send() -> None:
+            await self.inner.room()
+            await self.inner.send(message)
+
+        return asyncio.run_coroutine_threadsafe(send(), self._client._running())
+
+    def flush(self) -> None:
+        """Wait until every submitted message has its result."""
+        self._client.run(self.inner.flush())
+
+    def schedule(self, messages: Sequence[Sendable], enqueue_at_ms: int) -> list[int]:
+        """Schedule messages and return their sequence numbers, as `aio.Sender.schedule`."""
+        return self._client.run(self.inner.schedule(messages, enqueue_at_ms))
+
+    def cancel_scheduled(self, sequence_numbers: Sequence[int]) -> None:
+        """Cancel scheduled messages by their numbers. Raises `NotFound`."""
+        self._client.run(self.inner.cancel_scheduled(sequence_numbers))
+
+    def close(self) -> None:
+        """Wait for all results, then detach. Idempotent."""
+        self._client.run(self.inner.close())
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Receiver:
+    """The blocking form of `partibus.client.aio.Receiver`, made by `Client.receiver`."""
+
+    def __init__(self, client: Client, inner: aio.Receiver) -> None:
+        self._inner = inner
+        self._client = client
+
+    @property
+    def inner(self) -> aio.Receiver:
+        """The receiver on the loop."""
+        return self._inner
+
+    @property
+    def cached(self) -> int:
+        """The number of messages in the prefetch cache."""
+        return self._inner.cached
+
+    def open(self) -> Self:
+        """Attach the link now. Raises as `aio.Receiver.open`."""
+        self._client.run(self._inner.open())
+        return self
+
+    def receive(self, max_messages: int = 1, max_wait: float = 60.0) -> list[IncomingMessage]:
+        """Receive messages, as `aio.Receiver.receive`."""
+        return self._client.run(self._inner.receive(max_messages, max_wait))
+
+    def __iter__(self) -> Iterator[IncomingMessage]:
+        """Receive messages one after the other, until the receiver is closed."""
+        while not self._inner.is_closed:
+            yield from self.receive(max(1, min(self._inner.prefetch, 100)))
+
+    def complete(
+        self, messages: IncomingMessage | Iterable[IncomingMessage], *, transaction: Transaction | None = None
+    ) -> None:
+        """Complete a message or several, and wait until that is durable. Raises `LockLost` for the first lost lock."""
+        self._settle(messages, lambda message: self._inner.complete(message, transaction=transaction))
+
+    def abandon(
+        self, messages: IncomingMessage | Iterable[IncomingMessage], *, transaction: Transaction | None = None
+    ) -> None:
+        """Unlock messages and count a failed delivery. Raises `LockLost`."""
+        self._settle(messages, lambda message: self._inner.abandon(message, transaction=transaction))
+
+    def defer(
+        self, messages: IncomingMessage | Iterable[IncomingMessage], *, transaction: Transaction | None = None
+    ) -> None:
+        """Defer messages until `receive_deferred` asks for their sequence numbers. Raises `LockLost`."""
+        self._settle(messages, lambda message: self._inner.defer(message, transaction=transaction))
+
+    def dead_letter(
+        self,
+        messages: IncomingMessage | Iterable[IncomingMessage],
+        reason: str | None = None,
+        description: str | None = None,
+        *,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Move messages to the dead-letter sub-queue. Raises `LockLost`."""
+        self._settle(
+            messages, lambda message: self._inner.dead_letter(message, reason, description, transaction=transaction)
+        )
+
+    def release(self, message: IncomingMessage) -> None:
+        """Requeue a message in its place without counting a delivery."""
+        self._client.call(lambda: self._inner.release(message))
+
+    def _settle(
+        self,
+        messages: IncomingMessage | Iterable[IncomingMessage],
+        settle: "Callable[[IncomingMessage], asyncio.Future[None]]",
+    ) -> None:
+        several = [messages] if isinstance(messages, IncomingMessage) else list(messages)
+
+        async def work() -> None:
+            futures = [settle(message) for message in several]
+            self._inner.flush()
+            results = await asyncio.gather(*futures, return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+        self._client.run(work())
+
+    def renew_lock(self, message: IncomingMessage) -> int:
+        """Renew a message's lock and return its new end, as Unix time in milliseconds. Raises `LockLost`."""
+        return self._client.run(self._inner.renew_lock(message))
+
+    def peek(self, count: int = 1, from_sequence_number: int = 1) -> list[IncomingMessage]:
+        """Return messages without locks, as `aio.Receiver.peek`."""
+        return self._client.run(self._inner.peek(count, from_sequence_number))
+
+    def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[IncomingMessage]:
+        """Lock or delete deferred messages by their numbers. Raises `NotFound`."""
+        return self._client.run(self._inner.receive_deferred(sequence_numbers))
+
+    def close(self) -> None:
+        """Release cached messages and detach. Idempotent."""
+        self._client.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SessionReceiver(Receiver):
+    """The blocking form of `partibus.client.aio.SessionReceiver`; `open` waits for the session."""
+
+    def __init__(self, client: Client, inner: aio.SessionReceiver) -> None:
+        super().__init__(client, inner)
+        self._session = inner
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that the receiver holds; None before the next one is found."""
+        return self._session.session_id
+
+    @property
+    def locked_until_ms(self) -> int | None:
+        """When the lock of the session ends, as Unix time in milliseconds."""
+        return self._session.locked_until_ms
+
+    def renew_session_lock(self) -> int:
+        """Renew the lock of the session and return its new end. Raises `LockLost`."""
+        return self._client.run(self._session.renew_session_lock())
+
+    def get_state(self) -> bytes | None:
+        """Return the state of the session, None if it has none. Raises `LockLost`."""
+        return self._client.run(self._session.get_state())
+
+    def set_state(self, state: bytes | None) -> None:
+        """Set the state of the session; None removes it. Raises `LockLost`."""
+        self._client.run(self._session.set_state(state))
+
+
+class Rules:
+    """The rules of a subscription, made by `Client.rules`. Calls raise `AlreadyExists`, `NotFound` and so on."""
+
+    def __init__(self, client: Client, inner: aio.Rules) -> None:
+        self._client = client
+        self._inner = inner
+
+    def add(self, rule: RuleInfo) -> None:
+        """Add a rule, which applies to messages sent from now on."""
+        self._client.run(self._inner.add(rule))
+
+    def remove(self, name: str) -> None:
+        """Remove a rule. Messages that it selected stay."""
+        self._client.run(self._inner.remove(name))
+
+    def list(self) -> list[RuleInfo]:
+        """Return all rules, sorted by name."""
+        return self._client.run(self._inner.list())
