@@ -151,7 +151,7 @@ class Client:
 
     @contextmanager
     def transaction(self, beside: "Sender | Receiver | None" = None) -> "Iterator[Transaction]":
-        """Carry out the block's operations that name the transaction all or not at all; see `aio.Client.transaction`."""
+        """Carry out the operations of a block that name the transaction: all or none (`aio.Client.transaction`)."""
         transaction = self.call(lambda: self.inner.transaction(None if beside is None else beside.inner))
         self.run(transaction.__aenter__())
         try:

@@ -1,7 +1,6 @@
 """Tokens for `$cbs`, one per audience and connection, renewed while the connection lasts."""
 
 import inspect
-import time
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -31,12 +30,12 @@ class Claims:
         Raises `AccessDenied`.
         """
         audience = self._settings.audience + path
-        if time.time() >= self._renew_at.get(audience, 0):
+        if line.wall() >= self._renew_at.get(audience, 0):
             await self._put(line, audience)
 
     def renew_due(self, line: Line) -> Coroutine[Any, Any, None] | None:
         """Return a coroutine that renews tokens which are about to expire; None if there are none."""
-        now = time.time()
+        now = line.wall()
         due = [audience for audience, renew_at in self._renew_at.items() if now >= renew_at]
         return self._put_all(line, due) if due else None
 
@@ -49,7 +48,7 @@ class Claims:
             await self._put(line, audience)
 
     async def _put(self, line: Line, audience: str) -> None:
-        token = await self._make(audience)
+        token = await self._make(audience, line.wall())
         is_signature = token.text.startswith(PREFIX)
         properties = {
             "operation": "put-token",
@@ -63,12 +62,12 @@ class Claims:
         if not isinstance(status, int) or not 200 <= status < 300:
             description = str(reply.properties.get("status-description") or "")
             raise error_from_status(what, status if isinstance(status, int) else 500, description, None)
-        now = time.time()
+        now = line.wall()
         self._renew_at[audience] = now + max(1.0, (token.expires_at - now) * _RENEW_SHARE)
 
-    async def _make(self, audience: str) -> Token:
+    async def _make(self, audience: str, now: float) -> Token:
         credential, connection = self._settings.credential, self._settings.connection
-        expires_at = int(time.time()) + LIFETIME_S
+        expires_at = int(now) + LIFETIME_S
         if credential is not None:
             made = credential(audience)
             token = await made if inspect.isawaitable(made) else made

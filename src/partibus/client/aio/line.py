@@ -8,6 +8,7 @@ import asyncio
 import os
 import socket
 import ssl
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -166,8 +167,12 @@ class Line(asyncio.Protocol):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._was_open = False
+        self.trouble: str | None = None
+        """Why there is no connection, after a failed attempt."""
         self.connect: Callable[[Line], Awaitable[object]] = connect_tcp
         """The function that connects a transport to this protocol; tests replace it."""
+        self.wall: Callable[[], float] = time.time
+        """The clock of tokens and locks, in Unix seconds; tests replace it."""
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -222,6 +227,7 @@ class Line(asyncio.Protocol):
         if self._was_open:
             self.statistics.reconnects += 1
         self._was_open = True
+        self.trouble = None
         self._ticking = loop.call_later(engine.tick_interval, self._tick)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -396,6 +402,7 @@ class Line(asyncio.Protocol):
         if self.engine is None:
             return
         self.engine = None
+        self.trouble = str(error)
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()

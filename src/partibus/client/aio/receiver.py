@@ -1,7 +1,6 @@
 """Receiving from one entity or session: a prefetch cache, settlements gathered into batches, locks kept alive."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -200,10 +199,10 @@ class Receiver(Attachment):
         """Begin a fill: up to ``prefetch`` messages, of 256 KB together."""
         self._fill_count = self.prefetch
         self._fill_bytes = FILL_BYTES
-        if self._go_on_filling():
+        if self._go_on_filling(least=1):
             self._line.statistics.fills += 1
 
-    def _go_on_filling(self) -> bool:
+    def _go_on_filling(self, least: int = 0) -> bool:
         """Grant the credit that the rest of the fill allows, as far as the size of messages is known.
 
         Returns whether it did. A flow frame is worth sending when the link has less than half of it.
@@ -211,8 +210,7 @@ class Receiver(Attachment):
         link = self._link
         if link is None:
             return False
-        room = max(1, self._fill_bytes // max(1, self._message_bytes)) if self._fill_bytes > 0 else 0
-        wanted = min(self._fill_count, room)
+        wanted = min(self._fill_count, max(least, self._fill_bytes // max(1, self._message_bytes)))
         if link.credit < (wanted + 1) // 2 or wanted < link.credit:
             self._grant(link, wanted)
             return True
@@ -610,7 +608,7 @@ class Receiver(Attachment):
         """Renew the lock of a message that was handed out, until it is settled or ``auto_renew`` seconds are over."""
         token, until_ms = message.lock_token, message.locked_until_ms
         if token is not None and until_ms is not None:
-            now = _now_s()
+            now = self._line.wall()
             self._renewing[token] = (now + (until_ms / 1000 - now) * _RENEW_BEFORE, now + self._auto_renew)
             self._watch_locks()
 
@@ -621,12 +619,12 @@ class Receiver(Attachment):
 
     def _watch_locks(self) -> None:
         if self._renewal is None and self._renewing:
-            due = min(at for at, _ in self._renewing.values()) - _now_s()
+            due = min(at for at, _ in self._renewing.values()) - self._line.wall()
             self._renewal = self._loop.call_later(max(0.05, due), self._renew_due)
 
     def _renew_due(self) -> None:
         self._renewal = None
-        now = _now_s()
+        now = self._line.wall()
         for token in [token for token, (_, end) in self._renewing.items() if now >= end]:
             del self._renewing[token]
         # Locks of one receive end together: one request renews all that are due soon.
@@ -649,7 +647,7 @@ class Receiver(Attachment):
                     ends.append(None)
         except ClientError:
             ends = [None] * len(tokens)
-        now = _now_s()
+        now = self._line.wall()
         for token, until_ms in zip(tokens, ends, strict=False):
             kept = self._renewing.get(token)
             if kept is None:
@@ -767,7 +765,7 @@ class Receiver(Attachment):
                 )
             if self._cache and self.mode is ReceiveMode.PEEK_LOCK and self._link is not None:
                 self._link.settle_many(self._cache, RELEASE)
-        if self._closed:
+        if self.is_closed:  # by another call, meanwhile
             return
         self._closed = True
         self._cache.clear()
@@ -878,14 +876,14 @@ class SessionReceiver(Receiver):
         ticks = (link.properties or {}).get(_LOCKED_UNTIL)
         if isinstance(ticks, int):
             self.locked_until_ms = (ticks - _TICKS_OF_1970) // 10_000
-        self._keep_until = _now_s() + self._keep_session_s
+        self._keep_until = self._line.wall() + self._keep_session_s
         self._watch_session()
         super()._on_open()
 
     def _watch_session(self) -> None:
         if not self._keep_session_s or self.locked_until_ms is None or self._closed or self._error is not None:
             return
-        now = _now_s()
+        now = self._line.wall()
         if now < self._keep_until:
             due = max(0.05, (self.locked_until_ms / 1000 - now) * _RENEW_BEFORE)
             self._keeping = self._loop.call_later(due, self._keep_session)
@@ -937,7 +935,3 @@ def _delivery_id(delivery: Delivery) -> int:
 
 def _not_done(error: BaseException) -> bool:
     return isinstance(error, ConnectFailed)
-
-
-def _now_s() -> float:
-    return time.time()

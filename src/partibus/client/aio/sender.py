@@ -605,9 +605,8 @@ class Sender(Attachment):
             if sending.done():
                 continue
             if sending._deadline <= now:
-                sending.set_exception(
-                    TimedOut(f"{self.name}: no answer from {self._line.peer} in time; {_told(sending)}")
-                )
+                trouble = self._line.trouble or f"no answer from {self._line.peer} in time"
+                sending.set_exception(TimedOut(f"{self.name}: {trouble}; {_told(sending)}"))
                 self._release(sending)
             elif earliest is None or sending._deadline < earliest:
                 earliest = sending._deadline
@@ -652,7 +651,11 @@ class Sender(Attachment):
             self._resume()
 
     def _on_open_failed(self, error: ClientError) -> None:
-        self._fail_all(error)
+        """Fail all messages, except in an outage: then each waits for its own time limit."""
+        if not retriable(error):
+            self._fail_all(error)
+        elif self.outstanding:
+            self._reopen()
 
     def _attach(self, session: Session) -> None:
         name = self._line.link_name(self.entity)

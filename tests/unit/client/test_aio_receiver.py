@@ -1,0 +1,434 @@
+"""Receivers on a simulated network: prefetch, batches of completions, expired locks, losses."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partibus.amqp.codec.types import Array, Timestamp
+from partibus.client.aio import IncomingMessage, OutgoingMessage, ReceiveMode
+from partibus.client.aio.receiver import FILL_BYTES
+from partibus.client.errors import ClientError, ConnectFailed, InvalidRequest, LinkLost, LockLost, NotFound
+from partibus.errors import ArgumentError
+from tests.unit.client.simulated import EPOCH_S, SimulatedBroker, run
+
+
+def fill(broker: SimulatedBroker, count: int, size: int = 10) -> None:
+    broker.arrive(
+        "q", [OutgoingMessage(body=f"{number:05}".encode() * (size // 5)).encode() for number in range(count)]
+    )
+
+
+def numbers(messages: list[IncomingMessage]) -> list[int]:
+    return [int(one.body[:5]) for one in messages if isinstance(one.body, bytes)]
+
+
+def test_without_prefetch_no_message_is_taken_that_no_call_wants() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 10)
+        client = broker.client()
+        receiver = client.receiver("q")
+        await receiver.open()
+        await asyncio.sleep(1)
+        assert not broker.locked
+        assert numbers(await receiver.receive(3)) == [0, 1, 2]
+        assert len(broker.locked) == 3
+        assert numbers(await receiver.receive(50, 1.0)) == [3, 4, 5, 6, 7, 8, 9]
+        fill(broker, 1)
+        await asyncio.sleep(1)
+        assert len(broker.locked) == 10
+        assert receiver.cached == 0
+        await client.close()
+
+    run(work())
+
+
+def test_a_receive_waits_for_a_message_or_for_its_time() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        receiver = client.receiver("q")
+        loop = asyncio.get_running_loop()
+        await receiver.open()
+        begun = loop.time()
+        assert await receiver.receive(1, 5.0) == []
+        assert loop.time() - begun == pytest.approx(5.0, abs=0.1)
+        waiting = [asyncio.ensure_future(receiver.receive(1, 60.0)) for _ in range(3)]
+        await asyncio.sleep(1)
+        fill(broker, 3)
+        assert [numbers(await one) for one in waiting] == [[0], [1], [2]]
+        await client.close()
+
+    run(work())
+
+
+def test_a_cancelled_receive_takes_no_message_with_it() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        receiver = client.receiver("q")
+        await receiver.open()
+        waiting = asyncio.ensure_future(receiver.receive(1, 60.0))
+        await asyncio.sleep(1)
+        waiting.cancel()
+        fill(broker, 2)
+        await asyncio.sleep(1)
+        assert not broker.locked
+        assert numbers(await receiver.receive(2, 1.0)) == [0, 1]
+        await client.close()
+
+    run(work())
+
+
+def test_prefetch_fills_an_empty_cache_and_serves_from_it() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 100)
+        client = broker.client(prefetch=20)
+        receiver = client.receiver("q")
+        await receiver.open()
+        await asyncio.sleep(1)
+        assert not broker.locked
+        got = await receiver.receive(1)
+        await asyncio.sleep(1)
+        assert (len(broker.locked), receiver.cached) == (20, 19)
+        flows = client.statistics.flows_sent
+        for _ in range(19):
+            got += await receiver.receive(1)
+        assert client.statistics.flows_sent == flows
+        assert len(broker.locked) == 20
+        got += await receiver.receive(1)
+        await asyncio.sleep(1)
+        assert len(broker.locked) == 40
+        assert numbers(got) == list(range(21))
+        await client.close()
+        assert len(broker.waiting["q"]) == 79
+
+    run(work())
+
+
+@pytest.mark.parametrize("size", [1_000, 20_000, 100_000, 250_000])
+def test_a_fill_asks_for_256_kilobytes_at_most(size: int) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 800, size)
+        client = broker.client(prefetch=500)
+        receiver = client.receiver("q")
+        taken = 0
+        for _ in range(3):
+            messages = await receiver.receive(1)
+            await asyncio.sleep(1)
+            brought = len(messages) + receiver.cached
+            taken += brought
+            assert brought == FILL_BYTES // len(broker.stored["q"][0])
+            while receiver.cached:
+                await receiver.receive(receiver.cached)
+        assert len(broker.locked) == taken
+        await client.close()
+
+    run(work())
+
+
+def test_caches_are_not_shared() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 10)
+        client = broker.client(prefetch=10)
+        first, second = client.receiver("q"), client.receiver("q")
+        await first.receive(1)
+        await asyncio.sleep(1)
+        assert (first.cached, second.cached) == (9, 0)
+        assert await second.receive(1, 1.0) == []
+        await client.close()
+
+    run(work())
+
+
+def test_an_expired_copy_stays_cached_and_fails_on_complete() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 3)
+        client = broker.client(prefetch=3)
+        receiver = client.receiver("q")
+        (first,) = await receiver.receive(1)
+        await asyncio.sleep(1)
+        broker.expire_locks()
+        assert receiver.cached == 2
+        second, third = await receiver.receive(2)
+        for message in (first, second, third):
+            with pytest.raises(LockLost):
+                await receiver.complete(message)
+        assert len(broker.waiting["q"]) == 3
+        await client.close()
+
+    run(work())
+
+
+def test_completions_of_one_interval_travel_together() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 300)
+        client = broker.client(prefetch=300)
+        receiver = client.receiver("q")
+        messages: list[IncomingMessage] = []
+        while len(messages) < 300:
+            messages += await receiver.receive(300)
+        await asyncio.gather(*[receiver.complete(message) for message in messages])
+        assert [count for _, count in broker.dispositions] == [300]
+        assert len(broker.completed) == 300
+        await client.close()
+
+    run(work())
+
+
+def test_without_an_interval_completions_leave_at_once() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 2)
+        client = broker.client(batch_flush_interval=0)
+        receiver = client.receiver("q")
+        first, second = await receiver.receive(2)
+        begun = asyncio.get_running_loop().time()
+        await receiver.complete(first)
+        assert asyncio.get_running_loop().time() - begun < 0.005
+        await receiver.abandon(second)
+        assert [count for _, count in broker.dispositions] == [1, 1]
+        await client.close()
+
+    run(work())
+
+
+def test_settling_twice_and_settling_without_a_lock_are_refused() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 4)
+        broker.answers["com.microsoft:peek-message"] = lambda body: (
+            200,
+            None,
+            {"messages": [{"message": OutgoingMessage(body=b"x").encode()}]},
+        )
+        client = broker.client()
+        receiver = client.receiver("q")
+        (message,) = await receiver.receive(1)
+        waiting = receiver.complete(message)
+        with pytest.raises(InvalidRequest, match="being settled already"):
+            receiver.complete(message)
+        await waiting
+        with pytest.raises(InvalidRequest, match="settled already"):
+            receiver.abandon(message)
+        (peeked,) = await receiver.peek()
+        with pytest.raises(InvalidRequest, match="no lock"):
+            receiver.complete(peeked)
+        with pytest.raises(InvalidRequest, match="4096"):
+            receiver.dead_letter(message, "x" * 5_000)
+        deleting = client.receiver("q", mode=ReceiveMode.RECEIVE_AND_DELETE)
+        (deleted,) = await deleting.receive(1)
+        with pytest.raises(InvalidRequest, match="was deleted when it was received"):
+            deleting.complete(deleted)
+        for arguments in ((0,), (1, -1.0), ("1",)):
+            with pytest.raises(ArgumentError):
+                await receiver.receive(*arguments)
+        await client.close()
+
+    run(work())
+
+
+def test_messages_of_a_lost_link_are_settled_by_their_tokens() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 5)
+        settled: list[UUID] = []
+
+        def settle(body: dict[Any, Any]) -> tuple[int, str | None, object]:
+            array = body["lock-tokens"]
+            assert isinstance(array, Array)
+            tokens = [one for one in array.items if isinstance(one, UUID)]
+            lost = [one for one in tokens if one.bytes_le not in broker.locked]
+            if lost:
+                return 410, "com.microsoft:message-lock-lost", None
+            settled.extend(tokens)
+            for one in tokens:
+                broker.completed.append(broker.locked.pop(one.bytes_le)[1])
+            return 200, None, {}
+
+        broker.answers["com.microsoft:update-disposition"] = settle
+        client = broker.client(prefetch=5)
+        receiver = client.receiver("q")
+        (first,) = await receiver.receive(1)
+        await asyncio.sleep(1)
+        under_way = receiver.complete(first)
+        broker.kill()
+        await asyncio.sleep(3)
+        broker.restart()
+        await under_way
+        rest = await receiver.receive(4)
+        await receiver.complete(rest[0])
+        broker.locked.clear()
+        with pytest.raises(LockLost):
+            await receiver.complete(rest[1])
+        assert settled == [first.lock_token, rest[0].lock_token]
+        assert client.statistics.reconnects == 1
+        await client.close()
+
+    run(work())
+
+
+def test_a_receive_goes_on_after_an_outage_and_says_when_there_is_no_connection() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(timeout=10.0)
+        receiver = client.receiver("q")
+        await receiver.open()
+        waiting = asyncio.ensure_future(receiver.receive(1, 60.0))
+        await asyncio.sleep(1)
+        broker.kill()
+        await asyncio.sleep(4)
+        broker.restart()
+        fill(broker, 1)
+        assert numbers(await waiting) == [0]
+        broker.kill()
+        with pytest.raises(ClientError) as caught:
+            await receiver.receive(1, 3.0)
+        assert isinstance(caught.value, ConnectFailed)
+        await client.close()
+
+    run(work())
+
+
+def test_an_unknown_entity_fails_the_receive() -> None:
+    async def work() -> None:
+        client = SimulatedBroker().client()
+        receiver = client.receiver("missing")
+        with pytest.raises(NotFound):
+            await receiver.receive(1)
+        await client.close()
+        with pytest.raises(LinkLost, match="closed"):
+            await receiver.receive(1)
+
+    run(work())
+
+
+def test_locks_are_renewed_until_the_message_is_settled() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        from partibus.amqp.section_encoding import encode_annotations
+
+        def renew(body: dict[Any, Any]) -> tuple[int, str | None, object]:
+            until = Timestamp(int((EPOCH_S + loop.time() + 60) * 1000))
+            return 200, None, {"expirations": [until for _ in body["lock-tokens"].items]}
+
+        broker.answers["com.microsoft:renew-lock"] = renew
+        until = Timestamp(int((EPOCH_S + 60) * 1000))
+        broker.arrive(
+            "q", [encode_annotations({"x-opt-locked-until": until}) + OutgoingMessage(body=b"x").encode()] * 2
+        )
+        client = broker.client()
+        receiver = client.receiver("q", auto_renew=600.0)
+        first, second = await receiver.receive(2)
+        await asyncio.sleep(200)
+        renewals = [len(body["lock-tokens"].items) for operation, body in broker.requests]
+        assert set(renewals) == {2}
+        assert 5 <= len(renewals) <= 8
+        await receiver.complete(first)
+        await asyncio.sleep(200)
+        assert {len(body["lock-tokens"].items) for _, body in broker.requests[len(renewals) :]} == {1}
+        await asyncio.sleep(1_000)
+        count = len(broker.requests)
+        await asyncio.sleep(1_000)
+        assert len(broker.requests) == count, "renewals end after auto_renew"
+        await receiver.complete(second)
+        await client.close()
+
+    run(work())
+
+
+def test_links_are_dealt_evenly_over_connections() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(connections=3)
+        senders = [client.sender("q") for _ in range(6)]
+        await asyncio.gather(*[sender.open() for sender in senders])
+        assert broker.connections == 3
+        assert sorted(senders.count(one) for one in senders) == [1] * 6
+        assert [line.links for line in client._lines] == [2, 2, 2]
+        receivers = [client.receiver("q") for _ in range(4)]
+        assert [line.links for line in client._lines] == [4, 3, 3]
+        await receivers[0].close()
+        client.receiver("q")
+        assert sorted(line.links for line in client._lines) == [3, 3, 4]
+        await client.close()
+
+    run(work())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prefetch=st.sampled_from([0, 1, 7, 100]),
+    fates=st.lists(st.tuples(st.sampled_from([0.0, 0.002, 0.021, 0.5]), st.booleans()), max_size=8),
+    count=st.integers(0, 60),
+    most=st.integers(1, 20),
+)
+def test_every_message_is_completed_once_or_received_again_whatever_breaks(
+    prefetch: int, fates: list[tuple[float, bool]], count: int, most: int
+) -> None:
+    """Consume through deaths of the broker: each acknowledged completion is one message, and none is left out."""
+
+    async def work() -> None:
+        broker = SimulatedBroker()
+
+        def settle(body: dict[Any, Any]) -> tuple[int, str | None, object]:
+            tokens = [one.bytes_le for one in body["lock-tokens"].items]
+            if any(one not in broker.locked for one in tokens):
+                return 410, "com.microsoft:message-lock-lost", None
+            broker.completed += [broker.locked.pop(one)[1] for one in tokens]
+            return 200, None, {}
+
+        broker.answers["com.microsoft:update-disposition"] = settle
+        fill(broker, count)
+        client = broker.client(prefetch=prefetch, timeout=30.0)
+        receiver = client.receiver("q")
+        acknowledged: list[int] = []
+        attempts = 0
+
+        async def consume() -> None:
+            nonlocal attempts
+            while len(set(acknowledged)) < count and attempts < 1_000:
+                attempts += 1
+                try:
+                    messages = await receiver.receive(most, 5.0)
+                except ClientError:
+                    continue
+                if not messages:
+                    broker.expire_locks()  # those of messages whose completion has failed
+                done = await asyncio.gather(
+                    *[receiver.complete(message) for message in messages], return_exceptions=True
+                )
+                for message, result in zip(messages, done, strict=True):
+                    assert result is None or isinstance(result, ClientError)
+                    if result is None or "unknown" in str(result):
+                        acknowledged.extend(numbers([message]))
+
+        task = asyncio.ensure_future(consume())
+        for pause_s, restarts in fates:
+            await asyncio.sleep(pause_s)
+            broker.kill()
+            await asyncio.sleep(pause_s)
+            if restarts:
+                broker.restart()
+        broker.restart()
+        await asyncio.wait_for(task, 10_000.0)
+        done = numbers([IncomingMessage(payload) for payload in broker.completed])
+        assert sorted(set(acknowledged)) == list(range(count))
+        assert sorted(set(done)) == list(range(count))
+        assert len(done) == count, "a message was completed twice"
+        await client.close()
+        assert not broker.locked
+
+    run(work())

@@ -1,0 +1,424 @@
+"""Senders on a simulated network: batches, order, failures, time limits, and brokers that die in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partibus.amqp import AmqpError
+from partibus.amqp.sections import BATCH_FORMAT
+from partibus.client.aio import NOT_SENT, REFUSED, STORED, UNKNOWN, OutgoingMessage, RetryPolicy, Sending
+from partibus.client.errors import ClientError, InvalidRequest, LinkLost, MessageTooLarge, NotFound, TimedOut
+from partibus.client.messages import IncomingMessage
+from partibus.errors import ArgumentError
+from tests.unit.client.simulated import CONNECTION, SimulatedBroker, run
+
+
+def message(text: str, **fields: object) -> OutgoingMessage:
+    return OutgoingMessage(body=text.encode(), **fields)  # type: ignore[arg-type]
+
+
+def texts(payloads: list[bytes]) -> list[str]:
+    bodies = [IncomingMessage(payload).body for payload in payloads]
+    return [body.decode() for body in bodies if isinstance(body, bytes)]
+
+
+def busy(text: str = "Error code: 50009, please wait 2 seconds and try again.") -> AmqpError:
+    return AmqpError("com.microsoft:server-busy", text)
+
+
+def test_sends_of_one_interval_are_one_transfer() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        sender = client.sender("q")
+        await sender.open()
+        begun = asyncio.get_running_loop().time()
+        first = sender.send(message("0"))
+        await asyncio.sleep(0.015)
+        rest = [sender.send(message(str(number))) for number in range(1, 10)]
+        await asyncio.sleep(0.004)
+        assert broker.transfers == []
+        await asyncio.gather(first, *rest)
+        ((at, message_format, payloads),) = broker.transfers
+        assert at == pytest.approx(begun + 0.020 + broker.latency_s)
+        assert message_format == BATCH_FORMAT
+        assert texts(payloads) == [str(number) for number in range(10)]
+        await client.close()
+
+    run(work())
+
+
+def test_without_an_interval_each_send_is_a_transfer_of_its_own_at_once() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(batch_flush_interval=0)
+        sender = client.sender("q")
+        await sender.open()
+        begun = asyncio.get_running_loop().time()
+        await asyncio.gather(*[sender.send(message(str(number))) for number in range(10)])
+        assert [(at, form) for at, form, _ in broker.transfers] == [(begun + broker.latency_s, 0)] * 10
+        await client.close()
+
+    run(work())
+
+
+def test_a_batch_that_would_exceed_the_limit_leaves_at_once_and_the_message_opens_the_next() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.max_message_size = 10_000
+        client = broker.client(batch_flush_interval=0.5)
+        sender = client.sender("q")
+        await sender.open()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        results = [sender.send(message(str(number) * 2_000)) for number in range(6)]
+        await asyncio.gather(*results[:4])
+        assert loop.time() - begun < 0.1
+        assert [len(payloads) for _, _, payloads in broker.transfers] == [4]
+        assert not results[4].done()
+        await asyncio.gather(*results)
+        assert loop.time() - begun >= 0.5
+        assert [len(payloads) for _, _, payloads in broker.transfers] == [4, 2]
+        assert texts(broker.stored["q"]) == [str(number) * 2_000 for number in range(6)]
+        await client.close()
+
+    run(work())
+
+
+def test_messages_sent_before_the_link_is_open_are_cut_to_its_limit() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.max_message_size = 10_000
+        client = broker.client()
+        sender = client.sender("q")
+        results = [sender.send(message(str(number % 10) * 900)) for number in range(50)]
+        too_large = sender.send(message("x" * 20_000))
+        await asyncio.gather(*results)
+        with pytest.raises(MessageTooLarge, match="10000"):
+            await too_large
+        assert texts(broker.stored["q"]) == [str(number % 10) * 900 for number in range(50)]
+        assert all(sum(map(len, payloads)) <= 10_000 for _, _, payloads in broker.transfers)
+        with pytest.raises(MessageTooLarge, match="send a smaller body"):
+            sender.send(message("x" * 20_000))
+        await client.close()
+
+    run(work())
+
+
+def test_a_batch_has_one_key_and_the_order_of_the_calls_stays() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        sender = client.sender("q")
+        keys = ["a", "a", "b", "b", "b", "a"]
+        await asyncio.gather(*[sender.send(message(str(number), partition_key=key)) for number, key in enumerate(keys)])
+        assert [len(payloads) for _, _, payloads in broker.transfers] == [2, 3, 1]
+        assert texts(broker.stored["q"]) == ["0", "1", "2", "3", "4", "5"]
+        await client.close()
+
+    run(work())
+
+
+def test_one_bad_message_fails_alone() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        refusal = AmqpError("amqp:not-allowed", "no session id")
+        broker.refuse = lambda payload: refusal if texts([payload]) == ["3"] else None
+        client = broker.client()
+        sender = client.sender("q")
+        results = [sender.send(message(str(number))) for number in range(6)]
+        answers = await asyncio.gather(*results, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [type(None)] * 3 + [InvalidRequest] + [type(None)] * 2
+        assert [result.outcome for result in results] == [STORED] * 3 + [REFUSED] + [STORED] * 2
+        assert texts(broker.stored["q"]) == ["0", "1", "2", "4", "5"]
+        assert sender.outstanding == sender.outstanding_bytes == 0
+        await client.close()
+
+    run(work())
+
+
+def test_a_batch_of_the_callers_own_is_stored_as_a_whole_or_not() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        sender = client.sender("q")
+        await sender.send_batch([message("0"), message("1")])
+        broker.refuse = lambda payload: AmqpError("amqp:not-allowed", "no") if texts([payload]) == ["3"] else None
+        with pytest.raises(InvalidRequest):
+            await sender.send_batch([message("2"), message("3")])
+        assert texts(broker.stored["q"]) == ["0", "1"]
+        with pytest.raises(InvalidRequest, match="empty"):
+            sender.send_batch([])
+        with pytest.raises(MessageTooLarge):
+            sender.send_batch([message("x" * 200_000)] * 2)
+        await client.close()
+
+    run(work())
+
+
+def test_a_throttled_broker_is_left_alone_for_two_seconds() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        free_at = loop.time() + 5.0
+        broker.refuse = lambda payload: busy() if loop.time() < free_at else None
+        client = broker.client()
+        sender = client.sender("q")
+        results = [sender.send(message(str(number), partition_key=str(number))) for number in range(3)]
+        await asyncio.gather(*results)
+        assert texts(broker.stored["q"]) == ["0", "1", "2"]
+        times = sorted({at for at, _, _ in broker.transfers})
+        assert all(later - sooner >= 2.0 for sooner, later in pairwise(times))
+        assert len(times) in (3, 4)
+        await client.close()
+
+    run(work())
+
+
+def test_delays_grow_exponentially_with_jitter() -> None:
+    policy = RetryPolicy(base=0.1, cap=5.0, jitter=0.2)
+    error = ClientError("x")
+    for attempt, expected in enumerate([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]):
+        delays = {policy.delay(attempt, error) for _ in range(50)}
+        assert all(0.8 * expected <= delay <= 1.2 * expected for delay in delays)
+        assert len(delays) > 10
+    assert policy.delay(5_000, error) <= 6.0
+
+
+def test_a_time_limit_says_whether_the_message_was_sent() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(timeout=5.0)
+        sender = client.sender("q")
+        await sender.send(message("0"))
+        broker.mute = True
+        sent = sender.send(message("1"))
+        with pytest.raises(TimedOut, match="may or may not be stored"):
+            await sent
+        assert sent.outcome == UNKNOWN
+        broker.kill()
+        unsent = sender.send(message("2"), timeout=1.0)
+        with pytest.raises(TimedOut, match="was not sent"):
+            await unsent
+        assert unsent.outcome == NOT_SENT
+        assert sender.outstanding == 0
+        await client.close()
+
+    run(work())
+
+
+def test_a_cancellation_takes_an_unsent_message_back_and_says_what_it_knows() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        sender = client.sender("q")
+        await sender.open()
+        kept, taken_back = sender.send(message("kept")), sender.send(message("taken back"))
+        assert taken_back.cancel()
+        with pytest.raises(asyncio.CancelledError, match="was not sent"):
+            await taken_back
+        await kept
+        assert taken_back.outcome == NOT_SENT
+        assert texts(broker.stored["q"]) == ["kept"]
+        broker.mute = True
+        flying = sender.send_now([message("flying")])[0]
+        await asyncio.sleep(0.01)
+        flying.cancel()
+        with pytest.raises(asyncio.CancelledError, match="unknown"):
+            await flying
+        assert flying.outcome == UNKNOWN
+        assert not flying.cancel()
+        assert sender.outstanding == 0
+        broker.kill()
+        await client.close()
+
+    run(work())
+
+
+def test_bytes_without_an_answer_hold_back_the_encoding_of_more() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.commit_s = 1.0
+        client = broker.client(buffer_bytes=10_000)
+        sender = client.sender("q")
+        await sender.open()
+        results = [sender.send(message(str(number % 10) * 1_000)) for number in range(100)]
+        assert sender.outstanding == 100
+        assert 10_000 <= sender.outstanding_bytes < 11_100
+        await sender.room()
+        assert sum(result.done() for result in results) >= 85
+        await asyncio.gather(*results)
+        assert texts(broker.stored["q"]) == [str(number % 10) * 1_000 for number in range(100)]
+        await client.close()
+
+    run(work())
+
+
+def test_an_unknown_entity_fails_what_waits_and_nothing_hangs() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        sender = client.sender("missing")
+        results = [sender.send(message("0")) for _ in range(3)]
+        for result in results:
+            with pytest.raises(NotFound, match="was not sent"):
+                await result
+        with pytest.raises(NotFound):
+            await sender.open()
+        await client.close()
+
+    run(work())
+
+
+def test_close_sends_what_is_open_and_is_idempotent() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(batch_flush_interval=1.0)
+        sender = client.sender("q")
+        result = sender.send(message("0"))
+        await asyncio.gather(client.close(), client.close())
+        await client.close()
+        await result
+        assert texts(broker.stored["q"]) == ["0"]
+        with pytest.raises(LinkLost, match="closed"):
+            sender.send(message("1"))
+        with pytest.raises(ClientError, match="closed"):
+            client.sender("q")
+
+    run(work())
+
+
+def test_bodies_that_are_no_bytes_and_messages_that_are_none_are_refused_at_the_call() -> None:
+    async def work() -> None:
+        client = SimulatedBroker().client()
+        sender = client.sender("q")
+        with pytest.raises(InvalidRequest, match="pass bytes"):
+            sender.send(OutgoingMessage(body="text"))  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="not dict"):
+            sender.send({})  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest):
+            sender.send(OutgoingMessage(application_properties={"x": object()}))
+        assert sender.outstanding == 0
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"connections": 0}, "connections is 0, but must be 1 to 64"),
+        ({"connections": True}, "connections"),
+        ({"batch_flush_interval": -0.001}, "batch_flush_interval is -0.001, but must be 0 to 1 s"),
+        ({"batch_flush_interval": 20}, "batch_flush_interval is 20"),
+        ({"prefetch": -1}, "prefetch is -1, but must be 0 to 100000"),
+        ({"prefetch": 1.5}, "prefetch"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"transport": "http"}, "transport is 'http'"),
+        ({"endpoint": "host:99999"}, "endpoint"),
+        ({"namespace": "x"}, "connection_string"),
+        ({"buffer_bytes": 1}, "buffer_bytes"),
+    ],
+)
+def test_settings_out_of_range_name_value_and_bound(wrong: dict[str, object], named: str) -> None:
+    async def work() -> None:
+        SimulatedBroker().client(**wrong)
+
+    with pytest.raises(ArgumentError) as caught:
+        run(work())
+    assert named in str(caught.value)
+
+
+def test_a_wrong_connection_string_or_entity_names_the_next_step() -> None:
+    async def work() -> None:
+        client = SimulatedBroker().client()
+        for entity in ("", None, "/"):
+            with pytest.raises(ArgumentError, match="entity"):
+                client.sender(entity)
+        with pytest.raises(ArgumentError, match="mode"):
+            client.receiver("q", mode="peek-lock")  # type: ignore[arg-type]
+
+    run(work())
+    for text in ("", "Endpoint=sb://x", f"{CONNECTION};Key=1"):
+        with pytest.raises(ArgumentError):
+            _ = __import__("partibus.client.aio", fromlist=["Client"]).Client(text)
+
+
+Step = tuple[int, float, int]
+"""Messages to send, seconds to wait then, and what happens to the broker (0: nothing, 1: killed, 2: restarted)."""
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 40), st.sampled_from([0.0, 0.001, 0.0035, 0.019, 0.022, 0.5, 3.0]), st.integers(0, 2)),
+        min_size=1,
+        max_size=12,
+    ),
+    interval=st.sampled_from([0.0, 0.02]),
+    size=st.sampled_from([1, 500, 3_000]),
+    back_after=st.floats(0.0, 90.0),
+    cancelled=st.sets(st.integers(0, 100), max_size=5),
+)
+def test_a_broker_killed_in_mid_batch_loses_no_acknowledged_message_and_leaves_no_future_waiting(
+    steps: list[Step], interval: float, size: int, back_after: float, cancelled: set[int]
+) -> None:
+    """Send through deaths of the broker at any moment, then compare results with what is stored."""
+
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.max_message_size = 20_000
+        client = broker.client(batch_flush_interval=interval, buffer_bytes=30_000)
+        sender = client.sender("q")
+        results: list[Sending] = []
+        finished: list[int] = []
+
+        def note(number: int) -> Callable[[object], None]:
+            return lambda _: finished.append(number)
+
+        for count, pause_s, fate in steps:
+            for _ in range(count):
+                number = len(results)
+                sending = sender.send(message(f"{number:05}" + "x" * size))
+                sending.add_done_callback(note(number))
+                results.append(sending)
+            await asyncio.sleep(pause_s)
+            for number in cancelled:
+                if number < len(results):
+                    results[number].cancel()
+            if fate == 1:
+                broker.kill()
+            elif fate == 2:
+                broker.restart()
+        await asyncio.sleep(back_after)
+        broker.restart()
+        if results:
+            _, waiting = await asyncio.wait(results, timeout=200.0)
+            assert not waiting
+        stored = [int(text[:5]) for text in texts(broker.stored["q"])]
+        first = list(dict.fromkeys(stored))
+        for number, result in enumerate(results):
+            if result.cancelled():
+                assert result.outcome in (NOT_SENT, UNKNOWN)
+                assert result.outcome == UNKNOWN or number not in first
+            elif result.exception() is None:
+                assert result.outcome == STORED
+                assert number in first
+            else:
+                assert isinstance(result.exception(), TimedOut)
+                assert result.outcome in (NOT_SENT, UNKNOWN)
+                assert result.outcome == UNKNOWN or number not in first
+        assert first == sorted(first)
+        in_order = [number for number in finished if not results[number].cancelled()]
+        assert in_order == sorted(in_order)
+        assert sender.outstanding == sender.outstanding_bytes == 0
+        await client.close()
+
+    run(work())
