@@ -7,14 +7,15 @@ with 1 when a rule was broken. Then the history and the brokers' log are in the 
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -24,7 +25,8 @@ from partibus.client.errors import ClientError
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.durations import format_duration
-from partibus.testing.broker_process import COMMAND, BrokerProcess
+from partibus.testing.broker_process import BrokerProcess
+from tests.kit import altered_broker
 from tests.kit.eventually import EVENTUALLY_S
 from tests.kit.fault_proxy import FaultProxy
 from tests.kit.history import History, Kind, Operation, add_epochs, read_history
@@ -44,6 +46,8 @@ UNAVAILABLE_MAX_MS = 10_000
 _LOCK_MS = 5_000
 """The shortest that there is: expiry is part of it."""
 _LOOK_S = 0.1
+NOTED_MIN = 0.9
+"""Of deliveries. A process that is killed while it writes a note loses it."""
 _DELIVERIES = 1_000
 """Before a message would be dead-lettered: more than there are."""
 
@@ -57,6 +61,8 @@ class Verdict:
     violations: list[Violation]
     deeds: list[str]
     forgotten_locks: int
+    judged: tuple[int, int]
+    """How many deliveries have the epoch of their owner, and how many there are."""
 
     def __str__(self) -> str:
         count = Counter((one.kind, one.outcome) for one in self.history.operations)
@@ -64,6 +70,7 @@ class Verdict:
         lines = [
             f"seed {self.seed}: {len(self.deeds)} faults: {'; '.join(self.deeds)}",
             f"{done}; {self.forgotten_locks} locks forgotten with a broker",
+            "owners noted the epochs of {} deliveries of {}".format(*self.judged),
             *(f"BROKEN {rule}: {text}" for rule, text in self.violations[:20]),
             f"{len(self.violations)} violations" if self.violations else "every rule holds",
         ]
@@ -77,8 +84,8 @@ class Stage:
     brokers: int = BROKERS
     arguments: tuple[str, ...] = ()
     """More flags of `partibus serve`."""
-    command: tuple[str, ...] = COMMAND
-    environment: Mapping[str, str] = field(default_factory=dict)
+    altered: str = ""
+    """How the brokers differ from real ones (`tests.kit.altered_broker`). They always note what they hand out."""
     within_s: float = EVENTUALLY_S
     """So long nothing may be received at the end, while something is left."""
     unavailable_max_ms: int = UNAVAILABLE_MAX_MS
@@ -86,8 +93,6 @@ class Stage:
     """Its server is killed as well, and the ways to it are bad at times; ``arguments`` say that it has stores."""
     bad_ways: bool = False
     """Some clients have connections that are bad at times, and some are processes that are killed."""
-    grants: Path | None = None
-    """Where brokers note what they hand out, if they do: `history.add_epochs` says how."""
     network: NetworkNamespace | None = None
     """Where these processes run, with a cable that is bad at times."""
 
@@ -103,11 +108,13 @@ def run(
     instead of what chance brings. Raises `BrokerFailed`, and AssertionError when brokers do not recover."""
     random = Random(seed)
     history = History()
+    (notes := folder / "grants").mkdir()
+    altered = f"notes_grants:{shlex.quote(str(notes))} {stage.altered}"
     with BrokerProcess(
         folder,
         arguments=("--brokers", str(stage.brokers), *stage.arguments),
-        command=stage.command,
-        environment=stage.environment,
+        command=altered_broker.COMMAND,
+        environment={altered_broker.VARIABLE: altered},
     ) as broker:
         settings = {
             "EnablePartitioning": True,
@@ -148,11 +155,23 @@ def run(
         with connect(broker.connection_string) as client:
             for queue in QUEUES:
                 what_is_left(client, queue, history)
-    if stage.grants is not None:
-        add_epochs(history.operations, stage.grants)
+    add_epochs(history.operations, notes)
     history.write(folder / "history.jsonl")
-    violations = [*never_came, *check(history.operations, QUEUES, stage.unavailable_max_ms, _LOCK_MS)]
-    return Verdict(seed, history, violations, nemesis.deeds, forgotten_locks(history.operations, QUEUES))
+    delivered = [one for one in history.operations if one.kind is Kind.DELIVER]
+    judged = sum(one.epoch > 0 for one in delivered), len(delivered)
+    violations = [
+        *never_came,
+        *without_epochs(*judged),
+        *check(history.operations, QUEUES, stage.unavailable_max_ms, _LOCK_MS),
+    ]
+    return Verdict(seed, history, violations, nemesis.deeds, forgotten_locks(history.operations, QUEUES), judged)
+
+
+def without_epochs(noted: int, delivered: int) -> list[Violation]:
+    """Report a run in which owners noted too few of their deliveries: its losses would excuse every second lock."""
+    if noted > delivered * NOTED_MIN:
+        return []
+    return [Violation("not noted", f"owners noted {noted} of {delivered} deliveries; {NOTED_MIN:.0%} are needed")]
 
 
 class Cast:

@@ -10,7 +10,7 @@ import pytest
 
 from partibus.client.driver import LinkOwner
 from partibus.client.errors import Busy, ConnectionLost, LockLost, SendFailed, TimedOut
-from tests.kit.chaos import QUEUES, UNAVAILABLE_MAX_MS, Stage, run
+from tests.kit.chaos import QUEUES, UNAVAILABLE_MAX_MS, Stage, run, without_epochs
 from tests.kit.history import History, Kind, Operation, Outcome, outcome_of, read_history
 from tests.kit.history_rules import check, forgotten_locks
 from tests.kit.nemesis import Nemesis
@@ -158,6 +158,12 @@ def test_only_a_later_owner_may_have_forgotten_a_lock(queue: str) -> None:
     assert "delivered after complete" in broken(start, later, done, woken)
 
 
+def test_a_run_whose_owners_noted_too_little_is_reported() -> None:
+    assert without_epochs(91, 100) == []
+    assert [one.rule for one in without_epochs(90, 100)] == ["not noted"]
+    assert [one.rule for one in without_epochs(0, 0)] == ["not noted"], "nothing was delivered"
+
+
 @EVERY_QUEUE
 def test_a_number_is_given_out_once(queue: str) -> None:
     first, other = deliver(20, "1", "m", queue), deliver(2_000, "2", "n", queue)
@@ -243,8 +249,9 @@ def test_every_rule_holds_while_brokers_are_killed_and_stopped(tmp_path: Path) -
     completed = next(one for one in operations if one.action == "complete" and one.outcome is Outcome.OK)
     assert broken(*(one for one in operations if one.action != "complete" or one.body != completed.body)) == ["lost"]
     again = next(one for one in operations if one.kind is Kind.DELIVER and one.token == completed.token)
+    late_ms = completed.ended_ms + 1
     again = replace(
-        again, ended_ms=completed.ended_ms + 1, until_ms=completed.ended_ms + LOCK_MS, token="another", delivery_count=1
+        again, sent_ms=late_ms, ended_ms=late_ms, until_ms=late_ms + LOCK_MS, token="another", delivery_count=1
     )
     assert "delivered after complete" in broken(*operations, again)
     for queue in (KEYED, SESSIONS):

@@ -3,17 +3,18 @@ broken, whichever it is (`altered_broker.dies`)."""
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit import altered_broker
 from tests.kit.chaos import Stage, Verdict, run
 from tests.kit.eventually import eventually
 from tests.kit.nemesis import Nemesis
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 from tests.plugins.soak import seed_of
-from tests.robustness import altered_broker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +39,8 @@ def run_with_deaths(folder: Path, names: Sequence[str], *arguments: str) -> Verd
     points = folder / "points"
     points.mkdir()
     plan = [partial(die, points, name) for name in names]
-    environment = {altered_broker.VARIABLE: f"dies:{points}"}
-    # Both may be away for a moment: how available they are is not asked here.
-    stage = Stage(2, arguments, altered_broker.COMMAND, environment, unavailable_max_ms=60_000)
+    # Both brokers may be away for a moment: this test does not ask how available they are.
+    stage = Stage(2, arguments, altered=f"dies:{shlex.quote(str(points))}", unavailable_max_ms=60_000)
     return run(SEED, 0, folder, plan, stage)
 
 

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
+from tests.kit import altered_broker
 from tests.kit.postgresql_server import PostgreSQLServer
-from tests.robustness import altered_broker
 from tests.robustness.machines import Machines
 
 

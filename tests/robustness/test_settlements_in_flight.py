@@ -18,9 +18,9 @@ from partibus.client.messages import IncomingMessage
 from partibus.client.receiver import Receiver, dead_letter
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit import altered_broker
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.kit.reached import connections_of
-from tests.robustness import altered_broker
 
 CLIENTS = 12
 CLIENTS_MAX = 60

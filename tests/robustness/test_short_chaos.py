@@ -14,7 +14,6 @@ from tests.kit.history import Kind
 from tests.kit.nemesis import Nemesis
 from tests.kit.nemesis_database import Pair
 from tests.plugins.soak import seed_of
-from tests.robustness import altered_broker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,17 +50,11 @@ def test_every_rule_holds_whatever_is_bad(tmp_path: Path) -> None:
     names = ["cut", "restart", "kill_client", "deafen", "kill_one", "half_close"]
     with Pair(standby=False) as database:
         arguments = ("--store", database.url("schema=chaos&stores=6"), "--store", "sqlite:10")
-        (grants := tmp_path / "grants").mkdir()
-        stage = Stage(
-            arguments=arguments, command=altered_broker.COMMAND,
-            environment={altered_broker.VARIABLE: f"notes_grants:{grants}"}, grants=grants,
-            database=database, bad_ways=True, unavailable_max_ms=UNAVAILABLE_MAX_MS,
-        )  # fmt: skip
+        stage = Stage(arguments=arguments, database=database, bad_ways=True, unavailable_max_ms=UNAVAILABLE_MAX_MS)
         plan = [partial(once_processes_work, tmp_path), *(partial(by_name, name) for name in names)]
         verdict = run(SEED, 0, tmp_path, plan, stage)
     assert not verdict.violations, str(verdict)
-    delivered = [one for one in verdict.history.operations if one.kind is Kind.DELIVER]
-    assert sum(one.epoch > 0 for one in delivered) > len(delivered) / 2, "owners note what they hand out"
+    assert verdict.judged[0], "owners note what they hand out"
     assert len(verdict.deeds) == len(plan), str(verdict)
     for queue in QUEUES:
         assert verdict.history.accepted(queue) >= ENOUGH, f"too little happened: {verdict}"

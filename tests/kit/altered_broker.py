@@ -1,11 +1,11 @@
 """`partibus serve` with something wrong in it on purpose: run in place of the real command, it changes classes of the
 broker before it starts them. Nothing of it is in the broker itself.
 
-``PARTIBUS_ALTERED`` names what is wrong, apart by spaces; the children of a supervisor inherit it. Each name is that of
-a function here, some with an argument behind a ``:``.
+``PARTIBUS_ALTERED`` names what is wrong, separated by spaces and quoted as in a shell. The children of a supervisor
+inherit it. Each name is that of a function here, some with an argument behind a ``:``.
 
 ```text
-PARTIBUS_ALTERED="answers_late:0.05 denies_what_was_executed" python tests/robustness/altered_broker.py serve …
+PARTIBUS_ALTERED="answers_late:0.05 denies_what_was_executed" python tests/kit/altered_broker.py serve …
 ```
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -321,7 +322,7 @@ def wall_clock(file: str) -> None:
 
 def main() -> None:
     """The command line of partibus, or with ``--child FD`` a child of its supervisor."""
-    for one in os.environ[VARIABLE].split():
+    for one in shlex.split(os.environ[VARIABLE]):
         name, _, argument = one.partition(":")
         alter = globals()[name]
         alter(argument) if argument else alter()
