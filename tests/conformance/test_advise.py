@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner, Result
 
 from partibus.advice.rules import advise
-from partibus.cli.advise import facts_of
 from partibus.cli.main import main
 from partibus.client import Client, OutgoingMessage, ReceiveMode, connect
+from partibus.client.aio import Client as PublicClient
 from partibus.client.clock import BrokerClock
 from partibus.client.entities import Entities
 from partibus.client.errors import AccessDenied
 from partibus.client.partitions import Partitions
 from partibus.client.policies import Policies
-from partibus.client.traffic import observe, sample_keys
+from partibus.client.traffic import facts_of, observe, sample_keys
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
 
@@ -220,3 +222,17 @@ def _partition_of(key: str) -> int:
     from partibus.routing.slots import SlotMap
 
     return SlotMap(16).partition_of(key)
+
+
+def test_a_client_asks_for_advice_about_its_own_queue(broker: BrokerProcess) -> None:
+    broker.create_queue("own", EnablePartitioning=True)
+
+    async def ask() -> set[str]:
+        async with PublicClient(broker.connection_string, profile="low-latency") as client:
+            asking = asyncio.create_task(client.advise("own", seconds=2.0))
+            sender = client.sender("own")
+            while not asking.done():
+                await sender.send(OutgoingMessage(body=b"x", partition_key=uuid4().hex))
+            return {one.rule for one in await asking}
+
+    assert "partition-key" in asyncio.run(ask())

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from partibus.advice import guidance
-from partibus.advice.classes import Level, client_class, rate_class
+from partibus.advice.classes import RATES, Level, client_class, rate_class
 from partibus.advice.guidance import Sentence
 
 SEVERAL_CONNECTIONS: Final = 4
@@ -107,6 +107,11 @@ class Profile:
             "EnableBatchedOperations": self.store_batching,
             "EnableExpress": self.express,
         }
+
+    @property
+    def typical_per_s(self) -> float:
+        """The smallest rate of the largest class that the scenario is for, where no rate is known."""
+        return max(band.least for band in RATES if band.level in self.rates)
 
     def prefetch_of_factory(self, rate_per_s: float, receivers: int = 1) -> int:
         """Return the messages in the caches of all receivers of one client.

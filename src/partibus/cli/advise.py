@@ -2,14 +2,13 @@
 
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import click
 
 from partibus.advice.classes import Level
-from partibus.advice.facts import EntityFacts, KeySample, Traffic
+from partibus.advice.facts import EntityFacts, KeySample
 from partibus.advice.rules import Advice
 from partibus.advice.rules import advise as advice_for
 from partibus.cli.connection import CONNECTION, JSON, open_client
@@ -17,8 +16,7 @@ from partibus.cli.output import note, print_json, printable
 from partibus.client import Client
 from partibus.client.entities import Entities, EntityInfo
 from partibus.client.errors import ClientError
-from partibus.client.traffic import Observed, observe, sample_keys, sample_of
-from partibus.namespace.durations import UNLIMITED_MS, parse_duration
+from partibus.client.traffic import Observed, facts_of, has_keys_to_sample, observe, sample_keys, sample_of
 
 FOUND: Final = 3
 """The exit code if there is advice, as of the jobs: done, and something was found."""
@@ -84,35 +82,6 @@ def advise(entities: tuple[str, ...], seconds: float, telemetry: Path | None, co
         raise click.exceptions.Exit(FOUND)
 
 
-def facts_of(
-    infos: dict[str, EntityInfo], before: Observed, after: Observed, window_s: float, keys: dict[str, KeySample]
-) -> dict[str, EntityFacts]:
-    """Return the facts about the entities that clients have used, by name.
-
-    ``infos`` are read at the end: the messages of `observe` are up to five seconds old.
-    """
-    facts: dict[str, EntityFacts] = {}
-    for name, traffic in after.entities.items():
-        info = infos.get(name)
-        if info is not None:
-            facts[name] = EntityFacts(
-                name=name,
-                kind=info.kind,
-                partitions=info.partitions,
-                properties=info.properties,
-                lock_s=_seconds(info, "LockDuration") or 60.0,
-                ttl_s=_seconds(info, "DefaultMessageTimeToLive"),
-                subscriptions=info.subscriptions or 0,
-                window_s=window_s,
-                before=before.entities.get(name, Traffic()),
-                after=replace(traffic, messages=info.messages),
-                keys=keys.get(name, KeySample()),
-                premium=after.premium,
-            )
-    busy = sum(one.kind == "queue" and one.rate is not Level.SMALL for one in facts.values())
-    return {name: replace(one, queues=max(1, busy)) for name, one in facts.items()}
-
-
 def described(facts: EntityFacts, advice: list[Advice]) -> dict[str, object]:
     """Return an entity with its classes and its advice, as JSON values."""
     return {
@@ -134,13 +103,9 @@ def described(facts: EntityFacts, advice: list[Advice]) -> dict[str, object]:
 def _peeked_keys(
     client: Client, names: list[str], infos: dict[str, EntityInfo], after: Observed
 ) -> dict[str, KeySample]:
-    """Sample the keys of partitioned entities with keyed messages. A peek would have an express entity store them."""
     keys: dict[str, KeySample] = {}
     for name in names:
-        info, traffic = infos[name], after.entities[name]
-        if info.partitions < 2 or info.kind == "topic" or info.properties.get("EnableExpress") is True:
-            continue
-        if traffic.messages and len(keys) < SAMPLED_MAX:
+        if len(keys) < SAMPLED_MAX and has_keys_to_sample(infos[name], after.entities[name]):
             with suppress(ClientError):
                 keys[name] = sample_keys(client, name)
     return keys
@@ -150,15 +115,6 @@ def _telemetry_keys(directory: Path, names: list[str]) -> dict[str, KeySample]:
     from partibus.telemetry.keys import sent_keys
 
     return {name: sample_of(keys) for name, keys in sent_keys(directory, set(names)).items()}
-
-
-def _seconds(info: EntityInfo, name: str) -> float | None:
-    """Return a duration of an entity; None where it has none, or no limit."""
-    value = info.properties.get(name)
-    if not isinstance(value, str):
-        return None
-    milliseconds = parse_duration(value)
-    return None if milliseconds >= UNLIMITED_MS else milliseconds / 1000
 
 
 def _print(facts: EntityFacts, advice: list[Advice]) -> None:

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from partibus.client.client import Client
 from partibus.client.values import integer, integers, maps, text, texts
+
+GET_ENTITY: Final = "partibus:get-entity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +62,20 @@ class Entities:
 
     def _create(self, kind: str, name: str, properties: Mapping[str, object]) -> EntityInfo:
         body = {"kind": kind, "name": name, "properties": dict(properties)}
-        return _info(self._node.request("partibus:create-entity", body))
+        return entity_in(self._node.request("partibus:create-entity", body))
 
     def update(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
         """Change the given properties at once and keep the others."""
-        return _info(self._node.request("partibus:update-entity", {"name": name, "properties": dict(properties)}))
+        return entity_in(self._node.request("partibus:update-entity", {"name": name, "properties": dict(properties)}))
 
     def get(self, name: str) -> EntityInfo:
         """Return the description of an entity."""
-        return _info(self._node.request("partibus:get-entity", {"name": name}))
+        return entity_in(self._node.request(GET_ENTITY, {"name": name}))
 
     def list(self) -> list[EntityInfo]:
         """Return all entities, sorted by name."""
         found = maps(self._node.request("partibus:list-entities", {}), "entities")
-        return sorted(map(_info, found), key=lambda info: info.name.lower())
+        return sorted(map(entity_in, found), key=lambda info: info.name.lower())
 
     def delete(self, name: str) -> None:
         """Delete an entity with all its messages, and a topic with its subscriptions."""
@@ -89,7 +92,8 @@ def subscription_path(topic: str, name: str) -> str:
     return f"{topic}/Subscriptions/{name}"
 
 
-def _info(body: Mapping[str, object]) -> EntityInfo:
+def entity_in(body: Mapping[str, object]) -> EntityInfo:
+    """Read the description of an entity in a reply."""
     properties = body.get("properties")
     return EntityInfo(
         kind=text(body, "kind"),

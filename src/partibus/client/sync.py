@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from partibus.advice.rules import Advice
 from partibus.client import aio
 from partibus.client.aio import (
     NEXT_SESSION,
@@ -164,6 +165,10 @@ class Client:
     def request(self, entity: str | None, operation: str, body: Mapping[str, object]) -> dict[str, object]:
         """Perform an operation of a `$management` node, as `aio.Client.request`."""
         return self.run(self.inner.request(entity, operation, body))
+
+    def advise(self, entity: str | None = None, *, seconds: float = 10.0) -> list[Advice]:
+        """Watch an entity's traffic and return the settings that depart from the guidance, as `aio.Client.advise`."""
+        return self.run(self.inner.advise(entity, seconds=seconds))
 
     def rules(self, subscription: str) -> "Rules":
         """Return the rules of a subscription by its path, ``topic/Subscriptions/name``."""

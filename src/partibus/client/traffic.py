@@ -1,12 +1,24 @@
 """The traffic of entities and the keys of their messages, which advice about settings rests on."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from partibus.advice.facts import KeySample, Traffic
+from partibus.advice.classes import Level
+from partibus.advice.facts import EntityFacts, KeySample, Traffic
 from partibus.client.client import Client
+from partibus.client.entities import GET_ENTITY, EntityInfo, entity_in
+from partibus.client.messages import IncomingMessage
 from partibus.client.values import maps, text
+from partibus.namespace.durations import UNLIMITED_MS, parse_duration
+
+__all__ = [
+    "GET_ENTITY", "KEYS_AT_ONCE", "KEYS_MAX", "TRAFFIC", "Observed", "entity_in", "facts_of", "has_keys_to_sample",
+    "keys_in", "observe", "sample_keys", "sample_of", "traffic_arguments", "traffic_in",
+]  # fmt: skip
+
+TRAFFIC: Final = "partibus:traffic"
 
 KEYS_AT_ONCE: Final = 250
 """Messages of one request for keys; a reply has 256 KB at most."""
@@ -25,23 +37,79 @@ class Observed(NamedTuple):
     """Whether the namespace is of the tier premium."""
 
 
+def traffic_arguments(entity: str | None = None, skip: int = 0) -> dict[str, object]:
+    """Return the body of a request for the traffic of all entities, or of one."""
+    return {"skip": skip} if entity is None else {"skip": skip, "entity": entity}
+
+
+def traffic_in(answer: Mapping[str, object]) -> Observed:
+    """Read a reply's traffic."""
+    found = {text(one, "entity"): Traffic.of(one) for one in maps(answer, "entities")}
+    return Observed(found, answer.get("tier") == "premium")
+
+
 def observe(client: Client, entity: str | None = None) -> Observed:
     """Return the traffic of all entities, or of one. Needs the Manage right. Raises the error of the broker's reply."""
-    node, found, premium = client.management(), dict[str, Traffic](), False
+    node, found = client.management(), Observed({}, False)
     while True:
-        body: dict[str, object] = {"skip": len(found)}
-        if entity is not None:
-            body["entity"] = entity
-        answer = node.request("partibus:traffic", body)
-        page = maps(answer, "entities")
-        found |= {text(one, "entity"): Traffic.of(one) for one in page}
-        premium = answer.get("tier") == "premium"
-        if not page or not answer.get("more"):
-            return Observed(found, premium)
+        answer = node.request(TRAFFIC, traffic_arguments(entity, len(found.entities)))
+        page = traffic_in(answer)
+        found = Observed(found.entities | page.entities, page.premium)
+        if not page.entities or not answer.get("more"):
+            return found
+
+
+def facts_of(
+    infos: Mapping[str, EntityInfo],
+    before: Observed,
+    after: Observed,
+    window_s: float,
+    keys: Mapping[str, KeySample],
+) -> dict[str, EntityFacts]:
+    """Return the facts about the entities that clients have used, by name.
+
+    ``infos`` are read at the end: the messages of `observe` are up to five seconds old.
+    """
+    facts: dict[str, EntityFacts] = {}
+    for name, traffic in after.entities.items():
+        info = infos.get(name)
+        if info is not None:
+            facts[name] = EntityFacts(
+                name=name,
+                kind=info.kind,
+                partitions=info.partitions,
+                properties=info.properties,
+                lock_s=_seconds(info, "LockDuration") or 60.0,
+                ttl_s=_seconds(info, "DefaultMessageTimeToLive"),
+                subscriptions=info.subscriptions or 0,
+                window_s=window_s,
+                before=before.entities.get(name, Traffic()),
+                after=replace(traffic, messages=info.messages),
+                keys=keys.get(name, KeySample()),
+                premium=after.premium,
+            )
+    busy = sum(one.kind == "queue" and one.rate is not Level.SMALL for one in facts.values())
+    return {name: replace(one, queues=max(1, busy)) for name, one in facts.items()}
+
+
+def _seconds(info: EntityInfo, name: str) -> float | None:
+    """Return a duration of an entity; None where it has none, or no limit."""
+    value = info.properties.get(name)
+    if not isinstance(value, str):
+        return None
+    milliseconds = parse_duration(value)
+    return None if milliseconds >= UNLIMITED_MS else milliseconds / 1000
+
+
+def has_keys_to_sample(info: EntityInfo, traffic: Traffic | None) -> bool:
+    """Tell whether a peek shows keys that matter. A peek would have an express entity store its messages."""
+    if info.partitions < 2 or info.kind == "topic" or info.properties.get("EnableExpress") is True:
+        return False
+    return traffic is not None and info.messages > 0
 
 
 def sample_keys(client: Client, entity: str, most: int = KEYS_MAX) -> KeySample:
-    """Peek at up to ``most`` waiting messages, and count their keys: session ids, else partition keys."""
+    """Peek at up to ``most`` waiting messages, and count their keys."""
     node, from_number, left = client.management(entity), 1, most
     keys: list[tuple[int, str]] = []
     while left > 0:
@@ -50,11 +118,14 @@ def sample_keys(client: Client, entity: str, most: int = KEYS_MAX) -> KeySample:
             break
         left -= len(messages)
         from_number = max(message.sequence_number or 0 for message in messages) + 1
-        for message in messages:
-            key = message.session_id or message.partition_key
-            if isinstance(key, str):
-                keys.append((message.partition_id or 0, key))
+        keys += keys_in(messages)
     return sample_of(keys)
+
+
+def keys_in(messages: Iterable[IncomingMessage]) -> list[tuple[int, str]]:
+    """Return the partition and key of each message with one: its session id, else its partition key."""
+    found = [(message.partition_id or 0, message.session_id or message.partition_key) for message in messages]
+    return [(partition, key) for partition, key in found if isinstance(key, str)]
 
 
 def sample_of(keys: Iterable[tuple[int, str]]) -> KeySample:

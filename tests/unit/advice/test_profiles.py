@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from partibus.client import profiles
+from partibus.client.aio import Client
 from partibus.client.profiles import CLIENTS, PROFILES, RATES, Profile, choose, client_class, rate_class
+from partibus.errors import ArgumentError
 
+CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true"
 SETTINGS = {"partitioned", "connections", "batching", "store_batching", "prefetch", "express"}
 
 
@@ -150,3 +153,35 @@ def test_impossible_numbers_are_refused_with_value_and_bound(arguments: dict[str
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="'fast', it must be one of high-throughput, several-queues"):
         profiles.profile_named("fast")
+
+
+def settings_of(**arguments: object) -> tuple[int, float, int]:
+    made = Client(CONNECTION, **arguments).settings  # type: ignore[arg-type]
+    return made.connections, made.flush_interval, made.prefetch
+
+
+@pytest.mark.row("C30")
+def test_a_client_for_low_latency_sends_at_once() -> None:
+    assert settings_of(profile="low-latency") == (1, 0.0, 20)
+
+
+@pytest.mark.row("C28")
+def test_a_client_for_high_throughput_takes_the_settings_of_the_profile() -> None:
+    assert settings_of(profile="high-throughput") == (profiles.PROFILES["high-throughput"].connections, 0.05, 2_000)
+    for_two = profiles.PROFILES["high-throughput"].settings(rate_per_s=10, senders=2, receivers=2)
+    assert settings_of(profile=for_two)[1:] == (0.1, 200)
+
+
+@pytest.mark.row("C32")
+def test_a_client_of_many_receivers_prefetches_ten() -> None:
+    assert settings_of(profile="many-receivers") == (1, 0.02, 10)
+
+
+def test_given_settings_have_precedence_over_the_profile() -> None:
+    assert settings_of(profile="high-throughput", connections=2, prefetch=0)[::2] == (2, 0)
+    assert settings_of() == (1, 0.02, 0)
+
+
+def test_a_client_refuses_an_unknown_profile_with_the_known_ones() -> None:
+    with pytest.raises(ArgumentError, match="high-throughput, several-queues"):
+        settings_of(profile="fast")

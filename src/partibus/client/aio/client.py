@@ -4,8 +4,11 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
+from partibus.advice.facts import KeySample
+from partibus.advice.rules import Advice, advise
+from partibus.client import profiles
 from partibus.client.aio.claims import Claims
 from partibus.client.aio.line import Line, Statistics
 from partibus.client.aio.link import Attachment, repeat
@@ -24,8 +27,22 @@ from partibus.client.aio.settings import (
 )
 from partibus.client.aio.transaction import Transaction
 from partibus.client.errors import ClientError, ConnectionLost
+from partibus.client.management import PEEK, peek_arguments, peeked_messages
 from partibus.client.receiver import NEXT_SESSION, NextSession, ReceiveMode
 from partibus.client.rules import ADD_RULE, LIST_RULES, REMOVE_RULE, RuleInfo, add_arguments, list_arguments, listed
+from partibus.client.traffic import (
+    GET_ENTITY,
+    KEYS_AT_ONCE,
+    KEYS_MAX,
+    TRAFFIC,
+    entity_in,
+    facts_of,
+    has_keys_to_sample,
+    keys_in,
+    sample_of,
+    traffic_arguments,
+    traffic_in,
+)
 from partibus.errors import ArgumentError
 
 _RENEW_MAX_S = 86_400.0
@@ -39,8 +56,11 @@ class Client:
 
     - ``connection_string``, or ``namespace`` ("host" or "host:port") and ``credential``, a function from an audience to
       a `Token`.
-    - ``connections`` (1 to 64): TCP connections. Senders and receivers are dealt to them evenly. More of them raise the
-      throughput where the round trip is long.
+    - ``profile``: a scenario of the service's guidance by its name, such as "low-latency", or its `Settings` for given
+      rates and clients (`partibus.client.profiles`). It sets ``connections``, ``batch_flush_interval`` and
+      ``prefetch`` where they are not given.
+    - ``connections`` (1 to 64, default 1): TCP connections. Senders and receivers are dealt to them evenly. More of
+      them raise the throughput where the round trip is long.
     - ``batch_flush_interval`` (0 to 1, default 0.020): how long a send or a completion may wait for others to share its
       transfer; 0 disables batching. It holds for all senders and receivers. Receives and peeks are never batched.
     - ``prefetch`` (0 to 100,000, default 0): the default of receivers. A good value is 20 times the messages per second
@@ -61,9 +81,10 @@ class Client:
         *,
         namespace: str | None = None,
         credential: TokenProvider | None = None,
-        connections: int = 1,
-        batch_flush_interval: float = 0.020,
-        prefetch: int = 0,
+        profile: str | profiles.Settings | None = None,
+        connections: int | None = None,
+        batch_flush_interval: float | None = None,
+        prefetch: int | None = None,
         timeout: float = 60.0,
         retry: RetryPolicy | None = None,
         buffer_bytes: int = 4 << 20,
@@ -73,13 +94,16 @@ class Client:
         ca_file: str | None = None,
         container_id: str | None = None,
     ) -> None:
+        advised = _advised(profile)
         self.settings = make_settings(
             connection_string,
             namespace=namespace,
             credential=credential,
-            connections=connections,
-            batch_flush_interval=batch_flush_interval,
-            prefetch=prefetch,
+            connections=advised["connections"] if connections is None else connections,
+            batch_flush_interval=(
+                advised["batch_flush_interval"] if batch_flush_interval is None else batch_flush_interval
+            ),
+            prefetch=advised["prefetch"] if prefetch is None else prefetch,
             timeout=timeout,
             retry=retry or RetryPolicy(),
             buffer_bytes=buffer_bytes,
@@ -227,6 +251,38 @@ class Client:
         """Return the rules of a subscription by its path, ``topic/Subscriptions/name``."""
         return Rules(self, subscription)
 
+    async def advise(self, entity: str | None = None, *, seconds: float = 10.0) -> list[Advice]:
+        """Watch the traffic of an entity for so long, and return the settings that depart from the guidance.
+
+        Each `Advice` names the setting, what was measured, the sentence, the gain and the change; too little traffic
+        gives none. Only partibus answers: another service raises `InvalidRequest`. Needs the Manage right.
+        """
+        name = self._entity(entity)
+        within("seconds", seconds, 0.1, 3_600.0, "s")
+        loop = asyncio.get_running_loop()
+        before, began_s = traffic_in(await self.request("", TRAFFIC, traffic_arguments(name))), loop.time()
+        await asyncio.sleep(seconds)
+        after, window_s = traffic_in(await self.request("", TRAFFIC, traffic_arguments(name))), loop.time() - began_s
+        info = entity_in(await self.request("", GET_ENTITY, {"name": name}))
+        keys = KeySample()
+        if has_keys_to_sample(info, after.entities.get(info.name)):
+            keys = await self._sample_keys(info.name)
+        facts = facts_of({info.name: info}, before, after, window_s, {info.name: keys})
+        return advise(facts[info.name]) if info.name in facts else []
+
+    async def _sample_keys(self, entity: str) -> KeySample:
+        found: list[tuple[int, str]] = []
+        start, left = 1, KEYS_MAX
+        while left > 0:
+            asked = peek_arguments(start, min(KEYS_AT_ONCE, left), None)
+            messages = peeked_messages(await self.request(entity, PEEK, asked))
+            if not messages:
+                break
+            left -= len(messages)
+            start = max(message.sequence_number or 0 for message in messages) + 1
+            found += keys_in(messages)
+        return sample_of(found)
+
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def open(self) -> Self:
@@ -280,6 +336,18 @@ class Client:
 
     def _prefetch(self, prefetch: int | None) -> int:
         return self.settings.prefetch if prefetch is None else whole("prefetch", prefetch, 0, PREFETCH_MAX)
+
+
+def _advised(profile: str | profiles.Settings | None) -> dict[str, Any]:
+    """Return the arguments that a profile sets, or the defaults."""
+    if profile is None:
+        return {"connections": 1, "batch_flush_interval": 0.020, "prefetch": 0}
+    if isinstance(profile, profiles.Settings):
+        return profile.client_arguments
+    known = profiles.PROFILES.get(profile) if isinstance(profile, str) else None
+    if known is None:
+        raise ArgumentError("profile", profile, f"one of {', '.join(profiles.PROFILES)}, or the Settings of one")
+    return known.client_arguments(rate_per_s=known.typical_per_s)
 
 
 class Rules:
