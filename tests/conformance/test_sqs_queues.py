@@ -351,3 +351,28 @@ def test_move_tasks_name_what_is_missing(sqs: Any) -> None:
         sqs.start_message_move_task(SourceArn=plain)
     with pytest.raises(ClientError, match=r"Value for parameter TaskHandle is invalid\."):
         sqs.cancel_message_move_task(TaskHandle="nonsense")
+
+
+# Fair queues ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_noisy_tenant_of_a_standard_queue_delays_no_other(sqs: Any, broker: BrokerProcess) -> None:
+    queue = make(sqs, "tenants", VisibilityTimeout="600")
+
+    def send(tenant: str, count: int) -> None:
+        entries = [{"Id": str(n), "MessageBody": tenant, "MessageGroupId": tenant} for n in range(count)]
+        sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+
+    for _ in range(8):
+        send("noisy", 10)
+    taken = 0
+    while taken < 30:
+        taken += len(receive(sqs, queue, 0))
+    send("quiet", 5)
+    sqs.send_message(QueueUrl=queue, MessageBody="alone")
+    assert [one["Body"] for one in receive(sqs, queue)] == ["quiet"] * 5 + ["alone"] + ["noisy"] * 4
+    left = []
+    while got := receive(sqs, queue, 0):
+        left += got
+    assert len(left) == 46, "the rest of the noisy tenant's"
+    assert {one["Attributes"]["MessageGroupId"] for one in left} == {"noisy"}

@@ -285,11 +285,12 @@ class Pump:
         if self.target is None:
             return prepare_transfer(data, entry.pos, source.partition_id, destination)
         number = source.partition_id << COUNTER_BITS | entry.sequence
-        is_sqs = self._dead_letter_source is not None and source.options().dead_letter_at_receive
+        options = source.options()
+        is_sqs = self._dead_letter_source is not None and options.dead_letter_at_receive
         if is_sqs:
             data = with_receives(data, entry.delivery_count)
         outgoing = prepare(data, entry.pos, number, self._dead_letter_source, source.partition_id, destination)
-        if is_sqs and entry.session is None and isinstance(outgoing, Outgoing):
+        if is_sqs and not options.requires_session and isinstance(outgoing, Outgoing):
             outgoing.message.enqueued_ms = entry.enqueued_ms
         return outgoing
 

@@ -35,7 +35,7 @@ class Standard(OnePartition):
 
     def send(self, count: int = 1, *, delay_ms: int = 0, group: str | None = None) -> list[int]:
         due_ms = self.now_ms + delay_ms if delay_ms else None
-        messages = [Message(pack(rest=b"x"), scheduled_ms=due_ms) for _ in range(count)]
+        messages = [Message(pack(rest=b"x"), scheduled_ms=due_ms, session_id=group) for _ in range(count)]
         first = self.ask(c.Enqueue(0, messages)).first_sequence
         return list(range(first, first + count))
 
@@ -45,28 +45,27 @@ class Standard(OnePartition):
         receiver = self._request
         self.give(c.Receive(ACTIVE, receiver, count, 1 << 20, lock_ms=lock_ms))
         self.settle_down()
-        found = []
-        # The reply of a grant is named by its receiver.
-        granted = self.granted.pop(receiver, None)
-        if granted is not None:
-            found = [((granted.lock_id, entry.pos), entry.delivery_count + 1) for entry in granted.entries]
         self.ask(c.CancelReceive(0, ACTIVE, receiver))
-        return found
+        return [
+            ((granted.lock_id, entry.pos), entry.delivery_count + 1)
+            for granted in self.granted.pop(receiver, ())
+            for entry in granted.entries
+        ]
 
     @property
-    def granted(self) -> dict[int, r.Granted]:
+    def granted(self) -> dict[int, list[r.Granted]]:
         """The grants by receiver."""
         return self._granted
 
     def load(self) -> None:
-        self._granted: dict[int, r.Granted] = {}
+        self._granted: dict[int, list[r.Granted]] = {}
         super().load()
 
     def _let_go(self) -> None:
         while self._waiting and self._waiting[0][0] <= self._durable:
             _, reply = self._waiting.popleft()
             if isinstance(reply, r.Granted):
-                self._granted[reply.receiver] = reply
+                self._granted.setdefault(reply.receiver, []).append(reply)
             else:
                 self.replies[getattr(reply, "request", 0)] = reply
 
@@ -186,7 +185,7 @@ def test_a_message_that_a_front_end_has_reserved_is_changed_and_deleted() -> Non
     queue.advance(LOCK_MS)
     queue.give(c.Receive(ACTIVE, 999, 10, 1 << 20, reserve=True))
     queue.settle_down()
-    reserved = queue.granted.pop(999)
+    (reserved,) = queue.granted.pop(999)
     assert len(reserved.entries) == 2
     assert queue.change(handles[0], 60_000).lost == []
     assert queue.delete(handles[1]).lost == []

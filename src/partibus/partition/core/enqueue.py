@@ -134,7 +134,7 @@ def store(
         return Accepted(command.request, first, known)
     base = body_key(state.row, 0)
     default_ttl = state.options.default_ttl_ms
-    with_session = state.sessions is not None
+    with_session = state.sessions is not None or state.options.fair
     entries = []
     scheduled = []
     total = 0
@@ -172,6 +172,8 @@ def store(
         sequence += 1
         total += size
     state.tally.received += len(entries) + len(scheduled)
+    if state.fairness is not None and state.fairness.noisy:
+        state.fairness.sent([entry.session for entry in entries])
     step.notes.append((SEND, SubqueueKind.ACTIVE, entries + scheduled if scheduled else entries, messages))
     if scheduled:
         schedule(state, scheduled, step)

@@ -73,9 +73,13 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
             ready_list.absorb_tail()
         if not ready_list.ready:
             break
+        if ready_list.fairness is not None and ready_list.fairness.noisy:
+            ready_list.pass_tail()
         share = max(1, len(ready_list.ready) // len(demands))
         demand = demands[0]
-        end = barrier(ready_list) if demand.forward else ready_list.paged_up_to
+        end = ready_list.paged_up_to if ready_list.fairness is None else NEVER
+        if demand.forward:
+            end = barrier(ready_list)
         taken = take(state, ready_list, min(share, demand.count), demand.size_bytes, end, now_ms, step)
         if not taken:
             if ready_list.ready:
@@ -88,6 +92,8 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
         if not ended:
             demands.append(demand)
         _grant(state, ready_list, demand, taken, ended, now_ms, step)
+        if ready_list.fairness is not None:
+            ready_list.calm_tenants(taken)
 
 
 def take(
@@ -101,13 +107,15 @@ def take(
     """
     kind = ready_list.kind
     expires = not forwards(state, kind)
-    ready = ready_list.ready
+    ready, fairness = ready_list.ready, ready_list.fairness
     taken: list[Entry] = []
     expired: list[Entry] = []
     exceeded: list[Entry] = []
     budget = max_bytes
     while count and (entry := ready.head()) is not None and entry.data is not None:
         if (taken and entry.size_bytes > budget) or entry.pos >= end_pos:
+            break
+        if fairness is not None and entry.session in fairness.noisy and ready_list.holds_noisy:
             break
         ready.pop()
         if entry.delivery_count and exceeds_max_deliveries(
@@ -155,7 +163,8 @@ def _grant(
         step.notes += ((DELIVER, ready_list.kind, entries, None), (COMPLETE, ready_list.kind, entries, None))
         state.remove(ready_list.kind, entries, Disposition.RECEIVED_AND_DELETED, step)
     else:
-        lock_id, until_ms = lock(state, ready_list, entries, now_ms, step, demand.lock_ms)
+        in_order = entries if ready_list.fairness is None else sorted(entries, key=attrgetter("pos"))
+        lock_id, until_ms = lock(state, ready_list, in_order, now_ms, step, demand.lock_ms)
     step.replies.append(Granted(demand.receiver, ready_list.kind, lock_id, until_ms, entries, ended, series))
 
 

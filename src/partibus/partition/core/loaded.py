@@ -29,6 +29,7 @@ from partibus.partition.protocol.load_requests import (
     GroupsLoad,
     Loaded,
     PageLoad,
+    QuietLoad,
     RangeLoad,
     RangeScanLoad,
     ScheduledCount,
@@ -51,6 +52,8 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
     match load:
         case PageLoad():
             _page_loaded(state, load, found, step)
+        case QuietLoad():
+            _quiet_loaded(state, load, found, step)
         case BodyLoad():
             _bodies_loaded(state, load, found, now_ms, step)
         case RangeScanLoad():
@@ -96,6 +99,23 @@ def _ready_list(state: PartitionState, load: PageLoad | BodyLoad) -> ReadyList |
         return state.subqueues[load.kind]
     session = state.sessions.by_lock.get(load.holder) if state.sessions is not None else None
     return None if session is None else session.ready_list
+
+
+def _quiet_loaded(
+    state: PartitionState, load: QuietLoad, found: tuple[list[EntryRow], str | None, bool], step: Step
+) -> None:
+    ready_list = state.subqueues[load.kind]
+    if ready_list.loading_quiet != load.number:
+        return
+    ready_list.loading_quiet = 0
+    rows, ready_list.quiet_after, has_more = found
+    taken = ready_list.take_quiet(entry_of(row, row.data, len(row.data)) for row in rows)
+    ready_list.has_more_quiet = ready_list.has_more_quiet or (has_more and taken > 0)
+    if ready_list.quiet_after is None:
+        if not ready_list.has_more_quiet:
+            ready_list.gap_checked = load.version
+        ready_list.has_more_quiet = False
+    step.change(ready_list)
 
 
 def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], step: Step) -> None:

@@ -9,9 +9,15 @@ from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import Inspect, Peek, Settle, Transact
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.load_requests import BodyLoad, PageLoad, PeekLoad, ScheduledCount
+from partibus.partition.protocol.load_requests import BodyLoad, PageLoad, PeekLoad, QuietLoad, ScheduledCount
 from partibus.partition.protocol.ports import EntryState
 from partibus.partition.protocol.replies import Inspected, SubqueueInfo
+
+QUIET_TENANTS = 64
+"""Tenants that one load looks at for a fair queue."""
+QUIET_ENTRIES = 16
+"""Entries that it reads of each."""
+QUIET_BYTES = 16 * 1024
 
 
 def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None:
@@ -24,7 +30,7 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
     ready = ready_list.ready
     head = ready.head()
     # An entry that came back from above the mark can't be handed out before the pages below it are in.
-    blocked = head is not None and head.pos >= ready_list.paged_up_to
+    blocked = head is not None and head.pos >= ready_list.paged_up_to and ready_list.fairness is None
     low = 2 * len(ready) < limits.window_entries and 2 * ready.size_bytes < limits.window_bytes
     if ready_list.session is not None:
         low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
@@ -36,6 +42,8 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
                 ready_list.absorb_tail()
         elif ready_list.has_more:
             _load_page(state, ready_list, step)
+    if ready_list.wants_quiet:
+        _load_quiet(state, ready_list, step)
     if ready_list.demands or ready_list.waiting_dead_letters or _is_wanted(state, ready_list):
         _load_bodies(state, ready_list, step)
 
@@ -79,6 +87,29 @@ def _load_page(state: PartitionState, ready_list: ReadyList, step: Step) -> None
         state.sessions.begin_drain(ready_list.holder)
     ready_list.edited = False
     step.loads.append(load)
+
+
+def _load_quiet(state: PartitionState, ready_list: ReadyList, step: Step) -> None:
+    """Ask for entries of quiet tenants behind the backlog of noisy ones."""
+    fairness = ready_list.fairness
+    assert fairness is not None, "a fair queue"
+    ready_list.loading_quiet = state.next_reservation
+    state.next_reservation += 1
+    step.loads.append(
+        QuietLoad(
+            ready_list.kind,
+            ready_list.loading_quiet,
+            ready_list.paged_up_to,
+            ready_list.tail_from,
+            frozenset(ready_list.above),
+            list(fairness.noisy),
+            ready_list.quiet_after,
+            fairness.version,
+            QUIET_TENANTS,
+            QUIET_ENTRIES,
+            QUIET_BYTES,
+        )
+    )
 
 
 def _load_bodies(state: PartitionState, ready_list: ReadyList, step: Step) -> None:

@@ -46,6 +46,8 @@ def lock(
     lock_id = state.take_number()
     until_ms = now_ms + (lock_ms or state.options.lock_duration_ms)
     ready_list.locks.add(LockBatch(lock_id, until_ms, remembered))
+    if state.fairness is not None and ready_list.kind == SubqueueKind.ACTIVE:
+        state.fairness.hand_out(entries)
     step.events.append(Locked(ready_list.kind, lock_id, until_ms, entries))
     return lock_id, until_ms
 

@@ -152,6 +152,8 @@ class Partition:
         """Apply one command at one moment."""
         step = Step(now_ms)
         state = self.state
+        if state.fairness is not None:
+            state.fairness.look(now_ms)
         if state.closed:
             end_leases(state, now_ms, step)
         if state.closed and refuses(state, command, step):
@@ -193,6 +195,8 @@ class Partition:
         """Apply an update of the entity."""
         forwards_no_longer(self.state, self.state.options.forwards & ~options.forwards)
         self.state.options = options
+        if self.state.fairness is not None:
+            self.state.fairness.turn(on=options.fair and not (options.forwards & 1 or options.express_ms))
         if self.state.duplicates is not None and options.duplicate_window_ms is not None:
             self.state.duplicates.change_window(options.duplicate_window_ms)
 

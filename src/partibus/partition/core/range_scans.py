@@ -373,6 +373,8 @@ def _lock_again(state: PartitionState, subqueue: Subqueue, entries: list[Entry],
     step.events.append(Updated(subqueue.kind, entries))
     lock_id = state.take_number()
     subqueue.locks.add(LockBatch(lock_id, until_ms, entries))
+    if state.fairness is not None:
+        state.fairness.hand_out(entries)
     step.events.append(Locked(subqueue.kind, lock_id, until_ms, entries))
 
 

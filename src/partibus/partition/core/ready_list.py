@@ -21,6 +21,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from partibus.partition.core.fair_queue import Fairness, FairQueue
 from partibus.partition.core.lock_table import LockTable
 from partibus.partition.core.ready_queue import ReadyQueue
 from partibus.partition.protocol.entry import Entry
@@ -51,19 +52,25 @@ class ReadyList:
         "demands",
         "edited",
         "end_pos",
+        "fairness",
         "forwarder",
+        "gap_checked",
+        "has_more_quiet",
         "holder",
         "kind",
         "loading_bodies",
         "loading_page",
+        "loading_quiet",
         "locks",
         "page_stale",
         "paged_up_to",
+        "quiet_after",
         "ready",
         "reservations",
         "session",
         "tail",
         "tail_bytes",
+        "tail_checked",
         "tail_from",
         "weighed",
     )
@@ -86,6 +93,18 @@ class ReadyList:
         """Above every position given so far."""
         self.forwarder = 0
         """The receiver that forwards the entries; 0: none has begun."""
+        self.fairness: Fairness | None = None
+        """The tenants of a fair queue."""
+        self.tail_checked = 0
+        """The version of the tenants for which the tail has no entry of a quiet one."""
+        self.gap_checked = -1
+        """Likewise the gap."""
+        self.quiet_after: str | None = None
+        """The last tenant of the gap that was looked at."""
+        self.has_more_quiet = False
+        """Whether a tenant before that one may have more entries."""
+        self.loading_quiet = 0
+        """The number of the load that reads entries of quiet tenants in the gap; 0: none does."""
         self.ready = ReadyQueue()
         self.locks = LockTable()
         self.reservations = LockTable()
@@ -105,6 +124,14 @@ class ReadyList:
         """Likewise the bodies."""
         self.weighed = 0
         """The memory of its windows when the partition counted them last; below 0: its session has ended."""
+
+    def be_fair(self, fairness: Fairness) -> None:
+        """Hand out entries by the tenants of ``fairness``, before there is any entry."""
+        self.fairness = fairness
+        self.ready = self._new_queue()
+
+    def _new_queue(self) -> ReadyQueue:
+        return ReadyQueue() if self.fairness is None else FairQueue(self.fairness)
 
     @property
     def in_memory(self) -> bool:
@@ -155,6 +182,8 @@ class ReadyList:
             ready.extend(entries, size_bytes)
             self.paged_up_to = self.tail_from = end_pos
             return
+        if self.fairness is not None and self.fairness.noisy:
+            entries, size_bytes = self._pass_noisy(entries, size_bytes, window_entries, window_bytes)
         tail = self.tail
         tail.extend(entries)
         self.tail_bytes += size_bytes
@@ -163,12 +192,97 @@ class ReadyList:
             self.tail_bytes -= oldest.size_bytes
             self.tail_from = oldest.pos + 1
 
+    def _pass_noisy(
+        self, entries: list[Entry], size_bytes: int, window_entries: int, window_bytes: int
+    ) -> tuple[list[Entry], int]:
+        """Make arrivals of quiet tenants ready, while noisy ones have a backlog; return the others and their bytes."""
+        assert self.fairness is not None, "a fair queue"
+        noisy, behind = self.fairness.noisy, []
+        for entry in entries:
+            if entry.session in noisy:
+                behind.append(entry)
+            elif len(self.above) < 2 * window_entries and self.ready.size_bytes < 2 * window_bytes:
+                self._make_ready(entry)
+                size_bytes -= entry.size_bytes
+            else:
+                behind.append(entry)
+                self.tail_checked = self.gap_checked = -1
+        return behind, size_bytes
+
+    def _look_anew(self) -> None:
+        """Forget what is known of the tail and the gap, and ignore a load under way."""
+        self.tail_checked = self.gap_checked = -1
+        self.quiet_after = None
+        self.has_more_quiet = False
+        self.loading_quiet = 0
+
+    def _make_ready(self, entry: Entry) -> None:
+        """Make an entry ready before those below it; pages skip it from now on."""
+        self.ready.requeue(entry)
+        self.above.add(entry.pos)
+
+    def pass_tail(self) -> None:
+        """Make entries of quiet tenants at the tail ready: they came before another tenant was noisy."""
+        assert self.fairness is not None, "a fair queue"
+        noisy = self.fairness.noisy
+        if self.tail_checked == self.fairness.version:
+            return
+        self.tail_checked = self.fairness.version
+        quiet = [entry for entry in self.tail if entry.session not in noisy]
+        if quiet:
+            self.tail = deque(entry for entry in self.tail if entry.session in noisy)
+            self.tail_bytes -= sum([entry.size_bytes for entry in quiet])
+            for entry in quiet:
+                self._make_ready(entry)
+
+    def calm_tenants(self, taken: Iterable[Entry]) -> None:
+        """Take noisy tenants for quiet whose last waiting entries were ``taken``."""
+        fairness, ready = self.fairness, self.ready
+        if fairness is not None and fairness.noisy and self.in_memory and not self.tail:
+            assert isinstance(ready, FairQueue), "a fair queue"
+            for tenant in {entry.session for entry in taken if entry.session in fairness.noisy}:
+                if tenant is not None and not ready.has_of(tenant):
+                    fairness.calm(tenant)
+
+    @property
+    def holds_noisy(self) -> bool:
+        """Whether noisy tenants wait until the first tenants in the gap were looked at."""
+        return self.quiet_after is None and self._may_pass
+
+    @property
+    def wants_quiet(self) -> bool:
+        """Whether entries of quiet tenants in the gap have to be read, for receivers that wait."""
+        return bool(self.demands) and not self.loading_quiet and self._may_pass
+
+    @property
+    def _may_pass(self) -> bool:
+        """Whether only the gap may have entries of quiet tenants."""
+        fairness, ready = self.fairness, self.ready
+        return (
+            fairness is not None
+            and bool(fairness.noisy)
+            and self.paged_up_to < self.tail_from
+            and self.gap_checked != fairness.version
+            and isinstance(ready, FairQueue)
+            and not ready.has_quiet
+        )
+
+    def take_quiet(self, entries: Iterable[Entry]) -> int:
+        """Take in entries of quiet tenants that were read from the gap; return how many memory did not have."""
+        gap, taken = range(self.paged_up_to, self.tail_from), 0
+        for entry in entries:
+            if entry.pos in gap and entry.pos not in self.above:
+                self._make_ready(entry)
+                taken += 1
+        return taken
+
     def forget(self, *, is_empty: bool) -> None:
         """Drop all waiting and reserved entries: the store has them, and the next page sees all rows written until now.
 
         ``is_empty``: no entry is to come.
         """
-        self.ready = ReadyQueue()
+        self.ready = self._new_queue()
+        self._look_anew()
         self.reservations = LockTable()
         self.tail.clear()
         self.tail_bytes = 0
@@ -189,15 +303,15 @@ class ReadyList:
 
         A page brings them again. It must see all rows written until now, and skips held entries.
         """
-        ready = self.ready
-        head = ready.head()
-        if head is None and not self.tail:
+        lowest = self.ready.lowest()
+        if lowest is None and not self.tail:
             return
-        self.paged_up_to = mark = self.paged_up_to if head is None else min(head.pos, self.paged_up_to)
+        self.paged_up_to = mark = self.paged_up_to if lowest is None else min(lowest, self.paged_up_to)
         self.above = {
             pos for table in (self.locks, self.reservations) for batch in table for pos in batch.entries if pos >= mark
         }
-        self.ready = ReadyQueue()
+        self.ready = self._new_queue()
+        self._look_anew()
         self.tail.clear()
         self.tail_bytes = 0
         self.tail_from = self.end_pos
@@ -244,5 +358,5 @@ class ReadyList:
         """Entries in the gap were changed."""
         if positions:
             self.edited = True
-            if self.loading_page:
+            if self.loading_page or self.loading_quiet:
                 self.above.update(positions)

@@ -42,6 +42,11 @@ class ReadyQueue:
             return self._returned[0][1]
         return self._in_order[0] if self._in_order else None
 
+    def lowest(self) -> int | None:
+        """Return the lowest position."""
+        head = self.head()
+        return None if head is None else head.pos
+
     def pop(self) -> Entry:
         """Take the entry with the lowest position."""
         returned = self._returned

@@ -7,6 +7,7 @@ from partibus.partition.core.cursors import restored_cursors
 from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.events import LockChanged, Removed, Rewritten, Unlocked
 from partibus.partition.core.express import Express, Pool, Room
+from partibus.partition.core.fair_queue import Fairness
 from partibus.partition.core.journal import locked_positions
 from partibus.partition.core.lock_table import LockBatch
 from partibus.partition.core.meters import Tally
@@ -46,6 +47,7 @@ class PartitionState:
         "closed",
         "duplicates",
         "express",
+        "fairness",
         "inbound_marks",
         "left_off",
         "next_number",
@@ -138,6 +140,12 @@ class PartitionState:
         if options.requires_session:
             self.sessions = Sessions(may_have_more=snapshot is not None)
             self.subqueues[SubqueueKind.ACTIVE].of_sessions = True
+        self.fairness: Fairness | None = None
+        """The tenants of a fair queue."""
+        if options.fair and not options.requires_session and not options.express_ms:
+            self.fairness = Fairness()
+            self.fairness.is_on = not options.forwards & 1
+            self.subqueues[SubqueueKind.ACTIVE].be_fair(self.fairness)
         self.slots: SlotRules | None = None
         """The slots that have moved here or away; None: none has."""
         if RULES_KEY in self.inbound_marks:
@@ -291,6 +299,8 @@ class PartitionState:
         """Take positions out of a lock. ``still_covered``: their rows stay, so the lock's row must not cover them."""
         if self.sessions is not None and ready_list.session is None and ready_list.kind == SubqueueKind.ACTIVE:
             self.sessions.take_back([batch.entries[pos] for pos in positions], step)
+        if self.fairness is not None and ready_list.kind == SubqueueKind.ACTIVE:
+            self.fairness.take_back([batch.entries[pos] for pos in positions])
         ended = ready_list.locks.unlock(batch.lock_id, positions)
         if ready_list.session is not None:
             return  # the lock of a session's message is the session's, which has no row
@@ -343,6 +353,8 @@ class PartitionState:
             restored.renewed.update((pos, later_ms) for pos, later_ms in untils.items() if later_ms > until_ms)
             subqueue.locks.add(restored)
             subqueue.above.update(entry.pos for entry in locked)
+            if self.fairness is not None and kind_of(subqueue_of) == SubqueueKind.ACTIVE:
+                self.fairness.hand_out(locked)
             if self.sessions is not None and kind_of(subqueue_of) == SubqueueKind.ACTIVE:
                 if self.sessions.groups is None:
                     self.sessions.groups = Groups()

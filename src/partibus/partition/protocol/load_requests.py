@@ -50,6 +50,26 @@ class PageLoad(Struct):
     """Whether entries outside of memory have changed; the load then has to see all that was written before."""
 
 
+class QuietLoad(Struct):
+    """The first waiting entries of tenants of a fair queue that are not noisy."""
+
+    kind: int
+    number: int
+    from_pos: int
+    end_pos: int
+    held: frozenset[int]
+    """Positions that memory has."""
+    noisy: list[str]
+    after: str | None
+    """The last tenant that was looked at before."""
+    version: int
+    """The version of the tenants at the time of the request."""
+    max_tenants: int
+    max_entries: int
+    """Entries of each tenant."""
+    max_bytes: int
+
+
 class BodyLoad(Struct):
     """Bodies that were dropped from memory while their entries were locked."""
 
@@ -245,6 +265,7 @@ class ClearLoad(Struct):
 
 Load = (
     PageLoad
+    | QuietLoad
     | BodyLoad
     | RangeScanLoad
     | DeferredLoad

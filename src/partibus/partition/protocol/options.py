@@ -22,6 +22,8 @@ class PartitionOptions(Struct, frozen=True):
 
     Otherwise it does when its last lock ends.
     """
+    fair: bool = False
+    """Whether the groups of a queue without sessions are tenants, of which a noisy one delays no other (SQS)."""
     forwards: int = 0
     """Bit ``1 << kind`` is set for each sub-queue that forwards."""
     duplicate_window_ms: int | None = None

@@ -102,6 +102,10 @@ RANGE_ENTRIES_MAX = 16_384
 """The most entries of one `ReadRange`: some 3 MB of small messages, which a reader decodes at once."""
 
 
+QUIET_PAGES = 64
+"""Pages of one tenant that are read past messages in flight."""
+
+
 def read(store: Store, row: int, load: w.Load) -> Any:
     """Do a load; blocks."""
     active = subqueue_key(row, SubqueueKind.ACTIVE)
@@ -129,6 +133,8 @@ def read(store: Store, row: int, load: w.Load) -> Any:
             return store.read(q.SessionList(active, wanted.skip, wanted.top, wanted.updated_after_ms))
         case w.DuplicateLoad():
             return store.read(q.Duplicates(row, load.first_bucket, load.ids))
+        case w.QuietLoad():
+            return _read_quiet(store, active, load)
         case w.DuplicateScan():
             return store.read(q.DuplicatesBehind(row, load.after, load.max_ids))
         case w.SinkLoad():
@@ -155,6 +161,32 @@ def read(store: Store, row: int, load: w.Load) -> Any:
             return store.read(q.Dispositions(subqueue_key(row, load.command.kind), load.command.from_number, most))
         case w.ClearLoad():
             return _read_for_janitor(store, subqueue_key(row, load.kind), load)
+
+
+def _read_quiet(store: Store, subqueue: int, load: w.QuietLoad) -> tuple[list[EntryRow], str | None, bool]:
+    """Return entries of quiet tenants, the last tenant seen (None: all were), and whether the tenants may have more."""
+    names = store.read(q.SessionsBehind(subqueue, load.after, load.max_tenants))
+    rows: list[EntryRow] = []
+    has_more = False
+    noisy = set(load.noisy)
+    for name in names:
+        if name not in noisy:
+            found = _read_unheld(store, subqueue, load, name)
+            rows += found
+            has_more = has_more or bool(found)
+    return rows, names[-1] if len(names) == load.max_tenants else None, has_more
+
+
+def _read_unheld(store: Store, subqueue: int, load: w.QuietLoad, name: str) -> list[EntryRow]:
+    """Return the first entries of a tenant that memory does not have."""
+    from_pos = load.from_pos
+    for _ in range(QUIET_PAGES):
+        page = store.read(q.Page(subqueue, from_pos, load.max_entries, load.max_bytes, name))
+        found = [row for row in page if row.pos not in load.held and row.pos < load.end_pos]
+        if found or not page:
+            return found
+        from_pos = page[-1].pos + 1
+    return []
 
 
 def _absent_groups(store: Store, row: int, names: list[str]) -> list[tuple[str, bytes | None]]:
