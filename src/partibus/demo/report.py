@@ -21,8 +21,8 @@ from partibus.demo.results import (
 )
 from partibus.demo.topology import CONFIG_TEXT, CONSUMED
 from partibus.pipeline.balance import skew
-from partibus.pipeline.report.page import code, mark, number, percent, table, time_of_us
-from partibus.pipeline.report.plots import INK, STYLE, WIDTH, bars, svg_of
+from partibus.pipeline.report.page import CSS, code, mark, number, percent, table, time_of_us
+from partibus.pipeline.report.plots import STYLE, WIDTH, bars, svg_of
 
 MISSING = "#eef1f4"
 FLIGHTS_MIN = 20
@@ -49,7 +49,7 @@ def delays_by_carrier_and_hour(delays: Sequence[Delay], carrier_names: dict[str,
         for row, values in enumerate(grid):
             for column, value in enumerate(values):
                 if value == value:
-                    colour = "white" if value > 0.6 * DELAY_SHOWN_MAX else INK
+                    colour = "white" if value > 0.6 * DELAY_SHOWN_MAX else "black"
                     axes.text(column, row, f"{round(value)}", ha="center", va="center", color=colour, fontsize=8)
         axes.set_xticks(range(len(hours)), [f"{hour}" for hour in hours])
         axes.set_yticks(range(len(carriers)), [carrier_names.get(carrier, carrier) for carrier in carriers])
@@ -129,7 +129,13 @@ def usage_section(usage: Usage) -> str:
     return (
         "<section><h2>What the broker did</h2>"
         + table(
-            ["entity", "messages", "per second, mean", "per second, peak", "busiest partition / mean"],
+            [
+                "entity",
+                "messages in, or copies stored",
+                "per second, mean",
+                "per second, peak",
+                "busiest partition / mean",
+            ],
             [
                 [
                     code(entity.entity),
@@ -144,9 +150,11 @@ def usage_section(usage: Usage) -> str:
         )
         + _latencies(usage.operations)
         + _commits(usage)
-        + "<p>Of the topic, messages are those that were sent; of a subscription, its copies. Means are from the first "
-        f"operation to the last. From {usage.rows:,} rows of the broker's own telemetry, one for each operation "
-        "on each message. "
+        + f"<p>Clients sent {usage.messages_in:,} messages to the topic (messages in). The subscriptions stored "
+        f"{usage.copies_stored:,} copies of them. Receivers of locked messages got {usage.deliveries:,} deliveries; "
+        "Spark reads by position, which is no delivery. Of the topic, the table counts messages in; of a subscription, "
+        "copies stored. Means are from the first operation to the last. "
+        f"From {usage.rows:,} rows of the broker's own telemetry, one for each operation on each message. "
         f'All of it, over time, by partition and by key: <a href="{TELEMETRY_PAGE}">{TELEMETRY_PAGE}</a>.</p></section>'
     )
 
@@ -202,9 +210,6 @@ def outlook_section(outlook: Outlook) -> str:
     )
 
 
-_CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
-
-
 def write_report(path: Path, results: Results) -> None:
     """Write the page; replaces an older one."""
     path.write_text(render(results), encoding="utf-8")
@@ -219,7 +224,8 @@ def render(results: Results) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Flights through a partitioned topic</title><style>{_CSS}</style></head>"
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>Flights through a partitioned topic</title><style>{CSS}</style></head>"
         f"<body><main>{sections}</main></body></html>\n"
     )
 
@@ -234,9 +240,9 @@ def _summary(results: Results) -> str:
     )
     rates = {phase.name: phase.messages / phase.seconds for phase in results.phases if phase.messages}
     figures = [
-        (f"{results.messages:,}", "messages sent"),
+        (f"{results.messages:,}", "messages in"),
         (f"{len(results.subscriptions)}", "subscriptions"),
-        (f"{results.copies:,}", "copies captured"),
+        (f"{results.copies:,}", "copies stored and captured"),
         (f"{results.body_bytes / 1e6:,.0f} MB", "of bodies"),
         (f"{results.keys:,}", "partition keys"),
         (f"{len(results.partitions)}", "partitions"),

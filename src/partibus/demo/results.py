@@ -117,6 +117,11 @@ class Usage(NamedTuple):
     entities: list[EntityUse]
     operations: list[Operation]
     commits: Commits | None
+    messages_in: int
+    """Messages that clients sent."""
+    copies_stored: int
+    """Copies of them in subscriptions."""
+    deliveries: int
 
 
 class Prediction(NamedTuple):
@@ -204,6 +209,9 @@ def find_usage(spark: SparkSession, telemetry: Path, report: Path) -> Usage:
             commits["duration_us"]["p50"],
             commits["duration_us"]["p99"],
         ),
+        found["messages_in"],
+        found["copies_stored"],
+        found["deliveries"],
     )
 
 

@@ -130,9 +130,10 @@ def doubled(both: DataFrame) -> DataFrame:
     A send of unknown outcome may have been stored, so it counts as one.
     """
     more = both.where(sf.col("completions") > sf.greatest(sf.col("sends") - sf.col("refusals"), sf.lit(1)))
-    detail = sf.format_string(
-        "sent %d times, completed %d times by %s", "sends", "completions", sf.array_join("consumers", ", ", "?")
+    by = sf.when(sf.size("consumers") > 0, sf.concat(sf.lit(" by "), sf.array_join("consumers", ", ", "?"))).otherwise(
+        ""
     )
+    detail = sf.concat(sf.format_string("sent %d times, completed %d times", "sends", "completions"), by)
     return _found(more, "doubled", "completed_time", detail)
 
 
@@ -270,7 +271,9 @@ def delays(both: DataFrame, points_max: int = 240) -> list[Values]:
             sf.percentile_approx(took, 0.99).alias("p99_ms"),
         )
     )
-    return [row.asDict() for row in series.sort("at").collect()]
+    found = {row["at"]: row.asDict() for row in series.collect()}
+    none = {"sent": 0.0, "completed": 0.0, "p50_ms": None, "p99_ms": None}
+    return [found.get(at) or {"at": at, **none} for at in range(span[0] // step * step, span[1] + 1, step)]
 
 
 def _later(one: str, other: str, terms: Terms) -> Column:
@@ -408,6 +411,7 @@ def _examples(found: Values) -> list[str]:
 def _over_time(series: list[Values]) -> list[str]:
     times = [point["at"] for point in series]
     rates = {name: (times, [point[name] for point in series]) for name in ("sent", "completed")}
+    step = times[1] - times[0] if len(times) > 1 else 1
     known = [point for point in series if point["p50_ms"] is not None]
     waits = {
         name: ([point["at"] for point in known], [max(point[key] / 1000, 1e-6) for point in known])
@@ -421,6 +425,7 @@ def _over_time(series: list[Values]) -> list[str]:
         [("from the send to the first delivery", waits)],
         unit=lambda seconds: time_of_us(seconds * 1e6),
         log=True,
+        step=step,
     )
     return [figure(rate), figure(wait, "By two clocks, where producers and consumers are on different machines.")]
 

@@ -19,6 +19,8 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from partibus.routing.slots import SLOT_COUNT, partition_for_slot, slot_for_key
 
+STANDARD_PARTITION_COUNT = 16
+"""The number of partitions of a partitioned entity, as the broker creates it."""
 COUNT_MAX = 1024
 """The most partitions that are tried for an entity."""
 USEFUL = 0.9
@@ -96,16 +98,18 @@ def runs_of(count: int) -> list[Run]:
 
 
 def observed_count(placed: Mapping[int, int], partitions: Sequence[int]) -> int | None:
-    """Return the smallest number of partitions that explains where slots were found.
+    """Return the number of partitions that explains where slots were found.
 
-    None when none does, as when the number has changed meanwhile.
+    Several numbers explain few slots. One partition is tried first, then the number of a partitioned entity, then the
+    smallest number. None when none does, as when the number has changed meanwhile.
     """
     least = max(partitions, default=0) + 1
     return next(
         (
             count
-            for count in range(least, COUNT_MAX + 1)
-            if all(partition_for_slot(slot, count) == partition for slot, partition in placed.items())
+            for count in (1, STANDARD_PARTITION_COUNT, *range(least, COUNT_MAX + 1))
+            if count >= least
+            and all(partition_for_slot(slot, count) == partition for slot, partition in placed.items())
         ),
         None,
     )

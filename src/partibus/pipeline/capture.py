@@ -165,10 +165,19 @@ _MINUTES_MAX = 1_440
 
 
 def _per_minute(rows: DataFrame, time: str) -> list[list[int]]:
-    """Return [Unix time, messages] of minutes with messages."""
+    """Return [Unix time, messages] of each minute from the first to the last one with messages."""
     minute = (sf.unix_seconds(time) / 60).cast("bigint") * 60
     counted = rows.groupBy(minute.alias("at")).count().orderBy(sf.desc("at")).limit(_MINUTES_MAX).collect()
-    return [[row.at, row["count"]] for row in reversed(counted)]
+    return every_minute({row.at: row["count"] for row in counted})
+
+
+def every_minute(counts: Mapping[int, int]) -> list[list[int]]:
+    """Return [Unix time, messages] of the last minutes, at most `_MINUTES_MAX`. Minutes without messages are 0."""
+    if not counts:
+        return []
+    last = max(counts)
+    first = max(min(counts), last - 60 * (_MINUTES_MAX - 1))
+    return [[at, counts.get(at, 0)] for at in range(first, last + 1, 60)]
 
 
 def _table(spark: SparkSession, out: str, name: str, ddl: str) -> DataFrame:
@@ -433,7 +442,7 @@ def _over_time(series: Values) -> list[str]:
         for name, points in series.items()
         if points
     }
-    return [figure(lines("Messages per minute", [("messages per minute", curves)]))] if curves else []
+    return [figure(lines("Messages per minute", [("messages per minute", curves)], step=60))] if curves else []
 
 
 def _time(value_ms: float | None) -> str:

@@ -289,16 +289,19 @@ def _series(sums: DataFrame, totals: Sequence[Any], refused: Sequence[Refused]) 
     for one in refused:
         key = (one.namespace, (one.period - first) // step * step + first)
         lost[key] = lost.get(key, 0.0) + one.refused
+    asked = {(row["namespace"], row["at"]): row for row in rows.collect()}
     series: dict[str, list[Values]] = {}
-    for row in rows.orderBy("namespace", "at").collect():
-        series.setdefault(row["namespace"], []).append(
-            {
-                "at": row["at"],
-                "asked_per_s": row["cost"] / step,
-                "peak_per_s": row["peak"],
-                "refused_per_s": lost.get((row["namespace"], row["at"]), 0.0) / step,
-            }
-        )
+    for namespace in sorted({namespace for namespace, _ in asked}):
+        for at in range(first, last + 1, step):
+            row = asked.get((namespace, at))
+            series.setdefault(namespace, []).append(
+                {
+                    "at": at,
+                    "asked_per_s": row["cost"] / step if row else 0.0,
+                    "peak_per_s": row["peak"] if row else 0.0,
+                    "refused_per_s": lost.get((namespace, at), 0.0) / step,
+                }
+            )
     return series
 
 

@@ -11,11 +11,14 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import Final
 
-from partibus.pipeline.balance import skew
+from partibus.pipeline.balance import STANDARD_PARTITION_COUNT, observed_count, skew
 from partibus.pipeline.partial import DWELL, LATENCY, spread
 from partibus.pipeline.questions import DONE, MOST, Name, Questions, Values
-from partibus.telemetry.schema import OK
+from partibus.routing.slots import slot_for_key
+from partibus.telemetry.schema import KEY_MAX, OK
 
+PLACED_KEYS: Final = 1_000
+"""Keys of each entity whose partitions show how many partitions it has."""
 SERIES_POINTS_MAX: Final = 240
 """The most points of a curve: the page of a report can't show more."""
 THROTTLED: Final = ("com.microsoft:server-busy", "amqp:resource-limit-exceeded")
@@ -48,24 +51,26 @@ def summarize(questions: Questions, *, entities_max: int, keys_max: int) -> Valu
     if not every["rows"]:
         return {**every, "entities": [], "commits": None, "series": [], "latency_series": []}
     busy = questions.only(names)
-    step = _step(every["seconds"], 1)
+    step = step_of(every["seconds"], 1)
     with ThreadPoolExecutor() as pool:  # the larger part is what Spark's driver does for each of them
         series_asked = pool.submit(busy.series, step)
         sums_asked = pool.submit(busy.by_operation)
         histograms_asked = pool.submit(busy.histograms)
-        keys_asked = pool.submit(busy.busiest_keys, keys_max)
-        latency_asked = pool.submit(questions.histograms_over_time, _step(every["seconds"], 60))
+        keys_asked = pool.submit(busy.busiest_keys, max(keys_max, PLACED_KEYS))
+        latency_asked = pool.submit(questions.histograms_over_time, step_of(every["seconds"], 60))
         durations = questions.histogram_of_commits() if every["commits"] else []
-    series = series_asked.result()
-    entities = _entities(sums_asked.result(), every["seconds"], _peaks(series))
+    series = _filled(series_asked.result(), names, every, step)
+    ranked = keys_asked.result()
+    entities = _entities(sums_asked.result(), every["seconds"], _peaks(series), _partition_counts(ranked))
     _add_timing(entities, histograms_asked.result())
     if every["commits"]:
         weights = {row["bucket"]: row["messages"] for row in durations}
         every["commits"]["duration_us"] = spread(weights) if weights else None
-    _add_keys(entities, keys_asked.result())
+    _add_keys(entities, ranked, keys_max)
     return {
         **every,
         "entities": list(entities.values()),
+        **_flows(entities.values()),
         "step_seconds": step,
         "series": [{name: value for name, value in point.items() if name not in MOST.values()} for point in series],
         "latency_series": _over_time(latency_asked.result()),
@@ -98,24 +103,89 @@ def _totals(found: list[Values]) -> tuple[Values, list[Name]]:
     }, names
 
 
-def _entities(sums: list[Values], seconds: float, peaks: Mapping[Name, Values]) -> dict[Name, Values]:
+def _filled(series: list[Values], names: Iterable[Name], every: Values, step: int) -> list[Values]:
+    """Return the series with a row of zeros for each step in which an entity had no operation."""
+    first, last = (int(datetime.fromisoformat(every[end]).timestamp()) for end in ("from", "to"))
+    found = {(row["at"], row["namespace"], row["entity"]): row for row in series}
+    zeros = dict.fromkeys((*DONE, "redelivered", "refused", *MOST.values()), 0)
+    return [
+        found.get((at, *name)) or {"at": at, "namespace": name[0], "entity": name[1], **zeros}
+        for at in range(first // step * step, last, step)
+        for name in sorted(names)
+    ]
+
+
+_SUBSCRIPTION: Final = "/subscriptions/"
+
+
+def is_subscription(entity: str) -> bool:
+    """Tell whether a path is that of a subscription, which receives copies of its topic's messages."""
+    return _SUBSCRIPTION in entity.lower()
+
+
+def _flows(entities: Iterable[Values]) -> Values:
+    """Return messages in, copies stored and deliveries over ``entities``.
+
+    A message that clients send to a topic comes in once, and each subscription that selects it stores a copy.
+    """
+    entities = list(entities)
+    topics = {
+        (one["namespace"], one["entity"].lower().partition(_SUBSCRIPTION)[0])
+        for one in entities
+        if is_subscription(one["entity"])
+    }
+    accepted = sum(one["sent"] for one in entities if not is_subscription(one["entity"]))
+    return {
+        "messages_in": max(0, accepted - sum(one["forwarded"] for one in entities)),
+        "copies_stored": sum(
+            one["sent"] for one in entities if (one["namespace"], one["entity"].lower()) not in topics
+        ),
+        "deliveries": sum(one["delivered"] for one in entities),
+    }
+
+
+def _partition_counts(ranked: list[Values]) -> dict[Name, int | None]:
+    """Return the number of partitions that explains where each entity's keys were found.
+
+    It is None where none does, because slots have moved. Entities without keys are left out.
+    """
+    placed: dict[Name, dict[int, int]] = defaultdict(dict)
+    moved: set[Name] = set()
+    for row in ranked:
+        name = row["namespace"], row["entity"]
+        if len(row["partitions"]) > 1:
+            moved.add(name)
+        elif row["partitions"] and row["partitions"][0] is not None and len(row["key"]) < KEY_MAX:
+            placed[name][slot_for_key(row["key"])] = row["partitions"][0]
+    counts = {name: observed_count(slots, sorted(set(slots.values()))) for name, slots in placed.items()}
+    return {**counts, **dict.fromkeys(moved)}
+
+
+def _entities(
+    sums: list[Values], seconds: float, peaks: Mapping[Name, Values], partition_counts: Mapping[Name, int | None]
+) -> dict[Name, Values]:
     """Return counts, rates and partitions of each entity, the busiest first."""
     found: dict[Name, list[Values]] = defaultdict(list)
     for row in sums:
         found[row["namespace"], row["entity"]].append(row)
-    entities = {name: _entity(name, rows, seconds, peaks[name]) for name, rows in found.items()}
+    entities = {
+        name: _entity(name, rows, seconds, peaks[name], partition_counts.get(name, STANDARD_PARTITION_COUNT))
+        for name, rows in found.items()
+    }
     return dict(sorted(entities.items(), key=lambda item: (-item[1]["sent"] - item[1]["delivered"], item[0])))
 
 
-def _entity(name: Name, rows: list[Values], seconds: float, peaks: Values) -> Values:
+def _entity(name: Name, rows: list[Values], seconds: float, peaks: Values, partition_count: int | None) -> Values:
     partitions: dict[int, list[Values]] = defaultdict(list)
     for row in rows:
         if row["partition_id"] is not None:
             partitions[row["partition_id"]].append(row)
     counts = _counts(rows)
-    loads = [
-        {"partition": number, **_counts(partitions[number]), LATENCY: {}, DWELL: {}} for number in sorted(partitions)
-    ]
+    used = len(partitions)
+    least = max(partitions, default=-1) + 1
+    # Partitions without operations count: telemetry has no row of them.
+    count = max(least, partition_count or 0) if least > 1 else least
+    loads = [{"partition": number, **_counts(partitions[number]), LATENCY: {}, DWELL: {}} for number in range(count)]
     return {
         "namespace": name[0],
         "entity": name[1],
@@ -123,6 +193,7 @@ def _entity(name: Name, rows: list[Values], seconds: float, peaks: Values) -> Va
         "redelivery_share": counts["redelivered"] / counts["delivered"] if counts["delivered"] else 0.0,
         "per_second": {key: {"mean": counts[key] / seconds, "peak": peaks[key]} for key in DONE},
         "skew": {key: skew([load[key] for load in loads])._asdict() for key in ("sent", "delivered") if loads},
+        "partitions_used": used,
         "partitions": loads,
         LATENCY: {},
         DWELL: {},
@@ -189,10 +260,12 @@ def _over_time(histograms: list[Values]) -> list[Values]:
     ]
 
 
-def _add_keys(entities: dict[Name, Values], ranked: list[Values]) -> None:
+def _add_keys(entities: dict[Name, Values], ranked: list[Values], keys_max: int) -> None:
     for row in ranked:
         entity = entities[row["namespace"], row["entity"]]
         entity["key_count"] = row["n"]
+        if len(entity["keys"]) == keys_max:
+            continue
         entity["keys"].append({
             "key": row["key"],
             "sent": round(row["sent"]),
@@ -204,7 +277,7 @@ def _add_keys(entities: dict[Name, Values], ranked: list[Values]) -> None:
         })  # fmt: skip
 
 
-def _step(seconds: float, grain: int) -> int:
+def step_of(seconds: float, grain: int) -> int:
     """Return the seconds between two points of a curve, a multiple of the table's grain."""
     return grain * max(1, ceil(seconds / grain / SERIES_POINTS_MAX))
 

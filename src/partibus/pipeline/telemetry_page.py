@@ -20,6 +20,7 @@ from partibus.pipeline.report.page import (
     time_of_us,
 )
 from partibus.pipeline.report.plots import bars, lines
+from partibus.pipeline.telemetry import is_subscription, step_of
 
 Values = dict[str, Any]
 
@@ -28,6 +29,8 @@ ENTITIES_SHOWN = 8
 CURVES_MAX = 5
 HOT = 1.5
 """A partition is hot at this multiple of the mean load."""
+SIGNIFICANT = 100
+"""Messages below which a skew says nothing."""
 _PERCENTILES: Final = {"p50": "p50", "p90": "p90", "p99": "p99", "p99_9": "p99.9", "largest": "largest"}
 
 
@@ -40,15 +43,31 @@ def telemetry_page(found: Values) -> Page:
     return Page(
         title="Telemetry",
         lead=f"{found['from'][:19]} to {found['to'][:19]}: {found['rows']:,} rows of telemetry, "
-        + ("of every message." if sampled > 0.999 else f"of {percent(sampled)} of the messages; figures are of all."),
+        + (
+            "of every message."
+            if sampled > 0.999
+            else f"of {percent(sampled)} of the operations; figures are estimates for all."
+        )
+        + _unseen(found),
         verdict=_verdict(entities),
         tiles=_tiles(found),
         sections=[
             Section("Over time", _over_time(found)),
             Section("Entities", _entities(found)),
-            *(Section(entity["entity"], _entity(entity)) for entity in entities[:ENTITIES_SHOWN]),
+            *(Section(_title(entity, found), _entity(entity)) for entity in entities[:ENTITIES_SHOWN]),
             *([Section("Commits", _commits(found))] if found["commits"] else []),
         ],
+    )
+
+
+def _unseen(found: Values) -> str:
+    """Say what the figures do not include."""
+    left_out = found["entities_left_out"]
+    return (
+        (f" {left_out:,} less busy entities are in no figure but the number of entities." if left_out else "")
+        + ("" if found["commits"] else " No commit was recorded.")
+        + " Reads by position, as Spark's, are no deliveries. Rows that a broker dropped are missing; its metric "
+        "partibus_telemetry_dropped_total counts them."
     )
 
 
@@ -66,7 +85,9 @@ def _verdict(entities: list[Values]) -> Verdict:
     hot = [
         f"{entity['entity']} ({entity['skew']['sent']['largest_over_mean']:.1f} times the mean)"
         for entity in entities
-        if entity["skew"].get("sent") and entity["skew"]["sent"]["largest_over_mean"] >= HOT
+        if entity["sent"] >= SIGNIFICANT
+        and entity["skew"].get("sent")
+        and entity["skew"]["sent"]["largest_over_mean"] >= HOT
     ]
     if hot:
         more = f" and {len(hot) - 3} more" if len(hot) > 3 else ""
@@ -79,36 +100,53 @@ def _verdict(entities: list[Values]) -> Verdict:
 
 def _tiles(found: Values) -> list[tuple[str, str]]:
     entities: list[Values] = found["entities"]
-    totals = {name: sum(entity[name] for entity in entities) for name in ("sent", "delivered", "redelivered")}
+    repeated, deliveries = sum(entity["redelivered"] for entity in entities), found["deliveries"]
     tiles = [
-        (number(totals["sent"]), "messages sent"),
-        (f"{totals['sent'] / found['seconds']:,.0f}/s", "sent on average"),
-        (f"{totals['delivered'] / found['seconds']:,.0f}/s", "delivered on average"),
-        (percent(totals["redelivered"] / totals["delivered"] if totals["delivered"] else 0), "of deliveries repeated"),
+        (number(found["messages_in"]), "messages in"),
+        (number(found["copies_stored"]), "copies stored"),
+        (number(deliveries), "deliveries"),
+        (f"{number(found['messages_in'] / found['seconds'])}/s", "messages in, on average"),
+        (f"{number(deliveries / found['seconds'])}/s", "deliveries, on average"),
+        (percent(repeated / deliveries if deliveries else 0), "of deliveries repeated"),
         (number(found["entity_count"]), "entities"),
     ]
     if found["commits"]:
-        tiles.append((f"{found['commits']['messages_per_commit']:.0f}", "messages per commit"))
+        tiles.append((number(found["commits"]["messages_per_commit"]), "messages per commit"))
     return tiles
 
 
 def _over_time(found: Values) -> list[str]:
     points: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    names = ("sent", "delivered", "completed", "redelivered", "refused")
     for row in found["series"]:
-        for name in names:
-            points[row["at"]][name] += row[name]
+        point = points[row["at"]]
+        if not is_subscription(row["entity"]):
+            point["messages in"] += row["sent"]
+        point["deliveries"] += row["delivered"]
+        for name in ("completed", "redelivered", "refused"):
+            point[name] += row[name]
     # The last step has only begun when the rows end.
     times = sorted(points)[: -1 if len(points) > 3 else None]
-    curves = {name: (times, [points[at][name] for at in times]) for name in names}
-    troubles = {name: curves.pop(name) for name in ("redelivered", "refused")}
+    step = found["step_seconds"]
+    rates, troubles = (
+        {name: (times, [points[at][name] for at in times]) for name in names}
+        for names in (("messages in", "deliveries", "completed"), ("redelivered", "refused"))
+    )
     each: dict[str, tuple[list[float], list[float]]] = {}
     for entity in found["entities"][:CURVES_MAX]:
-        rows = [row for row in found["series"] if row["entity"] == entity["entity"] and row["at"] in times]
-        each[entity["entity"]] = [row["at"] for row in rows], [row["sent"] for row in rows]
+        rows = [
+            row
+            for row in found["series"]
+            if (row["namespace"], row["entity"]) == (entity["namespace"], entity["entity"]) and row["at"] in points
+        ][: len(times)]
+        each[_title(entity, found)] = [row["at"] for row in rows], [row["sent"] for row in rows]
     return [
         figure(
-            lines("Messages per second", [("messages per second", curves), ("repeated, refused per second", troubles)])
+            lines(
+                "Messages per second",
+                [("messages per second", rates), ("repeated, refused per second", troubles)],
+                step=step,
+            ),
+            f"Means over {step:,} s each. Messages in include those that the broker forwarded to another entity.",
         ),
         figure(
             lines(
@@ -119,15 +157,30 @@ def _over_time(found: Values) -> list[str]:
                 ],
                 unit=lambda seconds: time_of_us(seconds * 1e6),
                 log=True,
+                step=_latency_step(found),
             ),
             "Percentiles per minute, right within 2 % of the value; the scale is logarithmic.",
         ),
         *(
-            [figure(lines("Messages sent per second and entity", [("sent per second, by entity", each)]))]
+            [
+                figure(
+                    lines("Messages stored per second and entity", [("stored per second, by entity", each)], step=step)
+                )
+            ]
             if len(each) > 1
             else []
         ),
     ]
+
+
+def _latency_step(found: Values) -> int:
+    return step_of(found["seconds"], 60)
+
+
+def _title(entity: Values, found: Values) -> str:
+    """Return the entity's path, with its namespace where entities of several are shown."""
+    several = len({one["namespace"] for one in found["entities"]}) > 1
+    return f"{entity['namespace']}: {entity['entity']}" if several else str(entity["entity"])
 
 
 def _percentile_curves(found: Values, measure: str, op: str, unit: float) -> dict[str, tuple[list[float], list[float]]]:
@@ -142,7 +195,7 @@ def _percentile_curves(found: Values, measure: str, op: str, unit: float) -> dic
 def _entities(found: Values) -> list[str]:
     rows = [
         [
-            code(entity["entity"]),
+            code(_title(entity, found)),
             number(entity["sent"]),
             f"{entity['per_second']['sent']['mean']:,.1f}",
             number(entity["per_second"]["sent"]["peak"]),
@@ -174,16 +227,17 @@ def _entity(entity: Values) -> list[str]:
     blocks = []
     if len(partitions) > 1:
         charts = [
-            ("sent", [load["sent"] for load in partitions]),
-            ("delivered", [load["delivered"] for load in partitions]),
+            ("messages sent", [load["sent"] for load in partitions]),
+            ("deliveries", [load["delivered"] for load in partitions]),
             ("bytes sent, MB", [load["sent_bytes"] / 1e6 for load in partitions]),
         ]
         skew = entity["skew"]["sent"]
         blocks.append(
             figure(
                 bars(f"Load per partition of {entity['entity']}", charts),
-                f"Of sent messages the busiest partition has {skew['largest_over_mean']:.2f} times the mean, the least "
-                f"busy {skew['smallest_over_mean']:.2f} times; Gini {skew['gini']:.2f} (0 is even).",
+                f"{entity['partitions_used']} of {len(partitions)} partitions had operations. Of sent messages the "
+                f"busiest partition has {skew['largest_over_mean']:.2f} times the mean, the least busy "
+                f"{skew['smallest_over_mean']:.2f} times; Gini {skew['gini']:.2f} (0 is even).",
             )
         )
     operations = table(
@@ -251,6 +305,7 @@ def _commits(found: Values) -> list[str]:
                 [("duration of a commit", _percentile_curves(found, "latency_us", "commit", 1e-6))],
                 unit=lambda seconds: time_of_us(seconds * 1e6),
                 log=True,
+                step=_latency_step(found),
             )
         ),
     ]

@@ -78,7 +78,9 @@ def test_the_number_of_partitions_is_worked_out_from_where_keys_were(count: int)
 
 def test_no_number_explains_keys_that_moved() -> None:
     assert observed_count({0: 1, SLOT_COUNT - 1: 0}, [0, 1]) is None
-    assert observed_count({}, [0, 1, 2]) == 3
+    assert observed_count({}, [0, 1, 2]) == 16
+    assert observed_count({}, [0, 20]) == 21
+    assert observed_count({}, [0]) == 1
 
 
 loads = st.dictionaries(st.integers(0, SLOT_COUNT - 1), st.integers(1, 1000).map(float), min_size=1, max_size=60)

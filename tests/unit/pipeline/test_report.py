@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from partibus.pipeline.capture import replay_page
+from partibus.pipeline.capture import every_minute, replay_page
 from partibus.pipeline.redrive import redrive_page
 from partibus.pipeline.report.page import (
     Page,
@@ -22,7 +22,7 @@ from partibus.pipeline.report.page import (
     table,
     time_of_us,
 )
-from partibus.pipeline.report.plots import bars, curve, lines, ranking, strip, time_ticks
+from partibus.pipeline.report.plots import TICKS_MAX, bars, curve, lines, log_ticks, ranking, strip, time_ticks
 
 VOID = {"meta", "!doctype"}
 NASTY = '<script>alert("1")</script>'
@@ -118,7 +118,8 @@ def test_ticks_of_a_time_axis_are_round(first: float, last: float, expected: lis
 
 def test_chart_without_curves_says_so() -> None:
     drawn = lines("Latency", [("send", {}), ("age", {"p50": ([1_767_225_600.0], [0.5])})], log=True)
-    assert drawn.count(">nothing<") == 1
+    assert drawn.count("<p>send: no data in this time range.</p>") == 1
+    assert drawn.count("<svg") == 1
 
 
 def test_table_without_rows_is_no_head_above_nothing() -> None:
@@ -139,3 +140,41 @@ def test_pages_of_dry_runs_say_that_nothing_was_sent() -> None:
     assert "DRY RUN" in render(replay_page(replay))
     assert "Trail" not in render(replay_page(replay))
     assert "DRY RUN" not in render(replay_page(replay | {"audit": "out/replays"}))
+
+
+@pytest.mark.parametrize(
+    ("least", "largest"), [(0.003, 0.004), (0.003, 0.003), (1e-6, 1e3), (0.5, 40), (0.001, 0.001), (1e-6, 1e12)]
+)
+def test_an_axis_of_latencies_has_several_ticks(least: float, largest: float) -> None:
+    ticks = log_ticks(least, largest)
+    assert 2 <= len(ticks) <= TICKS_MAX
+    assert ticks[0] <= least * 1.001
+    assert ticks[-1] > least
+
+
+@pytest.mark.row("D14")
+def test_a_curve_breaks_over_idle_time() -> None:
+    def moves(step: float | None) -> int:
+        drawn = lines("t", [("a", {"x": ([0, 60, 420, 480], [1, 2, 3, 4])})], step=step)
+        line = re.search(r'<g id="line2d_\d+">\s*<path d="([^"]+)"[^>]*stroke: var\(--plot-1\)', drawn)
+        assert line is not None
+        return line[1].count("M")
+
+    assert moves(None) == 1
+    assert moves(60) == 2
+
+
+def test_minutes_without_messages_are_zeros() -> None:
+    assert every_minute({}) == []
+    assert every_minute({0: 3, 180: 1}) == [[0, 3], [60, 0], [120, 0], [180, 1]]
+    assert len(every_minute({0: 1, 60 * 10_000: 1})) == 1_440
+
+
+def test_a_chart_whose_bars_are_all_zero_is_a_sentence() -> None:
+    drawn = bars("t", [("delivered", [0, 0])])
+    assert "<svg" not in drawn
+    assert "delivered: none in any partition." in drawn
+
+
+def test_cells_repeat_their_heads_for_narrow_screens() -> None:
+    assert '<td class="n" data-head="a &lt;b&gt;">1</td>' in table(["a <b>"], [["1"]], (0,))

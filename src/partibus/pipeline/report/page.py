@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-_CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
+CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 
 class Verdict(NamedTuple):
@@ -51,7 +51,7 @@ def render(page: Page) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(page.title)}</title><style>{_CSS}</style></head><body><main>"
+        f"<title>{escape(page.title)}</title><style>{CSS}</style></head><body><main>"
         f"<header><h1>{escape(page.title)}</h1><p>{escape(page.lead)}</p></header>"
         f"{_verdict(page.verdict)}{tiles}{sections}"
         f"<footer>Written by partibus, {made}. Times are UTC.</footer></main></body></html>\n"
@@ -86,17 +86,19 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[
     """
     right = set(numeric)
 
-    def row(tag: str, cells: Iterable[str]) -> str:
-        classes = (' class="n"' if place in right else "" for place in range(len(head)))
-        return "".join(f"<{tag}{class_}>{cell}</{tag}>" for class_, cell in zip(classes, cells, strict=True))
+    classes = [' class="n"' if place in right else "" for place in range(len(head))]
+    # A narrow screen shows a row as a list, in which each cell has its head beside it.
+    labels = [f' data-head="{escape(title)}"' for title in head]
 
-    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
+    def row(cells: Iterable[str]) -> str:
+        given = zip(classes, labels, cells, strict=True)
+        return "".join(f"<td{class_}{label}>{cell}</td>" for class_, label, cell in given)
+
+    heads = "".join(f"<th{class_}>{escape(title)}</th>" for class_, title in zip(classes, head, strict=True))
+    body = "".join(f"<tr>{row(cells)}</tr>" for cells in rows)
     if not body:
         return "<p>None.</p>"
-    return (
-        f'<div class="wide"><table><thead><tr>{row("th", map(escape, head))}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def folded(summary: str, *blocks: str) -> str:

@@ -6,10 +6,11 @@ placeholder, and the finished text names the variable in its place.
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
-from math import ceil, floor
+from itertools import pairwise
+from math import ceil, floor, log10, nan
 from typing import Any
 
 import matplotlib
@@ -27,6 +28,11 @@ SERIES = tuple(_STAND_INS[f"plot-{place}"] for place in range(1, 7))
 SOFT, PEAK = _STAND_INS["plot-soft"], _STAND_INS["plot-peak"]
 
 WIDTH = 10.6
+CHART_WIDTH = 5.2
+"""Inches of one chart: its text is still readable where a narrow screen shows it at seven tenths."""
+TITLE_CHARS = 56
+LEGEND_CHARS = 66
+FEW_POINTS = 3
 TICKS_MAX = 6
 _DAY = 86_400
 _TIME_STEPS = (
@@ -37,7 +43,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
+    "font.size": 9.5,
     "text.color": INK,
     "axes.labelcolor": MUTED,
     "axes.edgecolor": LINE,
@@ -65,56 +71,140 @@ def lines(
     *,
     unit: Callable[[float], str] | None = None,
     log: bool = False,
-    height: float = 2.5,
+    height: float = 2.7,
+    step: float | None = None,
 ) -> str:
-    """Draw charts side by side, with one legend. Each has curves by name: times (Unix, seconds) and values."""
-    with matplotlib.rc_context(STYLE):
-        shape = Figure(figsize=(WIDTH, height), layout="constrained")
-        for axes, (name, curves) in zip(shape.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
-            axes.set_title(name)
-            if not any(times for times, _ in curves.values()):
-                _nothing(axes)
-                continue
-            for colour, (label, (times, values)) in zip(SERIES * 3, curves.items(), strict=False):
-                axes.plot(times, values, color=colour, label=label, marker="." if len(times) < 3 else None)
-            _time_axis(axes, [at for times, _ in curves.values() for at in times])
+    """Draw charts with a legend each. Each has curves by name: times (Unix, seconds) and values.
+
+    ``step`` is the seconds between two points: a curve breaks where points are missing. A sentence replaces a chart
+    without points.
+    """
+    drawn = []
+    for name, curves in charts:
+        shown = {label: points for label, points in curves.items() if len(points[0])}
+        if not shown:
+            drawn.append(_sentence(f"{name}: no data in this time range."))
+            continue
+        with matplotlib.rc_context(STYLE):
+            shape = Figure(figsize=(CHART_WIDTH, height), layout="constrained")
+            axes = shape.subplots()
+            axes.set_title(_shortened(name, TITLE_CHARS))
+            for colour, (label, (times, values)) in zip(SERIES * 3, shown.items(), strict=False):
+                axes.plot(
+                    *_broken(times, values, step), color=colour, label=_shortened(label),
+                    marker="." if len(times) < FEW_POINTS or (step is not None and _lonely(times, step)) else None,
+                )  # fmt: skip
+            _time_axis(axes, [at for times, _ in shown.values() for at in times])
+            known = [value for _, values in shown.values() for value in values]
             if log:
-                axes.set_yscale("log")
-                axes.minorticks_off()
+                _log_axis(axes, known)
             else:
-                axes.set_ylim(bottom=0)
+                axes.set_ylim(bottom=0, top=None if max(known) > 0 else 1)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: (unit or _thousands)(value)))
             axes.grid(visible=True)
-            axes.legend(loc="best", fontsize=8, ncols=2 if len(curves) > 3 else 1)
-        return svg_of(shape, title)
+            _legend(axes, shown)
+            drawn.append(svg_of(shape, f"{title}: {name}"))
+    return _side_by_side(drawn)
 
 
 def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: float | None = None) -> str:
-    """Draw charts side by side, with one bar per partition.
+    """Draw charts with one bar per partition, from partition 0 on.
 
-    The largest bar stands out. A line marks the mean and, where given, the ``limit`` in means.
+    The largest bar stands out. A line marks the mean and, where given, the ``limit`` in means. A sentence replaces a
+    chart in which every bar is zero.
     """
-    with matplotlib.rc_context(STYLE):
-        shape = Figure(figsize=(WIDTH, 2.5), layout="constrained")
-        for axes, (name, values) in zip(shape.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
-            peak, mean = max(values, default=0), sum(values) / max(len(values), 1)
+    drawn = []
+    for name, values in charts:
+        peak, mean = max(values, default=0), sum(values) / max(len(values), 1)
+        if not peak:
+            drawn.append(_sentence(f"{name}: none in any partition."))
+            continue
+        with matplotlib.rc_context(STYLE):
+            shape = Figure(figsize=(CHART_WIDTH, 2.7), layout="constrained")
+            axes = shape.subplots()
             colours = [PEAK if value == peak and peak > mean else SERIES[0] for value in values]
             axes.bar(range(len(values)), values, color=colours, width=0.78)
             _level(axes, mean, "mean")
             if limit is not None:
                 _level(axes, mean * limit, "limit")
-            axes.set_title(name)
+            axes.set_title(_shortened(name, TITLE_CHARS))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _thousands(value)))
-            axes.set_xticks(range(0, len(values), max(1, len(values) // 8)))
+            axes.set_xticks(range(0, len(values), max(1, ceil(len(values) / 16))))
             axes.set_xlabel("partition")
             axes.tick_params(axis="x", length=0)
-        return svg_of(shape, title)
+            drawn.append(svg_of(shape, f"{title}: {name}"))
+    return _side_by_side(drawn)
+
+
+def _side_by_side(drawn: Sequence[str]) -> str:
+    """Return charts next to each other where there is room, and below each other elsewhere."""
+    return f'<div class="plots">{"".join(drawn)}</div>'
+
+
+def _sentence(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def _broken(
+    times: Sequence[float], values: Sequence[float], step: float | None
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the points with a gap wherever more than one ``step`` is between two of them."""
+    if step is None:
+        return times, values
+    xs: list[float] = []
+    ys: list[float] = []
+    for at, value in zip(times, values, strict=True):
+        if xs and at - xs[-1] > 1.5 * step:
+            xs.append(xs[-1] + step)
+            ys.append(nan)
+        xs.append(at)
+        ys.append(value)
+    return xs, ys
+
+
+def _lonely(times: Sequence[float], step: float) -> bool:
+    """Tell whether a point has no neighbour, so that no line would show it."""
+    gaps = [True, *(b - a > 1.5 * step for a, b in pairwise(times)), True]
+    return any(before and after for before, after in pairwise(gaps))
+
+
+def log_ticks(least: float, largest: float) -> list[float]:
+    """Return at least two ticks around positive values: 1, 2 and 5 of each decade, or decades where those are many."""
+    decades = range(floor(log10(least)), ceil(log10(largest)) + 2)
+    found: list[float] = []
+    for steps in ((1, 2, 5), (1,)):
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        first = max((n for n, tick in enumerate(ticks) if tick <= least * 1.0001), default=0)
+        last = min((n for n, tick in enumerate(ticks) if tick >= largest * 0.9999), default=len(ticks) - 1)
+        if last == first:
+            last += 1
+        found = ticks[first : last + 1]
+        if len(found) <= TICKS_MAX:
+            return found
+    return found[:: ceil(len(found) / TICKS_MAX)]
+
+
+def _log_axis(axes: Axes, values: Sequence[float]) -> None:
+    ticks = log_ticks(min(values), max(values))
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    axes.set_yticks(ticks)
+    axes.set_ylim(ticks[0] * 0.9, max(ticks[-1], *values) * 1.1)
+
+
+def _legend(axes: Axes, labels: Iterable[str]) -> None:
+    """Put the legend below the plot, where it covers no curve."""
+    longest = max(len(_shortened(label)) for label in labels)
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(0, -0.12), borderaxespad=0, fontsize=8.5,
+        ncols=max(1, LEGEND_CHARS // (longest + 6)), columnspacing=1.2, handlelength=1.4,
+    )  # fmt: skip
 
 
 def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share: Callable[[float], str]) -> str:
     """Draw horizontal bars with their names, the largest on top."""
     with matplotlib.rc_context(STYLE):
-        shape = Figure(figsize=(WIDTH, 0.7 + 0.24 * len(values)), layout="constrained")
+        shape = Figure(figsize=(CHART_WIDTH, 0.7 + 0.24 * len(values)), layout="constrained")
         axes = shape.subplots()
         places = range(len(values))
         axes.barh(places, [value for _, value in values], color=SERIES[0], height=0.66)
@@ -122,12 +212,12 @@ def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share
             axes.annotate(
                 share(value), (value, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
             )
-        axes.set_yticks(places, [_shortened(name) for name, _ in values])
+        axes.set_yticks(places, [_shortened(name, 30) for name, _ in values])
         axes.invert_yaxis()
-        axes.set_title(heading)
+        axes.set_title(heading, x=0, ha="left")
         axes.xaxis.set_visible(False)
         axes.spines["bottom"].set_visible(False)
-        axes.margins(x=0.08)
+        axes.margins(x=0.16)
         axes.tick_params(axis="y", length=0)
         return svg_of(shape, title)
 
@@ -138,7 +228,7 @@ def curve(
 ) -> str:  # fmt: skip
     """Draw curves over numbers, with dots, named levels, and both axes in powers of two."""
     with matplotlib.rc_context(STYLE):
-        shape = Figure(figsize=(WIDTH, 2.7), layout="constrained")
+        shape = Figure(figsize=(CHART_WIDTH, 3.0), layout="constrained")
         axes = shape.subplots()
         for colour, (label, (places, values)) in zip(SERIES, curves.items(), strict=False):
             axes.plot(places, values, color=colour, label=label, marker="o", markersize=4)
@@ -156,7 +246,7 @@ def curve(
         axes.minorticks_off()
         axes.grid(visible=True)
         if len(curves) > 1:
-            axes.legend(loc="best", fontsize=8)
+            _legend(axes, curves)
         return svg_of(shape, title)
 
 
@@ -203,13 +293,6 @@ def _level(axes: Axes, level: float, name: str) -> None:
     )  # fmt: skip
 
 
-def _nothing(axes: Axes) -> None:
-    """Show that there is no data to draw."""
-    axes.text(0.5, 0.5, "nothing", color=MUTED, ha="center", va="center", transform=axes.transAxes)
-    axes.set_xticks([])
-    axes.set_yticks([])
-
-
 def time_ticks(first: float, last: float) -> list[int]:
     """Return round times from ``first`` to ``last``, at least one and at most `TICKS_MAX`."""
     span = last - first
@@ -245,7 +328,8 @@ def svg_of(shape: Figure, title: str) -> str:
         shape.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = re.sub("<metadata>.*?</metadata>", "", out.getvalue(), flags=re.DOTALL)
     svg = re.sub("|".join(_STAND_INS.values()), lambda found: f"var(--{_NAMES[found[0]]})", svg)
-    return f'<svg role="img" aria-label="{escape(title)}"{svg[svg.index("<svg") + len("<svg") :]}'
+    broad = ' class="broad"' if shape.get_figwidth() > CHART_WIDTH else ""
+    return f'<svg role="img"{broad} aria-label="{escape(title)}"{svg[svg.index("<svg") + len("<svg") :]}'
 
 
 _NAMES = {stand_in: name for name, stand_in in _STAND_INS.items()}
