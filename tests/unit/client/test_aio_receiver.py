@@ -28,6 +28,7 @@ def numbers(messages: list[IncomingMessage]) -> list[int]:
     return [int(one.body[:5]) for one in messages if isinstance(one.body, bytes)]
 
 
+@pytest.mark.row("C19")
 def test_without_prefetch_no_message_is_taken_that_no_call_wants() -> None:
     async def work() -> None:
         broker = SimulatedBroker()
@@ -113,6 +114,7 @@ def test_prefetch_fills_an_empty_cache_and_serves_from_it() -> None:
     run(work())
 
 
+@pytest.mark.row("C16")
 @pytest.mark.parametrize("size", [1_000, 20_000, 100_000, 250_000])
 def test_a_fill_asks_for_256_kilobytes_at_most(size: int) -> None:
     async def work() -> None:
@@ -135,6 +137,7 @@ def test_a_fill_asks_for_256_kilobytes_at_most(size: int) -> None:
     run(work())
 
 
+@pytest.mark.row("C15")
 def test_caches_are_not_shared() -> None:
     async def work() -> None:
         broker = SimulatedBroker()
@@ -170,6 +173,7 @@ def test_an_expired_copy_stays_cached_and_fails_on_complete() -> None:
     run(work())
 
 
+@pytest.mark.row("C9")
 def test_completions_of_one_interval_travel_together() -> None:
     async def work() -> None:
         broker = SimulatedBroker()
@@ -349,6 +353,7 @@ def test_locks_are_renewed_until_the_message_is_settled() -> None:
     run(work())
 
 
+@pytest.mark.row("C4")
 def test_links_are_dealt_evenly_over_connections() -> None:
     async def work() -> None:
         broker = SimulatedBroker()

@@ -32,6 +32,7 @@ def busy(text: str = "Error code: 50009, please wait 2 seconds and try again.") 
     return AmqpError("com.microsoft:server-busy", text)
 
 
+@pytest.mark.row("C10")
 def test_sends_of_one_interval_are_one_transfer() -> None:
     async def work() -> None:
         broker = SimulatedBroker()
@@ -54,6 +55,7 @@ def test_sends_of_one_interval_are_one_transfer() -> None:
     run(work())
 
 
+@pytest.mark.row("C10")
 def test_without_an_interval_each_send_is_a_transfer_of_its_own_at_once() -> None:
     async def work() -> None:
         broker = SimulatedBroker()
@@ -68,6 +70,7 @@ def test_without_an_interval_each_send_is_a_transfer_of_its_own_at_once() -> Non
     run(work())
 
 
+@pytest.mark.row("C11")
 def test_a_batch_that_would_exceed_the_limit_leaves_at_once_and_the_message_opens_the_next() -> None:
     async def work() -> None:
         broker = SimulatedBroker()
