@@ -661,8 +661,8 @@ def test_a_killed_broker_loses_no_acknowledged_message(tmp_path: Path) -> None:
                 async def consume() -> None:
                     while sending or set(received) < set(stored):
                         for one in await receiver.receive(50, 1.0):
-                            with_error = await asyncio.gather(receiver.complete(one), return_exceptions=True)
-                            assert with_error == [None] or isinstance(with_error[0], ClientError)
+                            (failure,) = await asyncio.gather(receiver.complete(one), return_exceptions=True)
+                            assert failure is None or isinstance(failure, ClientError)
                             assert isinstance(one.body, bytes)
                             received.append(int(one.body))
 

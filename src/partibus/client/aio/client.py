@@ -12,7 +12,7 @@ from partibus.client import profiles
 from partibus.client.aio.claims import Claims
 from partibus.client.aio.line import Line, Statistics
 from partibus.client.aio.link import Attachment, repeat
-from partibus.client.aio.processor import Handler, OnError, Processor
+from partibus.client.aio.processor import WAIT_S, Handler, OnError, Processor
 from partibus.client.aio.receiver import Receiver, SessionReceiver
 from partibus.client.aio.sender import Sender
 from partibus.client.aio.settings import (
@@ -214,15 +214,22 @@ class Client:
         settled it. ``concurrency`` handlers run at a time; with ``sessions`` that many sessions are held, each with one
         handler. ``on_error`` is called with each error and its message, or None; by default errors are logged.
         """
+        name, renew = self._entity(entity), within("auto_renew", auto_renew, 0.0, _RENEW_MAX_S, "s")
+        mode, prefetch = _mode(mode), self._prefetch(prefetch)
+
+        def make_receiver() -> Receiver:
+            return self.receiver(name, mode=mode, prefetch=prefetch, auto_renew=renew)
+
+        def make_session() -> SessionReceiver:
+            return self.session_receiver(name, mode=mode, prefetch=prefetch, auto_renew=renew, max_wait=WAIT_S)
+
         return Processor(
-            self,
-            self._entity(entity),
+            name,
             handler,
             concurrency=concurrency,
-            sessions=sessions,
-            prefetch=prefetch,
-            auto_renew=within("auto_renew", auto_renew, 0.0, _RENEW_MAX_S, "s"),
-            mode=_mode(mode),
+            make_receiver=make_receiver,
+            make_session=make_session if sessions else None,
+            retry=self.retry,
             on_error=on_error,
         )
 

@@ -455,7 +455,7 @@ async def connect_tcp(line: Line) -> None:
         # Imported here: only some clients need it, and each import costs every client time.
         from partibus.client.aio.websocket import Websocket
 
-        protocol = websocket = Websocket(line)
+        protocol = websocket = Websocket(line, endpoint)
         opened = websocket.opened
     try:
         try:

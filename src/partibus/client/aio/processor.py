@@ -3,16 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from partibus.client.aio.receiver import Receiver, SessionReceiver
-from partibus.client.aio.settings import retriable, whole
+from partibus.client.aio.settings import RetryPolicy, retriable, whole
 from partibus.client.errors import ClientError, SessionHeld, TimedOut
 from partibus.client.messages import IncomingMessage
 from partibus.client.receiver import ReceiveMode
-
-if TYPE_CHECKING:
-    from partibus.client.aio.client import Client
 
 Handler = Callable[[IncomingMessage, Receiver], Awaitable[None]]
 """The function for each message. The message is completed when it returns, and abandoned when it raises."""
@@ -21,7 +17,8 @@ OnError = Callable[[BaseException, IncomingMessage | None], None]
 
 _IDLE_S = 1.0
 """How long a held session may be without messages before the processor looks for another one."""
-_WAIT_S = 30.0
+WAIT_S = 30.0
+"""How long one receive, or one look for a session, waits."""
 _log = logging.getLogger(__name__)
 
 
@@ -30,25 +27,22 @@ class Processor:
 
     def __init__(
         self,
-        client: "Client",
         entity: str,
         handler: Handler,
         *,
         concurrency: int,
-        sessions: bool,
-        prefetch: int | None,
-        auto_renew: float,
-        mode: ReceiveMode,
+        make_receiver: Callable[[], Receiver],
+        make_session: Callable[[], SessionReceiver] | None,
+        retry: RetryPolicy,
         on_error: OnError | None,
     ) -> None:
+        """Prepare a loop; ``make_session`` makes a receiver of the next session, where sessions are wanted."""
         self.entity = entity
-        self._client = client
         self._handler = handler
         self._concurrency = whole("concurrency", concurrency, 1, 10_000)
-        self._sessions = sessions
-        self._prefetch = prefetch
-        self._auto_renew = auto_renew
-        self._mode = mode
+        self._make_receiver = make_receiver
+        self._make_session = make_session
+        self._retry = retry
         self._on_error = on_error
         self._tasks: list[asyncio.Task[None]] = []
         self._settling: set[asyncio.Future[None]] = set()
@@ -60,12 +54,10 @@ class Processor:
         if self._tasks:
             return
         self._stopping.clear()
-        if self._sessions:
-            self._tasks = [asyncio.create_task(self._work_on_sessions()) for _ in range(self._concurrency)]
+        if (make := self._make_session) is not None:
+            self._tasks = [asyncio.create_task(self._work_on_sessions(make)) for _ in range(self._concurrency)]
             return
-        receiver = self._receiver = self._client.receiver(
-            self.entity, mode=self._mode, prefetch=self._prefetch, auto_renew=self._auto_renew
-        )
+        receiver = self._receiver = self._make_receiver()
         await receiver.open()
         self._tasks = [asyncio.create_task(self._work(receiver)) for _ in range(self._concurrency)]
 
@@ -94,7 +86,7 @@ class Processor:
         failures = 0
         while not self._stopping.is_set():
             try:
-                messages = await receiver.receive(1, _WAIT_S)
+                messages = await receiver.receive(1, WAIT_S)
                 failures = 0
             except ClientError as error:
                 self._tell(error, None)
@@ -104,12 +96,10 @@ class Processor:
             for message in messages:
                 await self._process(receiver, message)
 
-    async def _work_on_sessions(self) -> None:
+    async def _work_on_sessions(self, make: Callable[[], SessionReceiver]) -> None:
         failures = 0
         while not self._stopping.is_set():
-            receiver = self._client.session_receiver(
-                self.entity, mode=self._mode, prefetch=self._prefetch, auto_renew=self._auto_renew, max_wait=_WAIT_S
-            )
+            receiver = make()
             opening = asyncio.ensure_future(receiver.open())
             stopping = asyncio.ensure_future(self._stopping.wait())
             try:
@@ -145,7 +135,7 @@ class Processor:
 
     def _settle(self, receiver: Receiver, message: IncomingMessage, *, failed: bool) -> None:
         """Settle a message unless the handler has. The loop goes on meanwhile, so that completions share a batch."""
-        if self._mode is not ReceiveMode.PEEK_LOCK or not receiver.holds(message):
+        if receiver.mode is not ReceiveMode.PEEK_LOCK or not receiver.holds(message):
             return
         future = receiver.abandon(message) if failed else receiver.complete(message)
         self._settling.add(future)
@@ -159,7 +149,7 @@ class Processor:
 
     async def _pause(self, failures: int, error: ClientError) -> None:
         """Wait before receiving again; an error that no repetition mends waits for longest."""
-        retry = self._client.retry
+        retry = self._retry
         delay = retry.delay(failures, error) if retriable(error) else retry.cap
         try:
             async with asyncio.timeout(delay):

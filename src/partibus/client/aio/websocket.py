@@ -1,7 +1,7 @@
 """AMQP inside a websocket (section 1.4 of the dialect), the client's side.
 
-`Websocket` stands between the transport and the line, and acts to each as the other. The framing is that of the library
-`websockets`, without its tasks and queues.
+`Websocket` stands between the transport and the protocol that speaks AMQP, and acts to each as the other. The framing
+is that of the library `websockets`, without its tasks and queues.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from partibus.client.aio.line import Line
+from partibus.client.endpoint import Endpoint
 from partibus.client.errors import ConnectFailed
 
 PATH: Final = "/$servicebus/websocket"
@@ -23,12 +23,12 @@ _FRAME_BYTES_MAX: Final = 128 << 20
 
 
 class Websocket(asyncio.Protocol, asyncio.Transport):
-    """The client's side of a websocket; ``line`` is connected after the handshake."""
+    """The client's side of a websocket; ``inner`` is connected after the handshake."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, inner: asyncio.Protocol, endpoint: Endpoint) -> None:
         asyncio.Transport.__init__(self)
-        self._line = line
-        endpoint = line.settings.endpoint
+        self._inner = inner
+        self._peer = str(endpoint)
         uri = parse_uri(f"{'wss' if endpoint.tls else 'ws'}://{endpoint}{PATH}")
         self._protocol = ClientProtocol(uri, subprotocols=[SUBPROTOCOL], max_size=_FRAME_BYTES_MAX)
         self._outer: asyncio.Transport | None = None
@@ -55,10 +55,10 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
         self._read()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the line."""
+        """Tell the inner protocol."""
         if not self.opened.done():
-            self.opened.set_exception(ConnectFailed(f"{self._line.peer} closed the connection in the handshake"))
-        self._line.connection_lost(exc)
+            self.opened.set_exception(ConnectFailed(f"{self._peer} closed the connection in the handshake"))
+        self._inner.connection_lost(exc)
 
     def _read(self) -> None:
         content: list[bytes] = []
@@ -67,15 +67,15 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
                 if event.opcode in (Opcode.BINARY, Opcode.CONT):
                     content.append(bytes(event.data))
             elif isinstance(event, Response) and not self.opened.done() and self._protocol.state is State.OPEN:
-                self._line.connection_made(self)
+                self._inner.connection_made(self)
                 self.opened.set_result(None)
         failure = self._protocol.handshake_exc
         if failure is not None and not self.opened.done():
             self.opened.set_exception(
-                ConnectFailed(f"{self._line.peer} takes no websocket at {PATH}: {failure}. Check host and port.")
+                ConnectFailed(f"{self._peer} takes no websocket at {PATH}: {failure}. Check host and port.")
             )
         if content:
-            self._line.data_received(b"".join(content))
+            self._inner.data_received(b"".join(content))
 
     def _send(self) -> None:
         outer = self._outer
@@ -87,7 +87,7 @@ class Websocket(asyncio.Protocol, asyncio.Transport):
             else:
                 outer.close()
 
-    # -- the line's side -----------------------------------------------------------------------------------------------
+    # -- the inner side ------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes as one message."""
