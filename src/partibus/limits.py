@@ -46,8 +46,10 @@ class StoreLimits(Struct, frozen=True):
     """
     hold_operations: int = 64
     """The number of pending operations at which a commit starts at once, because it is worth its sync."""
-    gather_rounds: int = 4
-    """The most rounds of the loop for which a commit that need not be held waits, while each round adds rows to it."""
+    gather_rounds: int = 6
+    """The rounds of the loop without another row after which a commit stops waiting for clients that the last one has
+    answered.
+    """
     lazy_ms: float = 20.0
     """The longest time that rows without waiters wait for a commit to join (rows C13, C14: up to 20 ms)."""
     lazy_operations: int = 1_000

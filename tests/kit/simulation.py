@@ -51,7 +51,9 @@ assert 4 * IO_MS_MAX + 40 < LOCK_WRITTEN_MS <= EXPRESS_BOUND_MS / 6
 
 def draw_limits(seed: int) -> StoreLimits:
     """The memory for partitions: in a quarter of the histories none, so that all go cold as soon as they may."""
-    return StoreLimits(partition_bytes=Random(-seed).choice((0, 60_000, *[StoreLimits().partition_bytes] * 2)))
+    partition_bytes = Random(-seed).choice((0, 60_000, *[StoreLimits().partition_bytes] * 2))
+    # Rounds in which nothing happens are steps of a history, too.
+    return StoreLimits(partition_bytes=partition_bytes, gather_rounds=1)
 
 
 class Simulation:

@@ -271,7 +271,8 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         ReadyList,
         "drop_window",
         reads_what_is_not_written,
-        "handed out while under lock|after it was finished|two places|expected|was overtaken|delivery count",
+        "handed out while under lock|after it was finished|two places|expected|was overtaken|delivery count|"
+        "stored 2 times",
     ),
     "a dropped window loses its tail": (
         ReadyList,
@@ -289,9 +290,9 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         transactions,
         "_refusal",
         never_refused,
-        "seen in part|its client was told|confirmed as completed|came after it was finished",
+        "seen in part|its client was told|confirmed as completed|came after it was finished|after it was completed",
     ),
-    "does not defer": (settlement, "_defer", returned_instead, "without being asked for"),
+    "does not defer": (settlement, "_defer", returned_instead, "without being asked for|still holds"),
     "does not cancel": (range_scans, "_cancel", only_said, "cancelled|came after it was finished"),
 }
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
-
 from partibus.limits import StoreLimits
 from partibus.partition.runtime.commit_queue import CommitPacing, CommitQueue, CommitSchedule
 from tests.kit.simulated_host import SimulatedHost, Timeline
@@ -50,41 +48,77 @@ def test_next_commit_begins_without_hurry() -> None:
     assert pacing.delay_ms(CommitQueue()) == LIMITS.lazy_ms
 
 
-@pytest.mark.parametrize(
-    ("arrivals", "commits"),
-    [
-        ([1], [1]),
-        ([4, 3, 1], [8]),
-        ([1, 0, 1], [1, 1]),
-        ([1] * 10, [5, 5]),
-        ([7, 1, 3], [8, 3]),
-    ],
-)
-def test_a_commit_begins_when_a_round_of_the_loop_adds_nothing(arrivals: list[int], commits: list[int]) -> None:
-    """``arrivals``: rows that clients wait for, by rounds. At most four rounds or eight rows are awaited."""
-    timeline = Timeline()
-    host = SimulatedHost(timeline, Random(1))
-    queue = CommitQueue()
-    begun: list[int] = []
+class Scheduled:
+    """A commit queue with its schedule. A commit ends when the test says so."""
 
-    def start() -> None:
-        schedule.started()
-        if queue.pending.operations:
-            begun.append(queue.pending.operations)
-            queue.pending.operations = 0
-            schedule.begun()
+    def __init__(self) -> None:
+        self.timeline = Timeline()
+        self.host = SimulatedHost(self.timeline, Random(1))
+        self.queue = CommitQueue()
+        self.schedule = CommitSchedule(self.host, LIMITS, self.queue, self._start)
 
-    schedule = CommitSchedule(host, LIMITS, queue, start)
+    def _start(self) -> None:
+        self.schedule.started()
+        self.queue.take()
+        self.schedule.begun()
 
-    def arrive(rounds: list[int]) -> None:
-        if rounds:
-            queue.pending.operations += rounds[0]
-            if rounds[0]:
-                schedule.add(waited_for=True, holdable=False)
-            host.call_soon(lambda: arrive(rounds[1:]))
+    def arrive(self, rows: int) -> None:
+        """Add rows that clients wait for."""
+        self.queue.pending.operations += rows
+        self.queue.pending.counters[1] = (1, 1, 1)
+        self.schedule.add(waited_for=True, holdable=False)
 
-    arrive(arrivals)
-    while len(timeline):
-        timeline.run_next()
-    assert begun == commits
-    assert timeline.time_ms == 1_000.0, "no timer delays a client that waits"
+    def commit(self, *arrivals: int) -> tuple[int, int]:
+        """Have rows arrive by rounds of the loop; end the commit that begins, and return its rows and the rounds."""
+        rounds = 0
+        for rows in arrivals:
+            if rows:
+                self.arrive(rows)
+            self.timeline.run_next()
+            rounds += 1
+        while self.queue.under_way is None:
+            self.timeline.run_next()
+            rounds += 1
+        assert self.timeline.time_ms == 1_000.0, "no timer delays a client that waits"
+        rows = self.queue.under_way.operations
+        self.queue.end()
+        return rows, rounds
+
+
+def test_one_client_that_waits_for_each_answer_never_waits_for_others() -> None:
+    scheduled = Scheduled()
+    assert [scheduled.commit(1) for _ in range(3)] == [(1, 1)] * 3
+
+
+def test_clients_that_ask_again_share_the_next_commit() -> None:
+    scheduled = Scheduled()
+    assert scheduled.commit(6) == (6, 1)
+    assert scheduled.commit(1, 0, 3, 0, 2) == (6, 5)
+    assert scheduled.commit(6) == (6, 1)
+
+
+def test_clients_of_two_commits_that_overlap_share_the_third() -> None:
+    scheduled = Scheduled()
+    scheduled.arrive(3)
+    scheduled.timeline.run_next()
+    scheduled.arrive(3)  # while the commit of the others is under way
+    scheduled.queue.end()
+    scheduled.schedule.plan()
+    assert scheduled.commit(0, 2, 1) == (6, 3)
+
+
+def test_enough_rows_are_waited_for_no_longer() -> None:
+    scheduled = Scheduled()
+    assert scheduled.commit(20) == (20, 1)
+    assert scheduled.commit(4, 4) == (LIMITS.hold_operations, 2)
+
+
+def test_clients_that_do_not_ask_again_are_waited_for_less_and_less() -> None:
+    scheduled = Scheduled()
+    rounds = []
+    for _ in range(12):
+        assert scheduled.commit(4)[0] == 4
+        rounds.append(scheduled.commit(1)[1])
+    waited = [count > 1 for count in rounds]
+    assert (waited[0], max(rounds)) == (True, 1 + LIMITS.gather_rounds)
+    assert sum(waited) == 3, "one commit is not waited for after the first time, then three, then seven"

@@ -7,10 +7,10 @@ which they came, and before any later reply that need not wait.
 
 The next commit starts at once, or is held for a moment (rows C13, C14). A commit costs the same sync and the same
 statements whether it carries one message or a hundred. A client that waits for each answer gains nothing from a longer
-wait, so its write starts the next commit as soon as a round of the loop has added nothing: the requests of other
-clients that have arrived meanwhile share the commit. A client with more requests under way gains from waiting: its
-writes, if the entity has batched store access, are held while the store is idle. Rows without a waiter (message locks,
-unconfirmed completions) travel with whatever commit comes next.
+wait, so its write starts the next commit at once. Only where the last commit has answered more such clients does the
+next one wait for their next requests, some rounds of the loop, if that has been of use before. A client with more
+requests under way gains from waiting: its writes, if the entity has batched store access, are held while the store is
+idle. Rows without a waiter (message locks, unconfirmed completions) travel with whatever commit comes next.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,9 @@ from partibus.limits import StoreLimits
 from partibus.partition.protocol.host import Host, Timer
 from partibus.partition.protocol.ports import Writes
 
+SKIPS_MAX = 63
+"""The most commits that do not wait for rows, after those that have waited in vain."""
+
 Waiter = tuple[Callable[[Any], None], Any]
 """A callback for when a commit is durable, and its argument."""
 
@@ -27,7 +30,7 @@ Waiter = tuple[Callable[[Any], None], Any]
 class CommitQueue:
     """The pending commit, the one under way, and the gate of each."""
 
-    __slots__ = ("_for_pending", "_for_under_way", "durable", "held", "number", "pending", "under_way")
+    __slots__ = ("_for_pending", "_for_under_way", "durable", "expected", "held", "number", "pending", "under_way")
 
     def __init__(self) -> None:
         self.pending = Writes()
@@ -36,6 +39,8 @@ class CommitQueue:
         self.durable = 0
         """The last commit that is durable."""
         self.under_way: Writes | None = None
+        self.expected = 0
+        """The operations that the pending commit gets if every client that the last one has answered asks again."""
         self.held: set[int] = set()
         """Rows of topics that hold the pending commit until the rest of a large publish is in it."""
         self._for_pending: list[Waiter] = []
@@ -77,6 +82,7 @@ class CommitQueue:
     def end(self) -> list[Waiter]:
         """End the commit under way, which is durable, and return its waiters."""
         assert self.under_way is not None, "a commit was under way"
+        self.expected = self.under_way.operations + self.pending.operations
         self.under_way = None
         self.durable = self.number - 1
         passing, self._for_under_way = self._for_under_way, []
@@ -107,7 +113,9 @@ class CommitSchedule:
         "_limits",
         "_pacing",
         "_queue",
-        "_rounds",
+        "_quiet",
+        "_skipped_max",
+        "_skips",
         "_soon",
         "_start",
         "_timer",
@@ -121,7 +129,11 @@ class CommitSchedule:
         self._limits = limits
         self._gathered = 0
         """Operations that were pending a round ago."""
-        self._rounds = 0
+        self._quiet = 0
+        """Rounds since then that have added nothing."""
+        self._skips = 0
+        """The number of commits that wait for no more rows than they have."""
+        self._skipped_max = 0
         self._pacing = CommitPacing(limits)
         self._timer: Timer | None = None
         self._delay_ms = 0.0
@@ -146,22 +158,32 @@ class CommitSchedule:
             self._timer = self._host.call_later(delay_ms, self._start)
         else:
             self._soon = True
-            self._gathered, self._rounds = 0, 0
+            self._gathered, self._quiet = 0, 0
             self._host.call_soon(self._gather)
 
     def _gather(self) -> None:
-        """Start the commit once a round of the loop has added nothing to it.
+        """Start the commit once it has as many rows as can be expected, or some rounds of the loop have added none.
 
         Eight clients that wait for each answer so share one commit instead of two. That halves the switches between
         the loop and the writer thread, which cost more than the commit itself.
         """
-        limits, operations = self._limits, self._queue.pending.operations
-        if operations == self._gathered or operations >= limits.hold_operations or self._rounds >= limits.gather_rounds:
-            self._start()
-            return
+        queue, limits = self._queue, self._limits
+        operations = queue.pending.operations
+        waited = self._gathered > 0
+        self._quiet = 0 if operations != self._gathered else self._quiet + 1
         self._gathered = operations
-        self._rounds += 1
-        self._host.call_soon(self._gather)
+        if operations >= min(queue.expected, limits.hold_operations):
+            if waited:
+                self._skipped_max = 0
+        elif self._skips:
+            self._skips -= 1
+        elif self._quiet < limits.gather_rounds:
+            self._host.call_soon(self._gather)
+            return
+        else:
+            # The clients ask again later than that: do not wait for them for some commits.
+            self._skips = self._skipped_max = min(2 * self._skipped_max + 1, SKIPS_MAX)
+        self._start()
 
     def started(self) -> None:
         """Note that ``start`` was called, by this schedule or by a caller that could not wait."""
