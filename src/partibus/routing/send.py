@@ -14,7 +14,7 @@ from partibus.errors import PartibusError
 from partibus.message import Message, with_destination
 from partibus.partition.protocol.commands import CancelScheduled, Enqueue
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.replies import Accepted, Failed
+from partibus.partition.protocol.replies import Accepted, Failed, Moved, ScreenFirst
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.placing import KeyedParts
@@ -31,9 +31,13 @@ def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more:
 
     ``more`` means that the sender has other runs in flight.
     """
-    if route.partitioned and any(message.key is not None for batch in batches for message in batch):
-        _KeyedRun(route, batches, on_sent, more=more).start()
-        return
+    if route.partitioned:
+        if len(batches) == 1 and len(batches[0]) == 1 and (key := batches[0][0].key) is not None:
+            _KeyedMessage(route, batches, on_sent, more).send(key)
+            return
+        if any(message.key is not None for batch in batches for message in batch):
+            _KeyedRun(route, batches, on_sent, more=more).start()
+            return
     messages = [message for batch in batches for message in batch]
     first = route.next_partition() if route.partitioned else route.partitions[0]
 
@@ -137,6 +141,42 @@ def send_through(route: EntityRoute, destination: str, batches: Sequence[Batch],
         on_sent(None)
 
 
+class _KeyedMessage:
+    """A run of one message with a key: most runs of senders that wait for each answer."""
+
+    __slots__ = ("_batches", "_more", "_on_sent", "_route")
+
+    def __init__(self, route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, more: bool) -> None:
+        self._route = route
+        self._batches = batches
+        self._on_sent = on_sent
+        self._more = more
+
+    def send(self, key: str) -> None:
+        route = self._route
+        place = route.slots.partition_of(key)
+        partition = route.partition(place)
+        if partition is None:
+            _KeyedRun(route, self._batches, self._on_sent, more=self._more).start()
+            return
+        if route.load.is_due():
+            route.load.note_run(key, 1)
+        if route.on_sent is not None:
+            route.on_sent({place: 1})
+        partition.submit(Enqueue(route.numbers.next(), [*self._batches[0]]), self._answered, more=self._more)
+
+    def _answered(self, reply: Any) -> None:
+        kind = type(reply)
+        if kind is Accepted:
+            self._on_sent(None)
+        elif kind is Moved or kind is ScreenFirst:
+            # Nothing was stored. The key's slot has moved: the general way follows it, and asks the same partition
+            # again.
+            _KeyedRun(self._route, self._batches, self._on_sent, more=self._more).start(measured=True)
+        else:
+            self._on_sent([error_of(reply, self._route.name)])
+
+
 class _KeyedRun:
     """A run in which at least one message has a key."""
 
@@ -153,7 +193,8 @@ class _KeyedRun:
         self._parts: KeyedParts
         self._open_unkeyed = False
 
-    def start(self) -> None:
+    def start(self, *, measured: bool = False) -> None:
+        """Send the messages. ``measured``: they are counted as load already."""
         unkeyed: list[Message] = []
         unkeyed_members: list[int] = []
         for index, batch in enumerate(self._batches):
@@ -166,7 +207,7 @@ class _KeyedRun:
                     self._members.append(index)
         self._parts = KeyedParts(self._route, self._keyed, self._command, self._answered, more=self._more)
         self._open_unkeyed = bool(unkeyed)
-        self._parts.send_by_key(range(len(self._keyed)))
+        self._parts.send_by_key(range(len(self._keyed)), measured=measured)
         if unkeyed:
             first = self._route.next_partition()
 

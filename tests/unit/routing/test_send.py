@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
@@ -90,6 +91,43 @@ def test_keyed_and_unkeyed_messages_of_a_run_are_stored_all() -> None:
     route, partitions = entity()
     assert sent(route, [message(key_of(3)), message()], [message()]) == [None]
     assert Counter(key for keys in stored(partitions).values() for key in keys) == {key_of(3): 1, None: 2}
+
+
+def test_a_single_message_with_a_key_follows_its_slot() -> None:
+    route, partitions = entity(accepts=False)
+    counted: list[Mapping[int, int]] = []
+    route.on_sent = counted.append
+    answers = sent(route, [message(key_of(3))])
+    partitions[3].answer(r.Moved(0, {0: 9}))
+    partitions[3].answer(r.Moved(0, {0: 9}))
+    assert answers == []
+    partitions[9].answer(r.Accepted(0, 1))
+    assert answers == [None]
+    assert stored(partitions) == {3: [key_of(3)] * 2, 9: [key_of(3)]}
+    assert counted == [{3: 1}], "it counts as load once"
+
+
+def test_a_single_message_with_a_key_is_screened_by_the_former_owner() -> None:
+    route, partitions = entity(accepts=False)
+    answers = sent(route, [message(key_of(3))])
+    for _ in range(2):
+        partitions[3].answer(r.ScreenFirst(0, {7: [0]}))
+    (asked,) = partitions[7].taken(c.CheckIds)
+    assert [one.key for one in asked.messages] == [key_of(3)]
+    partitions[7].answer(r.IdsKnown(0, [0], []))
+    *_, last = partitions[3].taken(c.Enqueue)
+    assert last.screened == [0]
+    partitions[3].answer(r.Accepted(0, 1))
+    assert answers == [None]
+
+
+@pytest.mark.parametrize(("reply", "error"), [(UNAVAILABLE, StoreUnavailable), (UNKNOWN, OutcomeUnknown)])
+def test_a_single_message_with_a_key_fails_with_its_partition(reply: r.Failed, error: type[PartibusError]) -> None:
+    route, partitions = entity(accepts=False)
+    answers = sent(route, [message(key_of(3))])
+    partitions[3].answer(reply)
+    assert [type(one) for answer in answers for one in answer or ()] == [error]
+    assert list(stored(partitions)) == [3], "a key has one partition"
 
 
 def test_the_answer_waits_for_every_partition() -> None:
