@@ -57,6 +57,7 @@ class SqsPort:
                 self._namespaces,
                 Home(sqs.region, sqs.account, sqs.url.rstrip("/"), sqs.one_region, sqs.partitions_max),
                 self._call_later,
+                self._scheduler.soon,
                 Uuids().next,
                 self._sign_ins(),
                 emulator=self._settings.emulator,

@@ -5,7 +5,8 @@ stores nothing of a part and names the new owners; one that has taken slots may 
 duplicates first. So a front end needs not know of a move: it is sent on.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from partibus.message import Message
@@ -57,17 +58,21 @@ class KeyedParts:
         self.open += 1
         _Part(self, indexes, None, 0).begin(partition)
 
-    def send_by_key(self, indexes: Sequence[int], *, measured: bool = False) -> None:
+    def send_by_key(
+        self, indexes: Sequence[int], *, measured: bool = False, requests: Iterable[Sequence[int]] | None = None
+    ) -> None:
         """Send messages, all of which have keys, to the partitions of their keys.
 
-        ``measured``: the caller has counted them as load of their partitions.
+        ``measured``: the caller has counted them as load of their partitions. ``requests``: the indexes of the messages
+        of each request, where they belong to several; each counts by itself.
         """
         parts: dict[int, list[int]] = {}
+        places: dict[int, int] = {}
         partition_of = self._route.slots.partition_of
         for index in indexes:
             key = self._messages[index].key
             assert key is not None, "a message without a key goes to any partition"
-            place = partition_of(key)
+            places[index] = place = partition_of(key)
             if place in parts:
                 parts[place].append(index)
             else:
@@ -76,7 +81,8 @@ class KeyedParts:
         if route.load.is_due() and indexes:
             route.load.note_run(self._messages[indexes[route.load.turn(len(indexes))]].key or "", len(indexes))
         if route.on_sent is not None and not measured:
-            route.on_sent({place: len(some) for place, some in parts.items()})
+            for request in (indexes,) if requests is None else requests:
+                route.on_sent(Counter([places[index] for index in request]))
         self.open += len(parts)
         for place, members in parts.items():
             _Part(self, members, None, 0).begin(place)

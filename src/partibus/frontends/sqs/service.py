@@ -19,6 +19,7 @@ from partibus.frontends.sqs.movers import Movers
 from partibus.frontends.sqs.names import Home, region_of
 from partibus.frontends.sqs.protocol import Parsed, Request
 from partibus.frontends.sqs.queues import Queues
+from partibus.frontends.sqs.runs import Runs
 from partibus.frontends.sqs.signature import (
     Keys,
     Signed,
@@ -49,6 +50,7 @@ class SqsService:
         namespaces: Namespaces,
         home: Home,
         call_later: CallLater,
+        soon: Callable[[Callable[[], None]], object],
         new_uuid: Callable[[], str],
         sign_ins: SignIns,
         *,
@@ -59,6 +61,7 @@ class SqsService:
     ) -> None:
         """Serve the queues of all namespaces. ``emulator``: accept every access key, and requests without one.
 
+        ``soon`` makes a call in the next round of the loop.
         ``purge_interval_ms`` lies between two purges of a queue, ``recreate_after_ms`` between deleting a queue and
         creating another one of its name. ``propagation_ms`` after a change of a queue's DeduplicationScope it takes
         effect.
@@ -72,6 +75,7 @@ class SqsService:
         self.propagation_ms = propagation_ms
         self.first_receives = FirstReceives()
         self.attempts = Attempts()
+        self.runs = Runs(soon)
         self.movers = Movers(home, call_later, new_uuid)
         self.deleted_ms: dict[tuple[int, str], int] = {}
         """The time of deletion by namespace and folded name, within the interval."""

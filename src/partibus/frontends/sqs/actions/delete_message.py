@@ -1,7 +1,7 @@
 """DeleteMessage, DeleteMessageBatch."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
 
 from partibus.errors import PartibusError
 from partibus.frontends.sqs.actions.receipts import Receipt, expired, in_budget, receipt_of
@@ -11,8 +11,6 @@ from partibus.frontends.sqs.errors import SqsError
 from partibus.frontends.sqs.queues import SqsQueue
 from partibus.namespace.access import Right
 from partibus.namespace.entity import Entity
-from partibus.partition.protocol.commands import Outcome, Settle
-from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.elastic import Action
 from partibus.routing.partitions import error_of
@@ -71,18 +69,20 @@ def _delete(
         on_done(errors)
         return
 
-    def settled(members: list[tuple[int, Receipt]]) -> Callable[[Any], None]:
-        def answered(reply: Any) -> None:
-            nonlocal left
-            if isinstance(reply, Failed):
-                errors.update((index, error_of(reply, entity.queue.name)) for index, _ in members)
-            else:
-                _note(reply.lost, reply.gone, members)
-            left -= 1
-            if not left:
-                on_done(errors)
-
-        return answered
+    def settled(
+        members: list[tuple[int, Receipt]],
+        failed: Failed | None,
+        lost: Sequence[int],
+        gone: Sequence[int],
+    ) -> None:
+        nonlocal left
+        if failed is not None:
+            errors.update((index, error_of(failed, entity.queue.name)) for index, _ in members)
+        else:
+            _note(lost, gone, members)
+        left -= 1
+        if not left:
+            on_done(errors)
 
     def _note(lost: Sequence[int], gone: Sequence[int], members: list[tuple[int, Receipt]]) -> None:
         if queue.fifo:
@@ -93,13 +93,7 @@ def _delete(
             if index not in errors:
                 call.service.first_receives.forget(receipt.partition.row, receipt.handle.pos)
 
+    runs, on_settled = call.service.runs, call.guarded(settled)
     for partition, members in groups:
-        command = Settle(
-            entity.route.numbers.next(),
-            int(SubqueueKind.ACTIVE),
-            Outcome.COMPLETE,
-            [receipt.token for _, receipt in members],
-            late=not queue.fifo,
-            explain=queue.fifo,
-        )
-        partition.submit(command, call.guarded(settled(members)))
+        tokens = [receipt.token for _, receipt in members]
+        runs.delete(entity.route, partition, tokens, partial(on_settled, members), late=not queue.fifo)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from partibus.errors import PartibusError
@@ -26,17 +26,15 @@ from partibus.frontends.sqs.messages import (
 )
 from partibus.frontends.sqs.queues import SqsQueue
 from partibus.frontends.sqs.quotas import over_budget, throttled
+from partibus.frontends.sqs.runs import Stored
 from partibus.message import WIDE_ID, Message, id_text
 from partibus.namespace.access import Right
 from partibus.namespace.entity import Entity
-from partibus.partition.protocol.commands import Enqueue
-from partibus.partition.protocol.replies import Accepted
 from partibus.routing.elastic import Action
-from partibus.routing.partitions import PartitionHandle, error_of
-from partibus.routing.placing import KeyedParts
-from partibus.routing.send import send
 
-DELAY_MAX_S = 900
+DELAY_MAX_S: Final = 900
+TAG_BYTES: Final = 16
+"""A tag is a MessageId."""
 
 
 class Prepared(NamedTuple):
@@ -165,7 +163,7 @@ def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch
         message_id=_key(queue, deduplication_id, now_ms) if queue.fifo else None,
         session_id=group,
         scheduled_ms=now_ms + delay_ms if delay_ms else None,
-        tag=UUID(message_id).bytes if queue.fifo else b"",
+        tag=bytes.fromhex(message_id.replace("-", "")) if queue.fifo else b"",
     )
     if not queue.fifo and queue.queue.requires_duplicate_detection:
         message.message_id = message_id
@@ -207,7 +205,7 @@ def _store(queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]]
         _store_by_group(queue, entity, good, results)
         return
 
-    def sent(errors: list[PartibusError | None] | None) -> None:
+    def sent(errors: Sequence[PartibusError | None] | None) -> None:
         for number, (index, prepared) in enumerate(good):
             error = None if errors is None else errors[number]
             if error is None:
@@ -216,56 +214,37 @@ def _store(queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]]
                 results.failed(index, error)
         results.finish()
 
-    batches = [[prepared.message] for _, prepared in good]
-    on_sent = call.guarded(sent)
-    if entity.tracer is not None:
-        data = [[prepared.message.data] for _, prepared in good]
-        on_sent = entity.tracer.sending(entity.queue.name, data, on_sent)
-    send(entity.route, batches, on_sent)
+    call.service.runs.send(entity, [prepared.message for _, prepared in good], call.guarded(sent))
 
 
 def _store_by_group(
     queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], results: _Single | _Many
 ) -> None:
     """Store the messages of each partition together, all or none; a part that fails fails alone."""
-    call, route = results.call, entity.route
-    messages = [prepared.message for _, prepared in good]
-    admitted: Sequence[int] = range(len(good))
+    call = results.call
     measured = entity.elastic is not None and queue.queue.enforces_throughput
     if measured:
         admitted = _in_budget(queue, entity, good, results)
-        if not admitted:
+        good = [good[number] for number in admitted]
+        if not good:
             results.finish()
             return
-    left = len(admitted)
 
-    def stored(partition: PartitionHandle, numbers: list[int], reply: Any) -> None:
-        nonlocal left
-        for place, number in enumerate(numbers):
-            index, prepared = good[number]
-            if not isinstance(reply, Accepted):
-                results.failed(index, error_of(reply, route.name))
+    def stored(outcomes: Sequence[Stored | PartibusError]) -> None:
+        for (index, prepared), outcome in zip(good, outcomes, strict=True):
+            if isinstance(outcome, PartibusError):
+                results.failed(index, outcome)
                 continue
-            counter, partition_id = reply.first_sequence + place, partition.partition_id
-            known = reply.known.get(place)
-            if known is None and (former := parts.known.get(number)) is not None:  # the group's owner before a move
-                partition_id, known = former[0], former[1:]
-            if known is not None:
-                counter, tag = known
-                if len(tag) == 16:
-                    prepared.output["MessageId"] = str(UUID(bytes=tag))
-            prepared.output["SequenceNumber"] = sequence_text(counter, partition_id)
-            results.done(index, prepared.output)
-        left -= len(numbers)
-        if not left:
-            results.finish()
+            output = prepared.output
+            if len(outcome.tag) == TAG_BYTES:
+                output["MessageId"] = str(UUID(bytes=outcome.tag))
+            output["SequenceNumber"] = sequence_text(outcome.counter, outcome.partition_id)
+            results.done(index, output)
+        results.finish()
 
-    def command(request: int, numbers: list[int]) -> Enqueue:
-        return Enqueue(request, [messages[number] for number in numbers])
-
-    unique = len(route.partitions) > 1 and not queue.dedup_by_group(call.broker.clock.now_ms())
-    parts = KeyedParts(route, messages, command, call.guarded(stored), unique=unique)
-    parts.send_by_key(admitted, measured=measured)
+    messages = [prepared.message for _, prepared in good]
+    unique = len(entity.route.partitions) > 1 and not queue.dedup_by_group(call.broker.clock.now_ms())
+    call.service.runs.send_by_group(entity, messages, call.guarded(stored), measured=measured, unique=unique)
 
 
 def _in_budget(

@@ -1,0 +1,227 @@
+"""Requests that arrive in one round of the loop share commands and commits, and the work of a request is bounded."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from partibus.partition.protocol.commands import Enqueue, Settle
+from partibus.partition.protocol.ports import StoreError
+from partibus.partition.runtime.store_runtime import StoreRuntime
+from partibus.routing.elastic import Action
+from tests.unit.frontends.harness import World
+from tests.unit.frontends.sqs.harness import Client, SqsWorld
+
+BODY = "x" * 1024
+
+
+@pytest.fixture
+def sqs(world: World) -> SqsWorld:
+    return SqsWorld(world)
+
+
+@pytest.fixture
+def clients(sqs: SqsWorld) -> list[Client]:
+    return [sqs.connect() for _ in range(8)]
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The commands that partitions got."""
+    found: list[Any] = []
+    submit = StoreRuntime.submit
+
+    def noting(runtime: StoreRuntime, row: int, options: Any, command: Any, *rest: Any, **more: Any) -> None:
+        found.append(command)
+        submit(runtime, row, options, command, *rest, **more)
+
+    monkeypatch.setattr(StoreRuntime, "submit", noting)
+    return found
+
+
+def together(sqs: SqsWorld, clients: Sequence[Client], requests: Sequence[bytes]) -> list[Any]:
+    """Send a request on each connection at once; return the answers."""
+    for client, request in zip(clients, requests, strict=True):
+        client.send(request)
+    sqs.world.wait()
+    return [answer for client in clients for answer in client.answers()]
+
+
+def queue_of(sqs: SqsWorld, name: str, **attributes: str) -> str:
+    url: str = sqs.call("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]
+    return url
+
+
+def receive(sqs: SqsWorld, url: str, count: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        some = sqs.call("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10, AttributeNames=["All"])
+        assert some.get("Messages"), f"{len(found)} of {count} messages came"
+        found += some["Messages"]
+    return found
+
+
+def test_sends_of_one_round_are_one_command_and_one_commit(
+    sqs: SqsWorld, clients: list[Client], commands: list[Any]
+) -> None:
+    url = queue_of(sqs, "q")
+    sqs.call("SendMessage", QueueUrl=url, MessageBody="first")
+    before = sqs.world.store_of("q").runtime.commits
+    commands.clear()
+    requests = [sqs.signer.request("SendMessage", {"QueueUrl": url, "MessageBody": f"m{n}"}) for n in range(8)]
+    sent = together(sqs, clients, requests)
+    assert [len(command.messages) for command in commands if isinstance(command, Enqueue)] == [8]
+    assert sqs.world.store_of("q").runtime.commits == before + 1
+    received = receive(sqs, url, 9)
+    assert {one["MessageId"]: one["Body"] for one in received[1:]} == {
+        one["MessageId"]: f"m{n}" for n, one in enumerate(sent)
+    }
+
+
+def test_a_long_run_goes_on_in_pieces(sqs: SqsWorld, commands: list[Any]) -> None:
+    url = queue_of(sqs, "q")
+    entries = [{"Id": str(n), "MessageBody": "m"} for n in range(10)]
+    clients = [sqs.connect() for _ in range(20)]
+    sent = together(sqs, clients, [sqs.signer.request("SendMessageBatch", {"QueueUrl": url, "Entries": entries})] * 20)
+    assert all(len(one["Successful"]) == 10 for one in sent)
+    assert [len(command.messages) for command in commands if isinstance(command, Enqueue)] == [70, 70, 60]
+
+
+def test_every_send_of_a_run_that_fails_is_refused(sqs: SqsWorld, clients: list[Client]) -> None:
+    url = queue_of(sqs, "q")
+    sqs.call("SendMessage", QueueUrl=url, MessageBody="first")
+    sqs.world.store_of("q").fails = StoreError("the disk is away", executed=False)
+    for client in clients:
+        client.send(sqs.signer.request("SendMessage", {"QueueUrl": url, "MessageBody": "m"}))
+    sqs.world.wait()
+    for client in clients:
+        (answer,) = client.transport.written
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"ServiceUnavailable" in answer
+
+
+def fifo_send(sqs: SqsWorld, url: str, group: str, key: str, body: str = "m") -> bytes:
+    members = {"QueueUrl": url, "MessageBody": body, "MessageGroupId": group, "MessageDeduplicationId": key}
+    return sqs.signer.request("SendMessage", members)
+
+
+@pytest.mark.row("S6")
+def test_sends_to_a_fifo_queue_share_a_command_and_keep_their_order(
+    sqs: SqsWorld, clients: list[Client], commands: list[Any]
+) -> None:
+    url = queue_of(sqs, "q.fifo", FifoQueue="true")
+    sent = together(sqs, clients, [fifo_send(sqs, url, "g", f"k{n % 6}", f"m{n}") for n in range(8)])
+    assert [len(command.messages) for command in commands if isinstance(command, Enqueue)] == [8]
+    numbers = [one["SequenceNumber"] for one in sent]
+    assert numbers[:6] == sorted(set(numbers[:6]))
+    assert [(one["MessageId"], one["SequenceNumber"]) for one in sent[6:]] == [
+        (one["MessageId"], one["SequenceNumber"]) for one in sent[:2]
+    ], "a duplicate of another client's message in the same run"
+    assert [one["Body"] for one in receive(sqs, url, 6)] == [f"m{n}" for n in range(6)]
+
+
+@pytest.mark.row("S3")
+def test_each_request_of_a_run_counts_as_load_by_itself(sqs: SqsWorld, clients: list[Client]) -> None:
+    high = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
+    url = queue_of(sqs, "q.fifo", FifoQueue="true", **high)
+    entries = [
+        {"Id": str(n), "MessageBody": "m", "MessageGroupId": f"g{n}", "MessageDeduplicationId": f"b{n}"}
+        for n in range(10)
+    ]
+    requests = [fifo_send(sqs, url, f"g{n}", f"k{n}") for n in range(7)]
+    requests.append(sqs.signer.request("SendMessageBatch", {"QueueUrl": url, "Entries": entries}))
+    together(sqs, clients, requests)
+    entity = sqs.world.broker.entity("q.fifo")
+    assert entity.elastic is not None
+    counted = [counts for _, bucket in entity.elastic._window.buckets for counts in [bucket[0, Action.SEND]]]
+    assert counted == [[8, 17]], "requests and messages"
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_deletes_of_one_round_are_one_command_also_of_one_message_twice(
+    fifo: bool, sqs: SqsWorld, clients: list[Client], commands: list[Any]
+) -> None:
+    url = queue_of(sqs, "q.fifo", FifoQueue="true") if fifo else queue_of(sqs, "q")
+    for n in range(7):
+        group = {"MessageGroupId": "g", "MessageDeduplicationId": f"k{n}"} if fifo else {}
+        sqs.call("SendMessage", QueueUrl=url, MessageBody="m", **group)
+    handles = [one["ReceiptHandle"] for one in receive(sqs, url, 7)]
+    commands.clear()
+    requests = [
+        sqs.signer.request("DeleteMessage", {"QueueUrl": url, "ReceiptHandle": handle})
+        for handle in (*handles, handles[0])
+    ]
+    assert together(sqs, clients, requests) == [{}] * 8
+    assert [len(command.tokens) for command in commands if isinstance(command, Settle)] == [8]
+    counts = sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert counts["ApproximateNumberOfMessagesNotVisible"] == "0"
+
+
+def test_a_delete_too_late_fails_alone(sqs: SqsWorld, clients: list[Client]) -> None:
+    url = queue_of(sqs, "q.fifo", FifoQueue="true", VisibilityTimeout="10")
+    for n in range(8):
+        group = {"MessageGroupId": f"g{n}", "MessageDeduplicationId": f"k{n}"}
+        sqs.call("SendMessage", QueueUrl=url, MessageBody="m", **group)
+    messages = receive(sqs, url, 8)
+    extended = sorted(messages, key=lambda one: str(one["MessageId"]))[::2]
+    for one in extended:
+        sqs.call("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=one["ReceiptHandle"], VisibilityTimeout=60)
+    sqs.world.wait(10_000)
+    for client, one in zip(clients, messages, strict=True):
+        client.send(sqs.signer.request("DeleteMessage", {"QueueUrl": url, "ReceiptHandle": one["ReceiptHandle"]}))
+    sqs.world.wait()
+    for client, one in zip(clients, messages, strict=True):
+        (answer,) = client.transport.written
+        assert (b"The receipt handle has expired" in answer) is (one not in extended)
+
+
+# -- the work of a request ---------------------------------------------------------------------------------------------
+
+CALLS_MAX = {"SendMessage": 123, "SendMessageBatch": 360, "ReceiveMessage": 640, "DeleteMessageBatch": 235}
+"""Calls of the broker's functions for one request, eight at a time; batches have ten entries. Two tenths of a µs each.
+"""
+
+
+def calls_of(run: Callable[[], object]) -> int:
+    """Count the calls of the broker's functions, but for the store's."""
+    found: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and "/partibus/" in name and "/partibus/store/" not in name and "/tests/" not in name:
+            found[name] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return found.total()
+
+
+def test_the_work_of_a_request_does_not_grow(sqs: SqsWorld, clients: list[Client]) -> None:
+    url = queue_of(sqs, "q")
+    counted: dict[str, float] = {}
+
+    def measured(action: str, members: Sequence[dict[str, object]]) -> list[Any]:
+        requests = [sqs.signer.request(action, {"QueueUrl": url, **one}) for one in members]
+        answers: list[Any] = []
+        counted[action] = calls_of(lambda: answers.extend(together(sqs, clients, requests))) / len(requests)
+        return answers
+
+    ten = [{"Id": str(n), "MessageBody": BODY} for n in range(10)]
+    sqs.call("SendMessage", QueueUrl=url, MessageBody=BODY)
+    measured("SendMessage", [{"MessageBody": BODY}] * 8)
+    measured("SendMessageBatch", [{"Entries": ten}] * 8)
+    received = measured("ReceiveMessage", [{"MaxNumberOfMessages": 10}] * 8)
+    handles = [[message["ReceiptHandle"] for message in one["Messages"]] for one in received]
+    assert [len(some) for some in handles] == [10] * 8
+    entries = [[{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(some)] for some in handles]
+    measured("DeleteMessageBatch", [{"Entries": some} for some in entries])
+    assert {action: count for action, count in counted.items() if count > CALLS_MAX[action]} == {}
