@@ -143,7 +143,7 @@ def use_up(sqs: Any, queue: str, group: str) -> str:
     return str(refused.value.response["Error"]["Code"])
 
 
-@pytest.mark.row("S2", "S3", "S4", "S5")
+@pytest.mark.row("S3", "S4", "S5")
 def test_a_burst_adds_partitions_and_a_calm_removes_them(broker: BrokerProcess, sqs: Any) -> None:
     queue = sqs.create_queue(QueueName="elastic.fifo", Attributes=HIGH)["QueueUrl"]
     first = sqs.send_message(QueueUrl=queue, MessageBody="first", MessageGroupId="item0")

@@ -427,8 +427,6 @@ def simulate(folder: Path, seed: int) -> World:
     return world
 
 
-@pytest.mark.row("S3")
-@pytest.mark.row("S4")
 @pytest.mark.row("S5")
 @pytest.mark.row("S6")
 @pytest.mark.parametrize("seed", range(4))

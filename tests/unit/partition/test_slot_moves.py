@@ -113,7 +113,6 @@ def moved(**options: Any) -> Move:
     return move
 
 
-@pytest.mark.row("S3")
 def test_source_refuses_messages_of_given_slots_and_names_the_target() -> None:
     move = moved()
     reply = move.source.send("g", "h")
@@ -185,7 +184,6 @@ def test_source_has_a_group_as_long_as_a_message_of_it_is_in_any_state(state: st
     assert scanned.names == ([] if state == "dead-lettered" else ["g"])
 
 
-@pytest.mark.row("S3")
 def test_give_is_refused_when_the_source_is_above_the_targets_first_number() -> None:
     move = Move()
     move.source.send("a")
@@ -235,7 +233,6 @@ def test_cancelled_request_for_a_session_that_is_held_back_gets_nothing() -> Non
     assert move.target.accept("g").session == "g"
 
 
-@pytest.mark.row("S6")
 @pytest.mark.parametrize("crash", [False, True])
 def test_former_owner_is_asked_for_duplicates_until_the_window_has_passed(crash: bool) -> None:
     move = Move(window_ms=WINDOW_MS)
@@ -284,7 +281,6 @@ def test_forwarded_messages_are_stored_once_over_a_move() -> None:
     assert move.target.ask(c.Inspect(0)).subqueues[0].messages == 2
 
 
-@pytest.mark.row("S6")
 def test_states_of_sessions_move() -> None:
     move = Move()
     held = move.source.accept("g")
@@ -302,7 +298,6 @@ def test_states_of_sessions_move() -> None:
     assert move.source.ask(c.ListSessions(0, 0, 10)).sessions == []
 
 
-@pytest.mark.row("S4")
 def test_finished_move_holds_nothing_back_and_the_slots_may_go_back() -> None:
     move = moved()
     held = move.source.accept()
@@ -365,7 +360,6 @@ def test_messages_without_sessions_are_offered_at_once() -> None:
     assert len(target.granted) == 1
 
 
-@pytest.mark.row("S6")
 def test_former_owner_names_the_original_of_a_duplicate() -> None:
     move = Move(window_ms=WINDOW_MS)
     message = Message(pack(rest=b"x"), session_id="g", message_id="1", tag=b"t" * 16)

@@ -39,7 +39,6 @@ class Queue:
                 self.used = decision.partitions
 
 
-@pytest.mark.row("S3")
 @pytest.mark.parametrize(("requests", "messages"), [(239, 1), (120, 19)])
 def test_load_below_the_threshold_changes_nothing(requests: int, messages: int) -> None:
     queue = Queue()
@@ -75,7 +74,6 @@ def test_calm_queue_loses_partitions_after_a_while_and_not_before() -> None:
     assert queue.used == 1
 
 
-@pytest.mark.row("S4")
 def test_load_that_needs_most_of_the_partitions_keeps_them() -> None:
     queue = Queue()
     queue.run(60, 600)
@@ -124,7 +122,6 @@ def test_each_part_draws_on_the_budget_of_its_own_partition_and_action() -> None
     assert allowed == [set(), set(), set(), {0}], "300 a second are three in 10 ms"
 
 
-@pytest.mark.row("S8")
 def test_refused_requests_count_as_load() -> None:
     elastic = Elastic(SlotLoad())
     now_ms = 5_000

@@ -72,7 +72,6 @@ def test_default_map_is_the_frozen_formula(count: int) -> None:
     assert sum(slots.counts()) == SLOT_COUNT
 
 
-@pytest.mark.row("S7")
 def test_moved_slots_have_another_owner_and_no_others() -> None:
     before = SlotMap(2)
     after = before.moved([(0, 9), (20, 20), (9000, 16383)], 2)
