@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from partibus.testing.broker_process import BrokerProcess
+from partibus.client import connect
+from partibus.client.entities import Entities
+from partibus.testing.broker_process import BrokerProcess, run_to_the_end
+from tests.conformance.clients.admin import Http, entry
 from tests.conformance.test_sqs import client_of, delete, receive
 from tests.kit.eventually import eventually
 
@@ -376,3 +379,78 @@ def test_a_noisy_tenant_of_a_standard_queue_delays_no_other(sqs: Any, broker: Br
         left += got
     assert len(left) == 46, "the rest of the noisy tenant's"
     assert {one["Attributes"]["MessageGroupId"] for one in left} == {"noisy"}
+
+
+# Beside other clients ------------------------------------------------------------------------------------------------
+
+SET = {
+    "VisibilityTimeout": "43200",
+    "DelaySeconds": "7",
+    "DeduplicationScope": "messageGroup",
+    "FifoThroughputLimit": "perMessageGroupId",
+}
+TAGS = {"team": "a", "empty": ""}
+
+
+def shown(sqs: Any, name: str) -> tuple[Any, Any]:
+    """Return the attributes of a queue that say what it does, and its tags."""
+    queue = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+    found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+    values = {key: value for key, value in found.items() if "Approximate" not in key and "Timestamp" not in key}
+    return values, sqs.list_queue_tags(QueueUrl=queue)["Tags"]
+
+
+def test_an_update_by_a_client_of_service_bus_keeps_attributes_and_tags(sqs: Any, broker: BrokerProcess) -> None:
+    queue = make(sqs, "shared.fifo", **SET)
+    sqs.tag_queue(QueueUrl=queue, Tags=TAGS)
+    before = shown(sqs, "shared.fifo")
+    http = Http(broker)
+    content = "<LockDuration>PT1M</LockDuration><DefaultMessageTimeToLive>P2D</DefaultMessageTimeToLive>"
+    answer = http("PUT", "shared.fifo", entry("QueueDescription", content), If_Match="*")
+    assert answer.status == 200
+    assert answer.text("RequiresSession") == "true"
+    before[0]["MessageRetentionPeriod"] = "172800"
+    assert shown(sqs, "shared.fifo") == before
+
+
+def test_a_description_that_was_read_can_be_sent_back(sqs: Any, broker: BrokerProcess) -> None:
+    queue = make(sqs, "again.fifo", **SET)
+    sqs.tag_queue(QueueUrl=queue, Tags=TAGS)
+    before = shown(sqs, "again.fifo")
+    http = Http(broker)
+    read = http("GET", "again.fifo")
+    assert http("PUT", "again.fifo", read.body, If_Match="*").status == 200
+    assert shown(sqs, "again.fifo") == before
+
+
+def test_a_config_file_declares_sqs_queues(sqs: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    queue = make(sqs, "declared.fifo", **SET)
+    sqs.tag_queue(QueueUrl=queue, Tags=TAGS)
+    before = shown(sqs, "declared.fifo")
+    with connect(broker.connection_string) as client:
+        config, _ = Entities(client).export()
+    with BrokerProcess(tmp_path, config=json.loads(config)) as other:
+        theirs = client_of(other)
+        assert shown(theirs, "declared.fifo") == before
+        url = theirs.get_queue_url(QueueName="declared.fifo")["QueueUrl"]
+        theirs.send_message(QueueUrl=url, MessageBody="x", MessageGroupId="g")
+        assert theirs.list_queues()["QueueUrls"]
+
+
+def test_a_backup_has_messages_of_sqs_whole(sqs: Any, broker: BrokerProcess, tmp_path: Path) -> None:
+    queue = make(sqs, "saved.fifo")
+    into = make(sqs, "restored.fifo")
+    attributes = {"n": {"DataType": "Number.int", "StringValue": "5"}}
+    for body in ("a", "b"):
+        sqs.send_message(QueueUrl=queue, MessageBody=body, MessageGroupId="g", MessageAttributes=attributes)
+    folder = str(tmp_path / "backup")
+    connection = ("--connection", broker.connection_string)
+    for command in (("backup", folder), ("restore", folder, "--entity", "saved.fifo", "--into", "restored.fifo")):
+        done = run_to_the_end(*command, *connection)
+        assert done.returncode == 0, done.stderr
+    got = receive(sqs, into, MessageAttributeNames=["All"])
+    assert [one["Body"] for one in got] == ["a", "b"]
+    assert {one["Attributes"]["MessageGroupId"] for one in got} == {"g"}
+    assert all(one["MessageAttributes"] == attributes for one in got)
+    original = receive(sqs, queue)
+    assert [one["MessageId"] for one in got] == [one["MessageId"] for one in original]

@@ -101,6 +101,8 @@ _ALL = (
 _FOR_SUBSCRIPTIONS_ONLY = {"dead_lettering_on_filter_exceptions"}
 _FOR_TOPICS_ONLY = {"support_ordering"}
 _FOR_QUEUES_ONLY = {"elastic_partitions", "enforce_throughput", "sqs"}
+_OF_SQS = ("sqs", "elastic_partitions", "enforce_throughput")
+"""Options of an SQS queue that Service Bus has not."""
 _OF_RECEIVING = {
     "lock_duration_ms",
     "max_delivery_count",
@@ -190,8 +192,13 @@ def changed_options(
 
 
 def replaced_options(old: EntityOptions, properties: Mapping[str, object], kind: EntityKind) -> EntityOptions:
-    """Return options as `changed_options`, with defaults for omitted properties, except those for life."""
+    """Return options as `changed_options`, with defaults for omitted properties, except those for life.
+
+    The options of an SQS queue stay, too: clients of Service Bus know none of them.
+    """
     for_life = {prop.field: getattr(old, prop.field) for prop in PROPERTIES[kind] if not prop.mutable}
+    if old.sqs is not None:
+        for_life |= {field: getattr(old, field) for field in _OF_SQS}
     return changed_options(replace(DEFAULT_OPTIONS, **for_life | {"partitioned": old.partitioned}), properties, kind)
 
 

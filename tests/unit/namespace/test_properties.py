@@ -112,6 +112,14 @@ def test_a_description_that_replaces_another_keeps_what_is_for_life() -> None:
     assert [change.name for change in immutable_changes(old, changed)] == ["RequiresSession"]
 
 
+def test_a_description_that_replaces_another_keeps_the_options_of_sqs() -> None:
+    sqs = '{"attributes":{"DelaySeconds":"5"},"tags":{"a":"b"}}'
+    old = queue_options({"RequiresSession": True, "PartibusSqs": sqs, "PartibusElasticPartitions": 8})
+    new = replaced_options(old, {"MaxDeliveryCount": 3}, EntityKind.QUEUE)
+    assert new == replace(old, max_delivery_count=3)
+    assert replaced_options(old, {"PartibusSqs": ""}, EntityKind.QUEUE).sqs is None
+
+
 def test_defaults_are_those_of_the_service() -> None:
     assert queue_properties(QueueOptions()) == {
         "LockDuration": "PT1M",
