@@ -8,9 +8,12 @@ from uuid import uuid4
 
 import click
 
+from partibus.advice.profiles import PROFILES
 from partibus.bench.load import OwnGenerator
+from partibus.bench.machine import this_machine
 from partibus.bench.scenarios import Result, Target, both, latency, receive, send
 from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.trial_text import RUN_COLUMNS, Conditions, described, run_rows, text_page
 from partibus.cli.connection import JSON
 from partibus.cli.output import note, number_text, print_json, print_table
 from partibus.client import connect
@@ -30,7 +33,22 @@ _COLUMNS = (
 )
 
 
-@click.command()
+class _DefaultGroup(click.Group):
+    """A group whose first command is meant where no other one is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the default command in front of its arguments."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_DefaultGroup)
+def bench() -> None:
+    """Measure a broker: plain figures with `run`, which is the default, or the guidance's scenarios."""
+
+
+@bench.command()
 @click.argument("scenarios", nargs=-1, type=click.Choice(SCENARIOS))
 @click.option("--messages", type=click.IntRange(1, 10_000_000), default=50_000, show_default=True, help="Per run.")
 @click.option("--size", type=click.IntRange(1, 1 << 20), default=1024, show_default=True, help="Bytes of a body.")
@@ -49,7 +67,7 @@ _COLUMNS = (
     help="A running broker; without, one is started for the time of the measurement.",
 )
 @JSON
-def bench(
+def run(
     scenarios: tuple[str, ...],
     messages: int,
     size: int,
@@ -89,14 +107,86 @@ def bench(
                 send(target, generator, **how)
             elif name == "both" and "receive" not in chosen and "send" in chosen:
                 receive(target, generator, **how)
-            results.append(_run(name, target, generator, how, rate, seconds, size))
+            results.append(_measured(name, target, generator, how, rate, seconds, size))
             if as_json:
                 print_json(results[-1].as_dict())
     if not as_json:
         print_table(_COLUMNS, map(_row, results), numeric=_COLUMNS[1:])
 
 
-def _run(
+@bench.command()
+@click.argument("scenarios", nargs=-1, required=True, type=click.Choice((*PROFILES, "all")), metavar="NAME|all...")
+@click.option(
+    "--seconds", type=click.FloatRange(0.2, 600), default=5.0, show_default=True, help="Of sending, in each run."
+)
+@click.option("--repeats", type=click.IntRange(1, 20), default=1, show_default=True, help="Of each run.")
+@click.option("--size", type=click.IntRange(8, 1 << 18), default=1024, show_default=True, help="Bytes of a body.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH", help="Write an HTML page.")
+@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH", help="Write a text page.")
+@click.option(
+    "--connection",
+    envvar="PARTIBUS_CONNECTION",
+    show_envvar=True,
+    metavar="STRING",
+    help="A running broker; without, one is started for the time of the measurement.",
+)
+@JSON
+def scenario(
+    scenarios: tuple[str, ...],
+    seconds: float,
+    repeats: int,
+    size: int,
+    report: Path | None,
+    markdown: Path | None,
+    connection: str | None,
+    as_json: bool,
+) -> None:
+    """Measure scenarios of the guidance with the advice, with its opposite, and with each setting turned back.
+
+    Each run has queues or topics of its own, a process that sends and one that receives. The last column says how many
+    times better the advice is than that run. One sentence says which advice holds on this machine.
+    """
+    from partibus.bench.trial_run import machine_load, play
+
+    chosen = list(PROFILES) if "all" in scenarios else list(dict.fromkeys(scenarios))
+    judged = []
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="partibus-bench-")))
+        where, pid = connection, None
+        if where is None:
+            broker = stack.enter_context(TemporaryBroker(directory / "broker"))
+            where, pid = broker.connection, broker.pid
+        conditions = Conditions(this_machine(directory), machine_load(), seconds, repeats, size, connection is not None)
+        if conditions.loaded:
+            note(f"This machine is busy, with {conditions.load:.1f} processes per core: expect noise.")
+        for name in chosen:
+            note(f"{PROFILES[name].title} ...")
+            found = play(
+                name,
+                where,
+                pid=pid,
+                seconds=seconds,
+                size_bytes=size,
+                repeats=repeats,
+                on_run=lambda label: note(f"  {label}"),
+            )
+            judged.append(found)
+            if as_json:
+                print_json(described(found))
+            else:
+                click.echo(click.style(PROFILES[name].title, bold=True))
+                print_table(RUN_COLUMNS, run_rows(found), numeric=RUN_COLUMNS[1:])
+                click.echo(f"{found.sentence}\n")
+    if markdown is not None:
+        markdown.write_text(text_page(judged, conditions), encoding="utf-8")
+    if report is not None:
+        from partibus.bench.trial_report import html_page
+
+        report.write_text(html_page(judged, conditions), encoding="utf-8")
+        note(f"Wrote {report}.")
+
+
+def _measured(
     name: str, target: Target, generator: OwnGenerator, how: dict[str, int], rate: int, seconds: int, size: int
 ) -> Result:
     if name == "latency":
