@@ -54,6 +54,11 @@ class TemporaryBroker:
         return int(self._ready["amqp_port"])
 
     @property
+    def ready(self) -> Mapping[str, Any]:
+        """The content of the ready file."""
+        return self._ready
+
+    @property
     def tls_ports(self) -> tuple[int, int]:
         """Of AMQP and of HTTP, of a broker that was told to serve over TLS."""
         return int(self._ready["amqps_port"]), int(self._ready["https_port"])

@@ -28,7 +28,7 @@ from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode, write_compound
 from partibus.amqp.codec.types import Symbol, Timestamp
 from partibus.amqp.errors import DecodeError
-from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_raw_map
+from partibus.amqp.section_encoding import encode_application_properties, encode_raw_map
 from partibus.amqp.section_fields import Property, decode_body, iter_map, later_properties, properties
 from partibus.amqp.sections import APPLICATION_PROPERTIES
 from partibus.frontends.sqs.errors import SqsError, invalid_value, missing
@@ -55,6 +55,10 @@ _RESERVED: Final = ("aws.", "amazon.")
 _NUMBER: Final = re.compile(r"[+-]?(?:([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))(?:[eE]([+-]?[0-9]{1,4}))?")
 _DIGITS_MAX: Final = 38
 _VALUES_MAX: Final = 10_000
+_USER_AT: Final = 46
+"""Where user-id begins in properties of `_properties`."""
+_NO_FIELDS: Final = 8 * b"\x40"
+"""The fields between user-id and group-id."""
 _TYPE_BYTES: Final = {"String": b"\x01", "Number": b"\x01", "Binary": b"\x02"}
 
 
@@ -270,8 +274,14 @@ def stored_form(
         annotations=annotations,
         properties=_properties(message_id, sender, group),
         application_properties=sections,
-        rest=encode_data(body),
+        rest=_data(body),
     )
+
+
+def _data(body: bytes) -> bytes:
+    """Encode a data section."""
+    size = len(body)
+    return b"\x00\x53\x75" + (b"\xa0%c" % size if size < 256 else b"\xb0" + size.to_bytes(4, "big")) + body
 
 
 def _properties(message_id: str, sender: str, group: str | None) -> bytes:
@@ -281,7 +291,7 @@ def _properties(message_id: str, sender: str, group: str | None) -> bytes:
     count = 2
     if group is not None:
         raw = group.encode()
-        fields += b"\x40\x40\x40\x40\x40\x40\x40\x40\xa1%c%b" % (len(raw), raw)
+        fields += b"%b\xa1%c%b" % (_NO_FIELDS, len(raw), raw)
         count = 11
     if len(fields) < 255:
         return b"\x00\x53\x73\xc0%c%c%b" % (len(fields) + 1, count, fields)
@@ -307,7 +317,10 @@ class Incoming(NamedTuple):
 def read_stored(data: bytes) -> Incoming:
     """Return what a stored form holds. A part that can't be read, as only a foreign sender can make it, is left out."""
     stored = StoredMessage(data)
-    fields = _fields(stored.properties)
+    sender_and_group = _own_properties(stored.properties)
+    body = _body_text(stored.rest)
+    if sender_and_group is not None and not (stored.annotation_count or stored.application_properties):
+        return Incoming(*sender_and_group, body, {}, None, None, None)
     notes = _annotations(stored)
     types = notes.get(_TYPES_KEY)
     source = _text_or_none(notes.get(_SOURCE_KEY))
@@ -315,15 +328,42 @@ def read_stored(data: bytes) -> Incoming:
     if source is not None:
         attributes = {name: one for name, one in attributes.items() if name not in _REASONS}
     return Incoming(
-        _id_text(fields[Property.MESSAGE_ID]),
-        _plain_text(fields[Property.USER_ID]),
-        _text_or_none(fields[Property.GROUP_ID]),
-        _body_text(stored.rest),
+        *(sender_and_group or _foreign_properties(stored.properties)),
+        body,
         attributes,
         _text_or_none(notes.get(_DEDUPLICATION_KEY)),
         _text_or_none(notes.get(_TRACE_KEY)),
         source,
         receives if isinstance(receives := notes.get(RECEIVES), int) else 0,
+    )
+
+
+def _own_properties(section: bytes) -> tuple[str, str, str | None] | None:
+    """Return message id, sender and group of properties as `_properties` encodes them; None for any other form."""
+    if len(section) < _USER_AT or section[:4] != b"\x00\x53\x73\xc0" or section[6:8] != b"\xa1\x24":
+        return None
+    user_end = _USER_AT + section[_USER_AT - 1]
+    try:
+        message_id, user = section[8:44].decode("ascii"), section[_USER_AT:user_end].decode()
+        if section[44] != 0xA0 or len(section) != section[4] + 5:
+            return None
+        if section[5] == 2 and len(section) == user_end:
+            return message_id, user, None
+        group_at = user_end + len(_NO_FIELDS) + 1
+        if section[5] == 11 and section[user_end:group_at] == _NO_FIELDS + b"\xa1":
+            group = section[group_at + 1 :]
+            return (message_id, user, group.decode()) if len(group) == section[group_at] else None
+    except (UnicodeDecodeError, IndexError):
+        pass
+    return None
+
+
+def _foreign_properties(section: bytes) -> tuple[str, str, str | None]:
+    fields = _fields(section)
+    return (
+        _id_text(fields[Property.MESSAGE_ID]),
+        _plain_text(fields[Property.USER_ID]),
+        _text_or_none(fields[Property.GROUP_ID]),
     )
 
 

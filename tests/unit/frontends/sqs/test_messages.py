@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from partibus.amqp.codec.types import UInt
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
+from partibus.frontends.sqs import messages
 from partibus.frontends.sqs.errors import SqsError
 from partibus.frontends.sqs.messages import (
     Attribute,
@@ -30,7 +31,7 @@ from partibus.frontends.sqs.messages import (
     size_of,
     stored_form,
 )
-from partibus.message import pack, with_hop, with_receives
+from partibus.message import StoredMessage, pack, with_hop, with_receives
 
 ID = "11111111-2222-4333-8444-555555555555"
 
@@ -236,3 +237,16 @@ def test_sequence_numbers_have_twenty_digits_and_rise_with_the_counter() -> None
 
 def test_the_id_of_a_content_is_its_hash() -> None:
     assert content_id(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+@pytest.mark.parametrize("group", [None, "g", "g" * 128])
+def test_properties_of_our_own_are_read_as_any_others(group: str | None) -> None:
+    """Also with one byte changed, and cut: then the form is another one, or the values are."""
+    section = StoredMessage(stored_form(ID, "someone", b"body", {}, group, None, None)).properties
+    assert messages._own_properties(section) == (ID, "someone", group)
+    for at in range(len(section)):
+        for changed in {section[:at], section + b"\x40"} | {
+            section[:at] + bytes((code,)) + section[at + 1 :] for code in (0, 0x24, 0x40, 0x7F, 0x80, 0xA1, 0xFF)
+        }:
+            own = messages._own_properties(changed)
+            assert own is None or own == messages._foreign_properties(changed)
