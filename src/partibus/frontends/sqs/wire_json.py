@@ -52,9 +52,10 @@ def _check_values(body: bytes) -> None:
 
 def _read(members: tuple[Member, ...], document: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for member in members:
-        value = document.get(member.name)
-        if value is None:
+    by_name = _members_by_name(members)
+    for name, value in document.items():
+        member = by_name.get(name)
+        if member is None or value is None:
             continue
         kind = member.kind
         if kind is Kind.TEXT:
@@ -74,8 +75,20 @@ def _read(members: tuple[Member, ...], document: Mapping[str, Any]) -> dict[str,
             raise _wrong(member, "a list of objects")
         else:
             value = [_read(member.members, item) for item in value]
-        found[member.name] = value
+        found[name] = value
     return found
+
+
+def _members_by_name(members: tuple[Member, ...]) -> Mapping[str, Member]:
+    """Return the members of a shape by name. Requests have few of them, so what is there is looked up."""
+    known = _BY_NAME.get(id(members))
+    if known is None or known[0] is not members:
+        known = _BY_NAME[id(members)] = (members, {member.name: member for member in members})
+    return known[1]
+
+
+_BY_NAME: Final[dict[int, tuple[tuple[Member, ...], Mapping[str, Member]]]] = {}
+"""The members of each shape by name, and the shape, which is part of one table and so stays."""
 
 
 def _integer(member: Member, value: object) -> int:

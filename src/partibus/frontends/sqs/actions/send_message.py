@@ -111,7 +111,8 @@ class _Many(Results):
 
 
 def _raw_size(entry: Entry) -> int:
-    size = len(utf8_of(entry.get("MessageBody", "")))
+    body = entry.get("MessageBody", "")
+    size = len(body) if body.isascii() else len(utf8_of(body))
     for name, value in entry.get("MessageAttributes", {}).items():
         size += len(utf8_of(name)) + len(utf8_of(value.get("DataType", "")))
         size += len(utf8_of(value.get("StringValue", ""))) + len(value.get("BinaryValue", b""))
