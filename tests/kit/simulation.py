@@ -6,6 +6,7 @@ answer. In the end the store is closed and drained: all that was acknowledged mu
 """
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -222,7 +223,9 @@ class Simulation:
                     self.crash()
             self.come_to_rest()
         except AssertionError as error:
-            again = f"python -m {type(self).__module__} --seed {self.seed} --steps {steps}"
+            spec = sys.modules[type(self).__module__].__spec__
+            assert spec is not None, "a module, even if it is __main__"
+            again = f"python -m {spec.name} --seed {self.seed} --steps {steps}"
             again += f" --express-ms {self.express_ms}" if self.express_ms else ""
             raise BrokenPromise(f"{error} (seed {self.seed}, at {self.timeline.now_ms()} ms; {again})") from error
 
@@ -308,6 +311,8 @@ def main() -> None:
     parser.add_argument("--express-ms", type=int, default=0, help="all entities are express, with this loss bound")
     parser.add_argument("--steps", type=int, default=3_000, help="events before the broker comes to rest")
     arguments = parser.parse_args()
+    if 0 < arguments.express_ms < EXPRESS_BOUND_MS:
+        parser.error(f"--express-ms is {arguments.express_ms}; commits take too long for less than {EXPRESS_BOUND_MS}")
     for seed in range(arguments.seed, arguments.seed + arguments.seeds):
         simulation = Simulation(seed, arguments.express_ms)
         simulation.run(arguments.steps)
