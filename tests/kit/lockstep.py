@@ -175,7 +175,11 @@ class Lockstep:
         self.step(c.ReleaseSession(lock_id))
 
     def update(self, **changes: Any) -> None:
-        """The entity's properties change."""
+        """Change properties of the entity."""
+        window_ms = self.options.duplicate_window_ms
+        if window_ms is not None and changes.get("duplicate_window_ms", 0) > window_ms:
+            for model in (self.model, self.durable_model, *([self.under_way[1]] if self.under_way else [])):
+                model.lengthen_window(window_ms, self.now_ms)
         self.options = self.model.options = replace(self.options, **changes)
         self.slot.follow(self.options)
 

@@ -84,6 +84,8 @@ class Model:
     """Session -> its state, and when that was set."""
     ids: dict[tuple[str | None, str], int] = field(default_factory=dict)
     """(session id or partition key, message id) -> when it was last accepted."""
+    faded: set[tuple[str | None, str]] = field(default_factory=set)
+    """Ids that had left the window before it became longer. The store may have removed them, or not yet."""
     accepted: list[int] = field(default_factory=list)
     """Names of all that was ever accepted."""
     dispositions: dict[int, str] = field(default_factory=dict)
@@ -135,9 +137,15 @@ class Model:
             assert not dropped, f"message {name} was dropped, and has no id to tell it by"
             return
         key = (message.session_id if message.session_id is not None else message.partition_key, message.message_id)
-        i.i17_duplicates_exactly_inside_the_window(name, self.ids.get(key), now_ms, window_ms, dropped=dropped)
+        if key not in self.faded or (dropped and now_ms - self.ids[key] >= window_ms):
+            i.i17_duplicates_exactly_inside_the_window(name, self.ids.get(key), now_ms, window_ms, dropped=dropped)
         if not dropped:
             self.ids[key] = now_ms
+            self.faded.discard(key)
+
+    def lengthen_window(self, window_ms: int, now_ms: int) -> None:
+        """Note the ids that have left the window, which is about to become longer."""
+        self.faded |= {key for key, accepted_ms in self.ids.items() if now_ms - accepted_ms >= window_ms}
 
     def _expiry(self, item: Item) -> int | None:
         ttls = [ttl for ttl in (item.ttl_ms, self.options.default_ttl_ms) if ttl is not None]

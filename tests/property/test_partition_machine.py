@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 
 from partibus.limits import PartitionLimits
 from partibus.message import Message
+from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.machine import Partition
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.residency import Cold
@@ -32,6 +33,7 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryStore
 from tests.kit.cursor_model import CursorState
+from tests.kit.invariants import BrokenPromise
 from tests.kit.lockstep import ROW, Lockstep
 from tests.kit.model import DEFERRED, LOCKED, READY, SCHEDULED
 
@@ -724,6 +726,31 @@ def test_planted_bug_of_a_partition_that_goes_cold_is_found(bug: str, monkeypatc
     search = settings(quick(100), phases=(Phase.generate,), derandomize=True, database=None, print_blob=False)
     with pytest.raises(AssertionError, match=complaint):
         run_state_machine_as_test(machine, settings=search)
+
+
+@pytest.mark.parametrize("passes_ms", [10, 60])
+def test_a_longer_window_covers_what_the_former_one_did(passes_ms: int) -> None:
+    """An id that had left the former window may have been forgotten with the partition's memory."""
+    lengthen_window(passes_ms)
+
+
+def test_an_id_that_is_forgotten_with_its_window_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DuplicateIds, "change_window", lambda ids, _window_ms: ids.forget_all(0))
+    with pytest.raises(BrokenPromise, match="was kept at"):
+        lengthen_window(10)
+
+
+def lengthen_window(passes_ms: int) -> None:
+    """Have the window become longer some time after an id was accepted, and send the id again."""
+    both = Lockstep(MemoryStore(), PartitionOptions(duplicate_window_ms=20))
+    for _ in range(2):
+        both.enqueue([both.message(message_id="1")])
+        both.settle_down()
+        both.go_cold()
+        both.advance(passes_ms)
+        both.settle_down()
+        both.update(duplicate_window_ms=200)
+    both.check_at_rest()
 
 
 def test_entries_that_no_memory_has_seen_survive_any_number_of_crashes() -> None:
