@@ -5,6 +5,10 @@ from msgspec import Struct
 KIB = 1024
 MIB = 1024 * KIB
 
+CATALOG_NUMBERS_SKIPPED = 16_384
+"""The numbers of changes, entities, namespaces and partitions that are skipped when a catalog has lost changes: more
+than were given out in those. A namespace has 2,097,151 partition rows over its life.
+"""
 EXPRESS_BOUND_MS = 3_000
 """Default loss bound of an express entity (row C22): the service writes messages older than "a few seconds"."""
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
+from partibus.client import OutgoingMessage, connect
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from tests.kit.eventually import EVENTUALLY_S
 from tests.robustness.raw import check_serves
@@ -137,3 +140,30 @@ def test_a_config_that_is_wrong(tmp_path: Path) -> None:
     config = tmp_path / "Config.json"
     config.write_text('{"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [{"Name": "q", "Typo": 1}]}]}}')
     assert "Typo" in refusal(tmp_path / "data", "--config", str(config))
+
+
+@pytest.mark.parametrize("brokers", ["1", "2"])
+def test_an_older_catalog_is_refused_until_its_loss_is_accepted(tmp_path: Path, brokers: str) -> None:
+    """Messages of a queue that the copy lacks come to no other queue."""
+    make = partial(BrokerProcess, tmp_path, arguments=("--brokers", brokers))
+    with make() as broker:
+        data = broker.data
+        broker.create_queue("before")
+    shutil.copyfile(data / "catalog.db", tmp_path / "copy")
+    with make() as broker:
+        broker.create_queue("lost")
+        with connect(broker.connection_string) as client:
+            client.sender("lost").send([OutgoingMessage(body=b"of the lost queue")])
+    shutil.copyfile(tmp_path / "copy", data / "catalog.db")
+    said = refusal(data)
+    assert re.search(
+        r"catalog\.db: is an older copy, which ends with change (\d+), while change (\d+) was stored", said
+    )
+    command = said.partition("accept the loss: partibus ")[2].split()
+    assert command[:2] == ["cluster", "accept-loss"]
+    run = run_to_the_end(*command)
+    assert run.returncode == 0, run
+    with make() as broker:
+        broker.create_queue("new")
+        for queue in ("before", "new"):
+            assert broker.describe(queue).messages == 0

@@ -56,8 +56,8 @@ def accept(store: str, last_commit: int, data: Path, other_history: bool) -> Non
     the database only. Messages of the missing commits are lost. Numbers of the store's messages go on far above any
     that were given out. A running broker tries again within a second.
 
-    For the catalog of several machines STORE is `catalog`. Changes of entities that are missing are lost, and their
-    numbers are skipped. Start the broker again.
+    For the catalog, in a database or in the data directory, STORE is `catalog`. Changes of entities that are missing
+    are lost, and their numbers are skipped. Start the broker again.
     """
     try:
         lost = accept_loss(data, store, last_commit, other_history=other_history)

@@ -21,7 +21,7 @@ from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
 from partibus.namespace.catalog_database import CatalogDatabase
 from partibus.namespace.catalog_entities import PARTITION_ROW_MAX, EntityRecord, EntityTable
-from partibus.namespace.catalog_file import BUSY_TIMEOUT_S, CatalogFile
+from partibus.namespace.catalog_file import BUSY_TIMEOUT_S, CatalogFile, ChangeRecord
 from partibus.namespace.catalog_namespaces import NamespaceTable
 from partibus.namespace.catalog_policies import PolicyTable, owner_of
 from partibus.namespace.catalog_rules import RuleTable
@@ -48,14 +48,16 @@ class Catalog:
         *,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         partition_row_max: int = PARTITION_ROW_MAX,
+        record: ChangeRecord | None = None,
     ) -> None:
         """Open a catalog.
 
-        ``place``: a data directory, in which ``catalog.db`` is opened or made (``busy_timeout_s``: how long a call
-        waits while another process makes a change), or an open database. Raises `UnusableFile` when it can't be used,
+        ``place``: a data directory, in which ``catalog.db`` is opened or made, or an open database.
+        ``busy_timeout_s``: how long a call on the file waits while another process makes a change. ``record``: of the
+        last change of the file. Raises `UnusableFile` when the catalog can't be used, is an older copy by the record,
         or has partitions in a store past ``store_count``.
         """
-        self._database = CatalogFile(place, busy_timeout_s) if isinstance(place, Path) else place
+        self._database = CatalogFile(place, busy_timeout_s, record) if isinstance(place, Path) else place
         self._store_count = store_count
         self._partition_row_max = partition_row_max
         self._rules = RuleTable(self._database)

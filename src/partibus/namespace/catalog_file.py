@@ -3,18 +3,26 @@
 Brokers of one machine share it. SQLite before 3.51.3 can lose pages when one connection commits while another begins a
 checkpoint of a log that is copied already (https://sqlite.org/wal.html#walresetbug). So a checkpoint follows a commit
 of the same broker, which no checkpoint has copied, and brokers make checkpoints one after the other: `_Turn`.
+
+``PRAGMA user_version`` is the number of the last change. A record outside of the file has it, too, so an older copy is
+recognized.
 """
 
 import fcntl
+import logging
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from partibus.durable import LOG_SUFFIX, rewrite, sync_directory
 from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
+from partibus.limits import CATALOG_NUMBERS_SKIPPED
 from partibus.namespace.catalog_database import FORMAT_VERSION, Row, schema_steps
+
+log = logging.getLogger(__name__)
 
 FILE_NAME = "catalog.db"
 BUSY_TIMEOUT_S = 5.0
@@ -24,24 +32,73 @@ CHECKPOINT_BYTES = 1 << 20
 
 _RESTORE = "Restore it from a backup, or start with an empty data directory."
 _CHECK_PLACE = "Check that the directory exists, is writable and has room."
+_CHANGE_MAX = (1 << 31) - 1
+"""The greatest number of a change: SQLite has 32 bits for it."""
+_SKIP_NUMBERS = """
+    UPDATE numbers SET next_entity_id = next_entity_id + ?, next_partition_row = next_partition_row + ?,
+        next_namespace_id = next_namespace_id + ?
+"""
+
+
+class ChangeRecord(Protocol):
+    """The last stored change of a catalog, recorded outside of it. Any method may raise `OSError`."""
+
+    @property
+    def command(self) -> str:
+        """The command by which an operator accepts a loss, without the number of the change."""
+        ...
+
+    def read(self) -> tuple[int, str | None]:
+        """Return the last change, 0 without a record, and why the record can't be read, if so."""
+        ...
+
+    def note(self, change: int) -> None:
+        """Record a stored change, unless a later one is recorded."""
+        ...
+
+    def is_accepted(self, change: int) -> bool:
+        """Tell whether an operator has accepted that the catalog goes on from this change."""
+        ...
+
+    def go_on_from(self, change: int) -> None:
+        """Replace the record after an accepted loss, durably."""
+        ...
+
+    def withdraw(self) -> None:
+        """Remove an acceptance, so that it covers no later loss."""
+        ...
+
+    def close(self) -> None:
+        """Sync and close the record. Idempotent."""
+        ...
 
 
 class CatalogFile:
     """A `partibus.namespace.catalog_database.CatalogDatabase`. Brokers of one machine may have it open at once."""
 
-    def __init__(self, data_directory: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(
+        self, data_directory: Path, busy_timeout_s: float = BUSY_TIMEOUT_S, record: ChangeRecord | None = None
+    ) -> None:
         """Open or make ``catalog.db``. Raises `UnusableFile` when it can't be used.
 
-        ``busy_timeout_s``: how long a call waits while another process makes a change.
+        ``busy_timeout_s``: how long a call waits while another process makes a change. ``record``: refuse a file that
+        lacks changes of this record, and keep the record.
         """
         self._path = data_directory / FILE_NAME
         self._busy_timeout_s = busy_timeout_s
         self._turn = _Turn(self._path)
         self._failed_sync = False
+        self._record = record
+        self._latest = 0
+        """The last change that is known to be stored."""
+        self._rows_before = 0
+        """The rows that the connection had changed when the open transaction began."""
         self._open()
 
     def _open(self) -> None:
         self._descriptor = -1
+        # Before the file is read: another broker may make a change meanwhile.
+        known, damage = self._recorded()
         self._connection = open_catalog_file(self._path, self._busy_timeout_s)
         try:
             self._descriptor = os.open(self._path, os.O_RDWR)
@@ -51,6 +108,68 @@ class CatalogFile:
             self._failed_sync = True
             self.close()
             raise UnusableFile(str(self._path), f"can't be used ({error})", _CHECK_PLACE) from error
+        try:
+            self._compare(known, damage)
+        except BaseException:
+            self.close()
+            raise
+
+    def _recorded(self) -> tuple[int, str | None]:
+        """Return the last recorded change, and why the record can't be read, if so. Raises `UnusableFile`."""
+        if self._record is None:
+            return 0, None
+        try:
+            return self._record.read()
+        except OSError as error:
+            raise _record_unusable(self._path, error) from error
+
+    def _compare(self, known: int, damage: str | None) -> None:
+        """Compare the file with the record. Raises `UnusableFile` if the file lacks changes.
+
+        An older copy would give the numbers of the entities that it lacks, and so the rows of their messages, to
+        others. If an operator accepts the loss, the catalog skips numbers.
+        """
+        record = self._record
+        if record is None:
+            return
+        version = self._version()
+        try:
+            if damage is None and version >= known:
+                record.withdraw()
+                record.note(version)
+                self._latest = version
+                return
+            if not record.is_accepted(version):
+                problem = f"is an older copy, which ends with change {version}, while change {known} was stored"
+                if damage is not None:
+                    problem = f"may lack changes: {damage}, so the last change is unknown"
+                raise UnusableFile(
+                    str(self._path),
+                    problem,
+                    "Put back the catalog that has all changes, or accept the loss: "
+                    f"{record.command} --last-commit {version}",
+                )
+            self._latest = self._skip_numbers(max(known, version) + CATALOG_NUMBERS_SKIPPED)
+            record.go_on_from(self._latest)
+        except OSError as error:
+            raise _record_unusable(self._path, error) from error
+
+    def _skip_numbers(self, version: int) -> int:
+        """Give out no number that a lost change may have given out; return the number of this change."""
+        try:
+            self.execute("BEGIN IMMEDIATE")
+            self.execute(_SKIP_NUMBERS, (CATALOG_NUMBERS_SKIPPED,) * 3)
+            self.execute(f"PRAGMA user_version = {version}")
+            self.execute("COMMIT")
+        except StoreUnavailable as error:
+            self.rollback()
+            raise UnusableFile(str(self._path), f"can't be changed ({error})", _CHECK_PLACE) from error
+        return version
+
+    def _version(self) -> int:
+        """Return the number of the last change, in a transaction as of that transaction. Raises StoreUnavailable."""
+        ((version,),) = self.execute("PRAGMA user_version")
+        return int(version)
 
     @property
     def name(self) -> str:
@@ -80,10 +199,23 @@ class CatalogFile:
             raise self._unavailable(error) from error
 
     def begin(self, *, writing: bool) -> None:
-        """Begin a transaction; after a failed sync, write the file anew first."""
+        """Begin a transaction; after a failed sync, write the file anew first.
+
+        Raises StoreUnavailable, also if the file lacks changes that were stored.
+        """
         if self._failed_sync:
             self._open_anew()
         self.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+        version = self._version()
+        if version < self._latest:
+            self.rollback()
+            raise StoreUnavailable(
+                f"{self._path}: the catalog is an older copy, which ends with change {version}, but must have change "
+                f"{self._latest}, which was stored; nothing was changed. Put back a newer copy, or restart this "
+                "broker, which names the command to go on with this one."
+            )
+        self._learn(version)
+        self._rows_before = self._connection.total_changes
 
     def commit(self) -> None:
         """Commit the transaction durably.
@@ -91,7 +223,12 @@ class CatalogFile:
         Raises `StoreUnavailable` when it was not stored, and `OutcomeUnknown` when that is not known.
         """
         try:
-            if self._log_bytes() >= CHECKPOINT_BYTES and self._turn.take_now():
+            ((version,),) = self._connection.execute("PRAGMA user_version").fetchall()
+            is_due = self._log_bytes() >= CHECKPOINT_BYTES
+            if self._connection.total_changes > self._rows_before or is_due:
+                version = min(version + 1, _CHANGE_MAX)
+                self._connection.execute(f"PRAGMA user_version = {version}")
+            if is_due and self._turn.take_now():
                 self._commit_and_copy()
             else:
                 self._connection.execute("COMMIT")
@@ -103,6 +240,17 @@ class CatalogFile:
             raise OutcomeUnknown(
                 f"{self._path}: the change may or may not be stored ({error}). Look at the entity, repeat it if needed."
             ) from error
+        self._learn(version)
+
+    def _learn(self, version: int) -> None:
+        """Remember the last stored change, also for the next run."""
+        if version == self._latest or self._record is None:
+            return
+        self._latest = version
+        try:
+            self._record.note(version)
+        except OSError as error:
+            log.warning("%s: change %d can't be recorded: %s", self._path, version, error)
 
     def rollback(self) -> None:
         """Roll the transaction back; without one, do nothing."""
@@ -116,6 +264,8 @@ class CatalogFile:
         """Idempotent."""
         with ExitStack() as closing:
             closing.callback(self._turn.close)
+            if self._record is not None:
+                closing.callback(self._close_record, self._record)
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
                 closing.callback(os.close, descriptor)
@@ -126,6 +276,12 @@ class CatalogFile:
                     closing.callback(reader.close)
                     reader.execute("SELECT version FROM format").fetchall()
             self._connection.close()
+
+    def _close_record(self, record: ChangeRecord) -> None:
+        try:
+            record.close()
+        except OSError as error:
+            log.warning("%s: change %d can't be synced to its record: %s", self._path, self._latest, error)
 
     def _rewrite(self) -> None:
         """Rewrite on disk the pages of the log. Raises `sqlite3.Error`, `OSError`."""
@@ -152,11 +308,11 @@ class CatalogFile:
         self._failed_sync = False
 
     def _commit_and_copy(self) -> None:
-        """Commit and copy the log into the file. The caller has the turn, so no other broker copies meanwhile."""
+        """Commit and copy the log into the file. The caller has the turn, so no other broker copies meanwhile.
+
+        The number of the change, which the caller has raised, surely adds to the log.
+        """
         try:
-            # A change that surely adds to the log, also where the transaction itself changes nothing.
-            ((marks,),) = self._connection.execute("PRAGMA user_version").fetchall()
-            self._connection.execute(f"PRAGMA user_version = {(marks + 1) % (1 << 31)}")
             self._connection.execute("COMMIT")
             try:
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -216,6 +372,12 @@ class _Turn:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _record_unusable(path: Path, error: OSError) -> UnusableFile:
+    return UnusableFile(
+        str(path), f"has a record of its last change that can't be used ({error})", "Give it to the broker's user."
+    )
 
 
 def _is_failed_sync(error: sqlite3.Error) -> bool:

@@ -20,6 +20,7 @@ from partibus.namespace.keys_file import load_policies
 from partibus.node.ready_file import first_keys, ready_document, write_ready_file
 from partibus.node.settings import Ports, Settings, settings_to_plain
 from partibus.node.tls import prepare_certificate
+from partibus.store.acknowledged import AcknowledgedChanges
 from partibus.store.opening import find_stores
 from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import lock_data_directory
@@ -43,7 +44,7 @@ class Brokers:
         self._places = find_stores(settings.data, settings.stores, created_ms=clock.now_ms())
         self._access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
         load_secret(settings.data)
-        catalog = Catalog(settings.data, len(self._places))
+        catalog = Catalog(settings.data, len(self._places), record=AcknowledgedChanges(settings.data))
         if settings.config is not None:
             apply_namespaces(catalog, read_config_json(settings.config), clock.now_ms())
         catalog.list_entities()  # reports an unreadable catalog once, at the start

@@ -33,7 +33,7 @@ from partibus.namespace.keys_file import load_policies
 from partibus.node.joined_mark import MARK
 from partibus.node.settings import Settings
 from partibus.partition.protocol.ports import StoreError
-from partibus.store.acknowledged import AcknowledgedCommits
+from partibus.store.acknowledged import CATALOG_RECORD, AcknowledgedCommits
 from partibus.store.opening import StorePlace, find_distant_stores
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from partibus.store.postgresql.registry import Registry, Version
 
 
-CATALOG_RECORD = "catalog"
-"""The name of the catalog's record beside those of the stores."""
 _RUNS_NOTED = 16
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -26,6 +26,7 @@ from partibus.node.tls import prepare_certificate
 from partibus.partition.protocol.fan_out import FanOut
 from partibus.partition.protocol.ports import Store, StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
+from partibus.store.acknowledged import AcknowledgedChanges
 from partibus.store.opening import Opener, StorePlace, find_stores, open_each
 from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import lock_data_directory
@@ -60,7 +61,7 @@ class Node:
             self._runtime(place, opener, store)
             for place, opener, store in zip(self._places, openers, opened, strict=True)
         ]
-        catalog = Catalog(settings.data, len(self._places))
+        catalog = Catalog(settings.data, len(self._places), record=AcknowledgedChanges(settings.data))
         self._access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
         if settings.config is not None:
             apply_namespaces(catalog, read_config_json(settings.config), self.clock.now_ms())

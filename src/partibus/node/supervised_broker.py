@@ -39,6 +39,7 @@ from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
 from partibus.partition.protocol.ports import Store, StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
+from partibus.store.acknowledged import AcknowledgedChanges
 from partibus.store.opening import Opener, StorePlace
 from partibus.store.owner import Owner as StoreOwner
 
@@ -144,7 +145,12 @@ class SupervisedBroker:
             settings,
             self._loop,
             self._clock,
-            Catalog(settings.data, len(names), busy_timeout_s=CATALOG_BUSY_S),
+            Catalog(
+                settings.data,
+                len(names),
+                busy_timeout_s=CATALOG_BUSY_S,
+                record=AcknowledgedChanges(settings.data),
+            ),
             load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local),
             {route.name: route for route in self.stores.routes},
             self.stores.runtimes.values,

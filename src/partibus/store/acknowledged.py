@@ -1,5 +1,7 @@
 """The last commit of a database store that this machine has acknowledged, recorded outside of the database.
 
+The record of the catalog has the number of its last change instead.
+
 A database can go back in time: a standby that lags is made primary, or a dump is restored. The owner row goes back with
 it, so only a record elsewhere can tell. The record is a file in the data directory:
 
@@ -13,7 +15,9 @@ knows every acknowledged commit. They are synced when a lease is renewed, so aft
 one renewal behind (ADR 0024).
 """
 
+import fcntl
 import os
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
@@ -23,6 +27,8 @@ from zlib import crc32
 from partibus.durable import replace_file, sync_directory
 
 FOLDER = "acknowledged"
+CATALOG_RECORD = "catalog"
+"""The name of the catalog among the stores."""
 _RECORD = Struct("<QQQ")
 _RECORD_WITHOUT_RUN = Struct("<QQ")
 """Records that were written before runs were added to them."""
@@ -139,6 +145,22 @@ class AcknowledgedCommits:
             self._synced = acknowledged
         self.last = acknowledged
 
+    def note_later(self, acknowledged: Acknowledged) -> None:
+        """Record a commit unless a later one is recorded. Raises `OSError`.
+
+        Processes that share the store may call this at once. A record that was damaged meanwhile stays as it is.
+        """
+        if not self._is_current:
+            self.note(acknowledged)
+            return
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            self._read()
+            if self.damage is None and (self.last is None or self.last.last_commit < acknowledged.last_commit):
+                self.note(acknowledged)
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
     def _make(self, content: bytes) -> None:
         """Make the file with its content, durably: a crash leaves no file or a whole one."""
         replace_file(self.path, content)
@@ -193,6 +215,52 @@ class AcknowledgedCommits:
     @property
     def _accepted(self) -> Path:
         return self.path.with_name(self.path.name + _ACCEPTED)
+
+
+class AcknowledgedChanges:
+    """The record of the last change of a catalog in a file, which several processes of the machine keep."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+
+    @cached_property
+    def _commits(self) -> AcknowledgedCommits:
+        """The file of the record, opened when it is first used."""
+        return AcknowledgedCommits(self._data, CATALOG_RECORD)
+
+    @property
+    def command(self) -> str:
+        """The command by which an operator accepts a loss, without the number."""
+        return self._commits.command
+
+    def read(self) -> tuple[int, str | None]:
+        """Return the last change, 0 without a record, and why the record can't be read, if so. Raises `OSError`."""
+        self._commits.load()
+        last = self._commits.last
+        return 0 if last is None else last.last_commit, self._commits.damage
+
+    def note(self, change: int) -> None:
+        """Record a stored change. Raises `OSError`."""
+        self._commits.note_later(Acknowledged(change, 0, 0))
+
+    def is_accepted(self, change: int) -> bool:
+        """Tell whether an operator has accepted that the catalog goes on from this change."""
+        return self._commits.is_accepted(change)
+
+    def go_on_from(self, change: int) -> None:
+        """Replace the record after an accepted loss, durably. Raises `OSError`."""
+        self._commits.go_on_from(Acknowledged(change, 0, 0))
+
+    def withdraw(self) -> None:
+        """Remove an acceptance, so that it covers no later loss. Raises `OSError`."""
+        self._commits.withdraw()
+
+    def close(self) -> None:
+        """Sync and close the record. Idempotent. Raises `OSError`."""
+        try:
+            self._commits.sync()
+        finally:
+            self._commits.close()
 
 
 def accept_loss(data: Path, store_id: str, last_commit: int, *, other_history: bool = False) -> int | None:

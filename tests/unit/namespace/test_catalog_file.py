@@ -1,5 +1,6 @@
 """The catalog's SQLite file: whose it is, how it is written, and what of it is refused."""
 
+import shutil
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -7,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from partibus.errors import StoreUnavailable, UnusableFile
+from partibus.errors import EntityExists, StoreUnavailable, UnusableFile
+from partibus.limits import CATALOG_NUMBERS_SKIPPED
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_database import FORMAT_VERSION
 from partibus.namespace.catalog_file import FILE_NAME, CatalogFile
 from partibus.namespace.entities import QueueDescription, QueueOptions
+from partibus.store.acknowledged import FOLDER, AcknowledgedChanges, accept_loss
 
 STORES = 16
 PARTITIONED = QueueOptions(partitioned=True)
@@ -136,3 +139,130 @@ def test_nothing_is_made_when_too_many_stores_are_away(catalog: Catalog) -> None
     assert catalog.list_entities() == []
     assert catalog.create(QueueDescription("q"), 0, away=frozenset({0, 1})).placements[0].store_no == 2
     assert len(catalog.create(QueueDescription("p", PARTITIONED), 0).placements) == STORES
+
+
+def open_recorded(data: Path) -> Catalog:
+    return Catalog(data, STORES, record=AcknowledgedChanges(data))
+
+
+def recorded(data: Path) -> int:
+    record = AcknowledgedChanges(data)
+    last, damage = record.read()
+    record.close()
+    assert damage is None
+    return last
+
+
+def create(data: Path, *names: str) -> None:
+    catalog = open_recorded(data)
+    for name in names:
+        catalog.create(QueueDescription(name), 0)
+    catalog.close()
+
+
+def put_an_older_copy_back(data: Path) -> None:
+    """Four queues are made, and the copy has one of them."""
+    create(data, "a")
+    shutil.copyfile(data / FILE_NAME, data / "copy")
+    create(data, "b", "c", "d")
+    shutil.copyfile(data / "copy", data / FILE_NAME)
+
+
+def test_an_older_copy_is_refused_until_the_loss_is_accepted(tmp_path: Path) -> None:
+    put_an_older_copy_back(tmp_path)
+    before = (tmp_path / FILE_NAME).read_bytes()
+    command = f"partibus cluster accept-loss catalog --data {tmp_path} --last-commit 1"
+    for _ in range(2):
+        with pytest.raises(
+            UnusableFile, match=rf"catalog\.db: is an older copy, .* change 1, while change 4 was stored.*{command}"
+        ):
+            open_recorded(tmp_path)
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+    with pytest.raises(ValueError, match="nothing is lost"):
+        accept_loss(tmp_path, "catalog", 4)
+    assert accept_loss(tmp_path, "catalog", 1) == 3
+    catalog = open_recorded(tmp_path)
+    assert [one.description.name for one in catalog.list_entities()] == ["a"]
+    new = catalog.create(QueueDescription("e"), 0)
+    assert new.entity_id == 2 + CATALOG_NUMBERS_SKIPPED
+    assert new.placements[0].partition_row == 2 + CATALOG_NUMBERS_SKIPPED
+    catalog.close()
+    create(tmp_path, "f")
+    assert recorded(tmp_path) == 4 + CATALOG_NUMBERS_SKIPPED + 2
+
+
+def test_an_acceptance_covers_one_loss(tmp_path: Path) -> None:
+    put_an_older_copy_back(tmp_path)
+    accept_loss(tmp_path, "catalog", 1)
+    create(tmp_path, "e")
+    shutil.copyfile(tmp_path / "copy", tmp_path / FILE_NAME)
+    with pytest.raises(UnusableFile, match="ends with change 1, while change 16389 was stored"):
+        open_recorded(tmp_path)
+
+
+def test_a_catalog_that_is_missing_is_an_older_copy(tmp_path: Path) -> None:
+    create(tmp_path, "a", "b")
+    (tmp_path / FILE_NAME).unlink()
+    with pytest.raises(UnusableFile, match=r"change 0, while change 2 was stored.*--last-commit 0"):
+        open_recorded(tmp_path)
+
+
+def test_a_damaged_record_is_not_a_missing_one(tmp_path: Path) -> None:
+    create(tmp_path, "a", "b")
+    (tmp_path / FOLDER / "catalog").write_bytes(b"damaged")
+    with pytest.raises(UnusableFile, match=r"may lack changes: .* is damaged .*--last-commit 2"):
+        open_recorded(tmp_path)
+    assert accept_loss(tmp_path, "catalog", 2) is None
+    create(tmp_path, "c")
+    assert recorded(tmp_path) == 2 + CATALOG_NUMBERS_SKIPPED + 1
+
+
+def test_a_catalog_without_a_record_gets_one(catalog: Catalog, tmp_path: Path) -> None:
+    catalog.create(QueueDescription("a"), 0)
+    catalog.close()
+    open_recorded(tmp_path).close()
+    assert recorded(tmp_path) == 1
+
+
+def test_only_changes_are_counted(tmp_path: Path) -> None:
+    catalog = open_recorded(tmp_path)
+    catalog.create(QueueDescription("a"), 0)
+    catalog.forget_dropped([7])
+    catalog.list_entities()
+    with pytest.raises(EntityExists):
+        catalog.create(QueueDescription("a"), 0)
+    assert recorded(tmp_path) == 1
+    with catalog.together():
+        catalog.create(QueueDescription("b"), 0)
+        catalog.delete("a")
+    assert recorded(tmp_path) == 2
+    catalog.close()
+
+
+def test_a_running_broker_changes_nothing_in_an_older_copy(tmp_path: Path) -> None:
+    catalog = open_recorded(tmp_path)
+    catalog.create(QueueDescription("a"), 0)
+    catalog.create(QueueDescription("b"), 0)
+    change_file(tmp_path, "PRAGMA user_version = 1")
+    with pytest.raises(StoreUnavailable, match="ends with change 1, but must have change 2"):
+        catalog.create(QueueDescription("c"), 0)
+    change_file(tmp_path, "PRAGMA user_version = 2")
+    assert catalog.create(QueueDescription("c"), 0).entity_id == 3
+    catalog.close()
+
+
+def test_brokers_that_share_a_catalog_never_turn_its_record_back(tmp_path: Path) -> None:
+    """One is slow to record its change, and another records a later one meanwhile."""
+    slow, quick = open_recorded(tmp_path), open_recorded(tmp_path)
+    slow.create(QueueDescription("a"), 0)
+    for name in "bc":
+        quick.create(QueueDescription(name), 0)
+    slow_record = AcknowledgedChanges(tmp_path)
+    slow_record.read()
+    slow_record.note(1)
+    assert recorded(tmp_path) == 3
+    assert len(slow.list_entities()) == 3
+    slow.create(QueueDescription("d"), 0)
+    assert recorded(tmp_path) == 4
+    for one in (slow, quick, slow_record):
+        one.close()

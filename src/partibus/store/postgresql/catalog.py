@@ -17,6 +17,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
+from partibus.limits import CATALOG_NUMBERS_SKIPPED
 from partibus.store.acknowledged import Acknowledged, AcknowledgedCommits
 from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.connection import OLDEST_SERVER, end
@@ -29,10 +30,6 @@ SCHEMA_DEFAULT = "partibus_catalog"
 CONNECT_TIMEOUT_S = 2
 """The shortest timeout of libpq."""
 RETRY_S = 0.5
-NUMBERS_SKIPPED = 16_384
-"""The numbers of changes, entities, namespaces and partitions that are skipped when a catalog has lost changes: more
-than were given out in those. A namespace has 2,097,151 partition rows over its life.
-"""
 
 _SESSION = """
     SET search_path = {schema};
@@ -163,8 +160,8 @@ def _compare(connection: TimedConnection, address: Address, record: Acknowledged
             f"Bring the server back that has all changes, or accept the loss: {record.command} --last-commit {version}",
         )
     # Other machines may know later changes than this one: they are behind the next one, too.
-    connection.execute(_SKIP_NUMBERS.encode(), {"skipped": NUMBERS_SKIPPED})
-    next_version = max(known, version) + NUMBERS_SKIPPED
+    connection.execute(_SKIP_NUMBERS.encode(), {"skipped": CATALOG_NUMBERS_SKIPPED})
+    next_version = max(known, version) + CATALOG_NUMBERS_SKIPPED
     connection.execute(_SKIP_CHANGES.encode(), {"version": next_version})
     connection.execute(_NOTIFY.encode())
     return next_version

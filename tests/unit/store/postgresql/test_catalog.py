@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
+from partibus.limits import CATALOG_NUMBERS_SKIPPED
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.store.acknowledged import FOLDER, AcknowledgedCommits, accept_loss
 from partibus.store.postgresql.address import Address, parse_address
 from partibus.store.postgresql.catalog import (
-    NUMBERS_SKIPPED,
     SCHEMA_DEFAULT,
     CatalogSchema,
     check_changes,
@@ -102,14 +102,14 @@ def test_a_fresh_process_refuses_a_catalog_that_has_gone_back_until_the_loss_is_
             started(address, tmp_path)
     assert accept_loss(tmp_path, "catalog", 1) == (2 if content is None else None)
     catalog = started(address, tmp_path)
-    assert numbers(catalog) == [(1 + NUMBERS_SKIPPED, 1 + NUMBERS_SKIPPED, 1 + NUMBERS_SKIPPED)]
+    assert numbers(catalog) == [(1 + CATALOG_NUMBERS_SKIPPED, 1 + CATALOG_NUMBERS_SKIPPED, 1 + CATALOG_NUMBERS_SKIPPED)]
     changed(catalog, 1)
     catalog.close()
     other.begin(writing=True)  # it has run all the time
     other.rollback()
     other.close()
     again = started(address, tmp_path)
-    assert numbers(again) == [(1 + NUMBERS_SKIPPED, 1 + NUMBERS_SKIPPED, 1 + NUMBERS_SKIPPED)]
+    assert numbers(again) == [(1 + CATALOG_NUMBERS_SKIPPED, 1 + CATALOG_NUMBERS_SKIPPED, 1 + CATALOG_NUMBERS_SKIPPED)]
     again.close()
 
 
@@ -125,7 +125,7 @@ def test_brokers_that_run_read_a_catalog_anew_that_has_lost_changes(address: Add
         started(address, tmp_path).close()
         assert followed == 3
         heard = registry.beat(followed, "{}", [], tell=False)
-    assert heard.changes == [(3 + NUMBERS_SKIPPED, "{}")]
+    assert heard.changes == [(3 + CATALOG_NUMBERS_SKIPPED, "{}")]
     assert not heard.is_complete
 
 
