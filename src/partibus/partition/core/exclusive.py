@@ -160,7 +160,7 @@ def refuses(state: PartitionState, command: Input, step: Step) -> bool:
 
 
 def _refuse_waiting(subqueue: Subqueue, cursor: Cursor, step: Step) -> None:
-    for demand in subqueue.demands:
+    for demand in subqueue.demands.values():
         step.replies.append(ReceiveRefused(demand.receiver, subqueue.kind, cursor.name, cursor.until_ms))
     subqueue.demands.clear()
 

@@ -80,8 +80,7 @@ def take_over(state: PartitionState, subqueue: Subqueue, receiver: int) -> None:
     """Let a forwarder begin: it gets the entries that its predecessor has not finished."""
     if subqueue.forwarder == receiver:
         return
-    for demand in [demand for demand in subqueue.demands if demand.receiver == subqueue.forwarder]:
-        subqueue.demands.remove(demand)
+    subqueue.demands.pop(subqueue.forwarder, None)
     subqueue.forwarder = receiver
     for batch in [batch for batch in subqueue.reservations if batch.until_ms == NEVER]:
         for entry in batch.entries.values():

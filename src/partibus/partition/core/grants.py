@@ -27,26 +27,22 @@ def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) ->
         ready_list = state.ready_list_under(command.kind, command.session, now_ms)
     if ready_list is None:
         return  # the session's lock has ended, of which its receiver is told
-    demands = ready_list.demands
-    for demand in demands:
-        if demand.receiver == command.receiver:
-            demand.count += command.count
-            demand.size_bytes = command.max_bytes
-            demand.lock_ms = command.lock_ms
-            break
+    demand = ready_list.demands.get(command.receiver)
+    if demand is not None:
+        demand.count += command.count
+        demand.size_bytes = command.max_bytes
+        demand.lock_ms = command.lock_ms
     else:
         if command.forward:
             take_over(state, state.subqueues[command.kind], command.receiver)
-        demands.append(
-            Demand(
-                command.receiver,
-                command.count,
-                command.max_bytes,
-                command.delete,
-                command.reserve,
-                command.forward,
-                command.lock_ms,
-            )
+        ready_list.demands[command.receiver] = Demand(
+            command.receiver,
+            command.count,
+            command.max_bytes,
+            command.delete,
+            command.reserve,
+            command.forward,
+            command.lock_ms,
         )
     step.change(ready_list)
 
@@ -56,11 +52,8 @@ def cancel_receive(state: PartitionState, command: CancelReceive, now_ms: int, s
     ready_list: ReadyList = state.subqueues[command.kind]
     if state.sessions is not None and command.kind == SubqueueKind.ACTIVE:
         ready_list = state.sessions.ready_list_for(command.receiver) or ready_list
-    demands = ready_list.demands
-    left = [demand for demand in demands if demand.receiver == command.receiver]
-    for demand in left:
-        demands.remove(demand)
-    step.replies.append(Cancelled(command.request, sum(demand.count for demand in left)))
+    demand = ready_list.demands.pop(command.receiver, None)
+    step.replies.append(Cancelled(command.request, 0 if demand is None else demand.count))
 
 
 def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step) -> None:
@@ -76,7 +69,7 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
         if ready_list.fairness is not None and ready_list.fairness.noisy:
             ready_list.pass_tail()
         share = max(1, len(ready_list.ready) // len(demands))
-        demand = demands[0]
+        demand = next(iter(demands.values()))
         end = ready_list.paged_up_to if ready_list.fairness is None else NEVER
         if demand.forward:
             end = barrier(ready_list)
@@ -85,12 +78,12 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
             if ready_list.ready:
                 break  # its head waits for a body, or what forwards it for those before
             continue
-        demands.popleft()
+        del demands[demand.receiver]
         demand.count -= len(taken)
         demand.size_bytes -= sum([entry.size_bytes for entry in taken])
         ended = demand.count <= 0 or demand.size_bytes <= 0
         if not ended:
-            demands.append(demand)
+            demands[demand.receiver] = demand
         _grant(state, ready_list, demand, taken, ended, now_ms, step)
         if ready_list.fairness is not None:
             ready_list.calm_tenants(taken)

@@ -16,7 +16,7 @@ A change to entries in the gap (a purge, expiry without receivers) must call `ed
 them before, and the next one has to see the change.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -108,7 +108,8 @@ class ReadyList:
         self.ready = ReadyQueue()
         self.locks = LockTable()
         self.reservations = LockTable()
-        self.demands: deque[Demand] = deque()
+        self.demands: OrderedDict[int, Demand] = OrderedDict()
+        """The demands of receivers by number, the next to be served first."""
         self.paged_up_to = end_pos if is_empty else 0
         self.tail_from = end_pos
         self.tail: deque[Entry] = deque()

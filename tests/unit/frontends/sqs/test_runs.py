@@ -14,6 +14,7 @@ from partibus.partition.protocol.commands import Enqueue, Settle
 from partibus.partition.protocol.ports import StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.elastic import Action
+from tests.robustness.work import work_of
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import Client, SqsWorld
 
@@ -225,3 +226,25 @@ def test_the_work_of_a_request_does_not_grow(sqs: SqsWorld, clients: list[Client
     entries = [[{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(some)] for some in handles]
     measured("DeleteMessageBatch", [{"Entries": some} for some in entries])
     assert {action: count for action, count in counted.items() if count > CALLS_MAX[action]} == {}
+
+
+def test_a_long_poll_costs_the_same_among_many(sqs: SqsWorld) -> None:
+    url = queue_of(sqs, "q")
+    poll = sqs.signer.request("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 20})
+
+    def begin() -> Client:
+        client = sqs.connect()
+        client.send(poll)
+        return client
+
+    def one() -> None:
+        client = begin()
+        client.protocol.connection_lost(None)
+
+    assert sqs.call("ReceiveMessage", QueueUrl=url) == {}  # loads the partition
+    for _ in range(5):
+        begin()
+    few = min(work_of(one) for _ in range(3))
+    for _ in range(300):
+        begin()
+    assert min(work_of(one) for _ in range(3)) <= few * 1.02
