@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 PIPELINED_BYTES: Final = 64 * 1024
 """Bytes of later requests that are read while one is under way."""
 LOOK_S: Final = 5.0
-"""How often a connection looks whether its client's time is over."""
+"""How often the server looks for clients whose time is over."""
 _REQUEST_BYTES: Final = 512
 """A request costs about as much beside its handling as so many bytes."""
 _METHODS: Final = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"))
@@ -141,6 +141,7 @@ class SqsServer:
         self.connections: set[SqsConnection] = set()
         self._date_s = 0
         self._date = b""
+        self._is_looking = False
 
     def make_protocol(self) -> asyncio.Protocol:
         """Make the protocol of a new connection."""
@@ -152,6 +153,22 @@ class SqsServer:
         if now_s != self._date_s:
             self._date_s, self._date = now_s, formatdate(now_s, usegmt=True).encode("ascii")
         return self._date
+
+    def enter(self, connection: "SqsConnection") -> None:
+        """Register a connection."""
+        self.connections.add(connection)
+        if not self._is_looking:
+            self._is_looking = True
+            self.loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """Drop the clients whose time is over. One timer serves all: many connections wait, for long polls."""
+        now_s = self.loop.time()
+        for connection in [one for one in self.connections if 0 < one.deadline_s < now_s]:
+            connection.drop()
+        self._is_looking = bool(self.connections)
+        if self._is_looking:
+            self.loop.call_later(LOOK_S, self._look)
 
     def stop(self) -> None:
         """Close idle connections, and the others after their answers; waiting receives end empty."""
@@ -180,10 +197,9 @@ class SqsConnection(asyncio.Protocol):
         self._stops = False
         self._client: str | None = None
         self._scheme = "http"
-        self._deadline_s = 0.0
+        self.deadline_s = 0.0
         """When the client's time is over; 0: it owes nothing."""
         self._untaken: asyncio.TimerHandle | None = None
-        self._ticker: asyncio.TimerHandle | None = None
         self._waiting: tuple[Request, Parsed] | None = None
         """The request that waits for its turn."""
         self.account: Account = server.service.namespaces.default.account
@@ -198,12 +214,11 @@ class SqsConnection(asyncio.Protocol):
         peername = transport.get_extra_info("peername")
         self._client = peername[0] if isinstance(peername, tuple) else None
         self._scheme = "https" if transport.get_extra_info("sslcontext") is not None else "http"
-        server.connections.add(self)
+        server.enter(self)
         if len(server.connections) > self._limits.connections_max:
             self._transport.abort()
             return
         self._owe(self._limits.head_s)
-        self._ticker = server.loop.call_later(LOOK_S, self._look)
         server.admission.enter(self, self._client)
 
     def drop(self) -> None:
@@ -233,9 +248,8 @@ class SqsConnection(asyncio.Protocol):
         self._transport = None
         self._server.connections.discard(self)
         self._server.admission.leave(self)
-        for timer in (self._ticker, self._untaken):
-            if timer is not None:
-                timer.cancel()
+        if self._untaken is not None:
+            self._untaken.cancel()
         self._input.clear()
         self._waiting = None
         call, self._call = self._call, None
@@ -255,15 +269,7 @@ class SqsConnection(asyncio.Protocol):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _owe(self, seconds: float) -> None:
-        self._deadline_s = self._server.loop.time() + seconds
-
-    def _look(self) -> None:
-        if self._transport is None:
-            return
-        if self._deadline_s and self._server.loop.time() > self._deadline_s:
-            self._transport.abort()
-            return
-        self._ticker = self._server.loop.call_later(LOOK_S, self._look)
+        self.deadline_s = self._server.loop.time() + seconds
 
     def stop(self) -> None:
         """Close now, or after the answer under way."""
@@ -343,7 +349,7 @@ class SqsConnection(asyncio.Protocol):
         assert head is not None, "a head was read"
         self._chunks = None
         self._is_busy = True
-        self._deadline_s = 0.0
+        self.deadline_s = 0.0
         headers = head.headers
         if "origin" in headers or "sec-fetch-site" in headers:
             refusal = self._server.origins.refusal(headers.get("origin"), headers.get("host"))
