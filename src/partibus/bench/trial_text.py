@@ -22,8 +22,8 @@ partibus bench scenario all --report scenarios.html --markdown docs/scenarios.md
 """
 _COLUMNS_TEXT: Final = """\
 *Transmissions* are transfers of the senders. *Expired* are locks that expired before the message was completed.
-*Wasted* are messages that came to a client and went back. The last column says how many
-times as good the advice is as that run, by the scenario's measure."""
+*Wasted* are messages that came to a client and went back. The last column says
+how many times as good the advice is as that run, by the scenario's measure."""
 
 
 def described(judged: Judged) -> dict[str, Any]:
