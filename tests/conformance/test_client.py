@@ -41,6 +41,7 @@ from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
+from tests.plugins.snippets import blocks, run_python
 
 T = TypeVar("T")
 MakeQueue = Callable[..., str]
@@ -767,3 +768,19 @@ def test_a_lost_lock_is_told_on_completion(tmp_path: Path) -> None:
             for one in (first, second):
                 with pytest.raises(LockLost):
                     receiver.complete(one)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_the_client_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[2] / "docs" / "client.md"
+    with BrokerProcess(tmp_path) as broker:
+        broker.create_queue("orders")
+        monkeypatch.setenv("PARTIBUS_CONNECTION", broker.connection_string)
+        names: dict[str, object] = {"__name__": "page"}
+        ran = [language for language, text in blocks(page.read_text(encoding="utf-8")) if language == "python"]
+        for _, text in blocks(page.read_text(encoding="utf-8")):
+            run_python(text, page, names)
+        assert len(ran) == 5
+        assert broker.describe("orders").messages == 1

@@ -9,7 +9,7 @@ with connect(connection_string) as client:
 ```
 
 It serves programs that run beside a broker: the command line, the load generator, Spark's executors. Applications use
-the client libraries of the service.
+`partibus.client.aio` or `partibus.client.sync`, which batch, prefetch and reconnect, or the libraries of the service.
 """
 
 from partibus.client.client import Client, connect
