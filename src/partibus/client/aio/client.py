@@ -4,11 +4,8 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from partibus.advice.facts import KeySample
-from partibus.advice.rules import Advice, advise
-from partibus.client import profiles
 from partibus.client.aio.claims import Claims
 from partibus.client.aio.line import Line, Statistics
 from partibus.client.aio.link import Attachment, repeat
@@ -27,23 +24,13 @@ from partibus.client.aio.settings import (
 )
 from partibus.client.aio.transaction import Transaction
 from partibus.client.errors import ClientError, ConnectionLost
-from partibus.client.management import PEEK, peek_arguments, peeked_messages
 from partibus.client.receiver import NEXT_SESSION, NextSession, ReceiveMode
 from partibus.client.rules import ADD_RULE, LIST_RULES, REMOVE_RULE, RuleInfo, add_arguments, list_arguments, listed
-from partibus.client.traffic import (
-    GET_ENTITY,
-    KEYS_AT_ONCE,
-    KEYS_MAX,
-    TRAFFIC,
-    entity_in,
-    facts_of,
-    has_keys_to_sample,
-    keys_in,
-    sample_of,
-    traffic_arguments,
-    traffic_in,
-)
 from partibus.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from partibus.advice.profiles import Settings as AdvisedSettings
+    from partibus.advice.rules import Advice
 
 _RENEW_MAX_S = 86_400.0
 A = TypeVar("A", bound=Attachment)
@@ -81,7 +68,7 @@ class Client:
         *,
         namespace: str | None = None,
         credential: TokenProvider | None = None,
-        profile: str | profiles.Settings | None = None,
+        profile: "str | AdvisedSettings | None" = None,
         connections: int | None = None,
         batch_flush_interval: float | None = None,
         prefetch: int | None = None,
@@ -258,7 +245,7 @@ class Client:
         """Return the rules of a subscription by its path, ``topic/Subscriptions/name``."""
         return Rules(self, subscription)
 
-    async def advise(self, entity: str | None = None, *, seconds: float = 10.0) -> list[Advice]:
+    async def advise(self, entity: str | None = None, *, seconds: float = 10.0) -> "list[Advice]":
         """Watch the traffic of an entity for so long, and return the settings that depart from the guidance.
 
         Each `Advice` names the setting, what was measured, the sentence, the gain and the change; too little traffic
@@ -266,29 +253,10 @@ class Client:
         """
         name = self._entity(entity)
         within("seconds", seconds, 0.1, 3_600.0, "s")
-        loop = asyncio.get_running_loop()
-        before, began_s = traffic_in(await self.request("", TRAFFIC, traffic_arguments(name))), loop.time()
-        await asyncio.sleep(seconds)
-        after, window_s = traffic_in(await self.request("", TRAFFIC, traffic_arguments(name))), loop.time() - began_s
-        info = entity_in(await self.request("", GET_ENTITY, {"name": name}))
-        keys = KeySample()
-        if has_keys_to_sample(info, after.entities.get(info.name)):
-            keys = await self._sample_keys(info.name)
-        facts = facts_of({info.name: info}, before, after, window_s, {info.name: keys})
-        return advise(facts[info.name]) if info.name in facts else []
+        # Imported here, as in `_advised`: few programs ask, and the rules double the time to import a client.
+        from partibus.client.aio.advising import watch
 
-    async def _sample_keys(self, entity: str) -> KeySample:
-        found: list[tuple[int, str]] = []
-        start, left = 1, KEYS_MAX
-        while left > 0:
-            asked = peek_arguments(start, min(KEYS_AT_ONCE, left), None)
-            messages = peeked_messages(await self.request(entity, PEEK, asked))
-            if not messages:
-                break
-            left -= len(messages)
-            start = max(message.sequence_number or 0 for message in messages) + 1
-            found += keys_in(messages)
-        return sample_of(found)
+        return await watch(self.request, name, seconds)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -345,10 +313,12 @@ class Client:
         return self.settings.prefetch if prefetch is None else whole("prefetch", prefetch, 0, PREFETCH_MAX)
 
 
-def _advised(profile: str | profiles.Settings | None) -> dict[str, Any]:
+def _advised(profile: "str | AdvisedSettings | None") -> dict[str, Any]:
     """Return the arguments that a profile sets, or the defaults."""
     if profile is None:
         return {"connections": 1, "batch_flush_interval": 0.020, "prefetch": 0}
+    from partibus.client import profiles
+
     if isinstance(profile, profiles.Settings):
         return profile.client_arguments
     known = profiles.PROFILES.get(profile) if isinstance(profile, str) else None
