@@ -27,8 +27,8 @@ TRIES = 60
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    arguments = ("--brokers", "2", "--sqs-partitions", "4", "--partition-requests", str(REQUESTS))
-    arguments = (*arguments, "--partition-messages", str(10 * REQUESTS))
+    capacity = ("--partition-requests", str(REQUESTS), "--partition-messages", str(10 * REQUESTS))
+    arguments = ("--brokers", "2", "--sqs-partitions", "4", *capacity)
     with BrokerProcess(tmp_path_factory.mktemp("sqs"), arguments=arguments) as broker:
         eventually("both serve", lambda: all_well(broker))
         yield broker

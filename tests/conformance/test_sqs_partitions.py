@@ -149,6 +149,9 @@ def test_a_burst_adds_partitions_and_a_calm_removes_them(broker: BrokerProcess, 
     first = sqs.send_message(QueueUrl=queue, MessageBody="first", MessageGroupId="item0")
     (held,) = receive(sqs, queue)
     sent = burst(broker, sqs, queue, "elastic.fifo")
+    for group in GROUPS[1:]:
+        sqs.send_message(QueueUrl=queue, MessageBody=f"after {group}", MessageGroupId=group)
+        sent[group].append(f"after {group}")
     shown = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
     assert int(shown["ApproximateNumberOfMessages"]) == sum(map(len, sent.values()))
     assert shown["ApproximateNumberOfMessagesNotVisible"] == "1"

@@ -77,13 +77,15 @@ class Operation:
     token: str = ""
     """Of the lock, in hexadecimal digits."""
     action: str = ""
-    """Of a settlement: ``complete`` or ``abandon``."""
+    """Of a settlement: ``complete``, ``abandon`` or, of an SQS handle, ``extend`` to ``until_ms``."""
     note: str = ""
     """The error's text, or the fault's name: for people."""
     epoch: int = 0
     """Of a delivery: the epoch of the store under which its owner handed the message out; 0: unknown."""
     sent_ms: int = 0
     """Of a delivery with an epoch: when the owner handed the message out. The client may receive it much later."""
+    dedup: str = ""
+    """The deduplication id of a send to an SQS FIFO queue."""
 
 
 class History:

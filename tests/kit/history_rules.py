@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -202,6 +203,132 @@ def unavailable(history: Sequence[Operation], queues: Queues, most_ms: int) -> I
                     f"'{queues.unkeyed}' accepted nothing from {start_ms} to {end_ms}, {away_ms} ms of it without "
                     f"brokers; {most_ms} ms are allowed",
                 )
+
+
+# -- SQS FIFO queues -----------------------------------------------------------------------------------------------
+
+
+def check_fifo(history: Sequence[Operation], window_ms: int) -> list[Violation]:
+    """Find what is wrong with FIFO queues of SQS; keys are groups, tokens name receives."""
+    return [
+        *lost(history),
+        *refused_but_stored(history),
+        *reissued(history),
+        *served_twice(history),
+        *duplicates_stored(history, window_ms),
+        *settled_by_an_expired_handle(history),
+    ]
+
+
+def served_twice(history: Sequence[Operation]) -> Iterator[Violation]:
+    """A group gives the run of visible messages from its head, and nothing behind one that another receive holds."""
+    losses = [one for one in history if one.kind is Kind.LOSS]
+    groups: dict[tuple[str, str], list[Operation]] = defaultdict(list)
+    for one in sorted(history, key=_surely_begun_ms):
+        if one.kind in (Kind.SEND, Kind.DELIVER, Kind.SETTLE) and one.sequence:
+            groups[one.queue, one.key].append(one)
+    for (queue, key), operations in groups.items():
+        there: dict[int, Operation] = {}
+        """Messages that were accepted and not completed; of those in flight the delivery."""
+        seen: set[int] = set()
+        """Messages that were there: the send of a duplicate says nothing of them."""
+        commits = [one for one in operations if one.kind is Kind.SETTLE and one.outcome is Outcome.OK]
+        for one in operations:
+            if one.kind is Kind.SEND and one.outcome is Outcome.OK and one.sequence not in seen:
+                seen.add(one.sequence)
+                there[one.sequence] = one
+            elif one.kind is Kind.SETTLE:
+                _settle_there(there, one)
+            elif one.kind is Kind.DELIVER:
+                for number, other in there.items():
+                    if number < one.sequence and other.ended_ms <= one.began_ms and other.token != one.token:
+                        is_held = other.kind is Kind.DELIVER and other.until_ms > one.ended_ms + SLACK_MS
+                        if is_held and _may_be_forgotten(other, one, losses, commits):
+                            continue
+                        yield Violation(
+                            "group served twice" if is_held else "group out of order",
+                            f"'{one.body}' ({one.sequence}) of '{key}' in '{queue}' was delivered at {one.ended_ms}, "
+                            f"with '{other.body}' ({number}) before it",
+                        )
+                held = there.get(one.sequence)
+                if (
+                    held is not None
+                    and held.kind is Kind.DELIVER
+                    and held.token != one.token
+                    and held.ended_ms <= one.began_ms
+                    and held.until_ms > one.ended_ms + SLACK_MS
+                    and not _may_be_forgotten(held, one, losses, commits)
+                ):
+                    yield Violation(
+                        "group served twice",
+                        f"'{one.body}' ({one.sequence}) of '{key}' in '{queue}' was delivered at {one.ended_ms} and is "
+                        f"in flight until {held.until_ms}",
+                    )
+                seen.add(one.sequence)
+                there[one.sequence] = one
+
+
+def _surely_begun_ms(one: Operation) -> int:
+    """Return when an operation may have had its effect: a message may be given back before the client hears of it.
+
+    Within a millisecond settlements come first.
+    """
+    return one.began_ms - 1 if one.kind is Kind.SETTLE and one.action != "extend" else one.ended_ms
+
+
+def settled_by_an_expired_handle(history: Sequence[Operation]) -> Iterator[Violation]:
+    """A handle whose timeout has ended is refused, unless its message was deleted."""
+    until_ms: dict[tuple[str, int, str], int] = {}
+    completions: dict[Message, list[Operation]] = defaultdict(list)
+    for one in history:
+        name = (one.queue, one.sequence, one.token)
+        if one.kind is Kind.DELIVER or (one.action == "extend" and one.outcome is not Outcome.FAIL):
+            ends_ms = one.until_ms if one.outcome is Outcome.OK else one.ended_ms + 43_200_000
+            until_ms[name] = max(ends_ms, until_ms.get(name, 0))
+        elif one.action == "complete" and one.outcome is not Outcome.FAIL:
+            completions[one.queue, one.sequence].append(one)
+    for one in history:
+        ended_ms = until_ms.get((one.queue, one.sequence, one.token))
+        if one.kind is not Kind.SETTLE or one.action == "extend" or one.outcome is not Outcome.OK or ended_ms is None:
+            continue
+        before = (other for other in completions[one.queue, one.sequence] if other is not one)
+        if one.began_ms > ended_ms + SLACK_MS and not any(other.began_ms <= one.ended_ms for other in before):
+            yield Violation(
+                "settled by an expired handle",
+                f"'{one.body}' ({one.sequence}) of '{one.queue}': {one.token}'s {one.action} at {one.began_ms} was "
+                f"taken, though its timeout had ended at {ended_ms}",
+            )
+
+
+def _settle_there(there: dict[int, Operation], one: Operation) -> None:
+    """Apply a settlement, or what may have been one, to the messages of a group."""
+    held = there.get(one.sequence)
+    if one.outcome is Outcome.FAIL or held is None or (held.token != one.token and one.action != "complete"):
+        return
+    if one.action == "extend" and one.outcome is Outcome.OK:
+        there[one.sequence] = replace(held, until_ms=one.until_ms)
+    elif one.action == "complete" or one.outcome is Outcome.UNKNOWN:  # nothing is known of it from now on
+        del there[one.sequence]
+    else:
+        there[one.sequence] = replace(held, until_ms=one.ended_ms, token="")
+
+
+def duplicates_stored(history: Sequence[Operation], window_ms: int) -> Iterator[Violation]:
+    """Sends of one deduplication id within the window name one message."""
+    first: dict[tuple[str, str], Operation] = {}
+    for one in sorted(_sends(history, Outcome.OK), key=lambda one: one.ended_ms):
+        if not one.dedup:
+            continue
+        known = first.setdefault((one.queue, one.dedup), one)
+        if known.sequence == one.sequence:
+            continue
+        if one.ended_ms < known.began_ms + window_ms:
+            yield Violation(
+                "duplicate stored",
+                f"'{one.dedup}' of '{one.queue}' is {known.sequence}, accepted at {known.ended_ms}, and {one.sequence},"
+                f" accepted at {one.ended_ms}",
+            )
+        first[one.queue, one.dedup] = one
 
 
 # -- inside --------------------------------------------------------------------------------------------------------

@@ -203,7 +203,6 @@ def test_repeated_steps_change_nothing() -> None:
     assert move.held() == ["g"]
 
 
-@pytest.mark.row("S6")
 def test_named_session_goes_to_the_partition_that_has_its_oldest_messages() -> None:
     move = moved()
     number = move.target.open_request(c.AcceptSession(0, 5, "g", wait=False))
