@@ -14,7 +14,10 @@ from partibus.bench.trial_run import run_once
 from partibus.bench.trials import SHAPES, plan_of
 from partibus.cli.main import main
 from partibus.client import connect
+from partibus.client.admin_http import AdminOverHttp
 from partibus.client.entities import Entities
+from partibus.client.errors import AlreadyExists, ConnectFailed, InvalidRequest, NotFound
+from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
 
 
@@ -44,6 +47,35 @@ def test_every_scenario_receives_what_it_has_sent(broker: BrokerProcess, name: s
     assert measured.expired == 0
     with connect(broker.connection_string) as client:
         assert Entities(client).list() == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["low-latency", "few-subscriptions"])
+def test_a_scenario_runs_on_entities_made_over_the_admin_api(broker: BrokerProcess, name: str) -> None:
+    shape = SHAPES[name]
+    plan = plan_of(PROFILES[name], shape)
+    url = broker.http_url
+    assert run_once(shape, plan, broker.connection_string, pid=None, seconds=0.3, admin=url).messages > 0
+    with connect(broker.connection_string) as client:
+        assert Entities(client).list() == []
+
+
+def test_the_admin_api_sets_properties_and_names_what_it_refuses(broker: BrokerProcess) -> None:
+    admin = AdminOverHttp(parse_connection_string(broker.connection_string), broker.http_url)
+    admin.create_queue("made", {"EnablePartitioning": True, "LockDuration": "PT5S", "EnableBatchedOperations": False})
+    with connect(broker.connection_string) as client:
+        made = Entities(client).get("made")
+    assert (made.partitions, made.properties["LockDuration"]) == (16, "PT5S")
+    assert made.properties["EnableBatchedOperations"] is False
+    with pytest.raises(AlreadyExists):
+        admin.create_queue("made", {"EnablePartitioning": False})
+    with pytest.raises(InvalidRequest, match="MaxDeliveryCount can't be set here"):
+        admin.create_queue("other", {"MaxDeliveryCount": 3})
+    admin.delete("made")
+    with pytest.raises(NotFound):
+        admin.delete("made")
+    with pytest.raises(ConnectFailed, match="Name its address"):
+        AdminOverHttp(parse_connection_string(broker.connection_string), "http://127.0.0.1:9").delete("made")
 
 
 @pytest.mark.timeout(600)

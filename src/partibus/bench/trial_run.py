@@ -16,9 +16,11 @@ from partibus.bench.process import cpu_s_when_quiet
 from partibus.bench.trial_worker import Order, Report
 from partibus.bench.trials import SHAPES, Judged, Measured, Plan, Shape, judge, variants
 from partibus.client import connect
+from partibus.client.admin_http import AdminOverHttp
 from partibus.client.entities import Entities, subscription_path
 from partibus.client.errors import ClientError
 from partibus.client.traffic import observe
+from partibus.namespace.connection_string import parse_connection_string
 
 _START_S: Final = 60.0
 _SLACK_S: Final = 60.0
@@ -79,13 +81,15 @@ def play(
     *,
     pid: int | None,
     seconds: float,
+    admin: str | None = None,
     size_bytes: int = 1024,
     repeats: int = 1,
     on_run: Callable[[str], None] = lambda label: None,
 ) -> Judged:
     """Run a scenario with all its variants, and judge it.
 
-    ``pid``: the broker's process, if it is on this machine. ``on_run`` gets the label of each run when it begins. The
+    ``pid``: the broker's process, if it is on this machine. ``admin``: the address of the admin API of another service
+    than partibus. ``on_run`` gets the label of each run when it begins. The
     advice runs first and last, so that a change of the machine shows. Raises `BenchError` and `ClientError`.
     """
     profile, shape = PROFILES[scenario], SHAPES[scenario]
@@ -94,17 +98,26 @@ def play(
     for round_ in range(repeats):
         for variant in (*chosen, chosen[0]) if round_ == repeats - 1 else chosen:
             on_run(variant.label)
-            measured = run_once(shape, variant.plan, connection, pid=pid, seconds=seconds, size_bytes=size_bytes)
+            measured = run_once(
+                shape, variant.plan, connection, pid=pid, seconds=seconds, admin=admin, size_bytes=size_bytes
+            )
             found.setdefault(variant.name, []).append(measured)
     return judge(scenario, found, {variant.name: variant.label for variant in chosen})
 
 
 def run_once(
-    shape: Shape, plan: Plan, connection: str, *, pid: int | None, seconds: float, size_bytes: int = 1024
+    shape: Shape,
+    plan: Plan,
+    connection: str,
+    *,
+    pid: int | None,
+    seconds: float,
+    admin: str | None = None,
+    size_bytes: int = 1024,
 ) -> Measured:
     """Make one run on entities of its own."""
     with ExitStack() as stack:
-        to, addresses = stack.enter_context(_entities(connection, shape, plan))
+        to, addresses = stack.enter_context(_entities(connection, shape, plan, admin))
         copies = max(1, shape.subscriptions)
         count = int(shape.work_per_s * shape.receivers * seconds) if shape.backlog else 0
         sending = Order(
@@ -180,7 +193,7 @@ def _alone(stack: ExitStack, order: Order) -> Report:
 
 
 @contextmanager
-def _entities(connection: str, shape: Shape, plan: Plan) -> Iterator[tuple[list[str], list[str]]]:
+def _entities(connection: str, shape: Shape, plan: Plan, admin: str | None) -> Iterator[tuple[list[str], list[str]]]:
     """Create the entities of one run; yield the addresses to send to and to receive from."""
     name = f"partibus-trial-{uuid4().hex[:10]}"
     properties: dict[str, object] = {
@@ -190,11 +203,10 @@ def _entities(connection: str, shape: Shape, plan: Plan) -> Iterator[tuple[list[
     }
     lock: dict[str, object] = {"LockDuration": f"PT{shape.lock_s:g}S"}
     names = [f"{name}-{number}" for number in range(shape.queues)]
-    with connect(connection) as client:
-        entities = Entities(client)
-        addresses = list(names)
-        made: list[str] = []
-        try:
+    made: list[str] = []
+    addresses = list(names)
+    try:
+        with _administration(connection, admin) as entities:
             if shape.subscriptions:
                 entities.create_topic(names[0], properties)
                 made.append(names[0])
@@ -207,12 +219,21 @@ def _entities(connection: str, shape: Shape, plan: Plan) -> Iterator[tuple[list[
                 for queue in names:
                     entities.create_queue(queue, properties | lock)
                     made.append(queue)
-            yield names, addresses
-        finally:
-            # A run may have taken longer than an idle connection lasts.
-            with connect(connection) as cleaner:
-                for queue in made:
-                    Entities(cleaner).delete(queue)
+        yield names, addresses
+    finally:
+        with _administration(connection, admin) as entities:
+            for queue in made:
+                entities.delete(queue)
+
+
+@contextmanager
+def _administration(connection: str, admin: str | None) -> Iterator[Entities | AdminOverHttp]:
+    """Yield the administration of a broker: over AMQP of partibus, else over HTTP."""
+    if admin is not None:
+        yield AdminOverHttp(parse_connection_string(connection), admin)
+        return
+    with connect(connection) as client:
+        yield Entities(client)
 
 
 def _expired(connection: str, addresses: Sequence[str]) -> int:

@@ -130,6 +130,11 @@ def run(
     metavar="STRING",
     help="A running broker; without, one is started for the time of the measurement.",
 )
+@click.option(
+    "--admin",
+    metavar="URL",
+    help="Admin API of another service than partibus, such as https://NAME.servicebus.windows.net.",
+)
 @JSON
 def scenario(
     scenarios: tuple[str, ...],
@@ -139,6 +144,7 @@ def scenario(
     report: Path | None,
     markdown: Path | None,
     connection: str | None,
+    admin: str | None,
     as_json: bool,
 ) -> None:
     """Measure scenarios of the guidance with the advice, with its opposite, and with each setting turned back.
@@ -147,6 +153,9 @@ def scenario(
     times better the advice is than that run. One sentence says which advice holds on this machine.
     """
     from partibus.bench.trial_run import machine_load, play
+
+    if admin is not None and connection is None:
+        raise click.UsageError("--admin is of a running broker: name it with --connection")
 
     chosen = list(PROFILES) if "all" in scenarios else list(dict.fromkeys(scenarios))
     judged = []
@@ -166,6 +175,7 @@ def scenario(
                 where,
                 pid=pid,
                 seconds=seconds,
+                admin=admin,
                 size_bytes=size,
                 repeats=repeats,
                 on_run=lambda label: note(f"  {label}"),

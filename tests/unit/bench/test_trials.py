@@ -83,7 +83,6 @@ def test_low_latency_is_tried_as_advised() -> None:
     assert of("low-latency")["interval_ms"].plan.interval_ms == 20
 
 
-@pytest.mark.row("C29")
 def test_several_queues_are_tried_with_a_client_each_and_with_one() -> None:
     found = of("several-queues")
     assert (found["advice"].plan.dedicated, found["dedicated"].plan.dedicated) == (True, False)
