@@ -1,6 +1,7 @@
 """What must hold of a partition's memory and rows beside the reference model."""
 
 from partibus.message import is_durable
+from partibus.partition.core.deadlines import DeadlineHeap
 from partibus.partition.core.machine import Partition
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol import queries as q
@@ -25,6 +26,8 @@ from tests.kit.model import (
     Model,
 )
 
+STALE_MAX = 64
+"""Rows of a heap beside twice the deadlines."""
 KINDS = (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)
 
 
@@ -48,7 +51,13 @@ def check_memory(machine: Partition, model: Model) -> None:
     if sessions is not None:
         held = {session.lock_id: session.name for session in sessions.held.values() if session.asked is None}
         assert held == {lock_id: lock.session for lock_id, lock in model.sessions.items()}
+        _check_deadlines(sessions._deadlines, len(sessions.held))
     assert machine.state.session_state_bytes == sum(len(state) for state, _ in model.states.values())
+
+
+def _check_deadlines(heap: DeadlineHeap, keys: int) -> None:
+    """A heap keeps no rows of what has ended, but for a bounded part."""
+    assert len(heap) <= 2 * keys + STALE_MAX, f"a heap of deadlines has {len(heap)} rows for {keys} keys"
 
 
 def check_windows(machine: Partition) -> None:
@@ -86,6 +95,8 @@ def _check_ready_list(
     ready_list: ReadyList, machine: Partition, queue: list[Item], pending_dead_letters: list[Entry]
 ) -> set[int]:
     """A lane knows everything that waits in it, or has it before itself; the positions that it knows."""
+    for table in (ready_list.locks, ready_list.reservations):
+        _check_deadlines(table._deadlines, len([*table]))
     limits = machine.state.options.limits
     ready: list[Entry] = [*ready_list.ready._in_order, *(entry for _, entry in ready_list.ready._returned)]
     entries = [*ready, *ready_list.tail, *_held(ready_list, LOCKED), *_held(ready_list, RESERVED)]

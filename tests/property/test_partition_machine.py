@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 
 from partibus.limits import PartitionLimits
 from partibus.message import Message
+from partibus.partition.core import deadlines
 from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.machine import Partition
 from partibus.partition.core.ready_list import ReadyList
@@ -726,6 +727,29 @@ def test_planted_bug_of_a_partition_that_goes_cold_is_found(bug: str, monkeypatc
     search = settings(quick(100), phases=(Phase.generate,), derandomize=True, database=None, print_blob=False)
     with pytest.raises(AssertionError, match=complaint):
         run_state_machine_as_test(machine, settings=search)
+
+
+def keep_a_lock_while_others_end() -> None:
+    """Lock one message for long, and many others one after the other, which are completed at once."""
+    both = Lockstep(MemoryStore(), PartitionOptions(lock_duration_ms=60_000, max_delivery_count=1_000))
+    both.enqueue([both.message() for _ in range(201)])
+    for _ in range(201):
+        both.receive(ACTIVE, 8, 1, 10_000)
+        both.settle_down()
+        if len(both.delivered) > 1:
+            both.settle(ACTIVE, Outcome.COMPLETE, [both.delivered[-1][1]])
+        both.advance(1)
+    assert len(both.model.held(ACTIVE, LOCKED)) == 1
+
+
+def test_locks_that_have_ended_leave_nothing_behind_a_long_one() -> None:
+    keep_a_lock_while_others_end()
+
+
+def test_a_heap_of_locks_that_only_grows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "_STALE_MIN", 1 << 40)
+    with pytest.raises(AssertionError, match="a heap of deadlines has 67 rows for 1 keys"):
+        keep_a_lock_while_others_end()
 
 
 @pytest.mark.parametrize("passes_ms", [10, 60])

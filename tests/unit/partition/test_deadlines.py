@@ -43,6 +43,10 @@ def test_rows_are_at_most_twice_the_deadlines() -> None:
     for _ in range(MANY):
         heap.set(random.randrange(500), random.randrange(2_000_000))
     assert len(heap) <= 2 * 500 + 64
+    for key in range(499):
+        heap.discard(key)
+        assert len(heap) <= 2 * (499 - key) + 64
+    assert heap.of(499) is not None
 
 
 def test_a_session_that_is_held_for_long_keeps_no_deadline_of_others() -> None:

@@ -34,8 +34,11 @@ class DeadlineHeap:
         heap = self._heap
         heappush(heap, (deadline_ms, key))
         if len(heap) > 2 * len(deadlines) + _STALE_MIN:
-            heap[:] = [(deadline, key) for key, deadline in deadlines.items()]
-            heapify(heap)
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._heap[:] = [(deadline, key) for key, deadline in self._deadlines.items()]
+        heapify(self._heap)
 
     def of(self, key: int) -> int | None:
         """Return the deadline of a key; None when it has none."""
@@ -43,7 +46,10 @@ class DeadlineHeap:
 
     def discard(self, key: int) -> None:
         """Remove a key, if it is there."""
-        self._deadlines.pop(key, None)
+        deadlines = self._deadlines
+        deadlines.pop(key, None)
+        if len(self._heap) > 2 * len(deadlines) + _STALE_MIN:
+            self._rebuild()
 
     def earliest_ms(self) -> int | None:
         """Return the earliest deadline; None when there is none."""
@@ -61,6 +67,8 @@ class DeadlineHeap:
         while (deadline_ms := self.earliest_ms()) is not None and deadline_ms <= now_ms:
             due.append(heappop(self._heap))
             del self._deadlines[due[-1][1]]
+        if len(self._heap) > 2 * len(self._deadlines) + _STALE_MIN:
+            self._rebuild()
         return due
 
     def clear(self) -> None:
