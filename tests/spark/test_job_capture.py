@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.errors import OptionError
 from partibus.spark.options import Options
 from partibus.testing.broker_process import BrokerProcess
-from tests.kit.eventually import EVENTUALLY_S
 
 
 @pytest.fixture(scope="module")
@@ -85,16 +83,13 @@ class Bench:
         with Job("capture", self.options(), {}) as job:
             return capture.run(job, Want(self.broker.connection_string, self.queue, self.out, **more))
 
-    def follow(self, messages: int, fates: int) -> dict[str, Any]:
-        """As `partibus pipeline capture --follow`, until so much is captured."""
-
-        until_s = time.monotonic() + EVENTUALLY_S
+    def follow(self) -> dict[str, Any]:
+        """Capture all that is there, as `partibus pipeline capture --follow`."""
 
         def is_over() -> bool:
-            rows = captured(self.spark, self.out)
-            found = (rows.count(), rows.where("fate != 'here'").count())
-            assert found == (messages, fates) or time.monotonic() < until_s
-            return found == (messages, fates)
+            for query in self.spark.streams.active:
+                query.processAllAvailable()
+            return True
 
         said: list[dict[str, Any]] = []
         with Job("capture", self.options(), {}) as job:
@@ -144,7 +139,7 @@ def made(spark: SparkSession, broker: BrokerProcess, tmp_path_factory: pytest.Te
     completed = bench.settle(16, "complete_message")
     second = bench.send(30)
     dead = bench.settle(10, "dead_letter_message")
-    said.append(bench.follow(70, 26))
+    said.append(bench.follow())
     left = set(first + second) - {*early, *completed, *dead}
     return Captured(bench, early, sorted(left), completed, dead, said)
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,17 +15,20 @@ import pytest
 from partibus.clock import SystemClock
 from partibus.message import Message, pack
 from partibus.node import host as host_module
-from partibus.node.host import READERS, WRITERS, AsyncioHost
+from partibus.node.host import READERS, WRITERS, AsyncioHost, _Crew
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.sqlite import Owner, SQLiteStore, StoreSettings
+from tests.kit.invariants import BrokenPromise
 
 STORES = 16
 HUNG = 8
 ROUNDS = 40
 OPTIONS = PartitionOptions()
+HUNG_S = 0.02
+"""A store of these tests hangs when one of its jobs takes so long."""
 NEVER_MS = 3_600_000
 """A statement that waits for a lock so long never gives up within a test."""
 
@@ -52,29 +56,101 @@ def hosts_of(count: int) -> Iterator[list[AsyncioHost]]:
         first.stop()
 
 
+class Looks:
+    """Checks after each look for stores that hang that enough threads are left for the others."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.problem: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        look = _Crew._look
+
+        def look_and_check(crew: _Crew) -> None:
+            began_s = monotonic()
+            look(crew)
+            free = [one for one in crew._shared if one.lane is None or began_s - one.begun_s < HUNG_S]
+            if len(free) < crew._count and not self.problem.done():
+                problem = f"{len(free)} threads of {crew._count} serve the stores that answer"
+                self.problem.set_exception(BrokenPromise(problem))
+
+        monkeypatch.setattr(_Crew, "_look", look_and_check)
+
+    async def unless_broken(self, work: Awaitable[None]) -> None:
+        """Wait for work. Raises BrokenPromise when a look leaves too few threads, which may stop the work for good."""
+        task = asyncio.ensure_future(work)
+        await asyncio.wait([task, self.problem], return_when=asyncio.FIRST_COMPLETED)
+        if self.problem.done():
+            task.cancel()
+            await self.problem
+        await task
+
+
 @pytest.mark.parametrize("run", [write, read])
 def test_stores_that_hang_leave_threads_to_the_others(run: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every job of the others is done while none of theirs is; what waited is done once they answer. The threads are
     bounded by the stores that hang, and end when these have been quick for a while."""
-    monkeypatch.setattr(host_module, "HANGS_S", 0.02)
+    hang(run, monkeypatch)
+
+
+def starts_none(_crew: _Crew) -> None:
+    """No thread takes the place of one that hangs."""
+
+
+def starts_one(crew: _Crew) -> None:
+    """One thread takes the place of one that hangs, and none that of the others."""
+    if not crew._kept[1:]:
+        start_thread(crew)
+
+
+start_thread = _Crew._start
+
+
+@pytest.mark.parametrize("run", [write, read])
+@pytest.mark.parametrize("planted", [starts_none, starts_one])
+def test_a_crew_that_leaves_threads_to_stores_that_hang_is_found(
+    planted: Callable[[_Crew], None], run: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BrokenPromise, match="threads of 2 serve the stores that answer"):
+        hang(run, monkeypatch, planted)
+
+
+def test_a_crew_that_finds_no_store_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokenPromise, match="0 threads of 2 serve the stores that answer"):
+        hang(write, monkeypatch, hangs_s=3_600)
+
+
+def hang(
+    run: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[[_Crew], None] | None = None,
+    hangs_s: float = HUNG_S,
+) -> None:
+    """Have half of the stores hang. ``start``: of threads, once there are the first ones."""
+    monkeypatch.setattr(host_module, "HANGS_S", hangs_s)
     monkeypatch.setattr(host_module, "LOOK_S", 0.01)
     monkeypatch.setattr(host_module, "QUIET_S", 0.05)
+    answer = Event()
 
     async def scenario() -> None:
-        answer = Event()
-        with hosts_of(STORES) as hosts:
-            held = [asyncio.ensure_future(run(host, answer.wait)) for host in hosts[:HUNG] for _ in range(5)]
-            for number in range(ROUNDS):
-                results = await asyncio.gather(*(run(host, partial(str, number)) for host in hosts[HUNG:]))
-                assert results == [str(number)] * (STORES - HUNG)
-            assert not any(one.done() for one in held)
-            while (waiting := hosts[0].threads) < WRITERS + READERS + HUNG:
-                await run(hosts[-1], bool)  # the last of the stores is found to hang
-            assert waiting <= 2 * (WRITERS + READERS) * HUNG
-            answer.set()
-            await asyncio.gather(*held)
-            while hosts[0].threads > WRITERS + READERS:
-                await asyncio.gather(*(run(host, bool) for host in hosts))
+        looks = Looks(monkeypatch)
+        with ExitStack() as ending:
+            hosts = ending.enter_context(hosts_of(STORES))
+            ending.callback(answer.set)
+            if start is not None:
+                monkeypatch.setattr(_Crew, "_start", start)
+            await looks.unless_broken(work(hosts))
+
+    async def work(hosts: list[AsyncioHost]) -> None:
+        held = [asyncio.ensure_future(run(host, answer.wait)) for host in hosts[:HUNG] for _ in range(5)]
+        for number in range(ROUNDS):
+            results = await asyncio.gather(*(run(host, partial(str, number)) for host in hosts[HUNG:]))
+            assert results == [str(number)] * (STORES - HUNG)
+        assert not any(one.done() for one in held)
+        while (waiting := hosts[0].threads) < WRITERS + READERS + HUNG:
+            await run(hosts[-1], bool)  # the last of the stores is found to hang
+        assert waiting <= 2 * (WRITERS + READERS) * HUNG
+        answer.set()
+        await asyncio.gather(*held)
+        while hosts[0].threads > WRITERS + READERS:
+            await asyncio.gather(*(run(host, bool) for host in hosts))
 
     asyncio.run(scenario())
 
