@@ -6,8 +6,9 @@ from threading import Thread
 
 import pytest
 
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import SQLiteStore, StoreSettings
-from partibus.store.sqlite.checkpoint import estimate_appended_bytes
+from partibus.store.sqlite.checkpoint import Checkpoints, estimate_appended_bytes
 from tests.contract.stores import PARTITION, complete, enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, open_store
 
@@ -94,24 +95,36 @@ def no_thread_starts(_thread: Thread) -> None:
 def test_a_checkpoint_whose_thread_does_not_start_is_made_after_the_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit is durable, and the store closes and opens again in the same process."""
-    store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=1))
+    lack_a_thread(tmp_path, monkeypatch)
+
+
+def lack_a_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have checkpoints without threads. Commits are durable, and the store closes and opens again in this process."""
+    store = open_store(folder, SETTINGS._replace(checkpoint_bytes=1))
     with monkeypatch.context() as exhausted:
         exhausted.setattr(Thread, "start", no_thread_starts)
         assert error_after_commit(store, 1) == "can't start new thread"
         store.close()
-        store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=1))
+        store = open_store(folder, SETTINGS._replace(checkpoint_bytes=1))
         assert error_after_commit(store, 2) == "can't start new thread"
     assert error_after_commit(store, 3) is None
     assert positions(store) == [1, 2, 3]
     store.close()
 
 
-@pytest.mark.parametrize("part", ["_remover.stop", "_checkpoints.wait", "_readers.close", "_writer.close"])
+PARTS = ("_remover.stop", "_checkpoints.wait", "_readers.close", "_writer.close")
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_a_close_that_fails_half_way_releases_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    store = open_store(tmp_path)
+    close_half_way(tmp_path, monkeypatch, part)
+
+
+def close_half_way(folder: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """Close a store while a part of it fails to close, and open the store again in this process."""
+    store = open_store(folder)
     store.commit(enqueued(1))
     owner, method = part.split(".")
 
@@ -122,6 +135,39 @@ def test_a_close_that_fails_half_way_releases_the_store(
         broken.setattr(getattr(store, owner), method, fail)
         with pytest.raises(RuntimeError, match="planted"):
             store.close()
-    again = open_store(tmp_path)
+    try:
+        again = open_store(folder)
+    finally:
+        store._lock_file.release()
     assert positions(again) == [1]
     again.close()
+
+
+def closes_until_an_error(store: SQLiteStore) -> None:
+    """The first part that fails to close keeps the others open."""
+    store._remover.stop()
+    store._checkpoints.wait()
+    store._readers.close()
+    store._close_writer()
+    store._lock_file.release()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_close_that_stops_at_an_error_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    monkeypatch.setattr(SQLiteStore, "close", closes_until_an_error)
+    with pytest.raises(StoreError, match="in use by"):
+        close_half_way(tmp_path, monkeypatch, part)
+
+
+def starts_whatever_happens(checkpoints: Checkpoints, _appended_bytes: int) -> None:
+    """A thread that did not start is waited for."""
+    checkpoints._thread = Thread(target=checkpoints._run)
+    checkpoints._thread.start()
+
+
+def test_a_checkpoint_that_waits_for_a_thread_that_never_started_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checkpoints, "after_commit", starts_whatever_happens)
+    with pytest.raises(RuntimeError, match="thread"):
+        lack_a_thread(tmp_path, monkeypatch)
