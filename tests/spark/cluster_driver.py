@@ -1,8 +1,9 @@
 """The driver of tests/spark/test_cluster.py, a process of its own so that it can be killed.
 
 Runs two queries on one queue, from their checkpoints: one consumes it into Parquet files, one copies it into another
-queue. For each line of its standard input it reads both to the end of what is there, and answers what the sinks hold as
-a line of JSON: ``{"files": [id, ...], "copy": [[partition, position, key, id], ...]}``.
+queue. First it runs a task and says how many executors there are beside its own process: ``ready on 1``. For each line
+of its standard input it reads both to the end of what is there, and answers what the sinks hold as a line of JSON:
+``{"files": [id, ...], "copy": [[partition, position, key, id], ...]}``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def main(given: Given) -> None:
         start("files", "parquet", {"path": given["files"]}, {"mode": "consume", "leaseMs": "5000"}),
         start("copy", "partibus", target, {}),
     ]
-    print("ready", flush=True)
+    spark.range(1).count()  # an executor is there then, or the driver's own process has done it
+    print(f"ready on {len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1}", flush=True)
     for _ in sys.stdin:
         for query in queries:
             query.processAllAvailable()

@@ -75,7 +75,9 @@ class Pipeline:
                 # All of the cluster is on this machine; the executors use the driver's.
                 env={**os.environ, "PYSPARK_PYTHON": worker_python()},
             )  # fmt: skip
-        assert self._answer() == "ready"
+        what, _, executors = self._answer().rpartition(" ")
+        assert what == "ready on", what
+        assert int(executors) > 0, "tasks run in the driver, not on the cluster"
 
     def kill_driver(self) -> None:
         """With its JVM and its Python planners, at one stroke."""
