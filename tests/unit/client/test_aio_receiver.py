@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partibus.amqp.codec.types import Array, Timestamp
-from partibus.client.aio import IncomingMessage, OutgoingMessage, ReceiveMode
+from partibus.client.aio import IncomingMessage, OutgoingMessage, ReceiveMode, Receiver
 from partibus.client.aio.receiver import FILL_BYTES
 from partibus.client.errors import ClientError, ConnectFailed, InvalidRequest, LinkLost, LockLost, NotFound
 from partibus.errors import ArgumentError
@@ -303,6 +304,30 @@ def test_a_receive_goes_on_after_an_outage_and_says_when_there_is_no_connection(
         await client.close()
 
     run(work())
+
+
+def test_a_default_prefetch_is_refused_where_cached_messages_would_be_lost() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 3)
+        client = broker.client(prefetch=20)
+        with pytest.raises(ArgumentError, match="lost with the process"):
+            client.receiver("q", mode=ReceiveMode.RECEIVE_AND_DELETE)
+        receiver = client.receiver("q", mode=ReceiveMode.RECEIVE_AND_DELETE, prefetch=3)
+        assert numbers([one async for one in take(receiver, 3)]) == [0, 1, 2]
+        assert not broker.locked
+        await client.close()
+
+    run(work())
+
+
+async def take(receiver: Receiver, count: int) -> AsyncIterator[IncomingMessage]:
+    """Iterate over a receiver, close it behind the last message, and see the iteration end."""
+    async for message in receiver:
+        yield message
+        count -= 1
+        if not count:
+            asyncio.get_running_loop().call_later(1.0, lambda: asyncio.ensure_future(receiver.close()))
 
 
 def test_an_unknown_entity_fails_the_receive() -> None:

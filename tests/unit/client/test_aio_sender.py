@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from partibus.amqp import AmqpError
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.client.aio import NOT_SENT, REFUSED, STORED, UNKNOWN, OutgoingMessage, RetryPolicy, Sending
-from partibus.client.errors import ClientError, InvalidRequest, LinkLost, MessageTooLarge, NotFound, TimedOut
+from partibus.client.errors import (
+    AccessDenied,
+    ClientError,
+    InvalidRequest,
+    LinkLost,
+    MessageTooLarge,
+    NotFound,
+    TimedOut,
+)
 from partibus.client.messages import IncomingMessage
 from partibus.errors import ArgumentError
 from tests.unit.client.simulated import CONNECTION, SimulatedBroker, run
@@ -179,6 +187,28 @@ def test_a_throttled_broker_is_left_alone_for_two_seconds() -> None:
         times = sorted({at for at, _, _ in broker.transfers})
         assert all(later - sooner >= 2.0 for sooner, later in pairwise(times))
         assert len(times) in (3, 4)
+        await client.close()
+
+    run(work())
+
+
+def test_errors_that_the_services_clients_repeat_are_repeated() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        refusals = [AmqpError("amqp:internal-error", "x"), AmqpError("com.microsoft:operation-cancelled", "x")]
+        broker.refuse = lambda payload: refusals.pop() if refusals else None
+        client = broker.client()
+        sending = client.sender("q").send(message("0"))
+        await sending
+        assert (len(broker.transfers), sending.outcome) == (3, STORED)
+        broker.refuse_attach = AmqpError("amqp:unauthorized-access", "expired")
+        tokens = len(broker.tokens)
+        late = client.sender("q")
+        with pytest.raises(AccessDenied):
+            await late.open()
+        broker.refuse_attach = None
+        await late.send(message("1"))
+        assert len(broker.tokens) == tokens + 1, "a refused link asks for a new token"
         await client.close()
 
     run(work())

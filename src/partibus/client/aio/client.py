@@ -147,7 +147,7 @@ class Client:
                 self._deal(),
                 self._entity(entity),
                 mode=_mode(mode),
-                prefetch=self._prefetch(prefetch),
+                prefetch=self._prefetch(prefetch, mode),
                 auto_renew=within("auto_renew", auto_renew, 0.0, _RENEW_MAX_S, "s"),
                 flush_interval=self.settings.flush_interval,
             )
@@ -176,7 +176,7 @@ class Client:
                 self._entity(entity),
                 session_id,
                 mode=_mode(mode),
-                prefetch=self._prefetch(prefetch),
+                prefetch=self._prefetch(prefetch, mode),
                 auto_renew=within("auto_renew", auto_renew, 0.0, _RENEW_MAX_S, "s"),
                 flush_interval=self.settings.flush_interval,
                 max_wait=within("max_wait", max_wait, 0.0, _RENEW_MAX_S, "s"),
@@ -202,7 +202,7 @@ class Client:
         handler. ``on_error`` is called with each error and its message, or None; by default errors are logged.
         """
         name, renew = self._entity(entity), within("auto_renew", auto_renew, 0.0, _RENEW_MAX_S, "s")
-        mode, prefetch = _mode(mode), self._prefetch(prefetch)
+        mode, prefetch = _mode(mode), self._prefetch(prefetch, mode)
 
         def make_receiver() -> Receiver:
             return self.receiver(name, mode=mode, prefetch=prefetch, auto_renew=renew)
@@ -309,8 +309,17 @@ class Client:
             raise ArgumentError("entity", entity, "the name of a queue or topic, or topic/Subscriptions/name")
         return found.strip("/")
 
-    def _prefetch(self, prefetch: int | None) -> int:
-        return self.settings.prefetch if prefetch is None else whole("prefetch", prefetch, 0, PREFETCH_MAX)
+    def _prefetch(self, prefetch: int | None, mode: ReceiveMode) -> int:
+        if prefetch is not None:
+            return whole("prefetch", prefetch, 0, PREFETCH_MAX)
+        if self.settings.prefetch and mode is ReceiveMode.RECEIVE_AND_DELETE:
+            raise ArgumentError(
+                "prefetch of the client",
+                self.settings.prefetch,
+                "0 for a receive-and-delete receiver",
+                "Its cached messages are lost with the process: pass prefetch to the receiver if that is bearable.",
+            )
+        return self.settings.prefetch
 
 
 def _advised(profile: "str | AdvisedSettings | None") -> dict[str, Any]:

@@ -243,6 +243,10 @@ class Line(asyncio.Protocol):
         """Put a token for an entity, unless a valid one was put. Raises `AccessDenied`."""
         await self._authority.authorize(self, path)
 
+    def forget_claims(self) -> None:
+        """Have the next `authorize` put a new token."""
+        self._authority.forget()
+
     def begin(self, *owners: Owner) -> Session:
         """Begin an AMQP session for the links of ``owners``. Raises `ConnectionLost`."""
         if self.engine is None or not self.is_open:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from partibus.amqp import Session
 from partibus.client.aio.line import Line, Owner
 from partibus.client.aio.settings import retriable
-from partibus.client.errors import ClientError, LinkLost, TimedOut
+from partibus.client.errors import AccessDenied, ClientError, LinkLost, TimedOut
 
 T = TypeVar("T")
 
@@ -89,7 +89,9 @@ class Attachment(Owner):
             self._attach(session)
             line.flush_soon()
             await attached
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, AccessDenied):
+                line.forget_claims()  # The next attempt shows new tokens.
             if self._session is session:
                 self._session = None
             line.end(session)

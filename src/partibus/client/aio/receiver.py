@@ -168,7 +168,13 @@ class Receiver(Attachment):
     async def __aiter__(self) -> AsyncIterator[IncomingMessage]:
         """Receive messages one after the other, until the receiver is closed."""
         while not self._closed:
-            for message in await self.receive(max(1, min(self.prefetch, 100))):
+            try:
+                messages = await self.receive(max(1, min(self.prefetch, 100)))
+            except LinkLost:
+                if self.is_closed:
+                    return
+                raise
+            for message in messages:
                 yield message
 
     def _take(self, most: int) -> list[IncomingMessage]:
@@ -811,6 +817,7 @@ class SessionReceiver(Receiver):
         )
         self._wanted = session_id
         self._max_wait = max_wait
+        self._wait_until = 0.0
         self._keep_session_s = auto_renew
         self._keeping: asyncio.TimerHandle | None = None
         self._keep_until = 0.0
@@ -848,7 +855,7 @@ class SessionReceiver(Receiver):
 
     async def _open(self) -> None:
         """Wait for the session. The broker has the shorter time limit: then no session stays locked."""
-        deadline = self._loop.time() + self._max_wait
+        deadline = self._wait_until = self._loop.time() + self._max_wait
 
         def worth_repeating(error: BaseException) -> bool:
             if isinstance(error, TimedOut | SessionHeld) and deadline - self._loop.time() < 1.0:
@@ -863,7 +870,8 @@ class SessionReceiver(Receiver):
     def _properties(self) -> dict[object, object] | None:
         if not isinstance(self._wanted, NextSession):
             return None
-        return {_SESSION_WAIT: UInt(int(min(self._max_wait, SESSION_WAIT_MAX_S) * 1000))}
+        left_s = max(0.0, self._wait_until - self._loop.time())
+        return {_SESSION_WAIT: UInt(int(min(left_s, SESSION_WAIT_MAX_S) * 1000))}
 
     def _on_open(self) -> None:
         link = self._link

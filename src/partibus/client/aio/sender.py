@@ -31,7 +31,7 @@ from partibus.amqp.sections import BATCH_FORMAT
 from partibus.amqp.session import Session
 from partibus.client.aio.line import Line
 from partibus.client.aio.link import Attachment, repeat
-from partibus.client.aio.settings import retriable
+from partibus.client.aio.settings import TIMEOUT_MAX_S, retriable, within
 from partibus.client.errors import (
     AccessDenied,
     Busy,
@@ -187,7 +187,8 @@ class Sender(Attachment):
         if self._closed:
             self._check_not_closed()
         settings = self._line.settings
-        deadline = self._loop.time() + (settings.timeout if timeout is None else timeout)
+        limit_s = settings.timeout if timeout is None else within("timeout", timeout, 0.0, TIMEOUT_MAX_S, "s")
+        deadline = self._loop.time() + limit_s
         sending = Sending(self, self._loop, deadline, next(self._numbers))
         if transaction is not None:
             sending._txn = transaction.state_for(self._line, self.name)
@@ -550,6 +551,7 @@ class Sender(Attachment):
                 continue
             self.outstanding -= 1
             self.outstanding_bytes -= len(sending._payload)
+            sending._payload = b""  # The caller may keep the result for long.
             error = sending._error
             if error is None:
                 sending.outcome = STORED

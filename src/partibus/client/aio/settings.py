@@ -182,6 +182,20 @@ def whole(name: str, value: int, least: int, most: int) -> int:
     return value
 
 
+_TRANSIENT: Final = frozenset(
+    {
+        "amqp:internal-error",
+        "amqp:link:transfer-limit-exceeded",
+        "com.microsoft:auth-failed",
+        "com.microsoft:container-close",
+        "com.microsoft:operation-cancelled",
+        "com.microsoft:partition-not-owned",
+        "com.microsoft:store-lock-lost",
+    }
+)
+"""Conditions without a class of their own that the service's clients repeat (dialect, section 7.1)."""
+
+
 def retriable(error: BaseException) -> bool:
     """Tell whether another attempt may succeed."""
-    return isinstance(error, ClientError) and error.retriable
+    return isinstance(error, ClientError) and (error.retriable or error.condition in _TRANSIENT)
