@@ -30,6 +30,7 @@ from partibus.advice import guidance
 from partibus.advice.classes import Level
 from partibus.advice.facts import SUBSCRIPTION, EntityFacts
 from partibus.advice.guidance import Sentence
+from partibus.advice.measured import measured_gain
 from partibus.advice.profiles import (
     LOCK_S,
     MANY_RECEIVERS,
@@ -195,7 +196,8 @@ def _prefetch_lock(facts: EntityFacts) -> Iterator[Advice]:
             f"{facts.lock_s:g} s. {expired:,.0f} locks expired while {delivered:,.0f} messages were delivered."
         ),
         sentence=sentence,
-        gain=f"{expired / delivered:.0%} fewer deliveries: no message expires in a cache and is delivered again.",
+        gain=f"{expired / delivered:.0%} fewer deliveries: no message expires in a cache and is delivered again."
+        + measured_gain(MANY_RECEIVERS.name if small else facts.profile.name, "prefetch"),
         where=Where.CLIENT,
         change=f"client.receiver({facts.name!r}, prefetch={min(right, held)})",
     )
@@ -223,7 +225,8 @@ def _single_sends(facts: EntityFacts) -> Iterator[Advice]:
             f"{received / transmissions:.1f} messages in each."
         ),
         sentence=sentences[-1] if sentences else guidance.HIGH_INTERVAL,
-        gain=f"At most {fewer:,.0f} transmissions per second at the same rate, and room for a higher one.",
+        gain=f"At most {fewer:,.0f} transmissions per second at the same rate, and room for a higher one."
+        + measured_gain(facts.profile.name, "overlapping"),
         where=Where.CLIENT,
         change=f"Client(connection_string, batch_flush_interval={interval_ms / 1000:g})",
         caution="Start the sends together, as with asyncio.gather: a sender that awaits each message still sends one.",
@@ -255,7 +258,8 @@ def _factories(facts: EntityFacts) -> Iterator[Advice]:
         setting=setting,
         evidence=evidence,
         sentence=sentence,
-        gain="Several connections fill the time in which one waits for its peer.",
+        gain="Several connections fill the time in which one waits for its peer."
+        + measured_gain(facts.profile.name, "connections"),
         where=Where.CLIENT,
         change=f"Client(connection_string, connections={SEVERAL_CONNECTIONS})",
     )
@@ -273,7 +277,8 @@ def _shared_client(facts: EntityFacts) -> Iterator[Advice]:
         setting="its senders share their connection with other queues",
         evidence=f"{_rate(facts.in_per_s)} come over a connection that also sends to another queue.",
         sentence=guidance.DEDICATED_CLIENTS,
-        gain="One queue's messages no longer wait for another queue's in the same connection.",
+        gain="One queue's messages no longer wait for another queue's in the same connection."
+        + measured_gain(SEVERAL_QUEUES.name, "dedicated"),
         where=Where.CLIENT,
         change=f"Client(connection_string, profile={SEVERAL_QUEUES.name!r}).sender({facts.name!r})",
     )
@@ -299,7 +304,8 @@ def _store_batching(facts: EntityFacts) -> Iterator[Advice]:
             "operations: writes wait and share nothing."
         ),
         sentence=guidance.LOW_STORE,
-        gain=f"Up to {wait_s * 1000:.1f} ms less from a send to its answer.",
+        gain=f"Up to {wait_s * 1000:.1f} ms less from a send to its answer."
+        + measured_gain("low-latency", "store_batching"),
         where=Where.COMMAND,
         change=f"partibus entity update {quote(facts.name)} --no-batched-operations",
     )
@@ -318,7 +324,8 @@ def _no_store_batching(facts: EntityFacts) -> Iterator[Advice]:
         setting="EnableBatchedOperations is off",
         evidence=f"{commits / facts.window_s:,.0f} commits per second have {operations / commits:.1f} operations each.",
         sentence=facts.profile.sentences["store_batching"][-1],
-        gain="Fewer commits for the same messages, at most 20 ms later.",
+        gain="Fewer commits for the same messages, at most 20 ms later."
+        + measured_gain(facts.profile.name, "store_batching"),
         where=Where.COMMAND,
         change=f"partibus entity update {quote(facts.name)} --batched-operations",
     )
@@ -349,7 +356,8 @@ def _express(facts: EntityFacts) -> Iterator[Advice]:
         setting="the queue stores every message",
         evidence=f"A message stays for {dwell_s:.1f} s on average, at {_rate(facts.in_per_s)}. {bearable}",
         sentence=guidance.EXPRESS,
-        gain="Sends are answered from memory, and messages that leave within about 2 s are never written.",
+        gain="Sends are answered from memory, and messages that leave within about 2 s are never written."
+        + measured_gain(facts.profile.name, "express"),
         where=Where.COMMAND,
         change=f"partibus entity update {quote(facts.name)} --express",
         caution="A crash loses messages of the last 3 s. Senders can force single messages to the store.",

@@ -290,12 +290,14 @@ def _reason(setting: str, advice: Measured, other: Measured, score: Score) -> st
     if setting == "express":
         return "an express entity may lose the messages of its last seconds in a crash"
     if setting == "partitioned":
-        return f"one broker process runs all partitions; {busy}"
+        return f"one broker process runs all partitions, and each of them has commits of its own; {busy}"
     if setting == "connections":
         return f"a round trip on one machine is short, so one connection hardly waits; {busy}"
     if setting == "store_batching":
         if score is Score.LATENCY:
             return "a single message finds no other to wait for"
+        if each < 2:
+            return "writes that share a commit wait for it"
         return f"senders bring {each:,.0f} messages in a transmission, which fill a commit already"
     if setting == "prefetch":
         return f"receivers asked for messages {advice.fills:,} times with the advice and {other.fills:,} times without"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from partibus.advice.measured import MEASURED, measured_gain
 from partibus.advice.profiles import PROFILES, SEVERAL_CONNECTIONS
 from partibus.bench.machine import Machine
 from partibus.bench.trial_report import html_page
@@ -189,3 +191,18 @@ def test_results_as_json_name_runs_effects_and_waste() -> None:
     assert (told["scenario"], told["row"]) == ("low-latency", "C30")
     assert told["runs"]["prefetch"]["wasted_prefetch"] == 4
     assert told["effects"][0]["verdict"] == "no difference"
+
+
+def test_the_gains_that_advice_names_are_those_of_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    assert MEASURED
+    for name, gains in MEASURED.items():
+        section = page.partition(f"| `{name}` |")[2].partition("\n## ")[0]
+        cells = [line.split("|") for line in section.splitlines()[2:] if line.startswith("|")]
+        rows = {row[1].strip(): row[-2].strip() for row in cells}
+        for setting, factor in gains.items():
+            assert factor >= 2
+            told = float(rows[of(name)[setting].label].replace(",", ""))
+            assert (1 / told if setting == "express" else told) == pytest.approx(factor, rel=0.02)
+    assert "88" in measured_gain("high-throughput", "overlapping")
+    assert measured_gain("high-throughput", "partitioned") == ""
