@@ -445,7 +445,11 @@ def test_a_backup_has_messages_of_sqs_whole(sqs: Any, broker: BrokerProcess, tmp
         sqs.send_message(QueueUrl=queue, MessageBody=body, MessageGroupId="g", MessageAttributes=attributes)
     folder = str(tmp_path / "backup")
     connection = ("--connection", broker.connection_string)
-    for command in (("backup", folder), ("restore", folder, "--entity", "saved.fifo", "--into", "restored.fifo")):
+    progress = f"--progress={tmp_path / 'progress.json'}"
+    for command in (
+        ("backup", folder),
+        ("restore", folder, "--entity", "saved.fifo", "--into", "restored.fifo", progress),
+    ):
         done = run_to_the_end(*command, *connection)
         assert done.returncode == 0, done.stderr
     got = receive(sqs, into, MessageAttributeNames=["All"])

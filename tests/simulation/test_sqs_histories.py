@@ -194,7 +194,7 @@ class World:
 
     def receive(self) -> None:
         began_ms, lock_s = self.timeline.now_ms(), self.random.choice((5, 30))
-        wanted = {"MaxNumberOfMessages": self.random.choice((1, 3, 10)), "VisibilityTimeout": lock_s}
+        wanted: dict[str, Any] = {"MaxNumberOfMessages": self.random.choice((1, 3, 10)), "VisibilityTimeout": lock_s}
         wanted |= {"WaitTimeSeconds": self.random.choice((0, 0, 2)), "AttributeNames": ["All"]}
 
         def answered(answer: Any) -> None:

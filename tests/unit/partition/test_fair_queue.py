@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from partibus.limits import PartitionLimits
+from partibus.partition.core import fair_queue
 from partibus.partition.core.fair_queue import IN_FLIGHT_MIN, QUIET_MS, Fairness, FairQueue
 from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.protocol import commands as c
 from partibus.partition.protocol.entry import Entry
-from tests.unit.partition.test_standard_receives import LOCK_MS, Handle, Standard
+from tests.unit.partition.test_standard_receives import ACTIVE, LOCK_MS, Handle, Standard
 
 SMALL = PartitionLimits(window_entries=64, page_entries=32)
 
@@ -148,6 +150,20 @@ def test_a_queue_that_forwards_keeps_its_order() -> None:
     queue.make_noisy()
     queue.put("quiet")
     assert [tenant for tenant, _ in queue.take(1)] == ["noisy"]
+
+
+def test_a_queue_with_all_that_may_be_in_flight_gives_nothing_until_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fair_queue, "IN_FLIGHT_MAX", 5)
+    queue = Fair()
+    queue.put(None, 8)
+    (first, _), *_ = queue.receive(5)
+    queue.give(c.Receive(ACTIVE, 999, 10, 1 << 20))
+    queue.settle_down()
+    assert 999 not in queue.granted
+    queue.delete(first)
+    assert [len(one.entries) for one in queue.granted.pop(999)] == [3], "a receiver that waits is woken"
 
 
 # Histories -----------------------------------------------------------------------------------------------------------

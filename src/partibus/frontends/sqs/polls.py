@@ -29,6 +29,8 @@ from partibus.routing.receive import Source
 
 ANSWER_BYTES: Final = 2 * 1024 * 1024
 """Stored bytes of one answer. Ten messages of 1 MiB would take 40 ms to encode."""
+IN_FLIGHT_MAX: Final = 120_000
+"""Messages in flight from which on a receive of a standard queue that does not wait is refused."""
 COLD_MS: Final = 250
 """How long a receive that does not wait gives a partition that has messages in its store only."""
 RETRY_MS: Final = 200
@@ -186,6 +188,11 @@ class StandardPoll(_Poll):
         if self._is_ending:
             return
         active = [found.subqueues.get(_ACTIVE) for found in inspection.found.values()]
+        if any(one is not None and one.locked >= IN_FLIGHT_MAX for one in active):
+            self._call.refuse(SqsError("OverLimit", f"Too many messages in flight: at most {IN_FLIGHT_MAX}."))
+            self._is_gone = True
+            self.end()
+            return
         visible = sum(one.messages - one.locked for one in active if one is not None)
         if visible > sum(found.has_scheduled for found in inspection.found.values()):
             self._timer = self._call.service.call_later(COLD_MS, self.end)

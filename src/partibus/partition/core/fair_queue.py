@@ -18,6 +18,8 @@ from typing import Final
 from partibus.partition.core.ready_queue import ReadyQueue
 from partibus.partition.protocol.entry import Entry
 
+IN_FLIGHT_MAX: Final = 120_000
+"""Messages in flight of a queue, as in the service. At the bound receivers get nothing."""
 IN_FLIGHT_MIN: Final = 30
 SHARE: Final = 10
 """A tenant with more than one part of so many is noisy."""
@@ -65,6 +67,11 @@ class Fairness:
         """Whether tenants can become noisy: not in a queue that forwards its messages, which keep their order."""
         self.now_ms = 0
         """The time of the command that is handled."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the queue has as many messages in flight as it may."""
+        return self._all.in_flight >= IN_FLIGHT_MAX
 
     def in_flight(self, tenant: str) -> int:
         """Return a tenant's messages in flight."""

@@ -66,6 +66,8 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
             ready_list.absorb_tail()
         if not ready_list.ready:
             break
+        if ready_list.fairness is not None and ready_list.fairness.is_full:
+            break
         if ready_list.fairness is not None and ready_list.fairness.noisy:
             ready_list.pass_tail()
         share = max(1, len(ready_list.ready) // len(demands))

@@ -300,6 +300,8 @@ class PartitionState:
         if self.sessions is not None and ready_list.session is None and ready_list.kind == SubqueueKind.ACTIVE:
             self.sessions.take_back([batch.entries[pos] for pos in positions], step)
         if self.fairness is not None and ready_list.kind == SubqueueKind.ACTIVE:
+            if self.fairness.is_full:
+                step.change(ready_list)  # receivers wait for room
             self.fairness.take_back([batch.entries[pos] for pos in positions])
         ended = ready_list.locks.unlock(batch.lock_id, positions)
         if ready_list.session is not None:

@@ -111,7 +111,6 @@ def fifo_send(sqs: SqsWorld, url: str, group: str, key: str, body: str = "m") ->
     return sqs.signer.request("SendMessage", members)
 
 
-@pytest.mark.row("S6")
 def test_sends_to_a_fifo_queue_share_a_command_and_keep_their_order(
     sqs: SqsWorld, clients: list[Client], commands: list[Any]
 ) -> None:
@@ -126,7 +125,6 @@ def test_sends_to_a_fifo_queue_share_a_command_and_keep_their_order(
     assert [one["Body"] for one in receive(sqs, url, 6)] == [f"m{n}" for n in range(6)]
 
 
-@pytest.mark.row("S3")
 def test_each_request_of_a_run_counts_as_load_by_itself(sqs: SqsWorld, clients: list[Client]) -> None:
     high = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
     url = queue_of(sqs, "q.fifo", FifoQueue="true", **high)

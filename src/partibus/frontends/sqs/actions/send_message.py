@@ -231,7 +231,14 @@ def _store_by_group(
             results.finish()
             return
 
+    messages = [prepared.message for _, prepared in good]
+    traced = None
+    if entity.tracer is not None:
+        traced = entity.tracer.sending(entity.queue.name, [[message.data] for message in messages], lambda errors: None)
+
     def stored(outcomes: Sequence[Stored | PartibusError]) -> None:
+        if traced is not None:
+            traced([outcome if isinstance(outcome, PartibusError) else None for outcome in outcomes])
         for (index, prepared), outcome in zip(good, outcomes, strict=True):
             if isinstance(outcome, PartibusError):
                 results.failed(index, outcome)
@@ -243,7 +250,6 @@ def _store_by_group(
             results.done(index, output)
         results.finish()
 
-    messages = [prepared.message for _, prepared in good]
     unique = len(entity.route.partitions) > 1 and not queue.dedup_by_group(call.broker.clock.now_ms())
     call.service.runs.send_by_group(entity, messages, call.guarded(stored), measured=measured, unique=unique)
 
