@@ -301,7 +301,7 @@ FIRST = {
     "drops lock rows": 5,
     "forgets session states": 9,
     "a page behind a dropped window is read too early": 10,
-    "forgets ids when the window changes": 13,
+    "forgets ids when the window changes": 6,
     "hands out what has expired": 17,
     "sees too many duplicates": 23,
 }

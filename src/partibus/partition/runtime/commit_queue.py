@@ -20,7 +20,7 @@ from partibus.limits import StoreLimits
 from partibus.partition.protocol.host import Host, Timer
 from partibus.partition.protocol.ports import Writes
 
-SKIPS_MAX = 63
+SKIPS_MAX = 15
 """The most commits that do not wait for rows, after those that have waited in vain."""
 
 Waiter = tuple[Callable[[Any], None], Any]
@@ -108,6 +108,7 @@ class CommitSchedule:
 
     __slots__ = (
         "_delay_ms",
+        "_first",
         "_gathered",
         "_host",
         "_limits",
@@ -127,6 +128,8 @@ class CommitSchedule:
         self._queue = queue
         self._start = start
         self._limits = limits
+        self._first = 0
+        """Operations that were pending when the commit began to wait."""
         self._gathered = 0
         """Operations that were pending a round ago."""
         self._quiet = 0
@@ -169,20 +172,21 @@ class CommitSchedule:
         """
         queue, limits = self._queue, self._limits
         operations = queue.pending.operations
-        waited = self._gathered > 0
         self._quiet = 0 if operations != self._gathered else self._quiet + 1
+        if not self._gathered:
+            self._first = operations
+        elif not self._quiet:
+            self._skipped_max = 0  # waiting was of use
         self._gathered = operations
-        if operations >= min(queue.expected, limits.hold_operations):
-            if waited:
-                self._skipped_max = 0
-        elif self._skips:
-            self._skips -= 1
-        elif self._quiet < limits.gather_rounds:
-            self._host.call_soon(self._gather)
-            return
-        else:
-            # The clients ask again later than that: do not wait for them for some commits.
-            self._skips = self._skipped_max = min(2 * self._skipped_max + 1, SKIPS_MAX)
+        if operations < min(queue.expected, limits.hold_operations):
+            if self._skips:
+                self._skips -= 1
+            elif self._quiet < limits.gather_rounds:
+                self._host.call_soon(self._gather)
+                return
+            elif operations == self._first:
+                # The clients ask again later than that, or not at all: do not wait for them for some commits.
+                self._skips = self._skipped_max = min(2 * self._skipped_max + 1, SKIPS_MAX)
         self._start()
 
     def started(self) -> None:
