@@ -37,6 +37,7 @@ from bench.rabbitmq import is_installed
 from bench.results import RESULTS, keep, replace_all
 from bench.scale import measure_scale
 from bench.sessions import measure_accept, measure_sessions
+from bench.sqs import measure_sqs
 from bench.stores import measure_stores
 from bench.subscriptions import measure_topics
 from bench.telemetry import measure_telemetry
@@ -56,7 +57,7 @@ LIFE_COUNT = 50_000
 EXPRESS_COUNT = 40_000
 """What a broker takes within about a second: messages that become old while they are measured are written like others,
 and what is to be measured is the answer from memory."""
-ALONE = frozenset({"cold", "filters", "holds", "isolation"})
+ALONE = frozenset({"cold", "filters", "holds", "isolation", "sqs"})
 """Parts that need no foreign generator."""
 COLD = ((1_000, 3_000, 60), (10_000, 30, 1))
 """Queues, KiB in each, KiB of a message: 3 GB and 300 MB on the disk."""
@@ -285,6 +286,11 @@ def _peers(run: Run) -> Rows:
             yield latencies(rabbit, kind, rabbit.foreign, run.scale).as_dict()
 
 
+def _sqs(run: Run) -> Rows:
+    for row in measure_sqs(WORK / "sqs"):
+        yield row.as_dict()
+
+
 def _admission(run: Run) -> Rows:
     for row in measure_admission(WORK / "admission"):
         yield row.as_dict()
@@ -308,6 +314,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "isolation": _isolation,
     "transports": _transports,
     "admission": _admission,
+    "sqs": _sqs,
     "topics": _topics,
     "cold": _cold,
     "entities": _entities,

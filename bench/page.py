@@ -10,6 +10,7 @@ from bench.cells import fine, number, percent, rate, section
 from bench.duplicates import WINDOW_S
 from bench.page_scale import scale_sections
 from bench.page_spark import spark_sections
+from bench.page_sqs import sqs_sections
 from bench.results import Row, read
 from bench.sessions import SESSIONS, WARM_UP
 from bench.subscriptions import FILTERS
@@ -73,6 +74,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield from section("Metrics", _METRICS, _metrics(found), _METRICS_NOTE)
     yield from section("Counting credits", _METERING, _metering(found), _METERING_NOTE)
     yield from section("A tenant beside one that floods", _TENANTS, _tenants(found), _TENANTS_NOTE)
+    yield from sqs_sections(found)
     yield from spark_sections(found)
     yield from scale_sections(found)
 

@@ -55,6 +55,17 @@ _BESIDE_MORE = 0.2
 _MANY_MB = 700
 _HOLD_MS = 50
 _MANY_RESTART_S = 5
+_SQS_PER_S = {
+    "SendMessage": 6_000,
+    "SendMessageBatch of 10": 25_000,
+    "ReceiveMessage of 10, DeleteMessageBatch": 15_000,
+}
+"""Messages a second of eight connections."""
+_SQS_SEND_MS = 5
+_SQS_ANSWER_MS = 10
+_SQS_SPLIT_MS = 100
+_SQS_POLLS_SHARE = 0.02
+_SQS_POLLS_MB = 60
 
 
 def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
@@ -89,6 +100,7 @@ def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
     yield from _telemetry(rows)
     yield from _metrics(rows)
     yield from _metering(rows)
+    yield from _sqs(rows)
     yield from _spark(rows)
 
 
@@ -207,6 +219,23 @@ def _spark(rows: Sequence[Row]) -> Iterator[Verdict]:
         elif scenario == "beside":
             more = row["cpu_us"] / row["base_cpu_us"] - 1
             yield _at_most("Spark beside a receiver, more CPU per message", more * 100, _BESIDE_MORE * 100, "%")
+
+
+def _sqs(rows: Sequence[Row]) -> Iterator[Verdict]:
+    for row in rows:
+        scenario = row["scenario"]
+        if scenario == "sqs" and (least := _SQS_PER_S.get(row["what"])) is not None:
+            yield _at_least(f"SQS, {row['what']}", row["messages_per_s"], least, "messages/s")
+            yield _at_least("... that one core of the broker carries", 1e6 / row["message_cpu_us"], least, "messages/s")
+        elif scenario == "sqs latency":
+            yield _at_most(f"SQS, p99 of sends at {row['rate']:,}/s", row["latency_ms"]["p99"], _SQS_SEND_MS, "ms")
+        elif scenario == "sqs polls":
+            what = f"SQS, {row['polls']:,} long polls"
+            yield _at_most(f"{what}, of a core", row["cpu_share"] * 100, _SQS_POLLS_SHARE * 100, "%")
+            yield _at_most(f"{what}, resident memory", row["mib"] * 2**20 / 1e6, _SQS_POLLS_MB, "MB")
+            yield _at_most(f"{what}, p99 of an answer after a send", row["answer_ms"]["p99"], _SQS_ANSWER_MS, "ms")
+        elif scenario == "sqs split":
+            yield _at_most("SQS, longest request during a split", row["latency_ms"]["most"], _SQS_SPLIT_MS, "ms")
 
 
 def _accept(rows: Sequence[Row]) -> Iterator[Verdict]:
