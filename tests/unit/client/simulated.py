@@ -162,6 +162,8 @@ class SimulatedBroker:
         self.refuse: Callable[[bytes], AmqpError | None] = lambda payload: None
         """The error for a message, None to store it."""
         self.refuse_attach: AmqpError | None = None
+        self.detach: AmqpError | None = None
+        """The error that ends a link when a message arrives on it."""
         self.answers: dict[str, Callable[[dict[Any, Any]], tuple[int, str | None, object]]] = {}
         """Status, condition and body of management operations."""
         self.requests: list[tuple[str, Any]] = []
@@ -302,6 +304,10 @@ class Peer:
 
     def store(self, link: Receiver, delivery: Delivery, address: str, payloads: list[bytes]) -> None:
         if self.dead:
+            return
+        if self.broker.detach is not None:
+            link.detach(self.broker.detach)
+            self.flush()
             return
         errors = [error for payload in payloads if (error := self.broker.refuse(payload)) is not None]
         if errors:

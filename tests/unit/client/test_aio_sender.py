@@ -214,6 +214,38 @@ def test_errors_that_the_services_clients_repeat_are_repeated() -> None:
     run(work())
 
 
+def test_a_broker_that_ends_the_link_over_a_message_is_not_flooded() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.detach = AmqpError("amqp:link:detach-forced", "the outcome is unknown")
+        client = broker.client()
+        sending = client.sender("q").send(message("0"))
+        await asyncio.sleep(20)
+        assert 5 <= len(broker.transfers) <= 12
+        broker.detach = None
+        await sending
+        assert texts(broker.stored["q"]) == ["0"]
+        await client.close()
+
+    run(work())
+
+
+def test_a_message_outlasts_the_attempts_of_a_client_with_a_short_time_limit() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(timeout=0.05)
+        broker.kill()
+        sending = client.sender("q").send(message("0"), timeout=100.0)
+        await asyncio.sleep(10)
+        assert client.statistics.retries < 200
+        broker.restart()
+        await sending
+        assert texts(broker.stored["q"]) == ["0"]
+        await client.close()
+
+    run(work())
+
+
 def test_delays_grow_exponentially_with_jitter() -> None:
     policy = RetryPolicy(base=0.1, cap=5.0, jitter=0.2)
     error = ClientError("x")

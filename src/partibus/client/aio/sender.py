@@ -650,14 +650,22 @@ class Sender(Attachment):
             self._fail_all(error)
         elif self._again or self._queue:
             self._line.statistics.retries += 1
-            self._resume()
+            attempts = max([batch.attempts for batch in self._again], default=0)
+            if attempts < 2:
+                self._resume()
+            elif self._resuming is None:
+                # A broker that ends the link over these messages again gets time.
+                self._resuming = self._loop.call_later(
+                    self._line.settings.retry.delay(attempts - 2, error), self._resume
+                )
 
     def _on_open_failed(self, error: ClientError) -> None:
         """Fail all messages, except in an outage: then each waits for its own time limit."""
         if not retriable(error):
             self._fail_all(error)
         elif self.outstanding:
-            self._reopen()
+            # The attempts had as long as the client's time limit; a message may have a longer one.
+            self._loop.call_later(self._line.settings.retry.delay(0, error), self._pump)
 
     def _attach(self, session: Session) -> None:
         name = self._line.link_name(self.entity)
