@@ -12,7 +12,12 @@ from typing import Any, TypeVar
 from urllib.request import urlopen
 
 import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
 
+from partibus.amqp.codec.performatives import Attach, Disposition, Open, Transfer, decode_performative
+from partibus.amqp.frames import AMQP_FRAME, HEADER
+from partibus.amqp.sections import BATCH_FORMAT
 from partibus.client import sync
 from partibus.client.aio import (
     NEXT_SESSION,
@@ -768,6 +773,103 @@ def test_a_lost_lock_is_told_on_completion(tmp_path: Path) -> None:
             for one in (first, second):
                 with pytest.raises(LockLost):
                     receiver.complete(one)
+
+
+# -- the wire ----------------------------------------------------------------------------------------------------------
+
+
+def performatives(data: bytes) -> list[Any]:
+    """Decode the frames that a client sent, behind its protocol headers; the payload of transfers is dropped."""
+    found: list[Any] = []
+    at = 0
+    while at + 8 <= len(data):
+        if data[at : at + 4] == b"AMQP":
+            at += 8
+            continue
+        size, offset, kind, _ = HEADER.unpack_from(data, at)
+        body = at + offset * 4
+        if kind == AMQP_FRAME and body < at + size:
+            found.append(decode_performative(data, body, at + size, 32)[0])
+        at += size
+    return found
+
+
+async def recorded(broker: BrokerProcess, use: Callable[[str], Coroutine[Any, Any, None]]) -> list[Any]:
+    """Let a client use the broker through a proxy, and return the performatives that it sent, by connection."""
+    connections: list[bytearray] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: bytearray | None) -> None:
+        while data := await reader.read(65_536):
+            if record is not None:
+                record += data
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        record = bytearray()
+        connections.append(record)
+        back_reader, back_writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        for some in (pump(reader, back_writer, record), pump(back_reader, writer, None)):
+            task = asyncio.create_task(some)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    await use(broker.connection_string.replace(f":{broker.port}", f":{port}"))
+    server.close()
+    if tasks:
+        await asyncio.wait(set(tasks), timeout=EVENTUALLY_S)
+    return [one for record in connections for one in performatives(bytes(record))]
+
+
+def test_the_wire_is_that_of_azure_servicebus_where_it_must_be(broker: BrokerProcess, make_queue: MakeQueue) -> None:
+    """Compare what both clients send for the same work: a batch, a receive and a completion."""
+    queue = make_queue()
+
+    async def azure(connection: str) -> None:
+        async with ServiceBusClient.from_connection_string(connection) as client:
+            async with client.get_queue_sender(queue) as sender:
+                await sender.send_messages([ServiceBusMessage(b"a"), ServiceBusMessage(b"b")])
+            async with client.get_queue_receiver(queue) as receiver:
+                for one in await receiver.receive_messages(2, max_wait_time=EVENTUALLY_S):
+                    await receiver.complete_message(one)
+
+    async def own(connection: str) -> None:
+        async with Client(connection) as client:
+            sender, receiver = client.sender(queue), client.receiver(queue)
+            await asyncio.gather(*[sender.send(message(text)) for text in "ab"])
+            for one in await receiver.receive(2, EVENTUALLY_S):
+                await receiver.complete(one)
+
+    def wire(sent: list[Any]) -> dict[str, object]:
+        attaches = [one for one in sent if isinstance(one, Attach)]
+        links = {
+            attach.role: attach
+            for attach in attaches
+            if queue in str(getattr(attach.source, "address", "")) + str(getattr(attach.target, "address", ""))
+            and "$management" not in str(getattr(attach.target, "address", ""))
+        }
+        settled = [one for one in sent if isinstance(one, Disposition) and not one.settled]
+        return {
+            "hostname": {one.hostname for one in sent if isinstance(one, Open)},
+            "sender settles": links[False].snd_settle_mode,
+            "receiver settles": (links[True].snd_settle_mode, links[True].rcv_settle_mode),
+            "first delivery-count": links[False].initial_delivery_count,
+            "outcomes": {type(one.state).__name__ for one in settled},
+            "tokens": any(getattr(attach.target, "address", None) == "$cbs" for attach in attaches),
+            "batch": {one.message_format for one in sent if isinstance(one, Transfer)} >= {0, BATCH_FORMAT},
+            "settles as receiver": {one.role for one in settled},
+        }
+
+    async def work() -> None:
+        theirs, ours = wire(await recorded(broker, azure)), wire(await recorded(broker, own))
+        assert ours == theirs
+        assert ours["outcomes"] == {"Accepted"}
+        assert ours["batch"] is True
+
+    run(work())
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
