@@ -14,6 +14,16 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    ArrayType,
+    DecimalType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
 
 from partibus.amqp.codec.encoder import encode
 from partibus.client.ranges import open_ranges
@@ -105,10 +115,46 @@ def test_values_that_only_look_right(given: dict[str, str], words: str) -> None:
 
 @pytest.mark.parametrize(
     "schema",
-    ["id long", "`a b` string, `c``d`: decimal(10,2)", "a array<struct<b: int, c map<string,double>>>, e date"],
-)
-def test_schemas_that_spark_takes_are_taken(schema: str) -> None:
-    assert Options.parse(HERE | {"bodyFormat": "json", "bodySchema": schema}).body_schema == schema
+    [
+        "id long",
+        "`a b` string, `c``d`: decimal(10,2)",
+        "a array<struct<b: int, c map<string,double>>>, e date",
+        "id BIGINT NOT NULL COMMENT 'it''s', at TIMESTAMP_NTZ, struct int",
+        *(
+            form
+            for made in [
+                StructType([
+                    StructField("id", LongType(), nullable=False),
+                    StructField("at", TimestampNTZType(), metadata={"comment": "when"}),
+                    StructField("lines", ArrayType(StructType([StructField("sku", StringType(), nullable=False)]))),
+                    StructField("prices", MapType(StringType(), DecimalType(10, 2))),
+                ])
+            ]
+            for form in (made.simpleString(), made.json(), "id BIGINT NOT NULL,at TIMESTAMP_NTZ COMMENT 'when'")
+        ),
+    ],
+)  # fmt: skip
+def test_schemas_that_spark_writes_are_taken(schema: str) -> None:
+    columns = Options.parse(HERE | {"bodyFormat": "json", "bodySchema": schema}).body_schema
+    assert Options.parse(HERE | {"bodyFormat": "json", "bodySchema": columns}).body_schema == columns
+    assert "null" not in columns.lower()
+    assert columns.lower().lstrip("`").startswith(("id", "a"))
+
+
+@pytest.mark.parametrize("schema", ['{"type": "array"}', '{"type": "struct"}', '{"id": ', "[" * 3])
+def test_json_that_is_no_schema_is_refused(schema: str) -> None:
+    assert "bodySchema" in refusal(Options, HERE | {"bodyFormat": "json", "bodySchema": schema})
+
+
+TABLE = {"provider": "partibus", "owner": "ada", "option.entity": "orders", "a.property": "b"}
+
+
+def test_properties_of_a_catalog_table_are_no_options() -> None:
+    given = TABLE | {f"option.{name}": value for name, value in HERE.items()} | HERE
+    assert Options.parse(given) == Options.parse(HERE)
+    sink = {name: value for name, value in HERE.items() if name in ("connection", "entity")}
+    assert SinkOptions.parse(given) == SinkOptions.parse(sink)
+    assert "unknown option 'owner'" in refusal(Options, HERE | {"owner": "ada"})
 
 
 # Bodies and rows ----------------------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from partibus.pipeline.audit import KINDS, Logs, Want, lost, normalized, reconciled, run
+from partibus.pipeline.audit import KINDS, Logs, Want, doubled, lost, normalized, reconciled, run
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job, JobOptions
-from partibus.pipeline.logs import CONSUMED, PRODUCED, read_log
+from partibus.pipeline.logs import CONSUMED, PRODUCED, fitted, read_log
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS, PER_KEY = 5, 8
@@ -223,3 +224,25 @@ def test_a_time_that_is_none_ends_the_job_with_what_it_was(spark: SparkSession, 
     with pytest.raises(JobError, match="yesterday"), Job("audit", JobOptions(spark=spark, json=result), {}) as job:
         run(job, Want([produced], [consumed]))
     assert json.loads(result.read_text())["status"] == "failed"
+
+
+@pytest.mark.row("D12")
+def test_times_in_nanoseconds_are_read_as_pandas_writes_them(spark: SparkSession, tmp_path: Path) -> None:
+    times = pd.to_datetime([at(0.5)], utc=True).as_unit("ns")
+    pd.DataFrame({"message_id": ["a"], "sent_time": times, "key_sequence": [7]}).to_parquet(tmp_path / "p.parquet")
+    pd.DataFrame({"message_id": ["a"], "received_time": times, "completed_time": times}).to_parquet(
+        tmp_path / "c.parquet"
+    )
+    (row,) = read_log(spark, [str(tmp_path / "p.parquet")], PRODUCED).collect()
+    assert (row.sent_time.timestamp(), row.key_sequence) == (START.timestamp() + 0.5, 7)
+    want = Want([str(tmp_path / "p.parquet")], [str(tmp_path / "c.parquet")])
+    with Job("audit", JobOptions(spark=spark), {}) as job:
+        assert run(job, want)["holds"]
+
+
+def test_a_doubled_message_without_consumers_names_none(spark: SparkSession) -> None:
+    produced = fitted(spark.createDataFrame([("a", at(0))], "message_id string, sent_time string"), PRODUCED, "p")
+    twice = [("a", at(1)), ("a", at(2))]
+    consumed = fitted(spark.createDataFrame(twice, "message_id string, received_time string"), CONSUMED, "c")
+    (found,) = doubled(reconciled(normalized(Logs(produced, consumed)))).collect()
+    assert found.detail == "sent 1 times, completed 2 times"

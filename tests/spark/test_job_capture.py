@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pyspark.sql import SparkSession
 
 from partibus.client.ranges import open_ranges
-from partibus.pipeline import capture
+from partibus.pipeline import capture, plan
 from partibus.pipeline.capture import Chosen, Replay, Want, captured
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job, JobOptions
@@ -230,3 +231,29 @@ def test_fates_are_a_stream_of_a_cursor() -> None:
         Options.parse(given)
     with pytest.raises(OptionError, match=r"use spark\.readStream"):
         Options.parse(given | {"cursor": "c"}).check_batch()
+
+
+@pytest.mark.row("D6")
+def test_tables_are_divided_by_day_into_few_files_with_statistics(made: Captured) -> None:
+    folder = Path(made.bench.out)
+    for table, time_column in (("messages", "enqueued_time"), ("fates", "fate_time")):
+        files = list((folder / table).glob("date=*/*.parquet"))
+        assert files
+        assert not list((folder / table).glob("*.parquet"))
+        batches = len([one for one in (folder / "checkpoints" / table / "commits").iterdir() if one.name.isdecimal()])
+        days = len(list((folder / table).glob("date=*")))
+        assert len(files) <= capture.FILES_OF_RUN * batches * days
+        footer = pq.ParquetFile(files[0])
+        place = footer.schema_arrow.names.index(time_column)
+        assert footer.metadata.row_group(0).column(place).physical_type == "INT64"
+        assert footer.metadata.row_group(0).column(place).statistics.has_min_max
+
+
+@pytest.mark.row("D8")
+def test_the_folder_of_a_capture_is_a_table_of_messages_for_plan(made: Captured) -> None:
+    with Job("plan", JobOptions(spark=made.bench.spark), {}) as job:
+        found = plan.run(job, plan.Want([made.bench.out], messages_of=made.bench.queue))
+    (entity,) = found["entities"]
+    assert entity["load"] == len(made.bench.rows())
+    with Job("plan", JobOptions(spark=made.bench.spark), {}) as job, pytest.raises(JobError, match="no table of mess"):
+        plan.run(job, plan.Want([made.bench.out + "/nowhere"], messages_of="q"))

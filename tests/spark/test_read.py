@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 import pytest
 from pyspark.errors import PySparkException
@@ -146,6 +147,39 @@ def test_json_bodies_become_a_struct(spark: SparkSession, namespace: SimulatedNa
     assert values.collect() == [
         Row(id=1, name="one", at=1_769_860_800), Row(id=None, name=None, at=None), Row(id=2, name=None, at=None),
     ]  # fmt: skip
+
+
+def test_times_without_a_zone_are_read_from_json(spark: SparkSession, namespace: SimulatedNamespace) -> None:
+    namespace.put("q", {0: {0: message(0, b'{"at": "2026-01-31T12:00:00", "n": 1}')}})
+    frame = load(spark, namespace, bodyFormat="json", bodySchema="struct<at:timestamp_ntz,n:bigint>")
+    (row,) = frame.select("value.at", "value.n").collect()
+    assert (row.at, row.n) == (datetime(2026, 1, 31, 12), 1)
+
+
+@pytest.mark.row("D1")
+def test_tables_of_the_catalog_read_an_entity(spark: SparkSession, namespace: SimulatedNamespace) -> None:
+    namespace.put("q", {0: {pos: message(pos) for pos in range(5)}})
+    options = f"'connection' '{namespace.connection}', 'entity' 'q'"
+    made = {
+        "by_options": f"CREATE TABLE by_options USING partibus_simulated OPTIONS ({options})",
+        "by_properties": f"CREATE TABLE by_properties USING partibus_simulated OPTIONS ({options}) "
+        "COMMENT 'orders' TBLPROPERTIES ('team' = 'sales')",
+        "in_view": f"CREATE TEMPORARY VIEW in_view USING partibus_simulated OPTIONS ({options})",
+    }
+    try:
+        for statement in made.values():
+            spark.sql(statement)
+        made["by_call"] = ""
+        spark.catalog.createTable("by_call", source="partibus_simulated", connection=namespace.connection, entity="q")
+        assert spark.sql("SELECT count(*) AS n FROM in_view").collect() == [Row(n=5)]
+        for name in ("by_options", "by_properties", "by_call"):
+            assert "body" in spark.table(name).columns
+            count = spark.sql(f"SELECT count(*) AS n FROM {name} WITH ({options})")
+            assert count.collect() == [Row(n=5)]
+            assert "CREATE TEMPORARY VIEW" in error_of(spark.table(name).count)
+    finally:
+        for name in made:
+            spark.sql(f"DROP {'VIEW' if name == 'in_view' else 'TABLE'} IF EXISTS {name}")
 
 
 def test_filters_on_partition_and_position_spare_reading(spark: SparkSession, namespace: SimulatedNamespace) -> None:

@@ -378,3 +378,17 @@ def test_what_nobody_can_write_to_is_told_before_any_task(
         write(frame, broker, entity, idColumn="id", connection=found, retryTimeoutMs="0")
     assert "cannot write to" in str(caught.value)
     assert "a task ran" not in str(caught.value)
+
+
+@pytest.mark.row("D5")
+def test_sql_inserts_rows_into_a_view(spark: SparkSession, broker: BrokerProcess) -> None:
+    broker.create_queue("inserted")
+    options = f"'connection' '{broker.connection_string}', 'entity' 'inserted'"
+    spark.sql(f"CREATE TEMPORARY VIEW inserted USING partibus OPTIONS ({options})")
+    try:
+        spark.sql("INSERT INTO inserted BY NAME SELECT encode('one', 'utf-8') AS body, 'a' AS subject")
+        spark.sql("INSERT INTO inserted (body, subject) VALUES (encode('two', 'utf-8'), 'b')")
+        rows = spark.sql("SELECT decode(body, 'utf-8') AS text, subject FROM inserted").collect()
+        assert sorted(tuple(row) for row in rows) == [("one", "a"), ("two", "b")]
+    finally:
+        spark.catalog.dropTempView("inserted")

@@ -6,11 +6,12 @@ import click
 
 from partibus.cli.connection import CONNECTION, open_client
 from partibus.cli.output import note
+from partibus.cli.types import STANDARD_OUTPUT, OutputFile
 from partibus.client.entities import Entities
 
 
 @click.command()
-@click.option("--file", type=click.Path(path_type=Path, dir_okay=False), help="Write there and not to the terminal.")
+@click.option("--file", type=OutputFile(standard_output=True), help="Write there and not to the terminal.")
 @CONNECTION
 def export(file: Path | None, connection: str) -> None:
     """Write queues, topics, subscriptions and rules as a Config.json.
@@ -22,7 +23,7 @@ def export(file: Path | None, connection: str) -> None:
         config, left_out = Entities(client).export()
     for line in left_out:
         note(f"left out: {line}")
-    if file is None:
+    if file is None or file == STANDARD_OUTPUT:
         click.echo(config, nl=False)
     else:
         file.write_text(config, encoding="utf-8")

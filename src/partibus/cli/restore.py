@@ -6,6 +6,7 @@ import click
 
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json
+from partibus.cli.types import OutputFile
 from partibus.errors import InvalidOperation
 from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.partition.protocol.ports import StoreError
@@ -28,7 +29,7 @@ from partibus.restore.run import restore as run
 )
 @click.option(
     "--progress",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="File that says how far it has come; default: partibus-restore-QUEUE.json.",
 )
 @CONNECTION

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from partibus.cli.types import OutputFile, byte_size, duration
 from partibus.cli.types import brokers as brokers_range
-from partibus.cli.types import byte_size, duration
 from partibus.namespace.durations import MS_PER_SECOND
 
 AMQPS_PORT = 5671
@@ -262,7 +262,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 )
 @click.option(
     "--ready-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="JSON with ports, process id and connection string, written when the broker is ready.",
 )
 @click.pass_context

@@ -3,6 +3,8 @@
 import json
 import re
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +16,23 @@ from partibus.namespace.durations import (
     UNLIMITED_MS,
     parse_duration,
 )
+
+STANDARD_OUTPUT = Path("-")
+
+
+class OutputFile(click.Path):
+    """The path of a file to write. ``-`` is standard output where the command allows it, and never a file."""
+
+    def __init__(self, *, standard_output: bool = False) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self._standard_output = standard_output
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Raises `click.BadParameter`."""
+        if str(value) == "-" and not self._standard_output:
+            self.fail("'-' is standard output, which this option can't write to; give the name of a file.", param, ctx)
+        return super().convert(value, param, ctx)
+
 
 _NUMBER = r"[0-9]{1,10}(?:\.[0-9]{1,3})?"
 _SECONDS = re.compile(_NUMBER)

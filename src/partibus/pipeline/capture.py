@@ -71,17 +71,34 @@ class Chosen(NamedTuple):
     fates: Sequence[str] = ()
 
 
-def start(spark: SparkSession, options: Mapping[str, str], out: str, *, seconds: float | None) -> list[StreamingQuery]:
+DATE = "date"
+"""The column by which the tables are divided into folders: the day, in UTC, of acceptance or of the fate."""
+_TIMES = {MESSAGES: "enqueued_time", FATES: "fate_time"}
+FILES_OF_RUN = 4
+"""Files that one run writes of each day: tasks that write at the same time."""
+_TIME_TYPE = "spark.sql.parquet.outputTimestampType"
+
+
+def start(
+    spark: SparkSession, options: Mapping[str, str], out: str, *, seconds: float | None, dated: bool = True
+) -> list[StreamingQuery]:
     """Start the two streams, of messages and fates.
 
     ``options`` are those of the data source, with the cursor. ``seconds`` is the trigger; None: what is there now.
+    Each micro-batch of a trigger writes one file a day and table, and a run over what is there `FILES_OF_RUN`.
+    ``dated`` divides the tables by `DATE`; a capture keeps the layout with which it began.
     """
+    # Spark's default, INT96, has no statistics by which a reader could skip files.
+    spark.conf.set(_TIME_TYPE, "TIMESTAMP_MICROS")
     queries = []
     for name in (MESSAGES, FATES):
-        rows = spark.readStream.format("partibus").options(**{**options, "table": name}).load()
+        rows = spark.readStream.format("partibus").options(**{**options, "table": name}).load().drop(*NOT_CAPTURED)
+        if dated:
+            rows = rows.withColumn(DATE, sf.to_date(_TIMES[name]))
+        rows = rows.repartition(1 if seconds is not None else min(FILES_OF_RUN, spark.sparkContext.defaultParallelism))
+        written = rows.writeStream.partitionBy(DATE) if dated else rows.writeStream
         writer = (
-            rows.drop(*NOT_CAPTURED)
-            .writeStream.format("parquet")
+            written.format("parquet")
             .queryName(f"capture of {name}")
             .option("path", f"{out}/{name}")
             .option("checkpointLocation", f"{out}/{CHECKPOINTS}/{name}")
@@ -94,7 +111,7 @@ def start(spark: SparkSession, options: Mapping[str, str], out: str, *, seconds:
 
 def messages(spark: SparkSession, out: str) -> DataFrame:
     """Read the captured messages without their dispositions. Raises `JobError`."""
-    return _table(spark, out, MESSAGES, DDL).drop(*NOT_CAPTURED)
+    return _table(spark, out, MESSAGES, DDL).drop(*NOT_CAPTURED, DATE)
 
 
 def captured(spark: SparkSession, out: str) -> DataFrame:
@@ -238,7 +255,7 @@ def run(job: Job, want: Want) -> Values:
     """Capture the present messages, and report on all captured ones."""
     options = _begin(job.spark, want)
     with job.step("capture"):
-        queries = start(job.spark, options, want.out, seconds=None)
+        queries = start(job.spark, options, want.out, seconds=None, dated=_is_dated(job.spark, want.out))
         job.watched(lambda: _await(queries))
     _complete(job.spark, want.out, options)
     return _finish(job, want, [Rows(query) for query in queries])
@@ -253,7 +270,7 @@ def follow(
         options = _begin(spark, want)
         listener = CommitListener(options)
         spark.streams.addListener(listener)
-        queries = start(spark, options, want.out, seconds=every_s)
+        queries = start(spark, options, want.out, seconds=every_s, dated=_is_dated(spark, want.out))
         counted = [Rows(query) for query in queries]
         looks = 0
         try:
@@ -314,6 +331,11 @@ def _to_send(rows: DataFrame, want: Replay) -> DataFrame:
     return rows.withColumn("message_id", sf.lit(None).cast("string")) if want.new_ids else rows
 
 
+def _is_dated(spark: SparkSession, out: str) -> bool:
+    """Tell whether the capture divides its tables by day. One that an earlier version began does not."""
+    return bool((Place(spark, out).read(CAPTURE) or {}).get("dated", False))
+
+
 def _begin(spark: SparkSession, want: Want) -> dict[str, str]:
     """Make the options of both streams. A new capture creates its cursor first, so that it misses nothing."""
     place = Place(spark, want.out)
@@ -340,7 +362,7 @@ def _begin(spark: SparkSession, want: Want) -> dict[str, str]:
                     f"{want.entity!r} has a cursor {name!r} already, of another capture: give another --cursor, "
                     "or drop it with `partibus cursor drop`"
                 )
-            place.write(CAPTURE, {"entity": want.entity, "cursor": name})
+            place.write(CAPTURE, {"entity": want.entity, "cursor": name, "dated": True})
             if not place.exists(CHECKPOINTS, MESSAGES, "offsets", "0"):
                 client.open_cursor(name, start=want.start, dispositions=True, bound_bytes=want.cursor_bytes)
         finally:

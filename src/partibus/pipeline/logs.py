@@ -56,6 +56,27 @@ CONSUMED: Final = (
 FORMATS: Final = ("parquet", "json", "csv")
 
 
+_NANOSECONDS: Final = "spark.sql.legacy.parquet.nanosAsLong"
+_NS_LEAST: Final = 10**16
+"""The least number that is taken for a time in nanoseconds: April 1970. Times in smaller units are below it."""
+
+
+def read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Read the Parquet files in folders and below. Raises `AnalysisException`.
+
+    Spark refuses files with times in nanoseconds, as pandas writes them. It then reads these columns as numbers, for
+    which the session's setting stays on, since rows are read later; `fitted` makes times of them.
+    """
+    reader = spark.read.option("recursiveFileLookup", "true")
+    try:
+        return reader.parquet(*paths)
+    except AnalysisException as error:
+        if error.getCondition() != "PARQUET_TYPE_ILLEGAL" or "NANOS" not in str(error):
+            raise
+    spark.conf.set(_NANOSECONDS, "true")
+    return reader.parquet(*paths)
+
+
 def read_log(
     spark: SparkSession, paths: Sequence[str], columns: Sequence[LogColumn], form: str | None = None
 ) -> DataFrame:
@@ -72,7 +93,7 @@ def read_log(
             if form == "csv"
             else reader.option("primitivesAsString", "true").json(list(paths))
             if form == "json"
-            else reader.parquet(*paths)
+            else read_parquet(spark, paths)
         )
     except AnalysisException as error:
         raise JobError(f"no {form} log at {', '.join(paths)}: {error.getCondition() or error}") from None
@@ -97,6 +118,10 @@ def _cast(table: DataFrame, found: str | None, column: LogColumn) -> Column:
     if found is None:
         return sf.lit(None).cast(column.type).alias(column.name)
     value = sf.col(f"`{found}`")
+    if dict(table.dtypes)[found] == "bigint" and column.type == "timestamp":
+        # Seconds, as Spark casts numbers, or nanoseconds, as it reads those of pandas.
+        nanoseconds = sf.timestamp_micros(sf.floor(value / 1000).cast("bigint"))
+        return sf.when(value >= _NS_LEAST, nanoseconds).otherwise(value.cast(column.type)).alias(column.name)
     if dict(table.dtypes)[found] == "string" and column.type != "string":
         # Empty is null, as in CSV. Any other value that does not fit ends the job with an error that shows it.
         value = sf.nullif(sf.trim(value), sf.lit(""))

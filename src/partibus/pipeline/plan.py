@@ -6,8 +6,11 @@ from html import escape
 from typing import Any, NamedTuple
 
 from pyspark import StorageLevel
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 
 from partibus.pipeline.balance import Merge, Plan, Prediction, Split, observed_count, plan, predict, runs_of, skew
+from partibus.pipeline.capture import CAPTURE, MESSAGES, Place
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job
 from partibus.pipeline.loads import Loads, collect_loads, key_loads, message_rows, sent_rows
@@ -60,7 +63,7 @@ def run(job: Job, want: Want) -> Values:
     if want.messages_of is None:
         rows = sent_rows(of_entities(within(read_rows(spark, want.paths), want.since, want.until), want.entities))
     else:
-        rows = message_rows(spark.read.parquet(*want.paths), want.messages_of)
+        rows = message_rows(_messages(spark, want.paths), want.messages_of)
     keys = key_loads(rows, want.by_bytes).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with job.step("add up keys"):
@@ -74,6 +77,18 @@ def run(job: Job, want: Want) -> Values:
     found = {"unit": "bytes" if want.by_bytes else "messages", "entities": [describe(one, want) for one in loads]}
     job.finish(found, page=plan_page)
     return found
+
+
+def _messages(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Read tables of messages; of the folder of a capture, its messages. Raises `JobError`."""
+    tables = [f"{path.rstrip('/')}/{MESSAGES}" if Place(spark, path).exists(CAPTURE) else path for path in paths]
+    try:
+        return spark.read.parquet(*tables)
+    except AnalysisException as error:
+        raise JobError(
+            f"no table of messages at {', '.join(paths)}: {error.getCondition() or error}. Give the folder of "
+            "`partibus pipeline capture --out`, or a folder of Parquet files"
+        ) from None
 
 
 def describe(loads: Loads, want: Want) -> Values:

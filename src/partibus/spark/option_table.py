@@ -145,7 +145,11 @@ OPTIONS = (
         default=BINARY,
         choices=(BINARY, JSON),
     ),
-    Option("bodySchema", "With `bodyFormat` json: columns of the struct as Spark writes them, `id long, name string`."),
+    Option(
+        "bodySchema",
+        "With `bodyFormat` json: columns of the struct as Spark writes them, `id long, name string`, or what "
+        "`schema.toDDL()`, `simpleString()` or `json()` of a struct gives; `NOT NULL` is dropped.",
+    ),
     Option(
         "rowsPerBatch",
         "Rows of one Arrow record batch. Between 5,000 and 10,000 was fastest in the measurements.",
@@ -206,6 +210,33 @@ def refuse_misplaced_key(given: Mapping[str, str], known: Container[str]) -> Non
                 f"{'the path' if name.lower() == 'path' else f'option {name!r}'} holds a connection string or a token, "
                 'which is not shown here; give it as option "connection", and the queue as option "entity"'
             )
+
+
+_OF_TABLE = "option."
+"""Spark's prefix of the options with which a table of its catalog was created."""
+_TABLE_MARK = "provider"
+"""The property that Spark gives to each table of its catalog."""
+
+
+def without_table_properties(given: Mapping[str, str], known: Container[str]) -> Mapping[str, str]:
+    """Return the options of a table of Spark's catalog without its properties.
+
+    Spark hands both over together: each option with and without a prefix, beside ``owner``, ``provider`` and whatever
+    TBLPROPERTIES has. ``known`` are names of options in lower case. Other options than a table's are returned as given.
+    Raises `OptionError` where there is no option at all.
+    """
+    if not given:
+        raise OptionError(
+            "option 'connection' is missing, and every other one: Spark keeps the options of a catalog's table from "
+            "Python sources when the table is used. Use CREATE TEMPORARY VIEW name USING partibus OPTIONS (...), or "
+            "SELECT ... FROM table WITH (connection = '...', entity = '...')"
+        )
+    if _TABLE_MARK not in given:
+        return given
+    made = {name[len(_OF_TABLE) :]: value for name, value in given.items() if name.startswith(_OF_TABLE)}
+    plain = {name: value for name, value in given.items() if name.lower() in known}
+    folded = {name.lower() for name in plain}
+    return {**{name: value for name, value in made.items() if name.lower() not in folded}, **plain}
 
 
 def refuse_unknown(given: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from partibus.client.endpoint import endpoint_of
 from partibus.client.ranges import BOUND_BYTES, FRAME_BYTES
 from partibus.errors import ArgumentError
 from partibus.namespace.connection_string import ConnectionString, parse_connection_string
-from partibus.spark.body_schema import check_body_schema
+from partibus.spark.body_schema import body_columns
 from partibus.spark.errors import OptionError
 from partibus.spark.option_table import (
     BROWSE,
@@ -26,6 +26,7 @@ from partibus.spark.option_table import (
     flag_of,
     number_of,
     refuse_unknown,
+    without_table_properties,
     word_of,
 )
 from partibus.spark.positions import EARLIEST, LATEST, Bound, parse_bound
@@ -171,6 +172,7 @@ class Options(NamedTuple):
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":
         """Check the user's options. Raises `OptionError` naming the option, the value, the bound and the next step."""
+        given = without_table_properties(given, BY_LOWER_NAME)
         refuse_unknown(given)
         values: dict[str, str] = {}
         for name, value in given.items():
@@ -273,9 +275,7 @@ def _check_range(starting: Bound, ending: Bound) -> None:
 def _body_schema(values: Mapping[str, str]) -> str:
     schema = values.get("bodySchema", "").strip()
     if (word_of(values, "bodyFormat") == JSON) == bool(schema):
-        if schema:
-            check_body_schema(schema)
-        return schema
+        return body_columns(schema) if schema else schema
     if schema:
         raise OptionError("option 'bodySchema' takes option 'bodyFormat' to be 'json'; add it, or leave the schema out")
     raise OptionError(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from partibus.client.sinks import EVENTUALLY_S, REQUEST_BYTES
 from partibus.spark.errors import OptionError
-from partibus.spark.option_table import OPTIONS, Option, hint_at, refuse_misplaced_key
+from partibus.spark.option_table import OPTIONS, Option, hint_at, refuse_misplaced_key, without_table_properties
 from partibus.spark.options import connection_of, endpoint, entity_of
 
 
@@ -111,6 +111,7 @@ class SinkOptions(NamedTuple):
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
         """Check the user's options. Raises `OptionError` naming the option, the value, the bound and the next step."""
+        given = without_table_properties(given, _BY_LOWER_NAME)
         _refuse_unknown(given)
         known = [(name.lower(), value) for name, value in given.items() if name.lower() not in _SPARKS]
         values = {_BY_LOWER_NAME[name].name: value for name, value in known}

@@ -66,6 +66,9 @@ class Namer:
             return Names(self._unlike(ids), None, None, message_ids)
         if not has_address(dict.fromkeys(batch.schema.names, "")):
             return Names(None, None, None, None)
+        if self._options.naming is Naming.AUTO and _have_no_address(batch):
+            # INSERT of new rows into a table or view, which has all columns of a read.
+            return Names(None, None, None, None)
         texts, sources, positions = _addresses(batch)
         message_ids = [f"{texts[source]}/{position}" for source, position in zip(sources, positions, strict=True)]
         if self._in_order:
@@ -112,6 +115,11 @@ def sink_key(kind: str, name: str) -> int:
 def source_key(sink: int, source: bytes) -> int:
     """Return the number by which a partition knows one source partition of a sink, below 0."""
     return -1 - (int.from_bytes(blake2b(sink.to_bytes(8) + source, digest_size=8).digest()) >> 2)
+
+
+def _have_no_address(batch: pa.RecordBatch) -> bool:
+    """Tell whether no row of the batch was read from an entity."""
+    return all(batch.column(name).null_count == batch.num_rows for name in ADDRESS)
 
 
 def _addresses(batch: pa.RecordBatch) -> tuple[dict[int, str], Any, Any]:

@@ -95,25 +95,48 @@ def _complete(options: Options, client: RangeReader, offset: Offset, open_client
 def committed_offsets(checkpoint: str, spark: "SparkSession | None" = None) -> list[Offset]:
     """Return the end of the last committed micro-batch for every partibus source of a query; none without a commit.
 
-    Raises `OffsetError` where there is no checkpoint.
+    Raises `OffsetError` where there is no checkpoint, and where a committed micro-batch has no offset of this source.
     """
     files = _local(checkpoint) if spark is None else _through_spark(checkpoint, spark)
     batches = [int(name) for name in files["commits"] if name.isdecimal()]
     if not batches:
         return []
-    text = files["offsets"].get(str(max(batches)))
+    newest = max(batches)
+    text = files["offsets"].get(str(newest))
     if text is None:
-        raise OffsetError(f"the checkpoint {checkpoint} has committed batch {max(batches)} but has no offsets of it")
-    return [Offset.from_json(found) for line in text.splitlines() if (found := _offset(line)) is not None]
+        raise OffsetError(f"the checkpoint {checkpoint} has committed batch {newest} but has no offsets of it")
+    version, *lines = text.splitlines() or [""]
+    if version not in _VERSIONS:
+        raise OffsetError(
+            f"the checkpoint {checkpoint} has offsets in the format {version[:20]!r}; this version of partibus reads "
+            f"{' and '.join(_VERSIONS)}. Upgrade partibus"
+        )
+    found = [Offset.from_json(one) for line in lines if (one := _offset(line)) is not None]
+    if not found:
+        raise OffsetError(
+            f"batch {newest} of the checkpoint {checkpoint} has no offset of a partibus source; give the "
+            "checkpointLocation of the query that reads this entity"
+        )
+    return found
+
+
+_VERSIONS = ("v1", "v2")
+"""Formats of Spark's offset log (`spark.sql.streaming.offsetLog.formatVersion`).
+
+A line of v1 is an offset. A line of v2 is the source's name or number, a colon, and the offset.
+"""
 
 
 def _offset(line: str) -> dict[str, object] | None:
-    """Return a line of an offset file if it is one of ours. Others are a version, settings, and other sources."""
-    try:
-        found = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) and {"entity", "mapVersion", "positions"} == found.keys() else None
+    """Return a line of an offset file if it is one of ours. Others are settings, and other sources."""
+    for text in (line, line[line.find(":{") + 1 :]):
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(found, dict) and {"entity", "mapVersion", "positions"} == found.keys():
+            return found
+    return None
 
 
 Files = dict[str, dict[str, str]]

@@ -102,6 +102,25 @@ def test_json_to_standard_output_is_alone_there(monkeypatch: pytest.MonkeyPatch)
     assert framed["parameters"]["telemetry"] == ["x"]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pipeline", "telemetry", "x", "--report", "-"],
+        ["serve", "--ready-file", "-"],
+        ["restore", "x", "q", "--into", "r", "--progress", "-"],
+    ],
+)
+def test_a_dash_is_never_the_name_of_a_file(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert "'-' is standard output" in " ".join(result.output.split())
+    assert [one.name for one in tmp_path.iterdir()] == ["x"]
+
+
 @pytest.mark.row("D14")
 def test_a_report_takes_the_place_of_the_former_one_at_once(tmp_path: Path) -> None:
     report = tmp_path / "new" / "report.html"

@@ -52,6 +52,34 @@ def test_newest_committed_offsets_count_and_other_sources_do_not(tmp_path: Path)
     assert committed_offsets(f"file://{folder}") == [Offset("entity-1", 1, {0: 10})]
 
 
+@pytest.mark.row("D3")
+@pytest.mark.parametrize("source", ["0", "orders_src", "a:b"])
+def test_offsets_of_named_sources_count(tmp_path: Path, namespace: SimulatedNamespace, source: str) -> None:
+    folder = checkpoint(tmp_path / "c", [text(5), text(9)], 2)
+    for batch, position in enumerate((5, 9)):
+        lines = ["v2", SETTINGS, f"kafka:{OTHER}", f"{source}:{text(position)}"]
+        (folder / "offsets" / str(batch)).write_text("\n".join(lines))
+    assert complete_tail(folder, options(namespace, mode="consume"), open_client=SimulatedClient) == {0: 9}
+    assert min(namespace.read("q").partitions[0]) == 9
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["v3", SETTINGS, f"orders:{text(5)}"], "in the format 'v3'; this version of partibus reads v1 and v2"),
+        (["v1", SETTINGS, OTHER], "no offset of a partibus source"),
+        ([], "in the format ''"),
+    ],
+)
+def test_a_checkpoint_without_a_known_offset_is_an_error(
+    tmp_path: Path, namespace: SimulatedNamespace, lines: list[str], words: str
+) -> None:
+    folder = checkpoint(tmp_path / "c", [text(5)], 1)
+    (folder / "offsets" / "0").write_text("\n".join(lines))
+    with pytest.raises(OffsetError, match=words):
+        complete_tail(folder, options(namespace), open_client=SimulatedClient)
+
+
 def test_nothing_committed_is_nothing_to_complete(tmp_path: Path, namespace: SimulatedNamespace) -> None:
     folder = checkpoint(tmp_path / "c", [text(5)], 0)
     assert complete_tail(folder, options(namespace), open_client=SimulatedClient) == {}

@@ -42,7 +42,7 @@ _FATES = (
 )
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option(
-    "--every", type=duration, default="5s", show_default=True, metavar="DURATION", help="With --follow: how often."
+    "--every", type=duration, default="60s", show_default=True, metavar="DURATION", help="With --follow: how often."
 )
 @click.option("--replay-to", metavar="NAME", help="Capture nothing, and send what DIR has to this queue or topic.")
 @click.option(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from partibus.cli.output import note
-from partibus.cli.types import duration, moment
+from partibus.cli.types import STANDARD_OUTPUT, OutputFile, duration, moment
 from partibus.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ def job_options(*, changes: bool = False) -> Callable[[Command], Command]:
 
 
 def _options(changes: bool) -> list[Callable[[Command], Command]]:
-    path = click.Path(dir_okay=False, path_type=Path)
     return [
         click.option(
             "--master",
@@ -110,16 +109,20 @@ def _options(changes: bool) -> list[Callable[[Command], Command]]:
             "--conf", multiple=True, metavar="NAME=VALUE", callback=_pair, help="A setting of Spark; repeatable."
         ),
         click.option(
-            "--json", "json_path", type=path, metavar="PATH", help="Write the result there; - is standard output."
+            "--json",
+            "json_path",
+            type=OutputFile(standard_output=True),
+            metavar="PATH",
+            help="Write the result there; - is standard output.",
         ),
-        click.option("--report", type=path, metavar="PATH", help="Write an HTML page with plots there."),
+        click.option("--report", type=OutputFile(), metavar="PATH", help="Write an HTML page with plots there."),
         *([click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")] if changes else []),
     ]
 
 
 def is_quiet(options: JobOptions) -> bool:
     """Whether standard output belongs to the result."""
-    return str(options.json) == "-"
+    return options.json == STANDARD_OUTPUT
 
 
 def say_report(options: JobOptions) -> None:
