@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -23,7 +24,9 @@ from partibus.client.partitions import Partitions
 from partibus.client.policies import Policies
 from partibus.client.traffic import facts_of, observe, sample_keys
 from partibus.namespace.connection_string import parse_connection_string
+from partibus.telemetry.keys import sent_keys
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.eventually import EVENTUALLY_S, eventually
 
 HOUR_MS = 3_600_000
 
@@ -222,6 +225,32 @@ def _partition_of(key: str) -> int:
     from partibus.routing.slots import SlotMap
 
     return SlotMap(16).partition_of(key)
+
+
+@pytest.mark.row("K15")
+def test_telemetry_names_keys_of_messages_that_have_left(tmp_path: Path) -> None:
+    arguments = ("--telemetry", "full", "--telemetry-roll", "300ms")
+    with BrokerProcess(tmp_path, arguments=arguments) as broker:
+        broker.create_queue("gone", EnablePartitioning=True)
+        with connect(broker.connection_string) as client:
+            messages = [OutgoingMessage(body=b"x", partition_key=f"k{number}") for number in range(80)]
+            client.sender("gone").send(messages)
+            receiver = client.receiver("gone", prefetch=80)
+            left = 80
+            while left:
+                taken = receiver.receive(left, EVENTUALLY_S)
+                receiver.settle(taken)
+                left -= len(taken)
+            directory = broker.data / "telemetry"
+            eventually(
+                "80 keys are recorded", lambda: len(sent_keys(directory, "default", ["gone"]).get("gone", ())) == 80
+            )
+            assert sent_keys(directory, "another", ["gone"]) == {}
+            command = ("advise", "gone", "--seconds", "0.1", "--json")
+            assert run(broker, *command).exit_code == 0, "no message waits, so there are no keys to see"
+            result = run(broker, *command, "--telemetry", str(directory))
+    assert result.exit_code == 3, result.output
+    assert [one["rule"] for one in json.loads(result.stdout)["advice"]] == ["partition-key"]
 
 
 def test_a_client_asks_for_advice_about_its_own_queue(broker: BrokerProcess) -> None:

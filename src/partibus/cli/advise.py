@@ -62,7 +62,11 @@ def advise(entities: tuple[str, ...], seconds: float, telemetry: Path | None, co
         window_s = time.monotonic() - begun_s
         infos = {info.name: info for info in Entities(client).list()}
         chosen = [name for name in after.entities if name.lower() in wanted and name in infos]
-        keys = _telemetry_keys(telemetry, chosen) if telemetry else _peeked_keys(client, chosen, infos, after)
+        keys = (
+            _telemetry_keys(telemetry, after.namespace, chosen)
+            if telemetry
+            else _peeked_keys(client, chosen, infos, after)
+        )
     facts = facts_of(infos, before, after, window_s, keys)
     found = [(facts[name], advice_for(facts[name])) for name in chosen]
     for one, advice in found:
@@ -111,10 +115,10 @@ def _peeked_keys(
     return keys
 
 
-def _telemetry_keys(directory: Path, names: list[str]) -> dict[str, KeySample]:
+def _telemetry_keys(directory: Path, namespace: str, names: list[str]) -> dict[str, KeySample]:
     from partibus.telemetry.keys import sent_keys
 
-    return {name: sample_of(keys) for name, keys in sent_keys(directory, set(names)).items()}
+    return {name: sample_of(keys) for name, keys in sent_keys(directory, namespace, set(names)).items()}
 
 
 def _print(facts: EntityFacts, advice: list[Advice]) -> None:

@@ -35,6 +35,7 @@ class Observed(NamedTuple):
     """By path, the busiest first. Entities that no client has used since the brokers started are missing."""
     premium: bool
     """Whether the namespace is of the tier premium."""
+    namespace: str = "default"
 
 
 def traffic_arguments(entity: str | None = None, skip: int = 0) -> dict[str, object]:
@@ -45,7 +46,7 @@ def traffic_arguments(entity: str | None = None, skip: int = 0) -> dict[str, obj
 def traffic_in(answer: Mapping[str, object]) -> Observed:
     """Read a reply's traffic."""
     found = {text(one, "entity"): Traffic.of(one) for one in maps(answer, "entities")}
-    return Observed(found, answer.get("tier") == "premium")
+    return Observed(found, answer.get("tier") == "premium", str(answer.get("namespace")))
 
 
 def observe(client: Client, entity: str | None = None) -> Observed:
@@ -54,7 +55,7 @@ def observe(client: Client, entity: str | None = None) -> Observed:
     while True:
         answer = node.request(TRAFFIC, traffic_arguments(entity, len(found.entities)))
         page = traffic_in(answer)
-        found = Observed(found.entities | page.entities, page.premium)
+        found = page._replace(entities=found.entities | page.entities)
         if not page.entities or not answer.get("more"):
             return found
 

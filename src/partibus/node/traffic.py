@@ -75,8 +75,7 @@ async def uses_of(
 
 
 def _told(namespace: str, entity: Entity, use: _Use) -> dict[str, Any]:
-    load = entity.route.load.by_slot
-    top_slot = max(load, key=load.__getitem__, default=-1)
+    load = entity.route.load
     return {
         "namespace": namespace,
         "path": entity.queue.name,
@@ -88,7 +87,7 @@ def _told(namespace: str, entity: Entity, use: _Use) -> dict[str, Any]:
         "receiver_connections": len(use.receiver_connections),
         "deleting_links": use.deleting,
         "held_max": use.held_max,
-        "keyed_load": sum(load.values()),
-        "top_slot": top_slot,
-        "top_slot_load": load.get(top_slot, 0.0),
+        "keyed_load": load.total,
+        "top_slot": load.top_slot,
+        "top_slot_load": load.top_load,
     }

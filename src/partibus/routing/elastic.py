@@ -56,11 +56,15 @@ class Decision(NamedTuple):
 class SlotLoad:
     """The load of slots, from one key of each run of messages. Recent messages count most."""
 
-    __slots__ = ("_passed", "_runs", "_total", "by_slot")
+    __slots__ = ("_passed", "_runs", "by_slot", "top_load", "top_slot", "total")
 
     def __init__(self) -> None:
         self.by_slot: dict[int, float] = {}
-        self._total = 0.0
+        self.total = 0.0
+        """The load of all slots, nearly: tiny ones are dropped in time."""
+        self.top_slot = -1
+        """The slot with the most load; -1: there is none."""
+        self.top_load = 0.0
         self._runs = 0
         self._passed = 0
 
@@ -81,11 +85,14 @@ class SlotLoad:
     def note(self, key: str, messages: int) -> None:
         """Note a run of messages, of which one has this key."""
         slot = slot_for_key(key)
-        self.by_slot[slot] = self.by_slot.get(slot, 0.0) + messages
-        self._total += messages
-        if self._total > _AGED_AT:
+        load = self.by_slot[slot] = self.by_slot.get(slot, 0.0) + messages
+        self.total += messages
+        if load > self.top_load:
+            self.top_slot, self.top_load = slot, load
+        if self.total > _AGED_AT:
             self.by_slot = {slot: load / 2 for slot, load in self.by_slot.items() if load >= 1}
-            self._total /= 2
+            self.total /= 2
+            self.top_load /= 2
 
 
 class _Window:

@@ -12,7 +12,7 @@ SINCE: Final = timedelta(hours=1)
 
 
 def sent_keys(
-    directory: Path, entities: Collection[str], now: datetime | None = None
+    directory: Path, namespace: str, entities: Collection[str], now: datetime | None = None
 ) -> dict[str, list[tuple[int, str]]]:
     """Return the partition and key of each recorded message with a key, by entity.
 
@@ -29,7 +29,10 @@ def sent_keys(
             break
         table = ds.dataset(str(file)).to_table(
             columns=["entity", "partition_id", "key"],
-            filter=(pc.field("op") == "send") & pc.field("entity").isin(sorted(entities)) & ~pc.field("key").is_null(),
+            filter=(pc.field("op") == "send")
+            & (pc.field("namespace") == namespace)
+            & pc.field("entity").isin(sorted(entities))
+            & ~pc.field("key").is_null(),
         )
         columns = (table.column(name).to_pylist() for name in ("entity", "partition_id", "key"))
         for entity, partition, key in zip(*columns, strict=True):

@@ -171,6 +171,8 @@ def test_loads_of_slots_are_of_late() -> None:
     for _ in range(300):
         load.note("new", 1_000)
     assert load.by_slot[slot_for_key("new")] > 2 * load.by_slot.get(slot_for_key("old"), 0)
+    assert (load.top_slot, load.top_load) == (slot_for_key("new"), max(load.by_slot.values()))
+    assert load.total == pytest.approx(sum(load.by_slot.values()))
 
 
 def test_runs_that_are_alike_are_counted_at_each_place() -> None:

@@ -37,6 +37,7 @@ def traffic(broker: Broker, body: object, respond: Respond) -> None:
             success(
                 {
                     "entities": [{"entity": name, **_plain(one)} for name, one in page],
+                    "namespace": broker.namespace.name,
                     "tier": broker.namespace.record.options.tier.value,
                     "more": len(found) > skip + PAGE_MAX,
                 }
