@@ -35,7 +35,9 @@ _SPLIT = ("partitions at the end", "requests", "p50 ms", "p99", "longest", "long
 
 def sqs_sections(found: Sequence[Row]) -> Iterator[str]:
     """Return the sections."""
-    yield from section("SQS: calls a second", _CALLS, _calls(found), _CALLS_NOTE)
+    loads = [row["load"] for row in found if row["scenario"] == "sqs load"]
+    beside = f"The load average of the machine was {loads[0]:.0f} in the minute before.\n" if loads else ""
+    yield from section("SQS: calls a second", _CALLS, _calls(found), _CALLS_NOTE + beside)
     yield from section("SQS: sends at a fixed rate", _LATENCY, _latency(found), _LATENCY_NOTE)
     yield from section("SQS: long polls", _POLLS, _polls(found), _POLLS_NOTE)
     yield from section("SQS: a split under load", _SPLIT, _split(found), _SPLIT_NOTE)

@@ -8,6 +8,7 @@ The client runs on the same machine. So CPU of the broker per call tells more th
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -64,6 +65,18 @@ class Calls:
     message_cpu_us: float
     cores: float
     """That the broker used meanwhile."""
+
+    def as_dict(self) -> dict[str, object]:
+        return _rounded(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What else the machine did."""
+
+    scenario: str = "sqs load"
+    load: float
+    """The average number of running programs in the minute before."""
 
     def as_dict(self) -> dict[str, object]:
         return _rounded(asdict(self))
@@ -174,10 +187,14 @@ class Bench:
         return self.request("DeleteMessageBatch", QueueUrl=url, Entries=entries)
 
 
-def measure_sqs(directory: Path, parts: tuple[str, ...] = ()) -> Iterator[Calls | Latency | Polls | Split]:
+Row = Load | Calls | Latency | Polls | Split
+
+
+def measure_sqs(directory: Path, parts: tuple[str, ...] = ()) -> Iterator[Row]:
     """Measure all parts, or some: calls, latency, polls, split."""
     shutil.rmtree(directory, ignore_errors=True)
-    measures: dict[str, Callable[[Bench], Iterator[Calls | Latency | Polls | Split]]] = {
+    yield Load(load=os.getloadavg()[0])
+    measures: dict[str, Callable[[Bench], Iterator[Row]]] = {
         "calls": _calls, "latency": _latency, "polls": _polls, "split": _split,
     }  # fmt: skip
     for name, measure in measures.items():

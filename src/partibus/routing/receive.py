@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from partibus.errors import PartibusError
 from partibus.partition.protocol.commands import CancelReceive, Receive
-from partibus.partition.protocol.replies import Failed, Granted, ReceiveRefused
+from partibus.partition.protocol.replies import Cancelled, Failed, Granted, ReceiveRefused
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 
 OnGranted = Callable[[PartitionHandle, Granted], None]
@@ -35,6 +35,7 @@ class DirectSource:
     """A receiver at one partition without a cache (plain entities)."""
 
     __slots__ = (
+        "_asks",
         "_delete",
         "_entity",
         "_kind",
@@ -67,6 +68,8 @@ class DirectSource:
         self._on_granted = on_granted
         self._on_failed = on_failed
         self._receiver = numbers.next()
+        self._asks = 0
+        """Demands since the last one was surely withdrawn."""
         partition.register(self._receiver, self._reply)
 
     def _reply(self, reply: Any) -> None:
@@ -77,16 +80,24 @@ class DirectSource:
 
     def ask(self, count: int, max_bytes: int) -> None:
         """Ask the partition for messages."""
+        self._asks += 1
         self._partition.submit(
             Receive(self._kind, self._receiver, count, max_bytes, delete=self._delete, lock_ms=self._lock_ms)
         )
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """Withdraw the demand from the partition."""
-        request = self._numbers.next()
-        self._partition.submit(CancelReceive(request, self._kind, self._receiver), lambda _: on_stopped())
+        request, asks = self._numbers.next(), self._asks
+
+        def stopped(reply: Any) -> None:
+            if isinstance(reply, Cancelled):
+                self._asks = max(0, self._asks - asks)
+            on_stopped()
+
+        self._partition.submit(CancelReceive(request, self._kind, self._receiver), stopped)
 
     def close(self) -> None:
         """Remove the receiver from the partition."""
         self._partition.unregister(self._receiver)
-        self._partition.submit(CancelReceive(0, self._kind, self._receiver))
+        if self._asks:
+            self._partition.submit(CancelReceive(0, self._kind, self._receiver))

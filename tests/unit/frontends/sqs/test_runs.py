@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from partibus.partition.protocol.commands import Enqueue, Settle
+from partibus.partition.protocol.commands import CancelReceive, Enqueue, Receive, Settle
 from partibus.partition.protocol.ports import StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.elastic import Action
@@ -224,6 +224,20 @@ def test_the_work_of_a_request_does_not_grow(sqs: SqsWorld, clients: list[Client
     entries = [[{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(some)] for some in handles]
     measured("DeleteMessageBatch", [{"Entries": some} for some in entries])
     assert {action: count for action, count in counted.items() if count > CALLS_MAX[action]} == {}
+
+
+def test_a_long_poll_asks_once_and_withdraws_once(sqs: SqsWorld, commands: list[Any]) -> None:
+    url = queue_of(sqs, "q")
+    client = sqs.connect()
+    commands.clear()
+    client.send(sqs.signer.request("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 2}))
+    sqs.world.wait(3_000)
+    assert client.answers() == [{}]
+    assert [type(command) for command in commands] == [Receive, CancelReceive]
+    entity = sqs.world.broker.entity("q")
+    assert not entity.awaited
+    sqs.call("SendMessage", QueueUrl=url, MessageBody="m")
+    assert len(receive(sqs, url, 1)) == 1, "no demand is left that would take it"
 
 
 def test_a_long_poll_costs_the_same_among_many(sqs: SqsWorld) -> None:
