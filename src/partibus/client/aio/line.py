@@ -256,7 +256,7 @@ class Line(asyncio.Protocol):
         return session
 
     def end(self, session: Session) -> None:
-        """End a session with its links, without waiting for the answer; its owners hear no more of it."""
+        """End a session with its links, without waiting for the answer. Its owners get no further calls."""
         if self._owners.pop(session, None) is not None:
             session.end()
             self.flush_soon()
