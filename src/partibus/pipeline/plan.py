@@ -33,6 +33,8 @@ from partibus.routing.slots import partition_for_slot
 Values = dict[str, Any]
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
+SIGNIFICANT_ROWS = 100
+"""Messages that must be known before a partition or key is called hot: fewer differ by chance."""
 HOT_KEY = 0.5
 """A key is hot when it alone has this share of a partition's mean load."""
 
@@ -109,7 +111,14 @@ def describe(loads: Loads, want: Want) -> Values:
         for other in sorted({*want.counts, count})
     ]
     mean = loads.total / count
-    planned = plan(loads.slots, loads.unkeyed, runs_of(count), want.ratio * mean, max(want.count_max, count))
+    known = loads.rows >= SIGNIFICANT_ROWS
+    # Of a few messages no change is proposed: a plan without slots has none.
+    planned = plan(
+        loads.slots if known else {}, loads.unkeyed if known else loads.total, runs_of(count),
+        want.ratio * mean if known else loads.total + 1, max(want.count_max, count) if known else count,
+    )  # fmt: skip
+    if not known:
+        planned = planned._replace(actions=[], runs=runs_of(count), shares=list(now.shares))
     observed = [loads.partitions.get(partition, 0.0) for partition in range(count)]
     hot_keys = [
         {
@@ -119,7 +128,7 @@ def describe(loads: Loads, want: Want) -> Values:
             "load": round(key.load),
             "share": key.load / loads.total,
             "times_mean": key.load / mean,
-            "hot": key.load > HOT_KEY * mean and count > 1,
+            "hot": known and key.load > HOT_KEY * mean and count > 1,
         }
         for key in loads.keys
     ]
@@ -138,7 +147,7 @@ def describe(loads: Loads, want: Want) -> Values:
         "hot_partitions": [
             {"partition": partition, "share": share, "times_mean": share * count}
             for partition, share in enumerate(now.shares)
-            if share * count > want.ratio
+            if known and share * count > want.ratio
         ],
         "largest_keys": hot_keys,
         "predictions": [_prediction(one) for one in predictions],
@@ -186,6 +195,11 @@ def advice(
     """
     if not loads.slots:
         return ["No message has a key: the load spreads evenly over any number of partitions."]
+    if loads.rows < SIGNIFICANT_ROWS:
+        return [
+            f"Only {loads.rows:,} messages are known, and {SIGNIFICANT_ROWS} are needed to tell a hot partition from "
+            "chance. Look at a longer time, or sample more."
+        ]
     now = next(one for one in predictions if one.partitions == count)
     return [
         *_keys(keys, ratio),
@@ -218,8 +232,10 @@ def _hot(now: Prediction, predictions: Sequence[Prediction], planned: Plan) -> I
     splits = sum(isinstance(action, Split) for action in planned.actions)
     if splits:
         yield (
-            f"With {splits} split{'s' if splits > 1 else ''} the busiest partition carries {max(planned.shares):.1%} "
-            f"of the load instead of {now.largest_share:.1%}."
+            f"With {splits} split{'s' if splits > 1 else ''} the busiest partition would carry "
+            f"{max(planned.shares):.1%} of the load instead of {now.largest_share:.1%}. "
+            "Slots of a queue with sessions, or of a partitioned queue, move by `partibus partition rebalance`; "
+            "a topic needs finer keys."
         )
     for run in planned.stuck:
         yield (
@@ -258,6 +274,8 @@ def plan_page(found: Values) -> Page:
         lead=f"How {found['unit']} spread over partitions when sent, what other partitions would do, what to change.",
         verdict=None
         if worst is None
+        else Verdict(None, "TOO FEW MESSAGES", f"No entity has {SIGNIFICANT_ROWS} known messages, so none is judged.")
+        if all(entity["rows"] < SIGNIFICANT_ROWS for entity in entities)
         else Verdict(True, "EVEN", "No partition carries more than it may.")
         if not hot
         else Verdict(

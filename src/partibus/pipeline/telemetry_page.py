@@ -124,8 +124,7 @@ def _over_time(found: Values) -> list[str]:
         point["deliveries"] += row["delivered"]
         for name in ("completed", "redelivered", "refused"):
             point[name] += row[name]
-    # The last step has only begun when the rows end.
-    times = sorted(points)[: -1 if len(points) > 3 else None]
+    times = sorted(points)
     step = found["step_seconds"]
     rates, troubles = (
         {name: (times, [points[at][name] for at in times]) for name in names}

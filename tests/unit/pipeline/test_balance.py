@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,8 @@ from partibus.pipeline.balance import (
     runs_of,
     skew,
 )
+from partibus.pipeline.loads import Loads
+from partibus.pipeline.plan import Want, describe
 from partibus.routing.slots import SLOT_COUNT, partition_for_key, partition_for_slot, slot_for_key
 
 
@@ -152,3 +155,19 @@ def test_skew_of_what_is_known() -> None:
     values = [3.0, 9.0, 1.0, 7.0, 7.0]
     mean_difference = sum(abs(a - b) for a in values for b in values) / 25
     assert skew(values).gini == pytest.approx(mean_difference / 2 / (sum(values) / 5))
+
+
+@pytest.mark.row("D8")
+def test_a_few_messages_make_nothing_hot() -> None:
+    def told(messages: int) -> dict[str, Any]:
+        slots = {5: messages * 0.75, 9_000: messages * 0.25}
+        loads = Loads("default", "q", slots, {0: messages}, 0.0, {5: 0, 9_000: 8}, [], 2, messages, 1.0)
+        return describe(loads, Want(["x"], partitions=16))
+
+    few, many = told(4), told(400)
+    assert (few["hot_partitions"], few["plan"]["actions"]) == ([], [])
+    assert few["advice"] == [
+        "Only 4 messages are known, and 100 are needed to tell a hot partition from chance. Look at a longer time, or "
+        "sample more."
+    ]
+    assert [one["partition"] for one in many["hot_partitions"]] == [0, 8]

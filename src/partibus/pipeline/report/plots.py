@@ -85,6 +85,9 @@ def lines(
         if not shown:
             drawn.append(_sentence(f"{name}: no data in this time range."))
             continue
+        if not log and not any(value for _, values in shown.values() for value in values):
+            drawn.append(_sentence(f"{name}: none in this time range."))
+            continue
         with matplotlib.rc_context(STYLE):
             shape = Figure(figsize=(CHART_WIDTH, height), layout="constrained")
             axes = shape.subplots()
@@ -99,7 +102,7 @@ def lines(
             if log:
                 _log_axis(axes, known)
             else:
-                axes.set_ylim(bottom=0, top=None if max(known) > 0 else 1)
+                axes.set_ylim(bottom=0)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: (unit or _thousands)(value)))
             axes.grid(visible=True)
             _legend(axes, shown)
@@ -195,8 +198,10 @@ def _log_axis(axes: Axes, values: Sequence[float]) -> None:
 def _legend(axes: Axes, labels: Iterable[str]) -> None:
     """Put the legend below the plot, where it covers no curve."""
     longest = max(len(_shortened(label)) for label in labels)
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(0, -0.12), borderaxespad=0, fontsize=8.5,
+    shape = axes.get_figure(root=True)
+    assert shape is not None, "axes without a figure"
+    shape.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower left", fontsize=8.5,
         ncols=max(1, LEGEND_CHARS // (longest + 6)), columnspacing=1.2, handlelength=1.4,
     )  # fmt: skip
 
