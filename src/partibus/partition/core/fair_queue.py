@@ -239,9 +239,7 @@ class FairQueue(ReadyQueue):
             lane = self._lanes.get(name)
             head = None if lane is None else lane.head()
             if head is None or head.pos != pos or name in aside:
-                heappop(order)
-                if head is not None and name not in aside and head.pos > pos:
-                    heappush(order, (head.pos, name))
+                heappop(order)  # the present head of its lane is in the order, too
             elif name in noisy:
                 heappop(order)
                 aside[name] = None
