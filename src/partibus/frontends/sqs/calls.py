@@ -1,7 +1,8 @@
 """One request under way: what it asks for, who asks, and its one answer."""
 
+import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -10,14 +11,14 @@ from partibus.frontends.sqs.errors import SqsError, missing, no_such_queue, of_c
 from partibus.frontends.sqs.names import Home, QueueName, entity_name, name_of_url, url_of
 from partibus.frontends.sqs.protocol import Answer, Parsed, Request, answer_to, refusal_of
 from partibus.frontends.sqs.queues import SqsQueue
+from partibus.frontends.sqs.state import SqsState
 from partibus.namespace.access import Grant, Right
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
 from partibus.namespace.requests import RequestKind
 from partibus.throttling.counters import Operation
 
-if TYPE_CHECKING:
-    from partibus.frontends.sqs.service import SqsService
+log = logging.getLogger(__name__)
 
 Respond = Callable[[Answer], None]
 _HTTP: Final = "http"
@@ -52,12 +53,12 @@ class Call:
         "parsed",
         "request",
         "request_id",
-        "service",
+        "state",
     )
 
     def __init__(
         self,
-        service: "SqsService",
+        state: SqsState,
         broker: Broker,
         caller: Caller,
         request: Request,
@@ -65,7 +66,7 @@ class Call:
         request_id: str,
         respond: Respond,
     ) -> None:
-        self.service = service
+        self.state = state
         self.broker = broker
         self.caller = caller
         self.request = request
@@ -97,6 +98,11 @@ class Call:
             refusal = of_core(error) if isinstance(error, PartibusError) else error
             self._finish(refusal_of(self.parsed, refusal, self.request_id))
 
+    def fail(self) -> None:
+        """Log the exception being handled, and refuse the request."""
+        log.exception("an error inside of the broker ends a request for %s", self.action)
+        self.refuse(SqsError("InternalFailure", "An error inside of the broker; its log says more."))
+
     def _finish(self, answer: Answer) -> None:
         self._answered = True
         self.on_gone = self.end_early = None
@@ -119,7 +125,7 @@ class Call:
             except (SqsError, PartibusError) as error:
                 self.refuse(error)
             except Exception:  # noqa: BLE001 - a bug of ours: it ends this request and no other
-                self.service.note_bug(self)
+                self.fail()
 
         return run
 
@@ -128,7 +134,7 @@ class Call:
     @property
     def home(self) -> Home:
         """Where the queues of this server are."""
-        return self.service.home
+        return self.state.home
 
     @property
     def base_url(self) -> str:
@@ -177,7 +183,7 @@ class Call:
             self.check_any(name)
         else:
             self.check(right, name)
-        return self.service.queues_of(self.broker).find(self.broker, name)
+        return self.state.queues_of(self.broker).find(self.broker, name)
 
     def entity(self, queue: SqsQueue) -> Entity:
         """Return the entity of a queue. Raises `SqsError`."""

@@ -103,7 +103,7 @@ class Mover:
         *,
         resumes: bool,
     ) -> None:
-        self.service = movers
+        self.state = movers
         self.broker = broker
         self.on_gone: Callable[[], None] | None = None
         self.end_early: Callable[[], None] | None = None

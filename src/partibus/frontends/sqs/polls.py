@@ -63,8 +63,8 @@ class Asker(Protocol):
         ...
 
     @property
-    def service(self) -> _Timers:
-        """The service."""
+    def state(self) -> _Timers:
+        """The shared state, which has the timers."""
         ...
 
     def refuse(self, error: SqsError | PartibusError) -> None:
@@ -112,7 +112,7 @@ class _Poll:
         self._call.on_gone = self._leave
         self._call.end_early = self.end
         if self._wait_ms > 0:
-            self._timer = self._call.service.call_later(self._wait_ms, self.end)
+            self._timer = self._call.state.call_later(self._wait_ms, self.end)
         self._ask()
 
     def on_entity_changed(self) -> None:
@@ -195,7 +195,7 @@ class StandardPoll(_Poll):
             return
         visible = sum(one.messages - one.locked for one in active if one is not None)
         if visible > sum(found.has_scheduled for found in inspection.found.values()):
-            self._timer = self._call.service.call_later(COLD_MS, self.end)
+            self._timer = self._call.state.call_later(COLD_MS, self.end)
         else:
             self.end()
 
@@ -229,7 +229,7 @@ class StandardPoll(_Poll):
         if isinstance(error, ReadExclusively | ServerBusy) or error.retriable:
             if not self._is_ending:
                 self._is_ending = True
-                self._timer = self._call.service.call_later(RETRY_MS, self._finish)
+                self._timer = self._call.state.call_later(RETRY_MS, self._finish)
             else:
                 self._finish()
         else:
@@ -304,7 +304,7 @@ class GroupPoll(_Poll):
             return
         if self.is_closed(partition.partition_id):
             self._closed.add(partition.row)
-            self._call.service.call_later(RETRY_MS, lambda: self._wait_at(partition))
+            self._call.state.call_later(RETRY_MS, lambda: self._wait_at(partition))
         else:
             self._submit(partition, wait=True)
 
@@ -325,7 +325,7 @@ class GroupPoll(_Poll):
                 self._add(partition, reply.lock_id, reply.until_ms, reply.entries)
         elif wait and not self._is_ending and isinstance(reply, Failed):
             # The store is away: ask again, other partitions may have messages meanwhile.
-            self._call.service.call_later(RETRY_MS, lambda: self._wait_at(partition))
+            self._call.state.call_later(RETRY_MS, lambda: self._wait_at(partition))
             return
         if self._is_over:
             return

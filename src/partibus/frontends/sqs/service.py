@@ -3,7 +3,6 @@
 The service knows no sockets: `server` and `web` give it complete requests, and it calls back with one answer for each.
 """
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -11,15 +10,10 @@ from typing import Final
 from partibus.errors import PartibusError
 from partibus.frontends.admission import SignIns
 from partibus.frontends.sqs.actions import ACTIONS
-from partibus.frontends.sqs.attempts import Attempts
 from partibus.frontends.sqs.calls import Call, Caller, Respond
 from partibus.frontends.sqs.errors import THROTTLED, SqsError
-from partibus.frontends.sqs.first_receives import FirstReceives
-from partibus.frontends.sqs.movers import Movers
 from partibus.frontends.sqs.names import Home, region_of
 from partibus.frontends.sqs.protocol import Parsed, Request
-from partibus.frontends.sqs.queues import Queues
-from partibus.frontends.sqs.runs import Runs
 from partibus.frontends.sqs.signature import (
     Keys,
     Signed,
@@ -31,18 +25,17 @@ from partibus.frontends.sqs.signature import (
     signature_of,
     text_to_sign,
 )
+from partibus.frontends.sqs.state import SqsState
 from partibus.namespace.access import Grant
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
 from partibus.routing.faulty_route import CallLater
 
-log = logging.getLogger(__name__)
-
 _POLICIES_MAX: Final = 10_000
 """Access key ids whose keys are remembered, known or not."""
 
 
-class SqsService:
+class SqsService(SqsState):
     """Answers requests of SQS, whichever port they come to."""
 
     def __init__(
@@ -61,43 +54,23 @@ class SqsService:
     ) -> None:
         """Serve the queues of all namespaces. ``emulator``: accept every access key, and requests without one.
 
-        ``soon`` makes a call in the next round of the loop.
-        ``purge_interval_ms`` lies between two purges of a queue, ``recreate_after_ms`` between deleting a queue and
-        creating another one of its name. ``propagation_ms`` after a change of a queue's DeduplicationScope it takes
-        effect.
+        The other arguments are those of `SqsState`.
         """
-        self.namespaces = namespaces
-        self.home = home
-        self.call_later = call_later
-        self.new_uuid = new_uuid
-        self.purge_interval_ms = purge_interval_ms
-        self.recreate_after_ms = recreate_after_ms
-        self.propagation_ms = propagation_ms
-        self.first_receives = FirstReceives()
-        self.attempts = Attempts()
-        self.runs = Runs(soon)
-        self.movers = Movers(home, call_later, new_uuid)
-        self.deleted_ms: dict[tuple[int, str], int] = {}
-        """The time of deletion by namespace and folded name, within the interval."""
+        super().__init__(
+            namespaces,
+            home,
+            call_later,
+            soon,
+            new_uuid,
+            purge_interval_ms=purge_interval_ms,
+            recreate_after_ms=recreate_after_ms,
+            propagation_ms=propagation_ms,
+        )
         self._emulator = emulator
         self._sign_ins = sign_ins
         self._keys = Keys()
-        self._queues: dict[int, Queues] = {}
         self._policies: dict[tuple[int, str], tuple[int, list[Grant]]] = {}
         """The grants by namespace and access key id, with the version of the policies."""
-
-    def queues_of(self, broker: Broker) -> Queues:
-        """Return the queues of a namespace."""
-        number = broker.namespace.record.namespace_id
-        found = self._queues.get(number)
-        if found is None:
-            found = self._queues[number] = Queues(self.home)
-        return found
-
-    def look_for_tasks(self, new_task: str = "") -> None:
-        """Begin message move tasks that are this broker's and not at work yet."""
-        for broker in self.namespaces:
-            self.movers.look(broker, self.queues_of(broker), new_task)
 
     def handle(
         self, request: Request, parsed: Parsed, respond: Respond, claimed: Callable[[Broker], None]
@@ -123,13 +96,8 @@ class SqsService:
         except (SqsError, PartibusError) as error:
             call.refuse(error)
         except Exception:  # noqa: BLE001 - a bug of ours: it ends this request and no other
-            self.note_bug(call)
+            call.fail()
         return None if call.is_answered else call
-
-    def note_bug(self, call: Call) -> None:
-        """Log the exception being handled, and refuse the request."""
-        log.exception("an error inside of the broker ends a request for %s", call.action)
-        call.refuse(SqsError("InternalFailure", "An error inside of the broker; its log says more."))
 
     # -- credentials ---------------------------------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ def _apply(
 
     for partition, members in groups:
         for _, receipt in members:
-            call.service.attempts.changed(partition.row, receipt.handle.lock_id)
+            call.state.attempts.changed(partition.row, receipt.handle.lock_id)
         command = ChangeLocks(
             entity.route.numbers.next(),
             int(SubqueueKind.ACTIVE),

@@ -59,7 +59,7 @@ def create_queue(call: Call) -> None:
 
 def _find(call: Call, name: QueueName) -> SqsQueue | None:
     try:
-        return call.service.queues_of(call.broker).find(call.broker, name)
+        return call.state.queues_of(call.broker).find(call.broker, name)
     except SqsError:
         return None
 
@@ -101,12 +101,12 @@ def _check_same(queue: SqsQueue, wanted: Mapping[str, str]) -> None:
 
 
 def _check_recent(call: Call, name: QueueName) -> None:
-    deleted = call.service.deleted_ms
+    deleted = call.state.deleted_ms
     key = (call.broker.namespace.record.namespace_id, fold_name(entity_name(call.home, name)))
     at_ms = deleted.get(key)
     if at_ms is None:
         return
-    wait_ms = call.service.recreate_after_ms
+    wait_ms = call.state.recreate_after_ms
     if call.broker.clock.now_ms() < at_ms + wait_ms:
         raise prefixed(
             "QueueDeletedRecently",

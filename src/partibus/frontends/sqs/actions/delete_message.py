@@ -91,9 +91,9 @@ def _delete(
                 errors[index] = expired(receipt)
         for index, receipt in members:
             if index not in errors:
-                call.service.first_receives.forget(receipt.partition.row, receipt.handle.pos)
+                call.state.first_receives.forget(receipt.partition.row, receipt.handle.pos)
 
-    runs, on_settled = call.service.runs, call.guarded(settled)
+    runs, on_settled = call.state.runs, call.guarded(settled)
     for partition, members in groups:
         tokens = [receipt.token for _, receipt in members]
         runs.delete(entity.route, partition, tokens, partial(on_settled, members), late=not queue.fifo)

@@ -15,7 +15,7 @@ def list_queues(call: Call) -> None:
     """Answer with the URLs of the region's queues whose names have a prefix, in pages if the request says so."""
     call.check_any()
     prefix: str = call.members.get("QueueNamePrefix", "")
-    queues = call.service.queues_of(call.broker).all(call.broker, call.caller.region)
+    queues = call.state.queues_of(call.broker).all(call.broker, call.caller.region)
     names = [one.name for one in queues if one.name.name.startswith(prefix)]
     page, token = _page(call, names)
     call.answer(_with_token("QueueUrls", [call.url_of(name) for name in page], token))
@@ -24,7 +24,7 @@ def list_queues(call: Call) -> None:
 def list_dead_letter_source_queues(call: Call) -> None:
     """Answer with the URLs of the queues that have this one as their dead-letter queue."""
     target = call.queue()
-    queues = call.service.queues_of(call.broker).all(call.broker, target.name.region)
+    queues = call.state.queues_of(call.broker).all(call.broker, target.name.region)
     names = [one.name for one in queues if one.redrive is not None and one.redrive.target == target.name]
     page, token = _page(call, names)
     answer = _with_token("queueUrls", [call.url_of(name) for name in page], token)

@@ -31,7 +31,7 @@ def start_message_move_task(call: Call) -> None:
     rate = call.members.get("MaxNumberOfMessagesPerSecond")
     if rate is not None and not 1 <= rate <= RATE_MAX:
         raise invalid_value(rate, "MaxNumberOfMessagesPerSecond", f"Must be an integer between 1 and {RATE_MAX}.")
-    queues = call.service.queues_of(call.broker).all(call.broker, source.name.region)
+    queues = call.state.queues_of(call.broker).all(call.broker, source.name.region)
     if not any(one.redrive is not None and one.redrive.target == source.name for one in queues):
         raise SqsError("InvalidParameterValue", "Source queue must be configured as a Dead Letter Queue.")
     if destination is not None and destination.fifo != source.fifo:
@@ -43,7 +43,7 @@ def start_message_move_task(call: Call) -> None:
         if not inspection.found:
             raise StoreUnavailable("No messaging store of the queue can be used now.")
         task = MoveTask(
-            task_id=call.service.new_uuid(),
+            task_id=call.state.new_uuid(),
             started_ms=call.broker.clock.now_ms(),
             source_arn=source.arn,
             destination_arn="" if destination is None else destination.arn,
@@ -62,7 +62,7 @@ def start_message_move_task(call: Call) -> None:
 
         change_options(call.broker, call.home, source, begin)
         call.answer({"TaskHandle": _handle(task)})
-        call.service.look_for_tasks(task.task_id)
+        call.state.look_for_tasks(task.task_id)
 
     inspect_each(call.entity(source).route, call.guarded(counted), count_scheduled=True)
 
@@ -73,7 +73,7 @@ def list_message_move_tasks(call: Call) -> None:
     most = call.members.get("MaxResults", 1)
     if not 1 <= most <= KEPT_MAX:
         raise invalid_value(most, "MaxResults", f"Must be an integer between 1 and {KEPT_MAX}.")
-    moved = call.service.movers.moved
+    moved = call.state.movers.moved
     tasks = [replace(task, moved=moved(task.task_id, task.moved)) for task in source.options.moves[:most]]
     call.answer({"Results": [_shown(task) for task in tasks]})
 
@@ -101,7 +101,7 @@ def cancel_message_move_task(call: Call) -> None:
 
     change_options(call.broker, call.home, source, cancel)
     moved = next((one.moved for one in call.named(name).options.moves if one.task_id == task_id), 0)
-    call.answer({"ApproximateNumberOfMessagesMoved": call.service.movers.moved(task_id, moved)})
+    call.answer({"ApproximateNumberOfMessagesMoved": call.state.movers.moved(task_id, moved)})
 
 
 def _queue(call: Call, parameter: str) -> SqsQueue:

@@ -18,7 +18,7 @@ from partibus.routing.partitions import error_of
 def purge_queue(call: Call) -> None:
     """Remove all messages and remembered deduplication ids, at most once in the interval."""
     queue = call.queue(Right.MANAGE)
-    interval_ms, now_ms = call.service.purge_interval_ms, call.broker.clock.now_ms()
+    interval_ms, now_ms = call.state.purge_interval_ms, call.broker.clock.now_ms()
     route = call.entity(queue).route
 
     def note(old: SqsOptions) -> SqsOptions:

@@ -99,7 +99,7 @@ def change_queue(call: Call, queue: SqsQueue, change: Change) -> None:
         options = old.sqs or SqsOptions()
         if attributes.get(SCOPE) != options.attributes.get(SCOPE):
             now_ms = call.broker.clock.now_ms()
-            until_ms = 0 if now_ms < options.scope_until_ms else now_ms + call.service.propagation_ms
+            until_ms = 0 if now_ms < options.scope_until_ms else now_ms + call.state.propagation_ms
             options = replace(options, scope_until_ms=until_ms)
         return properties_for(call.home, queue.name, attributes, options, redrive, old.elastic_partitions)
 

@@ -114,7 +114,7 @@ class _Receive:
     def _admitted(self) -> None:
         wanted = self._wanted
         if wanted.attempt is not None:
-            attempt = self._call.service.attempts.find(self._attempt_key, self._call.broker.clock.now_ms())
+            attempt = self._call.state.attempts.find(self._attempt_key, self._call.broker.clock.now_ms())
             if attempt is not None:
                 self._repeat(attempt)
                 return
@@ -137,7 +137,7 @@ class _Receive:
 
     def _repeat(self, attempt: Attempt) -> None:
         """Give the same messages again, if all of them are still locked; else receive anew."""
-        attempts, key = self._call.service.attempts, self._attempt_key
+        attempts, key = self._call.state.attempts, self._attempt_key
         left, is_whole = len(attempt.tokens), True
 
         def changed(reply: Any) -> None:
@@ -180,7 +180,7 @@ class _Receive:
                 held.delivered(partition.row, lock_id, traced, settles=True)
         if messages and self._wanted.attempt is not None and self._wanted.lock_ms:
             size = sum(entry.size_bytes for _, _, _, entries in found for entry in entries)
-            self._call.service.attempts.keep(self._attempt_key, Attempt(now_ms, messages, tokens, size))
+            self._call.state.attempts.keep(self._attempt_key, Attempt(now_ms, messages, tokens, size))
         self._call.answer({"Messages": messages} if messages else None)
 
     def _message(self, partition: PartitionHandle, lock_id: int, entry: Entry, now_ms: int) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class _Receive:
             "MD5OfBody": hex_md5(stored.body.encode()),
             "Body": stored.body,
         }
-        first_ms = self._call.service.first_receives.of(partition.row, entry.pos, entry.delivery_count + 1, now_ms)
+        first_ms = self._call.state.first_receives.of(partition.row, entry.pos, entry.delivery_count + 1, now_ms)
         if self._wanted.system:
             system = self._system_attributes(stored, partition, entry, first_ms)
             if system:

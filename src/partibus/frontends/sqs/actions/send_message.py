@@ -158,7 +158,7 @@ def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch
     elif queue.fifo:
         deduplication_id = content_id(body)
     delay_ms = _delay_ms(queue, given.get("DelaySeconds"))
-    message_id, now_ms = call.service.new_uuid(), call.broker.clock.now_ms()
+    message_id, now_ms = call.state.new_uuid(), call.broker.clock.now_ms()
     message = Message(
         stored_form(message_id, call.caller.name, body, attributes, group, deduplication_id, trace),
         message_id=_key(queue, deduplication_id, now_ms) if queue.fifo else None,
@@ -215,7 +215,7 @@ def _store(queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]]
                 results.failed(index, error)
         results.finish()
 
-    call.service.runs.send(entity, [prepared.message for _, prepared in good], call.guarded(sent))
+    call.state.runs.send(entity, [prepared.message for _, prepared in good], call.guarded(sent))
 
 
 def _store_by_group(
@@ -251,7 +251,7 @@ def _store_by_group(
         results.finish()
 
     unique = len(entity.route.partitions) > 1 and not queue.dedup_by_group(call.broker.clock.now_ms())
-    call.service.runs.send_by_group(entity, messages, call.guarded(stored), measured=measured, unique=unique)
+    call.state.runs.send_by_group(entity, messages, call.guarded(stored), measured=measured, unique=unique)
 
 
 def _in_budget(
