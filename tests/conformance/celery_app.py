@@ -14,7 +14,7 @@ app.conf.update(
     broker_transport_options={
         "region": "us-east-1",
         "is_secure": False,
-        "visibility_timeout": 3,
+        "visibility_timeout": int(os.environ.get("PARTIBUS_VISIBILITY", "60")),
         "wait_time_seconds": 1,
         "polling_interval": 0.1,
     },

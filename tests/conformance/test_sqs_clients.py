@@ -177,9 +177,9 @@ def test_query_requests_as_older_sdks_send_them(place: str) -> None:
 class Worker:
     """A Celery worker in a process of its own, and the folder in which its tasks note what they did."""
 
-    def __init__(self, place: str, folder: Path) -> None:
+    def __init__(self, place: str, folder: Path, visibility_s: int) -> None:
         self.folder = folder
-        self.environment = {**os.environ, **AWS, "PARTIBUS_SQS": place}
+        self.environment = {**os.environ, **AWS, "PARTIBUS_SQS": place, "PARTIBUS_VISIBILITY": str(visibility_s)}
         self._log = (folder / "log").open("wb")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "celery", "-A", "tests.conformance.celery_app", "worker", "--loglevel=INFO",
@@ -204,8 +204,8 @@ class Worker:
 
 
 @pytest.fixture
-def worker(place: str, tmp_path: Path) -> Iterator[Worker]:
-    worker = Worker(place, tmp_path)
+def worker(place: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worker]:
+    worker = Worker(place, tmp_path, visibility_s=request.param)
     yield worker
     worker.close()
 
@@ -214,6 +214,7 @@ APP = "tests.conformance.celery_app"
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("worker", [60], indirect=True, ids=["visibility of a minute"])
 def test_a_celery_worker_runs_retries_and_waits_for_the_time_of_tasks(worker: Worker) -> None:
     folder = str(worker.folder)
     for name in ("one", "two"):
@@ -228,6 +229,7 @@ def test_a_celery_worker_runs_retries_and_waits_for_the_time_of_tasks(worker: Wo
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("worker", [3], indirect=True, ids=["visibility of 3 s"])
 def test_a_task_of_a_worker_that_dies_comes_again(worker: Worker) -> None:
     """Celery acknowledges late: the message stays until its visibility timeout ends."""
     worker.send(f"{APP}.dies_once", str(worker.folder))

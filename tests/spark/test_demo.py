@@ -32,7 +32,7 @@ def test_demo_proves_that_what_was_sent_was_read(spark: SparkSession, tmp_path: 
     assert spark.range(1).count() == 1, "a session that was given is left running"
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "PROOF OK" in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 7
     check_jobs(out, page)
     assert "<code>delay &gt; 60</code>" in page
     assert "<code>carrier = &#x27;UA&#x27;</code>" in page

@@ -104,7 +104,7 @@ def test_interrupted_move_goes_on_beside_consumers_of_the_new_queue(
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "done"
     page = (tmp_path / "result.html").read_text()
     assert "PROVED" in page
-    assert page.count("<svg") == 1
+    assert page.count("<svg") == 2
     assert found["proof"] == Proof(260, 23, 0, 0, 0, 0, 0)._asdict()
     assert (found["holds"], found["moved"], found["left"]["active"]) == (True, 260, 0)
     # What has a key is where its slot says; few have none, and go together:

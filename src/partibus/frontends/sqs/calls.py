@@ -92,6 +92,10 @@ class Call:
         if not self._answered:
             self._finish(answer_to(self.parsed, output, self.request_id))
 
+    def answer_when_followed(self, output: Mapping[str, Any] | None = None) -> None:
+        """Give the answer once every broker goes by what was changed."""
+        self.broker.when_followed(lambda: self.answer(output))
+
     def refuse(self, error: SqsError | PartibusError) -> None:
         """Give the answer that refuses the request."""
         if not self._answered:

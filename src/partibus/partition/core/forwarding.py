@@ -9,13 +9,12 @@ from partibus.partition.core.dead_letter import dead_letter, with_reason
 from partibus.partition.core.events import Enqueued, MarkRaised, Moved
 from partibus.partition.core.lock_table import by_lock
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.core.state import SERIES_KEY, PartitionState
+from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER, Subqueue
 from partibus.partition.protocol.commands import Enqueue, Forwarded
 from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.generations import Series
-from partibus.partition.protocol.keys import POSITION_BITS, POSITION_MAX, REWRITTEN_BODY, SubqueueKind, body_key
+from partibus.partition.protocol.keys import REWRITTEN_BODY, SubqueueKind, body_key
 from partibus.partition.protocol.notes import DEAD_LETTER, FORWARD, SEND
 from partibus.partition.protocol.ports import Disposition, EntryState
 from partibus.partition.protocol.replies import Accepted, Done
@@ -24,32 +23,6 @@ from partibus.partition.protocol.replies import Accepted, Done
 def forwards(state: PartitionState, kind: int) -> bool:
     """Messages of that sub-queue go on to another entity."""
     return kind == SubqueueKind.TRANSFER or bool(state.options.forwards >> kind & 1)
-
-
-def in_series(state: PartitionState, kind: int, first: int, step: Step) -> int:
-    """Return the packed series of a sub-queue that is forwarded.
-
-    Begin one with the position ``first``, if a receiver has taken messages since the last one.
-    """
-    if kind == SubqueueKind.TRANSFER:  # no receiver ever takes its messages
-        return 0
-    if kind not in state.series:
-        number = state.inbound_marks.get(SERIES_KEY + kind, 0) >> POSITION_BITS
-        state.series[kind] = Series(number + 1, first).pack()
-        _note_series(state, kind, state.series[kind], step)
-    return state.series[kind]
-
-
-def end_series(state: PartitionState, kind: int, step: Step) -> None:
-    """End the series of a sub-queue, because a receiver takes messages from it."""
-    packed = state.series.pop(kind, None)
-    if packed is not None:
-        _note_series(state, kind, packed | POSITION_MAX, step)
-
-
-def _note_series(state: PartitionState, kind: int, packed: int, step: Step) -> None:
-    state.inbound_marks[SERIES_KEY + kind] = packed
-    step.events.append(MarkRaised(SERIES_KEY + kind, packed))
 
 
 def take_transfers(state: PartitionState, command: Enqueue, now_ms: int, step: Step) -> Accepted:

@@ -3,7 +3,7 @@
 from operator import attrgetter
 
 from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire, is_expired
-from partibus.partition.core.forwarding import barrier, end_series, forwards, in_series, take_over
+from partibus.partition.core.forwarding import barrier, forwards, take_over
 from partibus.partition.core.lock_table import LockBatch, by_lock
 from partibus.partition.core.locks import lock
 from partibus.partition.core.ready_list import Demand, ReadyList
@@ -144,9 +144,9 @@ def _grant(
 ) -> None:
     lock_id = until_ms = series = 0
     if demand.forward:
-        series = in_series(state, ready_list.kind, ready_list.end_pos, step)
+        series = state.in_series(ready_list.kind, ready_list.end_pos, step)
     elif state.series:
-        end_series(state, ready_list.kind, step)
+        state.end_series(ready_list.kind, step)
     if demand.reserve or demand.forward:
         lock_id = state.next_reservation
         state.next_reservation += 1

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from partibus.message import ttl_of, with_application_properties
 from partibus.partition.core.cursors import restored_cursors
 from partibus.partition.core.duplicates import DuplicateIds
-from partibus.partition.core.events import LockChanged, Removed, Rewritten, Unlocked
+from partibus.partition.core.events import LockChanged, MarkRaised, Removed, Rewritten, Unlocked
 from partibus.partition.core.express import Express, Pool, Room
 from partibus.partition.core.fair_queue import Fairness
 from partibus.partition.core.journal import locked_positions
@@ -21,7 +21,16 @@ from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.core.subscriptions import Subscriptions
 from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import POSITION_MAX, REWRITTEN_BODY, SubqueueKind, body_key, kind_of, subqueue_key
+from partibus.partition.protocol.generations import Series
+from partibus.partition.protocol.keys import (
+    POSITION_BITS,
+    POSITION_MAX,
+    REWRITTEN_BODY,
+    SubqueueKind,
+    body_key,
+    kind_of,
+    subqueue_key,
+)
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Disposition, EntryRow, EntryState, LockBatchRow, Snapshot
 
@@ -237,6 +246,8 @@ class PartitionState:
     def arrive(self, kind: int, entries: list[Entry], size_bytes: int, step: Step) -> None:
         """Put new active entries at the end of a sub-queue."""
         subqueue = self.subqueues[kind]
+        if self.options.forwards >> kind & 1 and not subqueue.messages:  # no receiver can have had any of them
+            self.in_series(kind, entries[0].pos, step)
         subqueue.messages += len(entries)
         subqueue.size_bytes += size_bytes
         express = self.express
@@ -254,6 +265,29 @@ class PartitionState:
             return
         subqueue.arrive(entries, size_bytes, window_entries=limits.window_entries, window_bytes=limits.window_bytes)
         step.change(subqueue)
+
+    def in_series(self, kind: int, first: int, step: Step) -> int:
+        """Return the packed series of a sub-queue that is forwarded.
+
+        Begin one with the position ``first``, if a receiver has taken messages since the last one.
+        """
+        if kind == SubqueueKind.TRANSFER:  # no receiver ever takes its messages
+            return 0
+        if kind not in self.series:
+            number = self.inbound_marks.get(SERIES_KEY + kind, 0) >> POSITION_BITS
+            self.series[kind] = Series(number + 1, first).pack()
+            self._note_series(kind, self.series[kind], step)
+        return self.series[kind]
+
+    def end_series(self, kind: int, step: Step) -> None:
+        """End the series of a sub-queue, because a receiver takes messages from it."""
+        packed = self.series.pop(kind, None)
+        if packed is not None:
+            self._note_series(kind, packed | POSITION_MAX, step)
+
+    def _note_series(self, kind: int, packed: int, step: Step) -> None:
+        self.inbound_marks[SERIES_KEY + kind] = packed
+        step.events.append(MarkRaised(SERIES_KEY + kind, packed))
 
     def leave(self, kind: int, entries: list[Entry]) -> None:
         """Entries are no longer in a sub-queue: one event or another says why."""

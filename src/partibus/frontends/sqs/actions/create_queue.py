@@ -54,7 +54,7 @@ def create_queue(call: Call) -> None:
                 ) from None
     if existing is not None:
         _check_same(existing, attributes)
-    call.answer({"QueueUrl": call.url_of(name)})
+    call.answer_when_followed({"QueueUrl": call.url_of(name)})
 
 
 def _find(call: Call, name: QueueName) -> SqsQueue | None:

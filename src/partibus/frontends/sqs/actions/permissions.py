@@ -70,7 +70,7 @@ def add_permission(call: Call) -> None:
         return dict(old) | {POLICY: json.dumps(policy | {"Statement": [*statements, statement]})}
 
     change_queue(call, queue, change)
-    call.answer()
+    call.answer_when_followed()
 
 
 def remove_permission(call: Call) -> None:
@@ -89,7 +89,7 @@ def remove_permission(call: Call) -> None:
         return new | {POLICY: json.dumps(policy | {"Statement": left})} if left else new
 
     change_queue(call, queue, change)
-    call.answer()
+    call.answer_when_followed()
 
 
 def _label(call: Call) -> str:

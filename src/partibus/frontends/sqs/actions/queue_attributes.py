@@ -84,7 +84,7 @@ def set_queue_attributes(call: Call) -> None:
     changes = normalised(given, fifo=queue.fifo, creating=False)
     checked_redrive(call, queue.name, changes)
     change_queue(call, queue, lambda old: merged(old, changes, fifo=queue.fifo))
-    call.answer()
+    call.answer_when_followed()
 
 
 def change_queue(call: Call, queue: SqsQueue, change: Change) -> None:

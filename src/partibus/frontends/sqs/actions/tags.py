@@ -43,7 +43,7 @@ def tag_queue(call: Call) -> None:
         return replace(old, tags=new)
 
     change_options(call.broker, call.home, queue, change)
-    call.answer()
+    call.answer_when_followed()
 
 
 def untag_queue(call: Call) -> None:
@@ -57,7 +57,7 @@ def untag_queue(call: Call) -> None:
         return replace(old, tags={key: value for key, value in old.tags.items() if key not in keys})
 
     change_options(call.broker, call.home, queue, change)
-    call.answer()
+    call.answer_when_followed()
 
 
 def list_queue_tags(call: Call) -> None:
