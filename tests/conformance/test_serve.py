@@ -133,7 +133,7 @@ def test_health_says_200_and_each_store(shared: BrokerProcess) -> None:
 
 def test_ready_file_has_what_clients_need_and_only_its_owner_reads_it(shared: BrokerProcess) -> None:
     assert stat.S_IMODE((shared.folder / "ready.json").stat().st_mode) == 0o600
-    ports = {"amqp_port", "http_port", "amqps_port", "https_port", "sqs_port"}
+    ports = {"amqp_port", "http_port", "amqps_port", "https_port", "sqs_port", "sqs_tls_port"}
     assert {"pid", *ports, "connection_string", "brokers", "namespaces"} == set(shared.ready)
     assert f":{shared.port};" in shared.connection_string
     assert shared.ready["amqps_port"] is None

@@ -11,12 +11,15 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import boto3
 import pytest
 from azure.servicebus import TransportType
+from botocore.config import Config
+from botocore.exceptions import HTTPClientError, SSLError
 
 from partibus.client import OutgoingMessage, connect
 from partibus.namespace.connection_string import parse_connection_string
@@ -162,6 +165,35 @@ def test_our_own_client_speaks_tls(broker: BrokerProcess, monkeypatch: pytest.Mo
         assert message.body == LARGE
 
 
+def test_boto3_speaks_sqs_over_tls_with_the_certificate_of_the_broker(broker: BrokerProcess) -> None:
+    def connected(url: str, **more: object) -> Any:
+        return boto3.client(
+            "sqs",
+            endpoint_url=url,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            **more,
+        )
+
+    sqs = connected(broker.sqs_tls_url, verify=str(broker.ca_file))
+    queue = sqs.create_queue(QueueName="over-tls")["QueueUrl"]
+    assert queue == f"{broker.sqs_tls_url}/000000000000/over-tls"
+    sent = sqs.send_message(QueueUrl=queue, MessageBody="x" * 200_000)
+    (message,) = sqs.receive_message(QueueUrl=queue, WaitTimeSeconds=5)["Messages"]
+    assert (message["MessageId"], len(message["Body"])) == (sent["MessageId"], 200_000)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    # The HTTPS port answers the same requests, and the plain port sees the same queue.
+    assert connected(broker.https_url, verify=str(broker.ca_file)).list_queues()["QueueUrls"]
+    assert connected(broker.sqs_url).get_queue_url(QueueName="over-tls")["QueueUrl"].startswith("http://")
+    with pytest.raises(SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+        connected(broker.sqs_tls_url, config=Config(retries={"total_max_attempts": 1})).list_queues()
+    with pytest.raises(HTTPClientError):
+        connected(
+            broker.sqs_tls_url.replace("https:", "http:"), config=Config(retries={"total_max_attempts": 1})
+        ).list_queues()
+
+
 @pytest.mark.parametrize("library", ["rhea", "proton"])
 def test_plain_amqp_clients_speak_tls(broker: BrokerProcess, make_queue: Callable[..., str], library: str) -> None:
     queue = make_queue()
@@ -233,7 +265,7 @@ def test_certificate_is_replaced_without_a_restart_and_broken_files_change_nothi
     with BrokerProcess(tmp_path, tls=True, arguments=("--brokers", brokers)) as broker:
         server = broker.data / "certs" / "server.pem"
         assert stat.S_IMODE(server.stat().st_mode) == 0o600
-        ports = (broker.amqps_port, int(broker.ready["https_port"]))
+        ports = (broker.amqps_port, int(broker.ready["https_port"]), int(broker.ready["sqs_tls_port"]))
         (first,) = {certificate_of(port, broker.ca_file) for port in ports for _ in range(many)}
         broker.create_queue("q")
         kept = PythonSync(

@@ -12,6 +12,7 @@ from partibus.namespace.durations import MS_PER_SECOND
 
 AMQPS_PORT = 5671
 HTTPS_PORT = 5343
+SQS_TLS_PORT = 9343
 ROLL_MIN_MS = 100
 """More files in a second are no use to anybody, and each is synced."""
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
@@ -35,9 +36,14 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     type=click.IntRange(0, 65535),
     help="The port of SQS; 0 takes a free one. Without: 9324, or a free one if that is taken.",
 )
-@click.option("--tls", is_flag=True, help="Also serve AMQP and HTTP over TLS: --amqps-port 5671 --https-port 5343.")
+@click.option(
+    "--tls",
+    is_flag=True,
+    help="Also serve AMQP, HTTP and SQS over TLS: --amqps-port 5671 --https-port 5343 --sqs-tls-port 9343.",
+)
 @click.option("--amqps-port", type=click.IntRange(0, 65535), help="AMQP over TLS; 0 takes a free one.")
 @click.option("--https-port", type=click.IntRange(0, 65535), help="HTTPS, and AMQP in websockets; 0 takes a free one.")
+@click.option("--sqs-tls-port", type=click.IntRange(0, 65535), help="SQS over TLS; 0 takes a free one.")
 @click.option(
     "--certificate",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -276,6 +282,7 @@ def serve(
     amqps_port: int | None,
     https_port: int | None,
     sqs_port: int | None,
+    sqs_tls_port: int | None,
     sqs_region: str,
     sqs_one_region: bool,
     sqs_account: str,
@@ -330,8 +337,9 @@ def serve(
 
     if certificate_key is not None and certificate is None:
         raise click.UsageError("--certificate-key needs --certificate")
-    if certificate is not None and not tls and amqps_port is None and https_port is None:
-        raise click.UsageError("--certificate needs --tls, --amqps-port or --https-port")
+    tls_ports = (amqps_port, https_port, sqs_tls_port)
+    if certificate is not None and not tls and all(port is None for port in tls_ports):
+        raise click.UsageError("--certificate needs --tls, --amqps-port, --https-port or --sqs-tls-port")
     cluster = ClusterSettings(
         broker_name,
         cluster_host,
@@ -363,6 +371,7 @@ def serve(
         amqps_port=AMQPS_PORT if tls and amqps_port is None else amqps_port,
         https_port=HTTPS_PORT if tls and https_port is None else https_port,
         sqs_port=sqs_port,
+        sqs_tls_port=SQS_TLS_PORT if tls and sqs_tls_port is None else sqs_tls_port,
         sqs=SqsSettings(
             sqs_region,
             sqs_account,

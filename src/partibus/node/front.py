@@ -262,6 +262,7 @@ class Front:
             self._listen_tls(host, ports.amqps, self._amqp.make_protocol, tls, shared=shared),
             self._listen_tls(host, ports.https, self._http.make_protocol, tls, shared=shared),
             await self._sqs.start(host, ports.sqs, shared=shared, queue=files.queue),
+            self._listen_tls(host, ports.sqs_tls, self._sqs.make_protocol, tls, shared=shared),
         )
         if self.tls is not None:
             self.tls.watch(self._loop)

@@ -81,7 +81,7 @@ async def _serve(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     service = _service_of(settings, loop)
-    if settings.amqps_port is not None or settings.https_port is not None:
+    if settings.serves_tls:
         # Without a certificate to take anew a terminal that is closed ends the broker, as it does other programs.
         loop.add_signal_handler(signal.SIGHUP, service.reload)
     starting = asyncio.ensure_future(service.start())
@@ -100,7 +100,7 @@ async def _serve(settings: Settings) -> int:
     http = f"{settings.host}:{service.ready['http_port']}, the portal at /portal"
     print(f"partibus: serving HTTP on {http}", file=sys.stderr)
     print(f"partibus: serving SQS on {settings.host}:{service.ready['sqs_port']}", file=sys.stderr)
-    for name, key in (("AMQP", "amqps_port"), ("HTTP", "https_port")):
+    for name, key in (("AMQP", "amqps_port"), ("HTTP", "https_port"), ("SQS", "sqs_tls_port")):
         if service.ready[key] is not None:
             print(f"partibus: serving {name} over TLS on {settings.host}:{service.ready[key]}", file=sys.stderr)
     # Objects made until here stay, so no collection need look at them (D25). The first one would find 1,000 garbage

@@ -44,6 +44,7 @@ def ready_document(
         "amqps_port": ports.amqps,
         "https_port": ports.https,
         "sqs_port": ports.sqs,
+        "sqs_tls_port": ports.sqs_tls,
         "connection_string": _connection_string(settings, ports, "", ROOT_POLICY, key),
         "namespaces": [
             {"name": name, "connection_string": _connection_string(settings, ports, name, one.name, one.primary_key)}

@@ -21,6 +21,7 @@ class Ports(NamedTuple):
     amqps: int | None
     https: int | None
     sqs: int
+    sqs_tls: int | None
 
 
 SQS_PORT = 9324
@@ -82,6 +83,8 @@ class Settings(Struct, frozen=True):
     """The port with TLS; None: not served."""
     sqs_port: int | None = None
     """The port of SQS alone; None: `SQS_PORT`, or a free one if that is taken."""
+    sqs_tls_port: int | None = None
+    """The port of SQS over TLS; None: not served."""
     sqs: SqsSettings = field(default_factory=SqsSettings)
     certificate: Path | None = None
     """A file in PEM; None: the development certificate in the data directory, made when it is missing."""
@@ -128,7 +131,12 @@ class Settings(Struct, frozen=True):
     def ports(self) -> Ports:
         """The ports to listen on. Without one for SQS this looks whether its usual port is free."""
         sqs = _free_port(self.host, SQS_PORT) if self.sqs_port is None else self.sqs_port
-        return Ports(self.amqp_port, self.http_port, self.amqps_port, self.https_port, sqs)
+        return Ports(self.amqp_port, self.http_port, self.amqps_port, self.https_port, sqs, self.sqs_tls_port)
+
+    @property
+    def serves_tls(self) -> bool:
+        """Whether any port is served over TLS."""
+        return any(port is not None for port in (self.amqps_port, self.https_port, self.sqs_tls_port))
 
 
 def _free_port(host: str, port: int) -> int:

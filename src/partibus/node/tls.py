@@ -96,7 +96,7 @@ def prepare_certificate(settings: Settings, namespaces: Iterable[str]) -> None:
 
     The caller has locked the data directory. Raises `UnusableFile`, also for an unusable certificate of the operator.
     """
-    if settings.amqps_port is None and settings.https_port is None:
+    if not settings.serves_tls:
         return
     if settings.certificate is None:
         fit_certificate(settings, namespaces)
@@ -129,7 +129,7 @@ class ServerTls:
     @classmethod
     def of(cls, settings: Settings) -> Self | None:
         """None when nothing is served over TLS. `prepare_certificate` has been called."""
-        if settings.amqps_port is None and settings.https_port is None:
+        if not settings.serves_tls:
             return None
         return cls(*certificate_files(settings))
 

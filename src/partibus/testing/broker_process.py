@@ -77,7 +77,7 @@ class BrokerProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self.ready: Mapping[str, Any] = {"amqp_port": 0, "http_port": 0, "sqs_port": 0}
         if tls:
-            self.ready = {**self.ready, "amqps_port": 0, "https_port": 0}
+            self.ready = {**self.ready, "amqps_port": 0, "https_port": 0, "sqs_tls_port": 0}
         """The content of the ready file of the latest start."""
         self._now_ms = 0
         """The manual clock when it was last read; 0: it never was."""
@@ -113,6 +113,11 @@ class BrokerProcess:
         return f"https://localhost:{self.ready['https_port']}"
 
     @property
+    def sqs_tls_url(self) -> str:
+        """The endpoint of SQS over TLS, without a slash at its end."""
+        return f"https://localhost:{self.ready['sqs_tls_port']}"
+
+    @property
     def ca_file(self) -> Path:
         """The certificate of the authority that clients must trust for the development certificate."""
         return self.data / "certs" / "ca.pem"
@@ -135,7 +140,7 @@ class BrokerProcess:
 
     def _start(self) -> None:
         self._ready_file.unlink(missing_ok=True)
-        named = ("amqp_port", "http_port", "amqps_port", "https_port", "sqs_port")
+        named = ("amqp_port", "http_port", "amqps_port", "https_port", "sqs_port", "sqs_tls_port")
         ports = [f"--{name.replace('_', '-')}={self.ready[name]}" for name in named if self.ready.get(name) is not None]
         with self._log.open("ab") as log:
             self._child = child = subprocess.Popen(

@@ -96,18 +96,20 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("arguments", "ports"),
     [
-        ((), (None, None)),
-        (("--tls",), (5671, 5343)),
-        (("--https-port", "0"), (None, 0)),
-        (("--tls", "--amqps-port", "7"), (7, 5343)),
+        ((), (None, None, None)),
+        (("--tls",), (5671, 5343, 9343)),
+        (("--https-port", "0"), (None, 0, None)),
+        (("--tls", "--amqps-port", "7"), (7, 5343, 9343)),
+        (("--sqs-tls-port", "0"), (None, None, 0)),
     ],
 )
 def test_tls_is_served_when_asked_for(
-    served: list[Any], arguments: tuple[str, ...], ports: tuple[int | None, int | None]
+    served: list[Any], arguments: tuple[str, ...], ports: tuple[int | None, int | None, int | None]
 ) -> None:
     result = CliRunner().invoke(main, ["serve", *arguments])
     assert result.exit_code == 0, result.output
-    assert (served[0].amqps_port, served[0].https_port) == ports
+    assert (served[0].amqps_port, served[0].https_port, served[0].sqs_tls_port) == ports
+    assert served[0].serves_tls is any(port is not None for port in ports)
 
 
 @pytest.mark.parametrize(
