@@ -25,6 +25,18 @@ def test_unknown_lock_is_not_found() -> None:
     assert LockTable().find(7) is None
 
 
+def test_only_locks_that_hold_are_counted() -> None:
+    """A partition that is only looked at in its store has no ticks, which would remove the others."""
+    table = LockTable()
+    table.add(batch(1, 100, 5))
+    table.add(batch(2, 200, 6, 7, 8))
+    renewed = table.find(2)
+    assert renewed is not None
+    table.renew(renewed, [7], 300)
+    assert [table.held(now_ms) for now_ms in (99, 100, 199, 200, 300)] == [4, 3, 3, 1, 0]
+    assert len(table) == 4
+
+
 def test_batch_goes_with_its_last_position() -> None:
     table = LockTable()
     table.add(batch(1, 100, 5, 6))

@@ -163,13 +163,18 @@ class Call:
                 f"{(right.name or '').capitalize()}.",
             )
 
-    def check_any(self, queue: QueueName | None = None) -> None:
-        """Check that the client has some right. Raises `SqsError`."""
+    def sees(self, queue: QueueName) -> bool:
+        """Tell whether the client's policy is one of the namespace, or of that queue."""
         grant = self.caller.grant
-        if grant is not None and queue is not None:
-            path = tuple(entity_name(self.home, queue).lower().split("/"))
-            if path[: len(grant.path)] != grant.path:
-                self.check(Right.LISTEN, queue)
+        if grant is None:
+            return True
+        path = tuple(entity_name(self.home, queue).lower().split("/"))
+        return path[: len(grant.path)] == grant.path
+
+    def check_any(self, queue: QueueName) -> None:
+        """Check that the client has some right on a queue. Raises `SqsError`."""
+        if not self.sees(queue):
+            self.check(Right.LISTEN, queue)
 
     def queue(self, right: Right | None = None) -> SqsQueue:
         """Return the queue that the request names, if the client has that right on it, or any. Raises `SqsError`."""

@@ -212,7 +212,7 @@ def size_of(body: bytes, attributes: Mapping[str, Attribute]) -> int:
     """Return what counts against the largest size of a message."""
     if not attributes:
         return len(body)
-    parts = (len(name.encode()) + len(one.data_type) + len(one.value) for name, one in attributes.items())
+    parts = (len(name.encode()) + len(one.data_type.encode()) + len(one.value) for name, one in attributes.items())
     return len(body) + sum(parts)
 
 

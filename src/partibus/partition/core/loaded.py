@@ -61,7 +61,7 @@ def loaded(state: PartitionState, command: Loaded, now_ms: int, step: Step) -> N
         case DeferredLoad():
             deferred_loaded(state, load.command, found, now_ms, step)
         case ScheduledCount():
-            step.replies.append(inspected(state, load.command, found))
+            step.replies.append(inspected(state, load.command, found, now_ms))
         case SessionScan():
             scanned(state, found)
         case SessionStateLoad():

@@ -147,13 +147,13 @@ def inspect(state: PartitionState, command: Inspect, now_ms: int, step: Step) ->
     if command.count_scheduled and state.subqueues[SubqueueKind.ACTIVE].waits_for(EntryState.SCHEDULED):
         step.loads.append(ScheduledCount(command))
     else:
-        step.replies.append(inspected(state, command, 0))
+        step.replies.append(inspected(state, command, 0, now_ms))
 
 
-def inspected(state: PartitionState, command: Inspect, scheduled: int) -> Inspected:
+def inspected(state: PartitionState, command: Inspect, scheduled: int, now_ms: int) -> Inspected:
     """Return the reply; ``scheduled``: the number of scheduled messages."""
     infos = {
-        kind: SubqueueInfo(subqueue.messages, subqueue.size_bytes, len(subqueue.locks))
+        kind: SubqueueInfo(subqueue.messages, subqueue.size_bytes, subqueue.locks.held(now_ms))
         for kind, subqueue in state.subqueues.items()
     }
     if state.sessions is not None:

@@ -67,6 +67,17 @@ class LockTable:
     def __bool__(self) -> bool:
         return bool(self._batches)
 
+    def held(self, now_ms: int) -> int:
+        """Return the number of entries whose lock holds.
+
+        A partition that is only looked at in its store has locks that ended long ago: no tick has removed them.
+        """
+        return sum(
+            len(batch.entries) - len(batch.over(now_ms)) if batch.renewed else len(batch.entries)
+            for batch in self._batches.values()
+            if batch.renewed or batch.until_ms > now_ms
+        )
+
     def __iter__(self) -> Iterator[LockBatch]:
         return iter(self._batches.values())
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from itertools import count
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
+from xml.etree import ElementTree
 
 from partibus.frontends.admission import Admission, SignIns
 from partibus.frontends.origins import Origins
@@ -34,6 +36,11 @@ class Loop:
 
     def call_later(self, delay_s: float, call: Callable[..., object], *arguments: Any) -> SimulatedTimer:
         return self._timeline.call_later(delay_s * 1000, lambda: call(*arguments))
+
+    def run_in_executor(self, executor: None, work: Callable[..., object], *arguments: Any) -> Future[object]:
+        done: Future[object] = Future()
+        self.call_later(0, lambda: done.set_result(work(*arguments)))
+        return done
 
     def call_soon(self, call: Callable[..., object], *arguments: Any) -> SimulatedTimer:
         return self.call_later(0, call, *arguments)
@@ -63,6 +70,31 @@ class Transport(asyncio.Transport):
         """Nothing is read."""
 
 
+class Reply(NamedTuple):
+    """One answer of the port."""
+
+    status: int
+    headers: dict[str, str]
+    """By name in lower case."""
+    body: bytes
+
+    @property
+    def members(self) -> Any:
+        """The members of an answer in JSON."""
+        return json.loads(self.body)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether it is in AWS JSON 1.0."""
+        return self.headers["content-type"] == "application/x-amz-json-1.0"
+
+    @property
+    def error(self) -> dict[str, str]:
+        """The elements of a refusal in XML, by their names."""
+        root = ElementTree.fromstring(self.body)
+        return {element.tag.rpartition("}")[2]: element.text or "" for element in root.iter()}
+
+
 class SqsWorld:
     """An SQS port on a broker with stores in memory."""
 
@@ -78,7 +110,19 @@ class SqsWorld:
         self.server = SqsServer(
             self.service, loop, HttpLimits(), Admission(AdmissionLimits(), loop.time), self.scheduler, Origins()
         )
-        self.signer = Signer(PORT, "root", "root-key", now_s=lambda: NOW_S)
+        self.signer = self.signer_of("root")
+
+    def signer_of(self, policy: str, *, region: str = "us-east-1", off_s: int = 0, key: str = "") -> Signer:
+        """Return a signer with the key of a policy, whose clock is ``off_s`` ahead."""
+        return Signer(PORT, policy, key or f"{policy}-key", now_s=lambda: NOW_S + off_s, region=region)
+
+    def ask(self, request: bytes, wait_ms: float = 0) -> Reply:
+        """Write the bytes of one request on a connection of its own; return the answer."""
+        client = self.connect()
+        client.send(request)
+        self.world.wait(*((wait_ms,) if wait_ms else ()))
+        (reply,) = client.replies()
+        return reply
 
     def connect(self) -> Client:
         """Open a connection."""
@@ -107,12 +151,20 @@ class Client:
 
     def answers(self) -> list[Any]:
         """Return the members of the answers since the last call. All of them must be good."""
+        replies = self.replies()
+        assert all(reply.status == 200 for reply in replies), replies
+        return [reply.members for reply in replies]
+
+    def replies(self) -> list[Reply]:
+        """Return the answers since the last call."""
         written, self.transport.written = b"".join(self.transport.written), []
         found = []
         while written:
             head, _, rest = written.partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200 "), head + rest
-            length = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
-            found.append(json.loads(rest[:length]))
+            line, *fields = head.decode("latin-1").split("\r\n")
+            pairs = (field.split(": ", 1) for field in fields)
+            headers = {name.lower(): value for name, value in pairs}
+            length = int(headers["content-length"])
+            found.append(Reply(int(line.split(" ")[1]), headers, rest[:length]))
             written = rest[length:]
         return found

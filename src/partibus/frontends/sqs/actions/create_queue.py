@@ -46,12 +46,9 @@ def create_queue(call: Call) -> None:
         try:
             _create(call, name, kept, redrive, tags)
         except EntityExists:
-            # Another request has created it meanwhile, or an entity of another kind or case has the name.
-            existing = _find(call, name)
+            existing = _find(call, name)  # another request has created it meanwhile
             if existing is None:
-                raise SqsError(
-                    "QueueAlreadyExists", "An entity already exists with the same name, or one that differs by case."
-                ) from None
+                raise _taken(call, name) from None
     if existing is not None:
         _check_same(existing, attributes)
     call.answer_when_followed({"QueueUrl": call.url_of(name)})
@@ -62,6 +59,22 @@ def _find(call: Call, name: QueueName) -> SqsQueue | None:
         return call.state.queues_of(call.broker).find(call.broker, name)
     except SqsError:
         return None
+
+
+def _taken(call: Call, name: QueueName) -> SqsError:
+    """Return the error for a name that an entity has which is not this queue.
+
+    Entities of Service Bus are compared without case, so two names that differ by case alone are one entity.
+    """
+    wanted = entity_name(call.home, name)
+    holder = call.broker.namespace.find(wanted)
+    held = wanted if holder is None else holder.name
+    reason = (
+        "an entity that is no queue of SQS has this name"
+        if held == wanted
+        else f"the entity '{held}' exists, and names of entities are compared without case"
+    )
+    return SqsError("QueueAlreadyExists", f"The name '{wanted}' is taken: {reason}. Choose another name.")
 
 
 def _create(

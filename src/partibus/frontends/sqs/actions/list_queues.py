@@ -12,11 +12,13 @@ PAGE_MAX: Final = 1_000
 
 
 def list_queues(call: Call) -> None:
-    """Answer with the URLs of the region's queues whose names have a prefix, in pages if the request says so."""
-    call.check_any()
+    """Answer with the URLs of the region's queues whose names have a prefix, in pages if the request says so.
+
+    A client with the policy of one queue sees that queue alone.
+    """
     prefix: str = call.members.get("QueueNamePrefix", "")
     queues = call.state.queues_of(call.broker).all(call.broker, call.caller.region)
-    names = [one.name for one in queues if one.name.name.startswith(prefix)]
+    names = [one.name for one in queues if one.name.name.startswith(prefix) and call.sees(one.name)]
     page, token = _page(call, names)
     call.answer(_with_token("QueueUrls", [call.url_of(name) for name in page], token))
 
@@ -26,6 +28,7 @@ def list_dead_letter_source_queues(call: Call) -> None:
     target = call.queue()
     queues = call.state.queues_of(call.broker).all(call.broker, target.name.region)
     names = [one.name for one in queues if one.redrive is not None and one.redrive.target == target.name]
+    names = [name for name in names if call.sees(name)]
     page, token = _page(call, names)
     answer = _with_token("queueUrls", [call.url_of(name) for name in page], token)
     call.answer({"queueUrls": []} | answer)
