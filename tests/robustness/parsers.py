@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 import h11
@@ -44,6 +47,32 @@ from partibus.frontends.rest.data.message_in import MessageReader
 from partibus.frontends.rest.data.message_out import body_of as body_over_http
 from partibus.frontends.rest.portal.signing_in import grant_of
 from partibus.frontends.rest.portal.visit import read_form
+from partibus.frontends.sqs.actions.list_queues import name_of_token
+from partibus.frontends.sqs.actions.move_tasks import read_task_handle
+from partibus.frontends.sqs.actions.permissions import statements_of
+from partibus.frontends.sqs.attributes import normalised, read_redrive, read_redrive_allow, same_value
+from partibus.frontends.sqs.errors import SqsError
+from partibus.frontends.sqs.handles import Handle, read_handle, write_handle
+from partibus.frontends.sqs.messages import (
+    as_new,
+    body_bytes,
+    check_id,
+    chosen,
+    md5_of_attributes,
+    read_attributes,
+    read_stored,
+    read_trace,
+    shown_attributes,
+    size_of,
+    stored_form,
+)
+from partibus.frontends.sqs.names import Home, QueueName, name_of_url, queue_of_arn
+from partibus.frontends.sqs.protocol import Answer, Parsed, answer_to, parse, refusal_of
+from partibus.frontends.sqs.protocol import Request as SqsRequest
+from partibus.frontends.sqs.server import SqsConnection
+from partibus.frontends.sqs.signature import canonical_request, check_signed_headers, check_time, read_signed
+from partibus.frontends.sqs.wire_query import parse_parameters
+from partibus.limits import HttpLimits
 from partibus.namespace.access import AccessPolicies, Right, SasPolicy
 from partibus.namespace.catalog import EntityRecord
 from partibus.namespace.config_document import ConfigError
@@ -246,6 +275,11 @@ def _message(data: bytes) -> object:
         ingress.messages_of(batch, _QUEUE)
     ingress.begin()
     message = ingress.message_of(data, _QUEUE)
+    received = read_stored(message.data)  # by a client of SQS
+    shown_attributes(chosen(received.attributes, ["All"]))
+    md5_of_attributes(received.attributes)
+    with contextlib.suppress(DecodeError):
+        as_new(message.data, "0" * 36)
     return body_over_http(message.data)
 
 
@@ -396,6 +430,394 @@ def _text(drive: Callable[[str], object]) -> Callable[[bytes], object]:
 
 def _sas(text: str) -> object:
     return _POLICIES.check_token(text, text[:4_000], 0)
+
+
+# SQS ------------------------------------------------------------------------------------------------------------------
+
+_HOME = Home()
+_SOURCE = QueueName("us-east-1", "q")
+
+
+class _SqsService:
+    """Reads requests, and answers each at once."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.namespaces = SimpleNamespace(default=SimpleNamespace(account=None, wall_clock=ManualClock(1_000_000)))
+
+    def handle(self, request: SqsRequest, parsed: Parsed, respond: Callable[[Answer], None], claimed: object) -> None:
+        answer, word = _answered(parsed)
+        self.seen.append(f"{request.method.lower()}-{word}")
+        respond(answer)
+
+
+def _answered(parsed: Parsed) -> tuple[Answer, str]:
+    """Check the members of a request as its action does; return the answer, and a word for it."""
+    try:
+        if parsed.error is not None:
+            raise parsed.error
+        return answer_to(parsed, _checked(parsed.action, parsed.members or {}), "0" * 36), "taken"
+    except SqsError as error:
+        return refusal_of(parsed, error, "0" * 36), _word(error)
+
+
+def _word(error: SqsError) -> str:
+    """A refusal in one word, as `complaint` keeps it: its code, and the reason if it gives one apart from the value."""
+    _, _, reason = str(error).rpartition("Reason: ") if "Reason: " in str(error) else ("", "", "")
+    return "-".join([error.code.rpartition(".")[2], *complaint(reason).split()]).lower()
+
+
+def _checked(action: str, members: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if "QueueUrl" in members:
+        name_of_url.__wrapped__(members["QueueUrl"])
+    for given in (members, *members.get("Entries", ())):
+        attributes = read_attributes(given.get("MessageAttributes", {}))
+        trace, _ = read_trace(given.get("MessageSystemAttributes", {}), None)
+        for name in ("MessageGroupId", "MessageDeduplicationId", "ReceiveRequestAttemptId"):
+            if given.get(name):
+                check_id(name, given[name])
+        if "MessageBody" in given:
+            body = body_bytes(given["MessageBody"])
+            size_of(body, attributes)
+            stored = stored_form("0" * 36, "me", body, attributes, given.get("MessageGroupId"), None, trace)
+            shown = read_stored(stored)
+            found = chosen(shown.attributes, members.get("MessageAttributeNames", ["All"]))
+            return {"Messages": [{"Body": shown.body, "MessageAttributes": shown_attributes(found)}]}
+        if given.get("ReceiptHandle"):
+            read_handle(given["ReceiptHandle"])
+    if "Attributes" in members:
+        _check_attributes(members["Attributes"], fifo=action == "CreateQueue")
+    if "MessageAttributeNames" in members:
+        chosen(read_attributes({"a": {"DataType": "String", "StringValue": "x"}}), members["MessageAttributeNames"])
+    return None
+
+
+def _check_attributes(given: Mapping[str, str], *, fifo: bool) -> None:
+    values = normalised(given, fifo=fifo, creating=True)
+    read_redrive(_HOME, values.get("RedrivePolicy", ""), _SOURCE)
+    read_redrive_allow(values.get("RedriveAllowPolicy", ""))
+    for name, value in values.items():
+        same_value(name, value, value)
+    statements_of(values.get("Policy", ""))
+
+
+def _sqs_connection(data: bytes) -> str:
+    """Read the bytes of one connection, which may be several requests."""
+    later: list[Callable[[], object]] = []
+    service = _SqsService()
+    server: Any = SimpleNamespace(
+        service=service,
+        limits=HttpLimits(),
+        connections=set(),
+        enter=lambda connection: None,
+        date=lambda: b"now",
+        loop=SimpleNamespace(time=lambda: 0.0, call_soon=later.append, call_later=lambda *_: SimpleNamespace()),
+        admission=SimpleNamespace(enter=lambda *_: None, leave=lambda *_: None, claim=lambda *_: None),
+        scheduler=SimpleNamespace(begin=lambda account: True, end=lambda account, size: None),
+        origins=SimpleNamespace(refusal=lambda origin, host: None),
+    )
+    connection = SqsConnection(server)
+    transport = _SqsTransport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    connection.data_received(data)
+    while later:
+        later.pop()()
+    connection.connection_lost(None)
+    return " ".join([f"closed-{transport.closed}".lower(), *sorted({*service.seen, *transport.texts})])
+
+
+class _SqsTransport(_Transport):
+    def __init__(self) -> None:
+        self.texts: set[str] = set()
+        """Refusals of what is no HTTP."""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        if b"text/plain" in data:
+            self.texts.add("-".join(complaint(data.rpartition(b"\n")[2].decode()).split()).lower())
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _sqs_json(data: bytes) -> str:
+    """The body of every kind of request."""
+    return _of_bodies("application/x-amz-json-1.0", data)
+
+
+def _sqs_form(data: bytes) -> str:
+    return _of_bodies("application/x-www-form-urlencoded", data)
+
+
+def _of_bodies(kind: str, data: bytes) -> str:
+    words = set()
+    for action in ("SendMessageBatch", "SendMessage", "CreateQueue", "ReceiveMessage"):
+        if kind.endswith("urlencoded"):
+            headers, body = {"content-type": kind}, b"Action=%b&%b" % (action.encode(), data)
+        else:
+            headers, body = {"content-type": kind, "x-amz-target": f"AmazonSQS.{action}"}, data
+        _, word = _answered(parse(SqsRequest("POST", "/", "", headers, body, None)))
+        words.add(word)
+    return " ".join(sorted(words))
+
+
+_STAMP = "20150830T123600Z"
+
+
+def _sqs_signature(data: bytes) -> str:
+    """The bytes as a header, as a name of a header that is signed, as a path and as a query."""
+    text = data.decode("latin-1")
+    headers = {"authorization": text, "x-amz-date": _STAMP, "host": text, "x-amz-target": "AmazonSQS.ListQueues"}
+    found = []
+    for given, query in ((headers, {}), ({}, parse_parameters(data)), ({**headers, "x-amz-date": text}, {})):
+        try:
+            signed = read_signed(given, query)
+            if signed is None:
+                continue
+            check_time(signed, 1_440_938_160_000)
+            check_signed_headers(signed, headers)
+            canonical_request(signed, "GET", text, text, headers, "")
+            found.append("signed")
+        except SqsError as error:
+            found.append(_word(error))
+    return " ".join(found)
+
+
+def _sqs_texts(text: str) -> str:
+    """A text as everything that names something."""
+    found = ["handle"] * (read_handle(text) is not None) + ["arn"] * (queue_of_arn(_HOME, text) is not None)
+    for name, read in (("url", name_of_url.__wrapped__), ("task", read_task_handle), ("token", name_of_token)):
+        try:
+            read(text)
+            found.append(name)
+        except SqsError as error:
+            found.append(_word(error))
+    return " ".join(found)
+
+
+def _sqs_policy(text: str) -> str:
+    """A text as the value of each attribute of a queue."""
+    found = []
+    for name in ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "VisibilityTimeout", "SqsManagedSseEnabled"):
+        try:
+            _check_attributes({name: text}, fifo=False)
+            found.append(name.lower())
+        except SqsError as error:
+            found.append(_word(error))
+    return " ".join(dict.fromkeys(found))
+
+
+def _in_json(before: bytes, item: bytes, after: bytes) -> Shape:
+    return lambda size: before + b",".join([item] * (size // (len(item) + 1))) + after
+
+
+def _in_form(name: str) -> Shape:
+    return lambda size: b"&".join(name.replace("N", str(n)).encode() + b"=x" for n in range(1, size // (len(name) + 4)))
+
+
+_SENT = {
+    "MessageAttributes": {
+        "a": {"DataType": "Number.int", "StringValue": "-1.5e3"},
+        "b": {"DataType": "Binary", "BinaryValue": "QUFB"},
+    },
+    "MessageSystemAttributes": {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}},
+    "MessageGroupId": "g",
+    "MessageDeduplicationId": "d",
+    "DelaySeconds": 0,
+}
+_ATTRIBUTES = {
+    "FifoQueue": "true",
+    "VisibilityTimeout": "30",
+    "KmsMasterKeyId": "k",
+    "DeduplicationScope": "messageGroup",
+    "RedrivePolicy": '{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:000000000000:d.fifo","maxReceiveCount":5}',
+    "RedriveAllowPolicy": '{"redrivePermission":"byQueue","sourceQueueArns":["a"]}',
+    "Policy": '{"Version":"2008-10-17","Statement":[{"Sid":"a","Effect":"Allow"}]}',
+}
+_SQS_HEAD = b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.ListQueues\r\n"
+_SCOPE = "AWS4-HMAC-SHA256 Credential=k/20150830/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=0"
+_PRESIGNED = (
+    b"X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=k%2F20150830%2Fr%2Fsqs%2Faws4_request&X-Amz-Date=20150830T123600Z"
+    b"&X-Amz-Expires=9&X-Amz-SignedHeaders=host&X-Amz-Signature=0"
+)
+
+SQS_PARSERS: tuple[Parser, ...] = (
+    Parser(
+        "SQS connections",
+        _sqs_connection,
+        {
+            "headers": lambda size: _SQS_HEAD + b"a: b\r\n" * (size // 6) + b"\r\n",
+            "one header": lambda size: _SQS_HEAD + b"a: " + b" x" * (size // 2) + b"\r\n\r\n",
+            "a head without end": lambda size: _SQS_HEAD + b"a" * size,
+            "requests": _many(_SQS_HEAD + b"\r\n"),
+            "empty lines": _many(b"\r\n"),
+            "chunks of a byte": lambda size: (
+                _SQS_HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * (size // 6) + b"0\r\n\r\n"
+            ),
+            "trailers": lambda size: (
+                _SQS_HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * (size // 6) + b"\r\n"
+            ),
+            "a query": lambda size: (
+                b"GET /?Action=ListQueues" + b"&a=%41" * (size // 6) + b" HTTP/1.1\r\nHost: h\r\n\r\n"
+            ),
+            "a path": lambda size: b"GET /" + b"../" * (size // 3) + b"?Action=PurgeQueue HTTP/1.1\r\nHost: h\r\n\r\n",
+            "a body": lambda size: _SQS_HEAD + b"Content-Length: %d\r\n\r\n" % size + bytes(size),
+            "good requests": lambda size: b"".join(
+                b"POST /000000000000/q HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.SendMessage\r\n"
+                b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+                for body in [b'{"QueueUrl":"q","MessageBody":"%d"}' % n for n in range(size // 140 + 1)]
+            ),
+        },
+        (),
+    ),
+    Parser(
+        "SQS in JSON",
+        _sqs_json,
+        {
+            "nested lists": lambda size: b'{"a":' + b"[" * size,
+            "nested objects": lambda size: b'{"a":' * (size // 5),
+            "nested and closed": lambda size: b'{"Entries":' + b"[" * (size // 2) + b"]" * (size // 2) + b"}",
+            "one number": lambda size: b'{"MaxNumberOfMessages":' + b"9" * size + b"}",
+            "one number as text": lambda size: b'{"MaxNumberOfMessages":"' + b"9" * size + b'"}',
+            "a fraction": lambda size: b'{"MaxNumberOfMessages":1e' + b"9" * size + b"}",
+            "members": lambda size: b"{" + b",".join(b'"%x":0' % n for n in range(size // 8)) + b"}",
+            "members twice": _in_json(b"{", b'"MessageBody":"x"', b"}"),
+            "entries": _in_json(b'{"Entries":[', b"{}", b"]}"),
+            "entries of bodies": _in_json(b'{"Entries":[', b'{"Id":"a","MessageBody":"x"}', b"]}"),
+            "names": _in_json(b'{"MessageAttributeNames":[', b'"a.*"', b"]}"),
+            "numbers": _in_json(b'{"AttributeNames":[', b"0", b"]}"),
+            "attributes": lambda size: (
+                b'{"MessageBody":"x","MessageAttributes":{'
+                + b",".join(b'"%x":{"DataType":"String","StringValue":"x"}' % n for n in range(size // 45))
+                + b"}}"
+            ),
+            "a number of digits": lambda size: (
+                b'{"MessageBody":"x","MessageAttributes":{"a":{"DataType":"Number","StringValue":"'
+                + b"9" * size
+                + b'"}}}'
+            ),
+            "base64": lambda size: (
+                b'{"MessageBody":"x","MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"'
+                + b"QUFB" * (size // 4)
+                + b'"}}}'
+            ),
+            "dots in a name": lambda size: (
+                b'{"MessageBody":"x","MessageAttributes":{"' + b"a." * (size // 2) + b'":{"DataType":"String"}}}'
+            ),
+            "escapes": lambda size: b'{"MessageBody":"' + b"\\u2603" * (size // 6) + b'"}',
+            "halves of characters": lambda size: b'{"MessageBody":"' + b"\\ud800" * (size // 6) + b'"}',
+            "carriage returns": lambda size: b'{"MessageBody":"' + b"\\r\\n" * (size // 4) + b'"}',
+            "queue attributes": lambda size: (
+                b'{"Attributes":{' + b",".join(b'"%x":""' % n for n in range(size // 9)) + b"}}"
+            ),
+            "a URL": lambda size: b'{"QueueUrl":"http://h' + b"/%41" * (size // 4) + b'"}',
+            "a good request": lambda size: json.dumps(
+                {
+                    "QueueUrl": "http://h/000000000000/q.fifo",
+                    "Entries": [{"Id": "a", "MessageBody": "x" * size, **_SENT}],
+                    "MessageBody": "x",
+                    "QueueName": "q",
+                    "Attributes": _ATTRIBUTES,
+                    "MessageAttributeNames": ["a.*", "All"],
+                    **_SENT,
+                }
+            ).encode(),
+        },
+        (),
+    ),
+    Parser(
+        "SQS in forms",
+        _sqs_form,
+        {
+            "queue attributes": _in_form("Attribute.N.Name"),
+            "entries": _in_form("SendMessageBatchRequestEntry.N.MessageBody"),
+            "message attributes": _in_form("MessageAttribute.N.Value.StringValue"),
+            "attributes of one entry": _in_form("SendMessageBatchRequestEntry.1.MessageAttribute.N.Name"),
+            "names": _in_form("AttributeName.N"),
+            "parameters twice": _many(b"MessageBody=x&"),
+            "parameters": lambda size: b"&".join(b"%x=" % n for n in range(size // 5)),
+            "dots": lambda size: b".".join([b"a"] * 60) + b"=&" + b"." * size + b"=",
+            "deep names": lambda size: b"&".join(b"a." * 60 + b"%x=" % n for n in range(size // 125)),
+            "a number of digits": lambda size: b"MaxNumberOfMessages=" + b"9" * size,
+            "an index of digits": lambda size: b"Attribute." + b"9" * min(size, 110) + b".Name=x" + b"&" * size,
+            "escapes": lambda size: b"MessageBody=" + b"%e2%98%83" * (size // 9),
+            "pluses": lambda size: b"MessageBody=" + b"+" * size,
+            "percents": lambda size: b"MessageBody=" + b"%" * size,
+            "equal signs": lambda size: b"=" * size,
+            "ampersands": _many(b"&"),
+            "a good request": lambda size: urlencode(
+                {
+                    "QueueUrl": "http://h/000000000000/q",
+                    "MessageBody": "x" * size,
+                    "MaxNumberOfMessages": "1",
+                    "MessageAttribute.1.Name": "a",
+                    "MessageAttribute.1.Value.DataType": "Binary",
+                    "MessageAttribute.1.Value.BinaryValue": "QUFB",
+                    "SendMessageBatchRequestEntry.1.Id": "a",
+                    "SendMessageBatchRequestEntry.1.MessageBody": "x",
+                    **{f"Attribute.{n}.Name": name for n, name in enumerate(_ATTRIBUTES, 1)},
+                    **{f"Attribute.{n}.Value": value for n, value in enumerate(_ATTRIBUTES.values(), 1)},
+                }
+            ).encode(),
+        },
+        (),
+    ),
+    Parser(
+        "SQS signatures",
+        _sqs_signature,
+        {
+            "fields": lambda size: b"AWS4-HMAC-SHA256 " + b"a=b, " * (size // 5),
+            "commas": lambda size: b"AWS4-HMAC-SHA256 " + b"," * size,
+            "signed headers": lambda size: _SCOPE.replace("=host", "=host;x-amz-date" + ";host" * (size // 5)).encode(),
+            "slashes": lambda size: _SCOPE.replace("=k/", "=" + "k/" * (size // 2)).encode(),
+            "blanks": lambda size: _SCOPE.encode() + b" " * size,
+            "signatures": lambda size: _SCOPE.encode() + b"Signature=" * (size // 10),
+            "a presigned URL": lambda size: _PRESIGNED + b"&a=%41" * (size // 6),
+            "a life of digits": lambda size: _PRESIGNED.replace(b"Expires=9", b"Expires=" + b"9" * size),
+            "a good header": lambda size: _SCOPE.replace("=host", "=host;x-amz-date;x-amz-target").encode(),
+            "a good URL": lambda size: _PRESIGNED + b"&QueueUrl=q&Action=SendMessage&MessageBody=" + b"x" * size,
+            "dots in a path": lambda size: _PRESIGNED + b"/.." * (size // 3),
+        },
+        (SqsError,),
+    ),
+    Parser(
+        "SQS names",
+        _text(_sqs_texts),
+        {
+            "a handle": lambda size: (write_handle(Handle(1, 2, 3, 4, 5, 6)) * (size // 72 + 1)).encode(),
+            "base64": lambda size: b"QUFB" * (size // 4),
+            "slashes": _many(b"/a"),
+            "escapes": _many(b"%2f"),
+            "colons": _many(b"arn:aws:sqs:"),
+            "a task": lambda size: b64encode(json.dumps({"taskId": "x" * size, "sourceArn": "a"}).encode()),
+            "a task nested": lambda size: b64encode(b"[" * size),
+            "a URL": lambda size: b"http://[" + b":" * size,
+            "a good URL": lambda size: b"http://" + b"h" * size + b"/queue/us-east-1/000000000000/q.fifo",
+            "a good task": lambda size: b64encode(b'{"taskId":"x","sourceArn":"arn:aws:sqs:us-east-1:000000000000:q"}'),
+            "a good ARN": lambda size: b"arn:aws:sqs:us-east-1:000000000000:q",
+        },
+    ),
+    Parser(
+        "SQS policies",
+        _text(_sqs_policy),
+        {
+            "nested": _many(b"["),
+            "nested objects": _many(b'{"a":'),
+            "digits": lambda size: b'{"deadLetterTargetArn":"a","maxReceiveCount":' + b"9" * size + b"}",
+            "digits as text": lambda size: b'{"deadLetterTargetArn":"a","maxReceiveCount":"' + b"9" * size + b'"}',
+            "only digits": _many(b"9"),
+            "members": lambda size: b"{" + b",".join(b'"%x":0' % n for n in range(size // 8)) + b"}",
+            "members twice": lambda size: b"{" + b",".join([b'"a":0'] * (size // 6)) + b"}",
+            "statements": lambda size: b'{"Statement":[' + b",".join([b'{"Sid":"x"}'] * (size // 12)) + b"]}",
+            "ARNs": lambda size: (
+                b'{"redrivePermission":"byQueue","sourceQueueArns":[' + b",".join([b'"a"'] * (size // 4)) + b"]}"
+            ),
+            "good policies": lambda size: _ATTRIBUTES["RedrivePolicy"].encode(),
+            "an ARN": lambda size: b'{"deadLetterTargetArn":"' + b"arn:" * (size // 4) + b'","maxReceiveCount":5}',
+        },
+    ),
+)
+"""The parsers of the front end of SQS."""
 
 
 PARSERS: tuple[Parser, ...] = (
@@ -564,4 +986,5 @@ PARSERS: tuple[Parser, ...] = (
         },
         (ConfigError,),
     ),
+    *SQS_PARSERS,
 )

@@ -282,14 +282,18 @@ class SqsConnection(asyncio.Protocol):
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Begin the next request of the input, if it is complete."""
+        """Begin the next request of the input, if it is complete.
+
+        Only one: the answer to it has the next round of the loop go on. A client that pipelines thousands of requests
+        would hold the loop otherwise.
+        """
+        if self._is_busy or self._transport is None or not (self._input or self._head is not None):
+            return
         try:
-            while not self._is_busy and self._transport is not None and (self._input or self._head is not None):
-                if self._head is None and not self._read_head():
-                    return
-                body = self._read_body()
-                if body is None:
-                    return
+            if self._head is None and not self._read_head():
+                return
+            body = self._read_body()
+            if body is not None:
                 self._begin(body)
         except _Malformed as error:
             self._input.clear()
@@ -455,6 +459,7 @@ class _Chunks:
     def __init__(self) -> None:
         self._body = bytearray()
         self._count = 0
+        self._trailers = 0
         self._left: int | None = None
         """Bytes of the chunk under way; None: its size comes next. -1: trailers come next."""
 
@@ -478,6 +483,10 @@ class _Chunks:
                             raise _Malformed(413, f"The body of a request has at most {_CHUNKS_MAX} chunks.")
                     elif not line:
                         return bytes(self._body)
+                    else:
+                        self._trailers += 1
+                        if self._trailers > _TRAILERS_MAX:
+                            raise _Malformed(400, f"The body of a request has at most {_TRAILERS_MAX} trailers.")
                     continue
                 piece = data[pos : pos + self._left]
                 self._body += piece
@@ -499,6 +508,7 @@ class _Chunks:
 
 
 _LINE_MAX: Final = 4_096
+_TRAILERS_MAX: Final = 100
 _CHUNKS_MAX: Final = 10_000
 """Chunks of a body: 8 MiB in chunks of 1 KiB. They take some 10 ms."""
 

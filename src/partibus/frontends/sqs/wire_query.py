@@ -5,9 +5,9 @@ by their dots, and the shapes' table reads members from it.
 """
 
 import binascii
+import re
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes
 
 from partibus.frontends.sqs.errors import SqsError, invalid_value
 from partibus.frontends.sqs.shapes import LIST_ELEMENTS, MAP_ELEMENTS, Kind, Member, Shape
@@ -18,6 +18,8 @@ PARAMETERS_MAX: Final = 5_000
 """Parameters of a request. The largest request that is allowed has some 500."""
 NAME_MAX: Final = 128
 """Characters of a parameter's name; a longer one is unknown and ignored."""
+_ESCAPES: Final = re.compile(rb"(?:%[0-9A-Fa-f]{2})+")
+"""A run of escapes. The standard library takes 400 ns for a percent sign alone, which a form may have a million of."""
 _Tree = dict[str, Any]
 
 
@@ -34,11 +36,15 @@ def parse_parameters(form: bytes) -> dict[str, str]:
     return found
 
 
+def _unescaped(run: re.Match[bytes]) -> bytes:
+    return binascii.unhexlify(run[0].replace(b"%", b""))
+
+
 def _decoded(raw: bytes) -> str:
     if b"+" in raw:
         raw = raw.replace(b"+", b" ")
     if b"%" in raw:
-        raw = unquote_to_bytes(raw)
+        raw = _ESCAPES.sub(_unescaped, raw)
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from partibus.frontends.sqs.protocol import Parsed, Request
 from partibus.partition.protocol.commands import CancelReceive, Enqueue, Receive, Settle
 from partibus.partition.protocol.ports import StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
@@ -177,6 +179,29 @@ def test_a_delete_too_late_fails_alone(sqs: SqsWorld, clients: list[Client]) -> 
     for client, one in zip(clients, messages, strict=True):
         (answer,) = client.transport.written
         assert (b"The receipt handle has expired" in answer) is (one not in extended)
+
+
+def test_pipelined_requests_are_carried_out_one_a_round_of_the_loop(sqs: SqsWorld) -> None:
+    """Thousands of them in one read would hold the loop for hundreds of ms."""
+    url = queue_of(sqs, "q")
+    carried_out: list[str] = []
+    handle = sqs.service.handle
+
+    def noting(request: Request, parsed: Parsed, *rest: Any) -> Any:
+        carried_out.append(parsed.action)
+        return handle(request, parsed, *rest)
+
+    sqs.service.handle = noting  # type: ignore[assignment, method-assign]
+    client = sqs.connect()
+    client.send(sqs.signer.request("ListQueues", {}) * 50 + sqs.signer.request("GetQueueUrl", {"QueueName": "q"}))
+    rounds = [len(carried_out)]
+    while len(carried_out) < 51:
+        sqs.world.timeline.run_next()
+        rounds.append(len(carried_out))
+    assert {after - before for before, after in pairwise([0, *rounds])} <= {0, 1}
+    answers = client.answers()
+    assert len(answers) == 51
+    assert answers[-1] == {"QueueUrl": url}
 
 
 # -- the work of a request ---------------------------------------------------------------------------------------------

@@ -50,14 +50,15 @@ def _page(call: Call, names: Sequence[QueueName]) -> tuple[Sequence[QueueName], 
     if most is not None and not 1 <= most <= PAGE_MAX:
         raise invalid_value(most, "MaxResults", f"MaxResults must be an integer between 1 and {PAGE_MAX}.")
     if token:
-        after = _name_of_token(token)
+        after = name_of_token(token)
         names = [name for name in names if name.name > after]
     page = names[: most or PAGE_MAX]
     more = most is not None and len(names) > len(page)
     return page, urlsafe_b64encode(page[-1].name.encode()).decode() if more else None
 
 
-def _name_of_token(token: str) -> str:
+def name_of_token(token: str) -> str:
+    """Return the last name of the page before. Raises `SqsError`."""
     try:
         name = urlsafe_b64decode(token.encode("ascii")).decode("ascii")
     except ValueError:

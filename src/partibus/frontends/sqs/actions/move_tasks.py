@@ -80,7 +80,7 @@ def list_message_move_tasks(call: Call) -> None:
 
 def cancel_message_move_task(call: Call) -> None:
     """End a task; what it has moved stays moved."""
-    task_id, arn = _read_handle(call.required("TaskHandle"))
+    task_id, arn = read_task_handle(call.required("TaskHandle"))
     name = queue_of_arn(call.home, arn)
     if name is None:
         raise _no_task()
@@ -123,7 +123,8 @@ def _handle(task: MoveTask) -> str:
     return b64encode(json.dumps({"taskId": task.task_id, "sourceArn": task.source_arn}).encode()).decode()
 
 
-def _read_handle(text: str) -> tuple[str, str]:
+def read_task_handle(text: str) -> tuple[str, str]:
+    """Return id and source ARN of a task. Raises `SqsError`."""
     try:
         found = json.loads(b64decode(text, validate=True)) if len(text) <= _ARN_MAX else None
         if isinstance(found, dict) and isinstance(found["taskId"], str) and isinstance(found["sourceArn"], str):

@@ -61,10 +61,9 @@ def add_permission(call: Call) -> None:
     }
 
     def change(old: Mapping[str, str]) -> Mapping[str, str]:
-        policy = _policy(old.get(POLICY, ""))
+        policy, statements = statements_of(old.get(POLICY, ""))
         if not policy:
-            policy = {"Version": _VERSION, "Id": f"{queue.arn}/SQSDefaultPolicy", "Statement": []}
-        statements = _statements(policy)
+            policy = {"Version": _VERSION, "Id": f"{queue.arn}/SQSDefaultPolicy"}
         if any(one.get("Sid") == label for one in statements):
             raise invalid_value(label, "Label", "Already exists.")
         return dict(old) | {POLICY: json.dumps(policy | {"Statement": [*statements, statement]})}
@@ -79,8 +78,7 @@ def remove_permission(call: Call) -> None:
     label = _label(call)
 
     def change(old: Mapping[str, str]) -> Mapping[str, str]:
-        policy = _policy(old.get(POLICY, ""))
-        statements = _statements(policy)
+        policy, statements = statements_of(old.get(POLICY, ""))
         left = [one for one in statements if one.get("Sid") != label]
         if len(left) == len(statements):
             raise invalid_value(label, "Label", "Does not exist.")
@@ -103,14 +101,11 @@ def _label(call: Call) -> str:
     return label
 
 
-def _policy(text: str) -> dict[str, Any]:
+def statements_of(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a checked policy and its statements; both are empty for an empty text."""
     policy: dict[str, Any] = json.loads(text) if text else {}
-    return policy
-
-
-def _statements(policy: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = policy.get("Statement", [])
-    return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+    return policy, [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
 
 
 def _one_or_all(values: list[str]) -> str | list[str]:
