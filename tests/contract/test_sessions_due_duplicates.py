@@ -49,6 +49,8 @@ def test_an_empty_store_answers_everything_with_nothing(store: Store) -> None:
     assert store.read(q.BySequence(QUEUE, [])) == []
     assert store.read(q.SessionsBehind(QUEUE, None, 9)) == store.read(q.SessionsBehind(QUEUE, "a", 9)) == []
     assert store.read(q.SessionList(QUEUE, 0, 9, None)) == store.read(q.SessionList(QUEUE, 0, 9, 0)) == []
+    assert store.read(q.AbsentSessions(QUEUE, ["t", "s"])) == ["t", "s"]
+    assert store.read(q.AbsentSessions(QUEUE, [])) == []
     assert store.read(q.SessionState(PARTITION, "s")) is None
     assert store.read(q.Duplicates(PARTITION, 0, [b"x" * 16])) == store.read(q.Duplicates(PARTITION, 0, [])) == {}
     assert store.read(q.DuplicatesBehind(PARTITION, (0, b""), 9)) == []
@@ -85,6 +87,20 @@ def test_a_peek_into_a_session_has_its_entries_in_any_state_in_order(store: Stor
     assert (
         store.read(q.Peek(QUEUE, 1 << 60, 9, 999, "a")) == store.read(q.Peek(DEAD_LETTERS, 1 << 80, 9, 999, "a")) == []
     )
+
+
+def test_absent_sessions_are_those_without_entries_in_any_state(store: Store) -> None:
+    names = [f"{number:04}" for number in range(300)]
+    writes = Writes()
+    for number in range(0, 300, 2):
+        for pos in (number, number + 1):
+            enqueue(writes, pos, session=names[number], state=EntryState(number // 2 % 4))
+    enqueue(writes, 999, session=names[1], subqueue=DEAD_LETTERS)
+    enqueue(writes, 999, session=names[3], subqueue=OTHER_QUEUE)
+    store.commit(writes)
+    assert store.read(q.AbsentSessions(QUEUE, names)) == names[1::2]
+    assert store.read(q.AbsentSessions(QUEUE, ["x", *names[:3], "x"])) == ["x", names[1], "x"]
+    assert store.read(q.AbsentSessions(OTHER_QUEUE, names[:4])) == names[:3]
 
 
 def test_sessions_with_active_entries_are_scanned_in_order_of_their_bytes(store: Store) -> None:

@@ -113,6 +113,9 @@ def assert_sessions_are_as_in(model: Model, store: Store, subqueue: int) -> None
         updated = in_order(model.updated(row, after_ms))
         assert store.read(q.SessionList(subqueue, 0, 99, after_ms)) == updated
         assert store.read(q.SessionList(subqueue, 1, 2, after_ms)) == updated[1:3]
+    asked = [*reversed(named), "never seen", "", "\x7f"]
+    present = {row.session for row in model.rows(subqueue)}
+    assert store.read(q.AbsentSessions(subqueue, asked)) == [one for one in asked if one not in present]
     for session in {*named, "never seen"}:
         state = model.states.get((row, session))
         assert store.read(q.SessionState(row, session)) == (state and state[0])

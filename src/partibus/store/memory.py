@@ -222,6 +222,7 @@ _READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
     q.DueCount: Tables.count_due,
     q.BySequence: Tables.with_sequences,
     q.SessionsBehind: Tables.sessions_behind,
+    q.AbsentSessions: Tables.absent_sessions,
     q.SessionList: Tables.listed_sessions,
     q.SessionState: Tables.session_state,
     q.Duplicates: lambda tables, *fields: tables.duplicate_ids.find(*fields),

@@ -361,6 +361,10 @@ class Tables:
         first = 0 if after is None else bisect_right(sessions, after)
         return sessions[first : first + max(0, max_sessions)]
 
+    def absent_sessions(self, subqueue: int, sessions: Sequence[str]) -> list[str]:
+        """Return the sessions that have no entry in any state."""
+        return [session for session in sessions if not self.peek(subqueue, 0, 1, 1, session)]
+
     def _sessions(self, subqueue: int, state: int) -> list[str]:
         """Return the sessions that have entries in a state, in order: code points sort as their UTF-8 bytes do."""
         return sorted(

@@ -369,3 +369,21 @@ def test_former_owner_names_the_original_of_a_duplicate() -> None:
     assert known.originals == {0: (accepted.first_sequence, b"t" * 16)}
     move.source.crash()
     assert move.source.ask(c.CheckIds(0, [message])).originals == known.originals
+
+
+def test_a_question_for_many_groups_reads_the_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    move = Move()
+    names = [f"g{number}" for number in range(256)]
+    move.source.send(*names)
+    move.take()
+    move.give()
+    store, reads = move.source.store, []
+    original = type(store).read
+
+    def read(self: Any, query: Any) -> Any:
+        reads.append(type(query).__name__)
+        return original(self, query)
+
+    monkeypatch.setattr(type(store), "read", read)
+    assert move.gone(*names) == {}
+    assert reads == ["AbsentSessions"]

@@ -115,6 +115,16 @@ class SessionsBehind(OfSubqueue[list[str]]):
     state: int = 0
 
 
+class AbsentSessions(OfSubqueue[list[str]]):
+    """The given sessions that have no entry in any state, in the given order."""
+
+    sessions: Sequence[str]
+
+    def nothing(self) -> list[str]:
+        """Return all of them."""
+        return list(self.sessions)
+
+
 class SessionList(OfSubqueue[list[str]]):
     """``top`` sessions behind the first ``skip``.
 

@@ -190,12 +190,8 @@ def _read_unheld(store: Store, subqueue: int, load: w.QuietLoad, name: str) -> l
 
 
 def _absent_groups(store: Store, row: int, names: list[str]) -> list[tuple[str, bytes | None]]:
-    subqueue = subqueue_key(row, SubqueueKind.ACTIVE)
-    return [
-        (name, store.read(q.SessionState(row, name)))
-        for name in names
-        if not store.read(q.Peek(subqueue, 0, 1, 1, name))
-    ]
+    absent = store.read(q.AbsentSessions(subqueue_key(row, SubqueueKind.ACTIVE), names))
+    return [(name, store.read(q.SessionState(row, name))) for name in absent]
 
 
 def _scan_slots(store: Store, subqueue: int, load: w.SlotScan) -> tuple[list[str], str | None]:

@@ -207,6 +207,13 @@ def scan_sessions(
     return _names(_rows(connection, statement("scan_sessions"), parameters))
 
 
+def absent_sessions(connection: Connection, subqueue: int, sessions: Sequence[str]) -> list[str]:
+    """Return the sessions without entries (`queries.AbsentSessions`)."""
+    parameters = {"subqueue": subqueue, "sessions": [session.encode() for session in sessions]}
+    present = {place for (place,) in _rows(connection, statement("find_sessions"), parameters)} if sessions else ()
+    return [session for place, session in enumerate(sessions, 1) if place not in present]
+
+
 def list_sessions(
     connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None
 ) -> list[str]:
@@ -354,6 +361,7 @@ READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
     q.DueCount: count_due,
     q.BySequence: load_sequences,
     q.SessionsBehind: scan_sessions,
+    q.AbsentSessions: absent_sessions,
     q.SessionList: list_sessions,
     q.SessionState: session_state,
     q.Duplicates: find_duplicates,

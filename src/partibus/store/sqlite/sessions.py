@@ -5,11 +5,12 @@ and Python by its code points, which is the same order.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from sqlite3 import Connection
 
 from partibus.partition.protocol.keys import KIND_BITS
-from partibus.store.sqlite.sql import statement
+from partibus.store.sqlite.sql import padded_keys, statement, values_form
 
 _NAMES_AT_ONCE = 4_096
 """The names that one statement finds or skips: some 10 ms, see `partibus.store.sqlite.reader`."""
@@ -33,6 +34,16 @@ def scan_sessions(
             break
         start = _following(names[-1])
     return found
+
+
+def absent_sessions(connection: Connection, subqueue: int, sessions: Sequence[str]) -> list[str]:
+    """Return the sessions without entries (`queries.AbsentSessions`)."""
+    present: set[int] = set()
+    for chunk in padded_keys(list(enumerate(sessions))):
+        form = values_form("find_sessions", len(chunk))
+        (listed,) = connection.execute(form, (subqueue, *chain.from_iterable(chunk))).fetchone()
+        present.update(json.loads(listed))
+    return [session for place, session in enumerate(sessions) if place not in present]
 
 
 def list_sessions(

@@ -292,6 +292,7 @@ _READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
     q.DueCount: reader.count_due,
     q.BySequence: reader.read_sequences,
     q.SessionsBehind: sessions.scan_sessions,
+    q.AbsentSessions: sessions.absent_sessions,
     q.SessionList: sessions.list_sessions,
     q.SessionState: sessions.session_state,
     q.Duplicates: duplicates.find_duplicates,
