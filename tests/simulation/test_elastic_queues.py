@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.errors import PartibusError
 from partibus.limits import ElasticLimits, Limits
@@ -173,6 +174,22 @@ def test_growth_stops_at_the_quota_of_the_queue(world: World) -> None:
     world.load(30, 400)
     assert world.owners() == MOST
     assert {place.store_no for place in world.queue.partitions} == set(range(STORES)), "partitions share stores"
+
+
+def test_thresholds_of_a_queue_replace_those_of_the_broker(world: World) -> None:
+    world.load(20, 10)
+    assert world.owners() == 1
+    own = {"PartibusPartitionRequests": 10, "PartibusPartitionSplitPercent": 60, "PartibusPartitionMergePercent": 30}
+    world.broker.update("q", own)
+    world.load(30, 10)
+    assert world.owners() > 1, "10 requests/s are more than 60 % of 10"
+    owners = world.owners()
+    world.broker.update("q", dict.fromkeys(own, 0) | {"PartibusPartitionCalm": "PT1H"})
+    world.run(120_000)
+    assert world.owners() == owners, "calm for an hour, not for the broker's minute"
+    elastic = world.broker.entity("q").elastic
+    assert elastic is not None
+    assert elastic.limits == replace(LIMITS, calm_ms=3_600_000)
 
 
 @pytest.mark.row("S5")

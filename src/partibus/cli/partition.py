@@ -159,6 +159,18 @@ def _print_partitions(entity: str, found: dict[str, object], *, as_json: bool) -
         for one in maps(found, "partitions")
     ]
     print_table(columns, rows, numeric=(columns[0], *columns[2:]))
+    elastic = found.get("elastic")
+    if isinstance(elastic, dict):
+        most = elastic["partitions-max"]
+        note(
+            f"A partition carries {elastic['requests']:,} requests/s and {elastic['messages']:,} messages/s. "
+            + (
+                f"Split at {elastic['split-percent']} % of that, up to {most} partitions; merged below "
+                f"{elastic['merge-percent']} % for {elastic['calm-ms'] / 1000:g} s."
+                if most
+                else "The number of partitions is fixed."
+            )
+        )
     for one in maps(found, "moves"):
         note(f"Moving: {one['slots']} slots from {one['source']} to {one['target']}, {one['step']} ({one['why']}).")
     for one in maps(found, "history")[-10:]:

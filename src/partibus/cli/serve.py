@@ -130,6 +130,22 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     metavar="DURATION",
     help="How long the load has to be low before an elastic queue gets fewer partitions.",
 )
+@click.option(
+    "--partition-split",
+    type=click.IntRange(1, 100),
+    default=80,
+    show_default=True,
+    metavar="PERCENT",
+    help="Use of its capacity at which a partition of an elastic queue is split.",
+)
+@click.option(
+    "--partition-merge",
+    type=click.IntRange(1, 99),
+    default=50,
+    show_default=True,
+    metavar="PERCENT",
+    help="Use below which the load of an elastic queue has to fit into fewer partitions.",
+)
 @click.option("--emulator", is_flag=True, help="Also accept the well-known development key.")
 @click.option(
     "--config",
@@ -294,6 +310,8 @@ def serve(
     partition_requests: int,
     partition_messages: int,
     partition_calm: int,
+    partition_split: int,
+    partition_merge: int,
     certificate: Path | None,
     certificate_key: Path | None,
     brokers: tuple[int, int | None],
@@ -351,6 +369,8 @@ def serve(
     )
     if catalog is None and cluster != ClusterSettings():
         raise click.UsageError("--broker-name and --cluster-... need --catalog")
+    if partition_merge >= partition_split:
+        raise click.UsageError(f"--partition-merge is {partition_merge}: give less than --partition-split")
     if not _NAME.fullmatch(broker_name):
         raise click.UsageError("--broker-name is 1 to 60 letters, digits, dots, - and _")
     if not _REGION.fullmatch(sqs_region):
@@ -395,7 +415,13 @@ def serve(
         limits=Limits(
             cache_locks=lock_cached,
             units=UnitLimits(per_broker=units_per_broker),
-            elastic=ElasticLimits(partition_requests, partition_messages, calm_ms=partition_calm),
+            elastic=ElasticLimits(
+                partition_requests,
+                partition_messages,
+                split_at=partition_split / 100,
+                merge_below=partition_merge / 100,
+                calm_ms=partition_calm,
+            ),
             admission=AdmissionLimits(unclaimed_connections, unclaimed_per_address),
         ),
         telemetry=TelemetrySettings(

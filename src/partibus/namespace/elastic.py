@@ -15,6 +15,7 @@ from partibus.limits import ElasticLimits
 from partibus.namespace.catalog_entities import EntityRecord
 from partibus.namespace.entity import Entity
 from partibus.namespace.moving import ChangeSlots, plan
+from partibus.namespace.namespace import Queue
 from partibus.namespace.partition_moves import EntitySlots, even_counts, even_moves
 from partibus.routing.elastic import Action, Elastic, owners_used
 from partibus.routing.faulty_route import CallLater
@@ -55,8 +56,11 @@ class ElasticQueues:
             if not queue.enforces_throughput:
                 entity.elastic = route.on_sent = None
                 return
-        if entity.elastic is None:
-            elastic = entity.elastic = Elastic(route.load, self.limits)
+        limits = limits_of(queue, self.limits)
+        if entity.elastic is not None:
+            entity.elastic.limits = limits
+        else:
+            elastic = entity.elastic = Elastic(route.load, limits)
 
             def sent(parts: dict[int, int]) -> None:
                 now_ms = self._clock.now_ms()
@@ -160,6 +164,23 @@ class ElasticQueues:
             self._change_slots(entity.queue.name, change)
         except (InvalidOperation, ArgumentError, QuotaExceeded, StoreUnavailable, OutcomeUnknown):
             return
+
+
+def limits_of(queue: Queue, limits: ElasticLimits) -> ElasticLimits:
+    """Return the limits of one queue: its own properties, and the broker's where a property is 0."""
+    options = queue.description.options
+    split_at = options.partition_split_percent / 100 or limits.split_at
+    return ElasticLimits(
+        options.partition_requests or limits.requests_per_s,
+        options.partition_messages or limits.messages_per_s,
+        split_at=split_at,
+        window_ms=limits.window_ms,
+        # One of the two may be the broker's.
+        merge_below=min(split_at, options.partition_merge_percent / 100 or limits.merge_below),
+        calm_ms=options.partition_calm_ms or limits.calm_ms,
+        cool_ms=limits.cool_ms,
+        hot_share=limits.hot_share,
+    )
 
 
 def resized(old: EntityRecord, partitions: int, now_ms: int, why: str) -> tuple[EntitySlots, int]:

@@ -77,6 +77,16 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
     """The most partitions of a queue with sessions whose partitions follow its load; 0: their number is fixed."""
     enforce_throughput: bool = False
     """Whether a queue with sessions refuses SQS requests over the capacity of its partitions."""
+    partition_requests: int = 0
+    """Requests per second that one of its partitions carries, for each action; 0: as the broker's option says."""
+    partition_messages: int = 0
+    """Messages per second, likewise."""
+    partition_split_percent: int = 0
+    """The use of a partition at which it is split; 0: as the broker's option says."""
+    partition_merge_percent: int = 0
+    """The use of the remaining partitions below which there are fewer; 0: as the broker's option says."""
+    partition_calm_ms: int = 0
+    """How long the use has to be that low; 0: as the broker's option says."""
     max_size_mb: int = 1024
     """The size of each partition in MiB."""
     max_message_size_kb: int = 256

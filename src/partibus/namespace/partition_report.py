@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from partibus.limits import ElasticLimits
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
 from partibus.namespace.partition_moves import Move, PastMove
@@ -34,6 +35,10 @@ class PartitionReport(NamedTuple):
     """Moves in progress, with the mover's step if it is here."""
     history: Sequence[PastMove]
     hot_slot: int | None
+    limits: ElasticLimits | None
+    """The capacity and thresholds of a queue whose load is measured; None: it is not."""
+    partitions_max: int
+    """The most partitions of an elastic queue; 0: their number is fixed."""
 
 
 def report(broker: Broker, entity: Entity, on_report: Callable[[PartitionReport], None]) -> None:
@@ -66,6 +71,12 @@ def report(broker: Broker, entity: Entity, on_report: Callable[[PartitionReport]
                 )
             )
         moves = [(move, broker.movers.step_of(queue, move.version)) for move in queue.slots.moves]
-        on_report(PartitionReport(queue.name, queue.slots.version, lines, moves, queue.slots.history, entity.hot_slot))
+        limits = None if entity.elastic is None else entity.elastic.limits
+        most = queue.description.options.elastic_partitions if queue.is_elastic else 0
+        on_report(
+            PartitionReport(
+                queue.name, queue.slots.version, lines, moves, queue.slots.history, entity.hot_slot, limits, most
+            )
+        )
 
     inspect_each(route, inspected)

@@ -60,6 +60,13 @@ ELASTIC_PARTITIONS = "PartibusElasticPartitions"
 ENFORCE_THROUGHPUT = "PartibusEnforceThroughput"
 """Whether SQS requests over the capacity of a FIFO queue's partitions are refused (row S8)."""
 
+PARTITION_REQUESTS = "PartibusPartitionRequests"
+PARTITION_MESSAGES = "PartibusPartitionMessages"
+PARTITION_SPLIT = "PartibusPartitionSplitPercent"
+PARTITION_MERGE = "PartibusPartitionMergePercent"
+PARTITION_CALM = "PartibusPartitionCalm"
+"""When the partitions of one queue are split and merged, and their capacity; 0: as the broker's options say."""
+
 SQS = "PartibusSqs"
 """The options of a queue that only SQS has, as JSON in text."""
 
@@ -78,6 +85,11 @@ _ALL = (
     Property(EXPRESS_BOUND, "express_bound_ms", IntegerValue(EXPRESS_BOUND_MIN_MS, EXPRESS_BOUND_MAX_MS)),
     Property(ELASTIC_PARTITIONS, "elastic_partitions", IntegerValue(0, 1024)),
     Property(ENFORCE_THROUGHPUT, "enforce_throughput", BooleanValue()),
+    Property(PARTITION_REQUESTS, "partition_requests", IntegerValue(0, 1_000_000)),
+    Property(PARTITION_MESSAGES, "partition_messages", IntegerValue(0, 10_000_000)),
+    Property(PARTITION_SPLIT, "partition_split_percent", IntegerValue(0, 100)),
+    Property(PARTITION_MERGE, "partition_merge_percent", IntegerValue(0, 99)),
+    Property(PARTITION_CALM, "partition_calm_ms", DurationValue(0, 7 * MS_PER_DAY)),
     # The allowed sizes depend on the tier: `tier_rules` has them.
     Property("MaxSizeInMegabytes", "max_size_mb", IntegerValue(1, ENTITY_SIZES_MB[-1])),
     Property("MaxMessageSizeInKilobytes", "max_message_size_kb", IntegerValue(256, 102_400)),
@@ -100,9 +112,18 @@ _ALL = (
 )
 _FOR_SUBSCRIPTIONS_ONLY = {"dead_lettering_on_filter_exceptions"}
 _FOR_TOPICS_ONLY = {"support_ordering"}
-_FOR_QUEUES_ONLY = {"elastic_partitions", "enforce_throughput", "sqs"}
-_OF_SQS = ("sqs", "elastic_partitions", "enforce_throughput")
+_OF_SQS = (
+    "sqs",
+    "elastic_partitions",
+    "enforce_throughput",
+    "partition_requests",
+    "partition_messages",
+    "partition_split_percent",
+    "partition_merge_percent",
+    "partition_calm_ms",
+)
 """Options of an SQS queue that Service Bus has not."""
+_FOR_QUEUES_ONLY = {*_OF_SQS}
 _OF_RECEIVING = {
     "lock_duration_ms",
     "max_delivery_count",
@@ -252,6 +273,17 @@ def _conflicts(options: EntityOptions) -> Iterator[tuple[str, PartibusError]]:
                 options.forward_to,
                 "empty where RequiresSession is true",
                 "Leave it out, or forward from an entity without sessions.",
+            ),
+        )
+    split, merge = options.partition_split_percent, options.partition_merge_percent
+    if split and merge >= split:
+        yield (
+            PARTITION_MERGE,
+            ArgumentError(
+                PARTITION_MERGE,
+                merge,
+                f"below {PARTITION_SPLIT}, {split}",
+                "Lower it: partitions would be split and merged in turn.",
             ),
         )
     delay_ms, delay_max_ms = options.redelivery_delay_ms, options.redelivery_delay_max_ms

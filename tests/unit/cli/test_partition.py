@@ -79,3 +79,28 @@ def test_list(broker: TinyBroker, run: Run) -> None:
     broker.answers["partibus:list-rehearsals"] = lambda _: (200, None, "OK", {"rehearsals": []})
     result = run("partition", "list")
     assert (result.stdout, result.stderr) == ("", "No faults are injected.\n")
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (8, "Split at 60 % of that, up to 8 partitions; merged below 30 % for 60 s."),
+        (0, "The number of partitions is fixed."),
+    ],
+)
+def test_list_of_partitions_says_when_they_are_split_and_merged(
+    broker: TinyBroker, run: Run, most: int, said: str
+) -> None:
+    line = {"partition": 0, "store": "store-01", "slots": 16_384, "share": 1.0, "use": 0.5, "messages": 3, "bytes": 9}
+    elastic = {
+        "partitions-max": most, "requests": 50, "messages": 3_000, "split-percent": 60, "merge-percent": 30,
+        "calm-ms": 60_000,
+    }  # fmt: skip
+    found = {
+        "version": 0, "hot-slot": -1, "elastic": elastic, "partitions": [line | {"available": True}],
+        "moves": [], "history": [],
+    }  # fmt: skip
+    broker.answers["partibus:list-partitions"] = lambda _: (200, None, "OK", found)
+    result = run("partition", "list", "orders.fifo")
+    assert result.exit_code == 0
+    assert f"A partition carries 50 requests/s and 3,000 messages/s. {said}" in result.output

@@ -120,6 +120,11 @@ def test_a_description_that_replaces_another_keeps_the_options_of_sqs() -> None:
     assert replaced_options(old, {"PartibusSqs": ""}, EntityKind.QUEUE).sqs is None
 
 
+def test_merge_threshold_has_to_be_below_the_split_threshold() -> None:
+    with pytest.raises(ArgumentError, match=r"PartibusPartitionMergePercent is 60, but must be below .*Percent, 60"):
+        queue_options({"PartibusPartitionSplitPercent": 60, "PartibusPartitionMergePercent": 60})
+
+
 def test_defaults_are_those_of_the_service() -> None:
     assert queue_properties(QueueOptions()) == {
         "LockDuration": "PT1M",
@@ -132,6 +137,11 @@ def test_defaults_are_those_of_the_service() -> None:
         "PartibusExpressBoundInMilliseconds": 3_000,
         "PartibusElasticPartitions": 0,
         "PartibusEnforceThroughput": False,
+        "PartibusPartitionRequests": 0,
+        "PartibusPartitionMessages": 0,
+        "PartibusPartitionSplitPercent": 0,
+        "PartibusPartitionMergePercent": 0,
+        "PartibusPartitionCalm": "PT0S",
         "MaxSizeInMegabytes": 1024,
         "MaxMessageSizeInKilobytes": 256,
         "AutoDeleteOnIdle": UNLIMITED_TEXT,

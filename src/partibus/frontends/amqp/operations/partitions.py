@@ -11,6 +11,7 @@ from partibus.errors import InvalidOperation
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.arguments import body_of, boolean, text
 from partibus.frontends.amqp.operations.status import success
+from partibus.limits import ElasticLimits
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog_entities import EntityRecord
 from partibus.namespace.moving import plan
@@ -75,6 +76,7 @@ def _plain(found: PartitionReport) -> dict[object, object]:
     return {
         "version": found.version,
         "hot-slot": Int(-1 if found.hot_slot is None else found.hot_slot),
+        "elastic": None if found.limits is None else _limits(found.limits, found.partitions_max),
         "partitions": [
             {
                 "partition": Int(one.partition),
@@ -90,6 +92,17 @@ def _plain(found: PartitionReport) -> dict[object, object]:
         ],
         "moves": [_move(move) | {"step": step or "another broker's"} for move, step in found.moves],
         "history": [_move(past) | {"ended-ms": past.ended_ms} for past in found.history],
+    }
+
+
+def _limits(limits: ElasticLimits, partitions_max: int) -> dict[str, object]:
+    return {
+        "partitions-max": Int(partitions_max),
+        "requests": Int(limits.requests_per_s),
+        "messages": Int(limits.messages_per_s),
+        "split-percent": Int(round(limits.split_at * 100)),
+        "merge-percent": Int(round(limits.merge_below * 100)),
+        "calm-ms": limits.calm_ms,
     }
 
 

@@ -29,6 +29,11 @@ from partibus.namespace.properties import (
     FORWARD_DEAD_LETTERED_TO,
     FORWARD_TO,
     MAX_REDELIVERY_DELAY,
+    PARTITION_CALM,
+    PARTITION_MERGE,
+    PARTITION_MESSAGES,
+    PARTITION_REQUESTS,
+    PARTITION_SPLIT,
     PROPERTIES,
     REDELIVERY_DELAY,
     SQS,
@@ -106,6 +111,17 @@ LABELS: Final[Mapping[str, Label]] = {
         "Refuse SQS requests over the capacity of a FIFO queue's partitions. Off: only the load splits partitions.",
         Feature.SESSIONS,
     ),
+    PARTITION_REQUESTS: Label(
+        "Requests per second of a partition", "For each action. 0: as the broker's option says.", Feature.SESSIONS
+    ),
+    PARTITION_MESSAGES: Label(
+        "Messages per second of a partition", "For each action. 0: as the broker's option says.", Feature.SESSIONS
+    ),
+    PARTITION_SPLIT: Label(
+        "Split a partition at, in percent", "Of its capacity. 0: as the broker's option says.", Feature.SESSIONS
+    ),
+    PARTITION_MERGE: Label("Merge partitions below, in percent", "0: as the broker's option says.", Feature.SESSIONS),
+    PARTITION_CALM: Label("Merge partitions after", "0 s: as the broker's option says.", Feature.SESSIONS),
     SQS: Label("Attributes and tags that SQS clients have set"),
     _MESSAGE_SIZE: Label("Maximum size of a message, in KB"),
     "Status": Label("Status"),
