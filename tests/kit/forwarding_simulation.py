@@ -6,6 +6,10 @@
  inbox, errors: some messages are sent through them ──▶ sink
 ```
 
+In some histories destinations refuse messages for a while, which become transfer dead letters. A copy of the source
+from
+before has them at their places.
+
 Now and then a store is put back from a backup of it, while the others go on: what came to it since is lost, and
 nothing else. What came to it since and went on may come twice.
 
@@ -57,6 +61,9 @@ FENCE_CHANCE = 0.002
 BACKUP_CHANCE = 0.004
 RESTORE_CHANCE = 0.002
 FAULTS = Faults(refused=0.01, forgotten=0.005, torn=0.005, unanswered=0.02, unsynced=0.005, load_fails=0.005)
+REFUSING_SEEDS = 5
+"""In one history of so many, destinations refuse the longer messages now and then."""
+REFUSED_BYTES = 60
 WAY_MS = 3.0
 STEPS = 2_000
 
@@ -129,7 +136,8 @@ class Process:
                 PartitionHandle(place, row, Distant(self, STORE_OF[row]), self.world.options[name], batched=True)
                 for place, row in enumerate(ROWS[name])
             ]
-        return Destination(name, self._handles[name], True, 10_000, False, name == SINK)
+        size_max = REFUSED_BYTES - 1 if self.world.refuses else 10_000
+        return Destination(name, self._handles[name], True, size_max, False, name == SINK)
 
     def crash(self) -> None:
         """The power fails."""
@@ -227,6 +235,9 @@ class ForwardingSimulation:
             lock_duration_ms=random.choice((60, 400)), max_delivery_count=1_000, reservation_ms=100, limits=limits
         )
         full = random.choice((None, 3_000))
+        refuses = seed % REFUSING_SEEDS == 1
+        if refuses:  # transfer dead letters stay, and would fill the hub for good
+            full = None
         self.options = {
             INBOX: replace(plain, redelivery_delay_ms=random.choice((0, 30)), default_ttl_ms=100_000),
             HUB: replace(plain, forwards=1, size_bytes_max=full),
@@ -247,6 +258,8 @@ class ForwardingSimulation:
         """Completed at the inbox, surely or perhaps, or received at the sink."""
         self.found: list[tuple[int, int, bytes]] = []
         """(row, name, stored form) at the sink."""
+        self.refuses = False
+        """Destinations refuse messages of `REFUSED_BYTES`, which become transfer dead letters."""
         self.processes: dict[int, Process] = {}
         for store in range(STORES):
             self.processes[store] = Process(self, store)
@@ -257,6 +270,14 @@ class ForwardingSimulation:
             self._produce(producer)
         self._consume_inbox()
         self._dead_letter()
+        if refuses:
+            self._refuse(Random(seed))
+
+    def _refuse(self, random: Random) -> None:
+        """Let destinations refuse messages for some ms, again and again."""
+        if self.producing:
+            self.refuses = not self.refuses
+            self.timeline.call_later(random.choice((5.0, 50.0, 300.0)), lambda: self._refuse(random))
 
     def targets(self, entity: str) -> dict[int, str]:
         """As `partibus.forwarding.forwarder.targets_of`."""
@@ -441,7 +462,7 @@ class ForwardingSimulation:
             raise BrokenPromise(f"{error} (seed {self.seed}, at {self.timeline.now_ms()} ms; {again})") from error
 
     def _come_to_rest(self) -> None:
-        self.producing = False
+        self.producing = self.refuses = False
         self.faults.faults = NO_FAULTS
         if not self.begun:
             self.begin_forwarding()
@@ -467,14 +488,17 @@ class ForwardingSimulation:
         }
 
     def _left(self) -> int:
-        """Entries that are not at the sink yet."""
-        left = 0
-        for name in (INBOX, HUB, ERRORS):
-            for row in ROWS[name]:
-                tables = self.disks[STORE_OF[row]].durable
-                for kind in SubqueueKind:
-                    left += len(list(tables.in_range(subqueue_key(row, kind), 0, POSITION_MAX)))
-        return left
+        """Count the entries that are not at the sink yet, without refused ones."""
+        return sum(len(self._in_subqueues(kind)) for kind in SubqueueKind if kind != SubqueueKind.TRANSFER_DEAD_LETTER)
+
+    def _in_subqueues(self, kind: int) -> list[int]:
+        """Return the names of the messages in sub-queues of a kind, in all entities that forward."""
+        return [
+            name_in(entry.data)
+            for entity in (INBOX, HUB, ERRORS)
+            for row in ROWS[entity]
+            for entry in self.disks[STORE_OF[row]].durable.in_range(subqueue_key(row, kind), 0, POSITION_MAX)
+        ]
 
     def _check(self) -> None:
         left = self._left()
@@ -485,7 +509,9 @@ class ForwardingSimulation:
         twice = sorted(n for n, count in times.items() if count > (most if n in self.maybe_twice else 1))
         if twice:
             raise BrokenPromise(f"messages {twice} were forwarded more than once")
-        lost = sorted(self.accepted - times.keys() - self.gone - self.lost)
+        refused = set(self._in_subqueues(SubqueueKind.TRANSFER_DEAD_LETTER))
+        self.happened["refused"] += len(refused)
+        lost = sorted(self.accepted - times.keys() - self.gone - self.lost - refused)
         if lost:
             raise BrokenPromise(f"messages {lost} were accepted and are lost")
         place: dict[int, int] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,23 +20,23 @@ from partibus.forwarding import pump as pump_module
 from partibus.forwarding.destination import Destination, Outgoing, Undeliverable, prepare
 from partibus.forwarding.pump import Pump
 from partibus.message import Message, pack
-from partibus.partition.core import enqueue, grants, range_scans
+from partibus.partition.core import enqueue, forwarding, grants, range_scans
 from partibus.partition.core.events import Event
 from partibus.partition.core.forwarding import new_ones
 from partibus.partition.core.journal import record
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.core.state import PartitionState
+from partibus.partition.core.state import REFUSALS_KEY, PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.generations import NO_SERIES, Generation, Series, origin_key, origin_of
+from partibus.partition.protocol.generations import NO_SERIES, Generation, History, Series, origin_key, origin_of
 from partibus.partition.protocol.ports import Writes
 from partibus.partition.runtime import commits
 from partibus.store.faulty import NO_FAULTS
 from partibus.store.memory import MemoryDisk
 from tests.kit.forwarding_simulation import INBOX, ROWS, SINK, STEPS, STORE_OF, ForwardingSimulation
-from tests.kit.invariants import BrokenPromise, body_of
+from tests.kit.invariants import BrokenPromise, body_of, name_in
 from tests.plugins.soak import seeds
 
 SEEDS = seeds(int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "20")))
@@ -67,6 +68,9 @@ class QuietWorld(ForwardingSimulation):
         self.backups.clear()
 
     def _produce(self, producer: int) -> None:
+        pass
+
+    def _refuse(self, random: Random) -> None:
         pass
 
     _consume_inbox = _dead_letter = begin_forwarding = lambda self: None
@@ -124,6 +128,113 @@ def pass_over_and_restore(set_aside: c.Settle) -> None:
 def test_the_histories_that_lost_what_was_set_aside_keep_it() -> None:
     """`pass_over_and_restore` always shows the loss: one history in two hundred has it, and not always the same."""
     run_all(FOUND_SEEDS)
+
+
+@pytest.mark.row("R14")
+def test_a_message_that_was_refused_is_forwarded_from_a_copy_where_it_was_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_and_restore(monkeypatch, {1}, set())
+
+
+@pytest.mark.row("R14")
+def test_a_copy_that_refuses_another_message_forwards_those_that_were_refused_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The restored copy has then as many refusals as the destination knows, but of other messages."""
+    refuse_and_restore(monkeypatch, {1, 5}, {2})
+
+
+def test_a_mark_that_counts_in_spite_of_refusals_loses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "keys_of", counts_in_spite_of_refusals)
+    with pytest.raises(AssertionError, match="at rest"):
+        refuse_and_restore(monkeypatch, {1}, set())
+
+
+def test_a_mark_that_counts_in_a_copy_with_refusals_of_its_own_loses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionState, "count_refusal", counts_only)
+    with pytest.raises(AssertionError, match="at rest"):
+        refuse_and_restore(monkeypatch, {1, 5}, {2})
+
+
+def refuse_and_restore(monkeypatch: pytest.MonkeyPatch, before: set[int], after: set[int]) -> None:
+    """Forward messages but those that the destination refuses; then put back a copy in which they are at their places.
+
+    From then on the destination refuses other messages, ``after``.
+    """
+    refused = {*before}
+    monkeypatch.setattr(pump_module, "prepare", refusing(refused))
+    world = QuietWorld()
+    names = range(1, 21)
+    world.sent = dict.fromkeys((*names, 50), (None, 0))
+    ForwardingSimulation.begin_forwarding(world)
+    assert isinstance(world.submit(c.Enqueue(6, named(50))), r.Accepted)
+    world.run_until(lambda: len(world.places_of(SINK)) == 1)
+    assert isinstance(world.submit(c.Enqueue(7, named(*names))), r.Accepted)
+    store = STORE_OF[INBOX_ROW]
+    world.backups[store] = world.disks[store].backup()
+    assert {name for name, _ in world._places(store, world.backups[store])} >= {*names}, "copied before they left"
+
+    def arrived() -> set[int]:
+        return {name for name, _ in world.places_of(SINK)} - {50}
+
+    world.run_until(lambda: arrived() == {*names} - before)
+    refused.clear()
+    refused |= after
+    world.restore(store)
+    world.run_until(lambda: arrived() >= {*names} - after and not world._left())
+
+
+@pytest.mark.row("F1")
+def test_no_message_leaves_before_the_refusal_of_an_earlier_one_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a crash puts the refused message back below the mark of the destination, which then takes it."""
+    refused = {1}
+    monkeypatch.setattr(pump_module, "prepare", refusing(refused))
+    world = QuietWorld()
+    names = range(1, 21)
+    world.sent = dict.fromkeys(names, (None, 0))
+    ForwardingSimulation.begin_forwarding(world)
+    runtime = world.processes[STORE_OF[INBOX_ROW]].runtime
+    submit = runtime.submit
+    lost: list[c.Forwarded] = []
+
+    def loses_refusals(row: int, options: Any, command: c.Command, *args: Any, **more: Any) -> None:
+        if isinstance(command, c.Forwarded) and command.reason is not None:
+            lost.append(command)
+        else:
+            submit(row, options, command, *args, **more)
+
+    monkeypatch.setattr(runtime, "submit", loses_refusals)
+    submit(INBOX_ROW, world.options[INBOX], c.Enqueue(7, named(*names)), lambda _: None)
+    world.run_until(lambda: bool(lost))
+    for _ in range(200):
+        if len(world.timeline):
+            world.timeline.run_next()
+    refused.clear()
+    world.crash(STORE_OF[INBOX_ROW])
+    world.run_until(lambda: {name for name, _ in world.places_of(SINK)} == {*names})
+
+
+def named(*names: int) -> list[Message]:
+    """Return messages with these names."""
+    return [Message(pack(properties=b"\x00\x53\x73" + encode([str(n)]), rest=body_of(n))) for n in names]
+
+
+def refusing(refused: set[int]) -> Callable[..., Outgoing | Undeliverable]:
+    """Return a `prepare` for destinations that refuse some messages."""
+
+    def prepare_but_for(data: bytes, *args: Any) -> Outgoing | Undeliverable:
+        return Undeliverable("MessageSizeExceeded", "too long") if name_in(data) in refused else prepare(data, *args)
+
+    return prepare_but_for
+
+
+def counts_in_spite_of_refusals(source: int, history: History | None, _marks: Any) -> list[int]:
+    """A mark from before a restore always counts."""
+    return [source, history.before] if history is not None and history.before else [source]
+
+
+def counts_only(state: PartitionState, kind: int, step: Step) -> None:
+    """Marks from before a restore go on to count after a refusal in the copy."""
+    state.raise_mark(REFUSALS_KEY + kind, state.refusals(kind) + 1, step)
 
 
 def forgets_marks(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
@@ -230,6 +341,7 @@ anywhere: Counter[str] = Counter()
         (pump_module, "prepare", another_partition),
         (pump_module, "prepare", hops_stand_still),
         (pump_module, "origin_key", of_the_store_alone),
+        (forwarding, "keys_of", counts_in_spite_of_refusals),
         (MemoryDisk, "backup", never_went_back),
     ],
 )
@@ -241,7 +353,7 @@ def test_planted_bug_is_found(
         run_all(CANARY_SEEDS[FIRST.get(planted, 1) - 1 :])
 
 
-FIRST = {back_to_its_place: 7, of_the_store_alone: 15}
+FIRST = {back_to_its_place: 7, of_the_store_alone: 15, counts_in_spite_of_refusals: 76}
 """The seed to begin with, where that of the first history that shows a bug is known."""
 
 

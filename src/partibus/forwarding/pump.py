@@ -42,7 +42,7 @@ from partibus.partition.protocol.commands import (
     ReturnReserved,
 )
 from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.generations import Generation, Series, origin_key, origin_of
+from partibus.partition.protocol.generations import Generation, History, Series, origin_key, origin_of
 from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.replies import Accepted, Failed, Granted, Moved, ReceiveRefused, ScreenFirst
@@ -144,6 +144,10 @@ class Pump:
         self._stopped: Callable[[], None] | None = None
         self._receiver = 0
         self._series = Series()
+        self._refusals = 0
+        """The source's count of refusals (`partition.protocol.generations.History`)."""
+        self._refusing = 0
+        """Refusals that are not durable yet. No message leaves before they are."""
 
     def begin(self) -> None:
         """Start receiving from the source, which grants messages held before again."""
@@ -155,6 +159,7 @@ class Pump:
         self._held_bytes: dict[int, int] = {}
         self._bytes = 0
         self._asked = 0
+        self._refusing = 0
         self._receiver = receiver = self._numbers.next()
         self._source.store.register(receiver, lambda reply: self._told(receiver, reply))
         self._ask()
@@ -226,6 +231,7 @@ class Pump:
 
     def _take(self, granted: Granted) -> None:
         entries = granted.entries
+        self._refusals = granted.refusals
         tokens = [(granted.lock_id, entry.pos) for entry in entries]
         if self._stopped is not None:
             self._give_back(tokens)
@@ -237,16 +243,21 @@ class Pump:
                 return
             self._series = series
         touched: dict[_Way, None] = {}
+        undeliverable: dict[Undeliverable, list[LockToken]] = {}
         for token, entry in zip(tokens, entries, strict=True):
             way = self._take_one(token, entry)
-            if way is not None:
+            if isinstance(way, Undeliverable):
+                undeliverable.setdefault(way, []).append(token)
+            else:
                 touched[way] = None
+        for why, refused in undeliverable.items():
+            self._undeliverable(refused, why)
         for way in touched:
             self._send(way)
         self._ask()
 
-    def _take_one(self, token: LockToken, entry: Entry) -> _Way | None:
-        """Queue a message on its way; return None when it can't be forwarded."""
+    def _take_one(self, token: LockToken, entry: Entry) -> _Way | Undeliverable:
+        """Queue a message on its way, or return why it can't be forwarded."""
         assert entry.data is not None, "granted with its body"
         name, data = self.target, entry.data
         destination: Destination | None = None
@@ -265,8 +276,7 @@ class Pump:
             outgoing = Undeliverable("MessageUnreadable", f"The stored message can't be read: {error}.")
         if not isinstance(outgoing, Outgoing):
             assert outgoing is not None, "checked"
-            self._undeliverable([token], outgoing)
-            return None
+            return outgoing
         assert name is not None, "found"
         assert destination is not None, "checked"
         way = self._ways.get((name, outgoing.partition))
@@ -295,8 +305,26 @@ class Pump:
         return outgoing
 
     def _undeliverable(self, tokens: list[LockToken], why: Undeliverable) -> None:
-        if tokens and self._alive:
-            self._submit(Forwarded(0, self._source.kind, tokens, why.reason, why.description))
+        """Make messages transfer dead letters; no other message leaves before that is durable.
+
+        Otherwise a mark of the destination could be above a message that a crash, or a copy of the store, still has at
+        its place.
+        """
+        if not tokens or not self._alive:
+            return
+        source, receiver = self._source, self._receiver
+        command = Forwarded(self._numbers.next(), source.kind, tokens, why.reason, why.description)
+        self._refusing += 1
+
+        def refused(reply: Any) -> None:
+            if isinstance(reply, Failed) or not self._alive or receiver != self._receiver:
+                return
+            self._refusing -= 1
+            if not self._refusing:
+                for way in list(self._ways.values()):
+                    self._send(way)
+
+        source.store.submit(source.row, source.options(), command, refused, holdable=True)
 
     def _give_back(self, tokens: list[LockToken]) -> None:
         if tokens and self._alive:
@@ -310,15 +338,18 @@ class Pump:
     # -- to the destination ------------------------------------------------------------------------------------------
 
     def _send(self, way: _Way) -> None:
-        """Send the queued messages, unless a batch is in flight."""
-        if way.sent is not None or way.stalled or not way.waiting:
+        """Send the queued messages, unless a batch is in flight or a refusal is not durable yet."""
+        if way.sent is not None or way.stalled or not way.waiting or self._refusing:
             return
         generation, end_pos = origin_of(self._generations, self._series, way.waiting[0][1])
         count = bisect_left(way.waiting, end_pos, key=lambda token: token[1])  # positions ascend
         way.tokens, way.waiting = way.waiting[:count], way.waiting[count:]
         messages, way.messages = way.messages[:count], way.messages[count:]
-        origin = origin_key(self._subqueue, generation, self._series)
-        way.sent = Enqueue(0, messages, origin=(origin, [pos for _, pos in way.tokens]))
+        latest = self._generations[-1]
+        origin = origin_key(self._subqueue, latest, self._series)
+        before = 0 if generation is latest else origin_key(self._subqueue, generation, self._series)
+        history = History(self._refusals, before) if self._refusals or before else None
+        way.sent = Enqueue(0, messages, origin=(origin, [pos for _, pos in way.tokens]), history=history)
         way.since_ns = 0 if self._tracer is None else self._tracer.now_ns()
         self._attempt(way)
 
@@ -347,7 +378,9 @@ class Pump:
         assert way.sent is not None, "there is something to send"
         # Each attempt gets a command of its own: another component may still hold the last one.
         sent = way.sent
-        command = Enqueue(self._numbers.next(), sent.messages, origin=sent.origin, screened=sent.screened)
+        command = Enqueue(
+            self._numbers.next(), sent.messages, origin=sent.origin, screened=sent.screened, history=sent.history
+        )
         way.maybe_stored = True
         partition.submit(command, lambda reply: self._answered(way, reply))
 

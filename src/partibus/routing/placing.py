@@ -175,7 +175,8 @@ class _Part:
             # Bodies stay here: ids and keys are enough.
             messages = [parts._messages[index] for index in self._indexes]
             command = parts._make(0, self._indexes)
-            asked = CheckIds(parts._route.numbers.next(), [bare(message) for message in messages], command.origin)
+            number, bodiless = parts._route.numbers.next(), [bare(message) for message in messages]
+            asked = CheckIds(number, bodiless, command.origin, command.history)
             partition.submit(asked, self._told)
             return
         self.send_to(self._partition.partition_id)
@@ -229,7 +230,7 @@ def screen(
 
             command = commands[index]
             messages = [bare(message) for message in command.messages]
-            former.submit(CheckIds(numbers.next(), messages, command.origin), told)
+            former.submit(CheckIds(numbers.next(), messages, command.origin, command.history), told)
             return
         on_done(None)
 

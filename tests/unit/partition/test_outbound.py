@@ -13,7 +13,7 @@ from partibus.partition.core.machine import Partition
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.generations import Generation, Series, origin_key, origin_of
+from partibus.partition.protocol.generations import Generation, History, Series, origin_key, origin_of
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Snapshot, Writes
@@ -203,6 +203,32 @@ def test_marks_are_loaded_with_the_partition() -> None:
     partition = Partition(ROW, PLAIN, snapshot)
     send(partition, [8, 9])
     assert partition.state.subqueues[0].messages == 0
+
+
+@pytest.mark.parametrize(("refusals", "stored"), [(0, 2), (1, 1), (2, 1)])
+def test_a_mark_from_before_a_restore_counts_unless_later_messages_were_refused(refusals: int, stored: int) -> None:
+    partition = Partition(ROW, PLAIN)
+    partition.handle(c.Enqueue(1, messages(2), origin=(ORIGIN, [3, 5]), history=History(1)), 0)
+    assert loaded_again(partition).state.inbound_marks == partition.state.inbound_marks
+    restored = c.Enqueue(2, messages(2), origin=(ORIGIN + (1 << 23), [4, 6]), history=History(refusals, ORIGIN))
+    for duplicates in (2 - stored, 2):
+        (accepted,) = partition.handle(restored, 0).replies
+        assert isinstance(accepted, r.Accepted)
+        assert accepted.duplicates == duplicates
+    assert partition.state.subqueues[0].messages == 2 + stored
+
+
+def test_a_forwarder_hears_of_a_refusal_when_it_is_durable() -> None:
+    partition = filled(FORWARDS, 2)
+    grants = granted(partition, forward(1))
+    assert grants[0].refusals == 0
+    step = partition.handle(c.Forwarded(7, 0, tokens(grants)[:1], "reason", "description"), 0)
+    told, done = step.replies
+    assert isinstance(told, r.Granted)
+    assert (told.receiver, told.entries, told.refusals, told.series) == (1, [], 1, grants[0].series)
+    assert done == r.Done(7)
+    assert loaded_again(partition).state.refusals(0) == 1
+    assert granted(partition, c.Enqueue(2, messages(1)))[0].refusals == 1
 
 
 @pytest.mark.row("K9")

@@ -9,6 +9,7 @@ import pytest
 from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.generations import History
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.slots import SLOT_COUNT, slot_for_key
@@ -278,6 +279,21 @@ def test_forwarded_messages_are_stored_once_over_a_move() -> None:
     again = move.target.ask(c.Enqueue(0, batch, origin=(99, [1, 5]), screened=known))
     assert again.duplicates == 2
     assert move.target.ask(c.Inspect(0)).subqueues[0].messages == 2
+
+
+@pytest.mark.parametrize(("refusals", "known"), [(0, []), (3, [0])])
+def test_marks_of_slots_from_before_a_restore_count_unless_later_messages_were_refused(
+    refusals: int, known: list[int]
+) -> None:
+    move = Move()
+    move.take()
+    move.give()
+    batch = [Message(pack(rest=b"x"), session_id=name) for name in ("a", "b")]
+    move.target.ask(c.Enqueue(0, batch, origin=(99, [1, 5]), history=History(3), screened=[]))
+    restored = c.Enqueue(0, batch, origin=(199, [1, 7]), history=History(refusals, 99), screened=[])
+    assert move.target.ask(c.CheckIds(0, batch, restored.origin, restored.history)).known == known
+    assert move.target.ask(restored).duplicates == len(known)
+    assert move.target.ask(restored).duplicates == 2
 
 
 def test_states_of_sessions_move() -> None:

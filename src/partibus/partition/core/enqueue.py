@@ -6,7 +6,7 @@ from itertools import islice
 from partibus.message import Message
 from partibus.partition.core.duplicates import DuplicateIds, Waiting, id_of, note_of, original_of
 from partibus.partition.core.events import Enqueued, IdsRemembered, NumbersTaken
-from partibus.partition.core.forwarding import new_ones, take_transfers
+from partibus.partition.core.forwarding import new_ones, raise_refusals, take_transfers
 from partibus.partition.core.publish import publish, schedule, share_some
 from partibus.partition.core.sink import Sinks
 from partibus.partition.core.state import PartitionState
@@ -200,6 +200,8 @@ def _not_elsewhere(
     known = set(command.screened or ())
     if command.origin is not None and state.slots is not None:
         known.update(state.slots.forwarded_before(command, state.inbound_marks, step))
+        if command.history is not None and len(known) < len(command.messages):
+            raise_refusals(state, command.origin[0], command.history, step)
     messages = [None if index in known else message for index, message in enumerate(command.messages)]
     if ids is not None:
         taken = list(islice(ids, len(messages)))
@@ -280,7 +282,7 @@ def check_ids(
     sources: list[int] = []
     if rules is not None:
         if command.origin is not None:
-            known.update(rules.forwarded(command.messages, command.origin, state.inbound_marks))
+            known.update(rules.forwarded(command.messages, command.origin, command.history, state.inbound_marks))
         sources = rules.older_sources([message.key for message in command.messages], now_ms)
     step.replies.append(IdsKnown(command.request, sorted(known), sources, originals))
 

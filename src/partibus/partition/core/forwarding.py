@@ -6,7 +6,7 @@ from itertools import islice
 
 from partibus.message import Message
 from partibus.partition.core.dead_letter import dead_letter, with_reason
-from partibus.partition.core.events import Enqueued, MarkRaised, Moved
+from partibus.partition.core.events import Enqueued, Moved
 from partibus.partition.core.lock_table import by_lock
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.state import PartitionState
@@ -14,10 +14,11 @@ from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER, Subqueue
 from partibus.partition.protocol.commands import Enqueue, Forwarded
 from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.generations import History, keys_of, mark_key
 from partibus.partition.protocol.keys import REWRITTEN_BODY, SubqueueKind, body_key
 from partibus.partition.protocol.notes import DEAD_LETTER, FORWARD, SEND
 from partibus.partition.protocol.ports import Disposition, EntryState
-from partibus.partition.protocol.replies import Accepted, Done
+from partibus.partition.protocol.replies import Accepted, Done, Granted
 
 
 def forwards(state: PartitionState, kind: int) -> bool:
@@ -90,9 +91,21 @@ def forwarded(state: PartitionState, command: Forwarded, now_ms: int, step: Step
     else:
         properties = with_reason(command.reason, command.description or "")
         step.notes.append((DEAD_LETTER, command.kind, entries, None))
+        if entries:
+            state.count_refusal(command.kind, step)
         dead_letter(state, command.kind, entries, properties, step, SubqueueKind.TRANSFER_DEAD_LETTER)
+        _tell_refusals(state, subqueue, step)
     if command.request:
         step.replies.append(Done(command.request))
+
+
+def _tell_refusals(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
+    """Tell the forwarder the new count of refusals, with a grant of no messages."""
+    kind = subqueue.kind
+    if not subqueue.forwarder:  # it has ended since
+        return
+    series, refusals = state.series.get(kind, 0), state.refusals(kind)
+    step.replies.append(Granted(subqueue.forwarder, kind, 0, 0, [], False, series, refusals))
 
 
 def to_the_end(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> None:
@@ -123,6 +136,13 @@ def to_the_end(state: PartitionState, subqueue: Subqueue, entries: list[Entry], 
     state.arrive(subqueue.kind, active, sum([entry.size_bytes for entry in active]), step)
 
 
+def raise_refusals(state: PartitionState, source: int, history: History, step: Step) -> None:
+    """Record the source's count of refusals beside its mark, which is being raised."""
+    key = mark_key(source, "refusals")
+    if history.refusals > state.inbound_marks.get(key, 0):
+        state.raise_mark(key, history.refusals, step)
+
+
 def new_ones(state: PartitionState, command: Enqueue, ids: Iterator[bytes | None] | None, step: Step) -> list[Message]:
     """Return the messages that have not come before; they count as received from now on.
 
@@ -130,11 +150,14 @@ def new_ones(state: PartitionState, command: Enqueue, ids: Iterator[bytes | None
     """
     assert command.origin is not None, "forwarded"
     source, positions = command.origin
-    mark = state.inbound_marks.get(source, 0)
+    marks = state.inbound_marks
+    history = command.history
+    mark = max([marks.get(key, 0) for key in keys_of(source, history, marks)]) if history else marks.get(source, 0)
     known = bisect_right(positions, mark)
     if known < len(positions):
-        state.inbound_marks[source] = positions[-1]
-        step.events.append(MarkRaised(source, positions[-1]))
+        state.raise_mark(source, positions[-1], step)
+        if history is not None:
+            raise_refusals(state, source, history, step)
     if not known:  # the usual case
         return command.messages
     if ids is not None:

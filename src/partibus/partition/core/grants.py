@@ -142,9 +142,10 @@ def _grant(
     now_ms: int,
     step: Step,
 ) -> None:
-    lock_id = until_ms = series = 0
+    lock_id = until_ms = series = refusals = 0
     if demand.forward:
         series = state.in_series(ready_list.kind, ready_list.end_pos, step)
+        refusals = state.refusals(ready_list.kind)
     elif state.series:
         state.end_series(ready_list.kind, step)
     if demand.reserve or demand.forward:
@@ -160,7 +161,7 @@ def _grant(
     else:
         in_order = entries if ready_list.fairness is None else sorted(entries, key=attrgetter("pos"))
         lock_id, until_ms = lock(state, ready_list, in_order, now_ms, step, demand.lock_ms)
-    step.replies.append(Granted(demand.receiver, ready_list.kind, lock_id, until_ms, entries, ended, series))
+    step.replies.append(Granted(demand.receiver, ready_list.kind, lock_id, until_ms, entries, ended, series, refusals))
 
 
 def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, step: Step) -> None:

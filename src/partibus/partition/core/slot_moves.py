@@ -17,13 +17,13 @@ messages of it. So what the target knows of groups is in memory only, and may be
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from typing import NamedTuple
 
 from partibus.message import Message
 from partibus.partition.core.events import MarkRaised
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import AcceptSession, AwaitHeld, Enqueue
+from partibus.partition.protocol.generations import History, keys_of, mark_key
 from partibus.partition.protocol.replies import GroupsHeld, Moved, ScreenFirst
 from partibus.partition.protocol.slots import Run, runs_of, slot_for_key, slots_in
 
@@ -288,7 +288,7 @@ class SlotRules:
         """
         assert command.origin is not None, "forwarded"
         source, positions = command.origin
-        known = self.forwarded(command.messages, command.origin, marks)
+        known = self.forwarded(command.messages, command.origin, command.history, marks)
         already = set(known)
         raised: dict[int, int] = {}
         for index, (message, pos) in enumerate(zip(command.messages, positions, strict=True)):
@@ -300,26 +300,29 @@ class SlotRules:
         return known
 
     def forwarded(
-        self, messages: Sequence[Message], origin: tuple[int, list[int]], marks: Mapping[int, int]
+        self,
+        messages: Sequence[Message],
+        origin: tuple[int, list[int]],
+        history: History | None,
+        marks: Mapping[int, int],
     ) -> list[int]:
         """Return the indexes of forwarded messages that have come here before."""
         source, positions = origin
-        plain = marks.get(source, 0)
+        sources = keys_of(source, history, marks)
+        plain = max([marks.get(source, 0) for source in sources])
         known = []
         for index, (message, pos) in enumerate(zip(messages, positions, strict=True)):
             key = message.key
             # The source's own mark is older than the first move. It says nothing of slots that came with one.
             is_own = key is None or self.slot_of(key) not in self.came
-            if (is_own and pos <= plain) or pos <= marks.get(self._mark_key(source, key), 0):
+            if (is_own and pos <= plain) or any(pos <= marks.get(self._mark_key(one, key), 0) for one in sources):
                 known.append(index)
         return known
 
     def _mark_key(self, source: int, key: str | None) -> int:
         if key is None:
             return source
-        text = f"{source}/{self.slot_of(key)}".encode()
-        # Between the rules and the keys of sources.
-        return -(1 << 62) - 1 - int.from_bytes(blake2b(text, digest_size=8).digest()) % ((1 << 62) - (1 << 20))
+        return mark_key(source, str(self.slot_of(key)))
 
 
 def record_rules(rules: SlotRules, known: dict[int, int], step: Step) -> None:

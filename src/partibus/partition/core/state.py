@@ -43,6 +43,8 @@ SERIES_KEY = -(1 << 63) + (1 << 19)
 """With a kind added, the mark that holds the series of a sub-queue. The rules of slots are below it, and the keys of
 sources above it. A series that has ended has `POSITION_MAX` as its first position.
 """
+REFUSALS_KEY = SERIES_KEY + (1 << 8)
+"""With a kind added, the mark that holds the number of refusals of a sub-queue (`History`)."""
 EPOCHS_APART = 16
 """A partition that is lost again before anything of it was written begins with the same stored number: owners that
 follow each other have numbers of their own. The 39 bits of a number last for half a million loads."""
@@ -272,7 +274,7 @@ class PartitionState:
         Begin one with the position ``first``, if a receiver has taken messages since the last one.
         """
         if kind == SubqueueKind.TRANSFER:  # no receiver ever takes its messages
-            return 0
+            return self.series.get(kind, 0)
         if kind not in self.series:
             number = self.inbound_marks.get(SERIES_KEY + kind, 0) >> POSITION_BITS
             self.series[kind] = Series(number + 1, first).pack()
@@ -285,9 +287,29 @@ class PartitionState:
         if packed is not None:
             self._note_series(kind, packed | POSITION_MAX, step)
 
+    def refusals(self, kind: int) -> int:
+        """Return how often messages of a sub-queue became transfer dead letters."""
+        return self.inbound_marks.get(REFUSALS_KEY + kind, 0)
+
+    def count_refusal(self, kind: int, step: Step) -> None:
+        """Count that messages of a sub-queue became transfer dead letters (`History`).
+
+        The counts of a restored copy and of its original rise apart, so a destination can't compare them. After the
+        first refusal in a copy, marks from the time before count for none of its messages.
+        """
+        packed = self.series.get(kind, 0 if kind == SubqueueKind.TRANSFER else POSITION_MAX)
+        if self.left_off and packed & POSITION_MAX < self.left_off[-1].first:
+            self.series[kind] = packed & ~POSITION_MAX | self.subqueues[kind].end_pos
+            self._note_series(kind, self.series[kind], step)
+        self.raise_mark(REFUSALS_KEY + kind, self.refusals(kind) + 1, step)
+
     def _note_series(self, kind: int, packed: int, step: Step) -> None:
-        self.inbound_marks[SERIES_KEY + kind] = packed
-        step.events.append(MarkRaised(SERIES_KEY + kind, packed))
+        self.raise_mark(SERIES_KEY + kind, packed, step)
+
+    def raise_mark(self, key: int, value: int, step: Step) -> None:
+        """Set a mark, durably with the step."""
+        self.inbound_marks[key] = value
+        step.events.append(MarkRaised(key, value))
 
     def leave(self, kind: int, entries: list[Entry]) -> None:
         """Entries are no longer in a sub-queue: one event or another says why."""

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from partibus.message import Message
 from partibus.partition.protocol.fan_out import Planned, Unfiltered
+from partibus.partition.protocol.generations import History
 
 LockToken = tuple[int, int]
 """(lock id, position): names one delivery of one entry."""
@@ -54,6 +55,8 @@ class Enqueue(Struct):
     """Whether the messages name other entities as destinations (`partibus.message.with_destination`), and go on from
     here.
     """
+    history: History | None = None
+    """With ``origin``, the history of the source if it has one."""
     planned: list[Planned] | None = None
     """The fan-out of a topic's messages, without scheduled ones.
 
@@ -550,6 +553,7 @@ class CheckIds(Struct):
     messages: list[Message]
     """The messages with their ids and keys; their data is not needed."""
     origin: tuple[int, list[int]] | None = None
+    history: History | None = None
 
 
 class Inspect(Struct):

@@ -17,7 +17,8 @@ restores of one copy share the generations of that copy, and none since.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from itertools import pairwise
 from typing import NamedTuple, Self
 
@@ -70,6 +71,22 @@ def generation_of(generations: Sequence[Generation], pos: int) -> Generation:
     return generations[max(0, bisect_right(generations, pos, key=lambda generation: generation.first) - 1)]
 
 
+class History(NamedTuple):
+    """What a destination has to know of a source besides the positions of its messages.
+
+    A message that can't be forwarded becomes a transfer dead letter, and later messages go on. Their mark is then above
+    the position of a message that never came. In an older copy of the store the message is still at its place. So
+    the source counts its *refusals*, and a destination keeps the highest count beside its mark. A count above that of a
+    copy says that the mark is no evidence for messages of the copy.
+    """
+
+    refusals: int
+    """How often messages of the source became transfer dead letters, before these messages left."""
+    before: int = 0
+    """The key by which the destination may know these positions from the time before the source's store went back in
+    time; 0: it did not, or what the destination knows does not count."""
+
+
 class Series(NamedTuple):
     """One period in which a sub-queue is forwarded, and no receiver takes messages from it.
 
@@ -106,7 +123,11 @@ def origin_key(subqueue: int, generation: Generation, series: Series = NO_SERIES
 
 
 def origin_of(generations: Sequence[Generation], series: Series, pos: int) -> tuple[Generation, int]:
-    """Return the generation under which a destination knows a position, and the end of the positions that share it."""
+    """Return the generation under which a destination may know a position, and the end of the positions that share it.
+
+    A generation before the latest one means that the destination may know the position from the time before the store
+    went back. `History.before` has its key.
+    """
     latest = generations[-1]
     if pos < series.first:
         return latest, series.first
@@ -114,6 +135,24 @@ def origin_of(generations: Sequence[Generation], series: Series, pos: int) -> tu
     if generation is latest:
         return generation, POSITION_MAX
     return generation, generations[generations.index(generation) + 1].first
+
+
+def mark_key(source: int, name: str) -> int:
+    """Return the key of another mark that a destination keeps for a source."""
+    # Between the rules of slots and the keys of sources.
+    text = f"{source}/{name}".encode()
+    return -(1 << 62) - 1 - int.from_bytes(blake2b(text, digest_size=8).digest()) % ((1 << 62) - (1 << 20))
+
+
+def keys_of(source: int, history: History | None, marks: Mapping[int, int]) -> list[int]:
+    """Return the keys of the marks that tell whether messages of a source have come.
+
+    The mark from before the source's store went back counts only if no later message was refused (`History`).
+    """
+    if history is None or not history.before:
+        return [source]
+    refusals = marks.get(mark_key(history.before, "refusals"), 0)
+    return [source, history.before] if refusals <= history.refusals else [source]
 
 
 def left_off(generations: Sequence[Generation], stored: Sequence[LeftOff]) -> tuple[LeftOff, ...]:

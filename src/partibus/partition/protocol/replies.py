@@ -49,6 +49,8 @@ class Granted(Struct):
     """Whether the receiver's demand has ended: it has got its count or its bytes."""
     series: int = 0
     """For a forwarder: the packed `partition.protocol.generations.Series` of the sub-queue."""
+    refusals: int = 0
+    """For a forwarder: the number of times that messages of the sub-queue became transfer dead letters."""
 
 
 class Locked(Struct):
