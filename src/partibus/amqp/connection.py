@@ -241,7 +241,6 @@ class Connection:
     def _read_frames(self, data: bytes, pos: int, events: list[Event]) -> int:
         """Read all complete frames; return the position of the first incomplete one. Hot path."""
         available = len(data)
-        stop = pos + self.limits.bytes_at_once
         unpack = HEADER.unpack_from
         size_max = self.limits.max_frame_size
         sessions = self._sessions_in
@@ -251,9 +250,6 @@ class Connection:
         self.ids_looked_at = 0
         for _ in range(self.limits.frames_at_once):
             if available - pos < HEADER_BYTES:
-                break
-            if pos >= stop:
-                self.more_to_read = True
                 break
             size, offset, kind, channel = unpack(data, pos)
             body = pos + offset * 4

@@ -48,8 +48,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     """
     frames_at_once: int = sys.maxsize
     """The number of frames of any kind that one call of `Connection.receive_data` reads; later ones wait likewise."""
-    bytes_at_once: int = sys.maxsize
-    """The bytes of frames after which one call of `Connection.receive_data` begins no further frame, likewise."""
     ids_at_once: int | None = None
     """The number of deliveries that the dispositions of one call of `Connection.receive_data` may name or search; later
     ones wait likewise. None means any number.

@@ -215,7 +215,7 @@ class Client:
         up, down = self.engine.data_to_send(), self.peer.connection.data_to_send()
         if up:
             self.peer.receive_data(up)
-            while self.peer.connection.more_to_read:
+            while self.peer.more_to_read:
                 self.peer.receive_data(b"")
         if self._congested_links and not self.congested:
             self._congested_links = False

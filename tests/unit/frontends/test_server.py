@@ -14,10 +14,12 @@ from partibus.amqp import Session
 from partibus.amqp.codec.performatives import Begin, Disposition, Flow, Open
 from partibus.amqp.codec.states import Received
 from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, frame
+from partibus.amqp.section_encoding import encode_data
+from partibus.frontends.amqp.ingress import PAIRS_AT_ONCE, PAIRS_MAX
 from partibus.frontends.amqp.peer import FRAMES_AT_ONCE, IDS_AT_ONCE, PERFORMATIVES_AT_ONCE, Peer
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
 from partibus.limits import Limits
-from tests.unit.frontends.harness import World, message
+from tests.unit.frontends.harness import World, body_of, message
 
 
 class FakeTransport(asyncio.Transport):
@@ -222,7 +224,7 @@ def test_others_have_their_turn_while_a_connection_names_many_deliveries(tmp_pat
     begun = Received(section_number=1, section_offset=2)
     all_of_them = Disposition(role=True, first=0, last=0x7FFFFFFF, settled=False, state=begun)
     data = frame(link.session.local_channel, all_of_them) * 100
-    while data or client.peer.connection.more_to_read:
+    while data or client.peer.more_to_read:
         client.peer.receive_data(data)
         assert client.peer.connection.ids_looked_at <= IDS_AT_ONCE + 1_000
         data = b""
@@ -248,3 +250,54 @@ def test_a_bug_of_ours_ends_the_connection_that_met_it_and_says_so(
     monkeypatch.setattr(Peer, "receive_data", broken)
     connected.receive(b"anything")
     assert b"amqp:internal-error" in bytes(connected.transport.unsent)
+
+
+def _annotated(body: bytes) -> bytes:
+    """A message with the most annotations, which the broker does not remember."""
+    pairs = b"".join(b"\xa3\x04%04x\x40" % n for n in range(PAIRS_MAX))
+    head = b"\x00\x53\x72\xd1" + (4 + len(pairs)).to_bytes(4) + (2 * PAIRS_MAX).to_bytes(4)
+    return head + pairs + encode_data(body)
+
+
+def test_others_have_their_turn_while_a_connection_sends_many_annotations(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    client = world.client()
+    links = [client.sender(world.queue(name)) for name in ("a", "b")]
+    bodies = [b"%d" % n for n in range(12)]
+    for index, body in enumerate(bodies):
+        client.send_raw(links[index % 2], _annotated(body))
+    data, turns = client.engine.data_to_send(), 0
+    while data or client.peer.more_to_read:
+        client.peer.receive_data(data)
+        assert world.ingress.pairs_left > -PAIRS_MAX, "a turn ends with the message that spends its annotations"
+        client.peer.tick(1.0)
+        data, turns = b"", turns + 1
+    assert turns == len(bodies) // (PAIRS_AT_ONCE // PAIRS_MAX + 1)
+    world.wait()
+    found = [[body_of(one) for one in client.receive(client.receiver(name), 6)] for name in ("a", "b")]
+    assert found == [bodies[::2], bodies[1::2]]
+
+
+def test_annotations_that_wait_are_read_after_their_connection_is_lost(connected: Connected) -> None:
+    world = connected.world
+    client = world.client()
+    link = client.sender(world.queue("a"))
+    connected.protocol.peer = client.peer
+    for index in range(12):
+        client.send_raw(link, _annotated(b"%d" % index))
+    connected.protocol.data_received(client.engine.data_to_send())
+    connected.protocol.connection_lost(None)
+    connected.loop.run()
+    world.wait()
+    reader = world.client()
+    assert len(reader.receive(reader.receiver("a"), 20)) == 12
+
+
+def test_a_read_of_plain_messages_is_one_turn_however_many_bytes_it_has(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    client = world.client()
+    link = client.sender(world.queue("a"))
+    for _ in range(240):
+        client.send_raw(link, message(bytes(1_000)))
+    client.peer.receive_data(client.engine.data_to_send())
+    assert not client.peer.more_to_read, "further turns would make more commits, of fewer messages each"

@@ -94,31 +94,36 @@ class IncomingLink:
         """Call once, when a store that is `overloaded` no longer is."""
         self._entity.route.when_relieved(call)
 
-    def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Store the deliveries; reject each one that can't be stored."""
+    def on_deliveries(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Store the deliveries; reject each one that can't be stored. Return those left by the ingress."""
         if self._throttle.enforces and self._throttle.refuses(Operation.SEND):
             self._throttle.refused(Operation.SEND, len(deliveries))
             run = _Run(deliveries)
             self._runs.append(run)
             self._finish(run, [self._throttle.refusal()] * len(deliveries))
-            return
+            return []
         if self._entity.queue.deleted or (self._destination is not None and self._destination.queue.deleted):
             self._follow_paths()
+        left: list[Delivery] = []
         if any(delivery.state is not None for delivery in deliveries):
-            deliveries = self._take_transactional(deliveries)
+            deliveries, left = self._take_transactional(deliveries)
         run = _Run(deliveries)
         self._runs.append(run)
         try:
             self._entity.check_send()
         except PartibusError as refusal:
             self._finish(run, [refusal] * len(deliveries))
-            return
+            return left
         queue = (self._destination or self._entity).queue
-        messages_of, repeats = self._ingress.messages_of, self._repeats
-        self._ingress.begin()
+        ingress, repeats = self._ingress, self._repeats
+        messages_of = ingress.messages_of
         batches: list[list[Message]] = []
         refused: dict[int, PartibusError] = {}
         for index, delivery in enumerate(deliveries):
+            if ingress.pairs_left <= 0:
+                left = deliveries[index:] + left
+                del deliveries[index:]
+                break
             try:
                 batches.append(messages_of(delivery, queue, repeats))
             except PartibusError as error:
@@ -127,10 +132,11 @@ class IncomingLink:
             self._note_use(self._throttle.uses, len(batches), sum(map(len, batches)))
         if batches and self._throttle.enforces:
             self._admit(run, batches, refused)
-            return
+            return left
         if batches and self._throttle.active:
             self._throttle.observe_sends([len(batch) for batch in batches], self._rule_count)
         self._go_on(run, batches, refused)
+        return left
 
     def _follow_paths(self) -> None:
         """Follow the paths of deleted entities to the entities that replaced them.
@@ -207,15 +213,17 @@ class IncomingLink:
         else:
             send_through(self._entity.route, self._destination.queue.name, batches, on_sent)
 
-    def _take_transactional(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Add transactional deliveries to their transactions; return the rest."""
-        left: list[Delivery] = []
-        for delivery in deliveries:
+    def _take_transactional(self, deliveries: list[Delivery]) -> tuple[list[Delivery], list[Delivery]]:
+        """Add transactional deliveries to their transactions; return the others, and those left by the ingress."""
+        others: list[Delivery] = []
+        for index, delivery in enumerate(deliveries):
+            if self._ingress.pairs_left <= 0:
+                return others, deliveries[index:]
             if delivery.state is None:
-                left.append(delivery)
+                others.append(delivery)
             else:
                 self._link.settle_many([delivery], self._add_to_transaction(delivery, delivery.state))
-        return left
+        return others, []
 
     def _add_to_transaction(self, delivery: Delivery, state: DeliveryState) -> DeliveryState:
         """Return the answer to a delivery that is sent in a transaction."""

@@ -38,8 +38,8 @@ class Incoming(Protocol):
         """Call once, when the target that was `overloaded` has caught up."""
         ...
 
-    def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Handle deliveries of the client."""
+    def on_deliveries(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Handle deliveries of the client; return those left for the connection's next turn."""
         ...
 
     def on_detached(self) -> None:

@@ -39,6 +39,8 @@ AT_ONCE_BYTES = 64 << 10
 """The requests of one link, and their bytes, that begin before other links have their turn. Many are answered at once,
 and one with thousands of lock tokens takes some fifty milliseconds. The request that reaches the limit still begins.
 """
+READ_BYTES = 96 << 10
+"""The bytes of requests of one link that one turn of its connection decodes."""
 PROPERTIES_BYTES_MAX = 16 << 10
 """The most bytes of a request's application properties: its operation, its time-out, the audience of a token."""
 VALUES_MAX = 30_000
@@ -187,9 +189,17 @@ class RequestLink:
         """Call once, when this is no longer `overloaded`."""
         self._on_relieved.append(call)
 
-    def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Answer each request in its turn; reject deliveries that are no request."""
-        for delivery in deliveries:
+    def on_deliveries(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Answer each request in its turn; reject deliveries that are no request.
+
+        Return those left after requests of `READ_BYTES`, which the connection's next turn decodes.
+        """
+        read_bytes = 0
+        for index, delivery in enumerate(deliveries):
+            if read_bytes >= READ_BYTES:
+                self._work()
+                return deliveries[index:]
+            read_bytes += len(delivery.payload)
             try:
                 request = read_request(delivery.payload, delivery.state)
             except DecodeError as error:
@@ -199,6 +209,7 @@ class RequestLink:
             self._waiting.append(request)
             self._waiting_bytes += request.size_bytes
         self._work()
+        return []
 
     def _work(self) -> None:
         """Begin the requests that may begin.

@@ -60,8 +60,6 @@ UNCLAIMED_TRANSACTIONS = 16
 """Open transactions of a connection without a claim: one client library declares before it shows one."""
 FRAMES_AT_ONCE = 2_048
 """Frames of any kind: an empty message takes some fifteen microseconds. A read brings fewer larger ones."""
-BYTES_AT_ONCE = 96 * 1024
-"""Bytes of frames: annotations of five bytes each take 0.3 microseconds a byte, and a read brings 256 KB."""
 IDS_AT_ONCE = 4_096
 """Deliveries named by dispositions, in the same way: settling one takes some five microseconds."""
 
@@ -93,6 +91,8 @@ class Peer:
         """The client's address."""
         self.called: str | None = None
         """The server's name below AMQP, as the client requested it: by TLS, or in the request for a websocket."""
+        self._left: list[Event] = []
+        """Events of the client's input for its next turn: the ingress has done enough in the former one."""
         self._is_lost = False
         self._counted: Broker | None = None
         """The namespace that this connection is counted in, once it has shown a claim there: a connection without a
@@ -157,8 +157,20 @@ class Peer:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes) -> None:
-        """Handle bytes from the client."""
-        self._dispatch(self.connection.receive_data(data))
+        """Handle bytes from the client, or, with none, what is left of the former ones (`more_to_read`)."""
+        left, self._left = self._left, []
+        self._ingress.begin()
+        self._dispatch(left or self.connection.receive_data(data))
+
+    @property
+    def more_to_read(self) -> bool:
+        """Whether the client's input must wait for another turn. `receive_data` then takes no bytes."""
+        return self.is_behind or self.connection.more_to_read
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether input that was decoded waits for another turn."""
+        return bool(self._left)
 
     def tick(self, now_s: float) -> None:
         """Send heartbeats; detect a silent client, expired tokens and deleted entities."""
@@ -214,6 +226,7 @@ class Peer:
         if self._claims_end is not None:
             self._claims_end.cancel()
         self._is_lost = True
+        self._left = []
         if self._counted is not None:
             self._counted.clients.disconnect()
             self._counted = None
@@ -221,12 +234,18 @@ class Peer:
         self._links.end_all()
 
     def _dispatch(self, events: list[Event]) -> None:
-        for event in events:
+        if self._left:
+            self._left += events
+            return
+        for index, event in enumerate(events):
             match event:
                 case Deliveries():
                     incoming = self._links.incoming.get(event.link)
                     if incoming is not None:
-                        incoming.on_deliveries(event.deliveries)
+                        left = incoming.on_deliveries(event.deliveries)
+                        if left:
+                            self._left = [Deliveries(event.link, left), *events[index + 1 :]]
+                            break
                 case Disposed():
                     outgoing = self._links.outgoing.get(event.link)
                     if outgoing is not None:
@@ -379,7 +398,6 @@ def _engine_limits(limits: ConnectionLimits, message_bytes_max: int) -> tuple[En
         idle_timeout_ms=limits.idle_timeout_ms,
         performatives_at_once=PERFORMATIVES_AT_ONCE,
         frames_at_once=FRAMES_AT_ONCE,
-        bytes_at_once=BYTES_AT_ONCE,
         ids_at_once=IDS_AT_ONCE,
     )
     unclaimed = replace(

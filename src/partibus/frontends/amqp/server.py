@@ -116,7 +116,7 @@ class PeerProtocol(asyncio.Protocol):
                 # sender to an express queue gets its answer before its receiver is woken.
                 self._flush()
             scheduler.end(account, len(data) + WRITE_BYTES)
-            if self.peer.connection.more_to_read:
+            if self.peer.more_to_read:
                 self._wait_for_turn()
         self._balance_reading()
 
@@ -138,18 +138,18 @@ class PeerProtocol(asyncio.Protocol):
         if self._lost:
             return False
         piece = b""
-        if not self.peer.connection.more_to_read:
+        if not self.peer.more_to_read:
             piece = bytes(self._later[:PIECE_BYTES])
             del self._later[:PIECE_BYTES]
         self.account.moved += len(piece) + WRITE_BYTES
         self._take(piece)
-        more_to_read = self.peer.connection.more_to_read
         if self._transport is None:
-            self._waits = bool(self._later) and not more_to_read  # nobody is there for what would be attached
+            # The client is gone: the broker attaches no further links for it.
+            self._waits = self.peer.is_behind or (bool(self._later) and not self.peer.connection.more_to_read)
             if not self._waits:
                 self._lose()
             return self._waits
-        self._waits = bool(self._later) or more_to_read
+        self._waits = bool(self._later) or self.peer.more_to_read
         self._balance_reading()
         return self._waits
 
@@ -193,7 +193,7 @@ class PeerProtocol(asyncio.Protocol):
         self._congested = True  # nothing more is asked for that would have to be sent
         if self._ticker is not None:
             self._ticker.cancel()
-        if len(self._later) > PIECE_BYTES:
+        if len(self._later) > PIECE_BYTES or self.peer.is_behind:
             return
         if self._later:
             account, began_ns = self.account, perf_counter_ns()
@@ -259,7 +259,7 @@ class PeerProtocol(asyncio.Protocol):
             self.peer.when_relieved(self._on_relieved)
         unsent_max = self._limits.unsent_bytes_max
         unsent = self._transport.get_write_buffer_size()
-        more = self.peer.connection.more_to_read or len(self._later) >= self._waiting_bytes_max
+        more = self.peer.more_to_read or len(self._later) >= self._waiting_bytes_max
         reading = not overloaded and not more and unsent <= unsent_max
         if reading is self._reading:
             return

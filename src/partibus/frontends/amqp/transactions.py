@@ -64,8 +64,8 @@ class CoordinatorLink:
         """Do nothing: it is never `overloaded`."""
         call()
 
-    def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Declare and discharge; reject each request that fails."""
+    def on_deliveries(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Declare and discharge; reject each request that fails. None is left."""
         for delivery in deliveries:
             try:
                 self._on_delivery(delivery)
@@ -75,6 +75,7 @@ class CoordinatorLink:
                 self._link.settle_many([delivery], Rejected(AmqpError(DECODE_ERROR, str(error))))
         if 2 * self._link.credit <= CREDIT:
             self._link.grant(CREDIT)
+        return []
 
     def _on_delivery(self, delivery: Delivery) -> None:
         request = read_request(delivery.payload)
