@@ -12,8 +12,8 @@ from statistics import median
 from partibus.amqp import Connection, Plain
 from partibus.bench.process import cpu_s_when_quiet
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client import connect
 from partibus.client.entities import Entities
+from partibus.client.sync import connect
 from partibus.namespace.connection_string import parse_connection_string
 from tests.kit.issuer import Issuer
 
@@ -73,8 +73,8 @@ def _round(pid: int, admit: Callable[[], None]) -> float:
 
 
 def _claim(connection_string: str) -> None:
-    with connect(connection_string, timeout_s=_TIMEOUT_S) as client:
-        client._claims.ensure("q", _TIMEOUT_S)
+    with connect(connection_string, timeout=_TIMEOUT_S) as client:
+        client.run(client.inner.authorize("q"))
 
 
 def _log_in(port: int, name: str, key: str) -> None:

@@ -15,9 +15,9 @@ from bench.rabbitmq import RabbitMq
 from partibus.bench.load import Generator, OwnGenerator
 from partibus.bench.scenarios import Target
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client import connect
 from partibus.client.entities import Entities, subscription_path
 from partibus.namespace.connection_string import parse_connection_string
+from tests.kit.plain_client import connect
 
 _ROOM = {"MaxSizeInMegabytes": 5120}
 """The largest of a standard namespace: a backlog of two million messages is over the default of 1 GB."""

@@ -22,9 +22,10 @@ from pathlib import Path
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
-from partibus.client import OutgoingMessage, connect
 from partibus.client.aio import Client, Receiver, Sender
+from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.plain_client import connect
 
 BODY = b"x" * 1024
 SENDERS = 2_000

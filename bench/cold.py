@@ -19,10 +19,10 @@ from statistics import median
 from bench.fill import fill_catalog
 from partibus.bench.process import rss_bytes
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client import connect
 from partibus.client.messages import OutgoingMessage
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import EntityDescription, EntityOptions
+from tests.kit.plain_client import connect
 
 _MIB = 2**20
 _WORK = Path("build/bench/cold")

@@ -14,7 +14,8 @@ from bench.yardstick import at_full_speed, piece_ns
 from partibus.bench.load import Job, Mode
 from partibus.bench.scenarios import TIMEOUT_S
 from partibus.bench.statistics import median, percentiles
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
+from tests.kit.plain_client import connect
 
 RATE = 1_000
 """Messages a second, one at a time."""

@@ -29,12 +29,12 @@ from partibus.amqp.section_encoding import (
     encode_properties,
 )
 from partibus.amqp.sections import BATCH_FORMAT
-from partibus.client import Client, connect
 from partibus.client.entities import Entities, subscription_path
-from partibus.client.rules import RuleInfo, Rules
+from partibus.client.rules import RuleInfo
 from partibus.frontends.sqs.protocol import ASIDE_BYTES
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http
+from tests.kit.plain_client import Client, connect
 from tests.robustness.raw import RawPeer, transfer
 from tests.robustness.websocket import WebsocketPeer
 
@@ -854,12 +854,12 @@ def _make_topics(client: Client) -> None:
         entities.create_subscription("ruled", f"s{number}", {})
     for number in range(_RULES):
         entities.create_subscription("sql", f"s{number}", {})
-        rules = Rules(client, subscription_path("sql", f"s{number}"))
+        rules = client.rules(subscription_path("sql", f"s{number}"))
         rules.add(RuleInfo("chosen", sql=f"a = {number} AND b LIKE '%x_y%'"))
         rules.remove("$Default")
         entities.create_subscription("screened", f"s{number}", {})
         entities.create_subscription("changed", f"s{number}", {})
-        rules = Rules(client, subscription_path("changed", f"s{number}"))
+        rules = client.rules(subscription_path("changed", f"s{number}"))
         rules.add(RuleInfo("changed", sql="1 = 1", action="SET a = 'x'; SET b = 'y'"))
         rules.remove("$Default")
 

@@ -23,9 +23,11 @@ from typing import NamedTuple
 
 from partibus.bench.statistics import median, percentile
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client import ClientError, OutgoingMessage, connect
 from partibus.client.entities import Entities
+from partibus.client.errors import ClientError
+from partibus.client.messages import OutgoingMessage
 from partibus.routing.slots import partition_for_key
+from tests.kit.plain_client import connect
 
 STORES = 16
 QUEUE = "isolation"

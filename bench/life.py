@@ -13,7 +13,7 @@ from partibus.bench.process import rss_bytes
 from partibus.bench.scenarios import Result, both
 from partibus.bench.statistics import median
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client import connect
+from tests.kit.plain_client import connect
 
 _MIB = 2**20
 _STARTS = 5

@@ -20,8 +20,8 @@ from partibus.bench.load import BenchError, Job, Mode
 from partibus.bench.scenarios import TIMEOUT_S, Target, send
 from partibus.bench.statistics import percentiles
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client import Client, connect
 from partibus.partition.protocol.ports import EntryState
+from tests.kit.plain_client import Client, connect
 
 _MIB = 2**20
 _DAY_MS = 24 * 3600 * 1000

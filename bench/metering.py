@@ -12,12 +12,12 @@ from pathlib import Path
 from bench.brokers import Partibus, partibus
 from bench.pairs import Pairs, Side, compare
 from partibus.bench.scenarios import Target
-from partibus.client import connect
-from partibus.client.namespaces import Namespaces
+from partibus.client.extensions.namespaces import Namespaces
 from partibus.clock import SystemClock
 from partibus.throttling.counters import Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.throttle import Throttle
+from tests.kit.plain_client import connect
 
 HIGH_PER_S = 10_000_000
 POLICIES = (ThrottlingPolicy.OBSERVE, ThrottlingPolicy.ENFORCE)

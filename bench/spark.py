@@ -16,8 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.brokers import Partibus, partibus
 from partibus.bench.statistics import median
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.spark.session import make_session, silence_query_context
+from tests.kit.plain_client import connect
 
 MASTER = "local[2]"
 CONFIG = {

@@ -25,9 +25,9 @@ from partibus.bench.load import BenchError
 from partibus.bench.process import cpu_s, cpu_s_when_quiet, rss_bytes
 from partibus.bench.statistics import median, percentiles
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client import connect
-from partibus.client.partitions import Partitions
+from partibus.client.extensions.cluster import Partitions
 from partibus.namespace.connection_string import parse_connection_string
+from tests.kit.plain_client import connect
 from tests.kit.sqs_requests import Signer
 
 CONNECTIONS = 8

@@ -6,11 +6,11 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import cast
 
-from partibus.client import connect
-from partibus.client.cluster import ClusterStatus, cluster_status
+from partibus.client.extensions.cluster import ClusterStatus, cluster_status
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import ServiceBusClient, Session
 from tests.conformance.conftest import LIBRARIES
+from tests.kit.plain_client import connect
 from tests.kit.reached import connections_of
 
 TRIES = 60

@@ -10,7 +10,6 @@ import pytest
 
 from partibus.amqp.codec.performatives import Attach, Detach
 from partibus.amqp.section_encoding import encode_data
-from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.client.policies import Policies
 from partibus.namespace.connection_string import parse_connection_string
@@ -26,6 +25,7 @@ from tests.conformance.clients.interface import (
 )
 from tests.conformance.conftest import LIBRARIES
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import connect
 from tests.robustness.raw import RawPeer, transfer
 
 # The libraries leave the sockets of refused connections to the garbage collector.

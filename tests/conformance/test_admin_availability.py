@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from partibus.client import connect
-from partibus.client.fault_injections import FaultInjections
+from partibus.client.extensions.cluster import FaultInjections
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http, entry
 from tests.conformance.clients.interface import Outgoing
 from tests.conformance.clients.python_sync import PythonSync
+from tests.kit.plain_client import connect
 
 QUEUE, TOPIC, SUBSCRIPTION = "QueueDescription", "TopicDescription", "SubscriptionDescription"
 PARTITIONED = "<EnablePartitioning>true</EnablePartitioning>"

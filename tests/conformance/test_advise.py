@@ -15,18 +15,20 @@ from click.testing import CliRunner, Result
 
 from partibus.advice.rules import advise
 from partibus.cli.main import main
-from partibus.client import Client, OutgoingMessage, ReceiveMode, connect
 from partibus.client.aio import Client as PublicClient
-from partibus.client.clock import BrokerClock
 from partibus.client.entities import Entities
 from partibus.client.errors import AccessDenied
-from partibus.client.partitions import Partitions
+from partibus.client.extensions.clock import BrokerClock
+from partibus.client.extensions.cluster import Partitions
+from partibus.client.extensions.traffic import facts_of, observe, sample_keys
+from partibus.client.messages import OutgoingMessage
+from partibus.client.outcomes import ReceiveMode
 from partibus.client.policies import Policies
-from partibus.client.traffic import facts_of, observe, sample_keys
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.telemetry.keys import sent_keys
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import Client, connect
 
 HOUR_MS = 3_600_000
 
@@ -134,7 +136,7 @@ def test_a_prefetch_that_the_lock_does_not_allow_is_found(broker: BrokerProcess,
     def work() -> None:
         receiver = client.receiver("cached", prefetch=300)
         receiver.settle(receiver.receive(10, 5))
-        receiver.take(1, 5)
+        receiver.receive(1, 5)
         BrokerClock(broker.http_url, parse_connection_string(broker.connection_string)).advance(6_000)
 
     found = advice_on(client, "cached", work, seconds=10.0)["prefetch-lock"]

@@ -10,13 +10,14 @@ from threading import Event, Thread
 
 import pytest
 
-from partibus.client import OutgoingMessage, connect
 from partibus.client.entities import Entities
+from partibus.client.messages import OutgoingMessage
 from partibus.store.backup import LIST, read_backup, store_file
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from tests.conformance.clients.interface import DEAD_LETTER, Outgoing, Received, peek_all, receive_all
 from tests.conformance.clients.python_sync import PythonSync
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import connect
 
 MakeQueue = Callable[..., str]
 CLOCK = "manual"

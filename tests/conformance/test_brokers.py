@@ -20,10 +20,9 @@ from azure.servicebus import ServiceBusClient as AzureClient
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import ServiceBusError
 
-from partibus.client import Client, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import ClientError
-from partibus.client.namespaces import Namespaces
+from partibus.client.extensions.namespaces import Namespaces
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
@@ -32,6 +31,7 @@ from tests.conformance.clients.interface import ClientTrouble, Outgoing, Trouble
 from tests.conformance.conftest import LIBRARIES
 from tests.conformance.several import all_well, connections, is_running, pids, status
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import Client, connect
 from tests.kit.reached import connections_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -7,14 +7,13 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from partibus.client import connect
-from partibus.client.client import Client
 from partibus.client.errors import ClientError
 from partibus.client.messages import OutgoingMessage
-from partibus.client.rules import RuleInfo, Rules
+from partibus.client.rules import RuleInfo
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import receive_all
 from tests.conformance.clients.python_sync import PythonSync
+from tests.kit.plain_client import Client, connect
 
 CONNECTIONS = 9
 """The kernel deals connections out by chance; with so many, each broker has one in all but a few of a hundred runs, and
@@ -48,7 +47,7 @@ def test_a_rule_that_was_answered_holds_through_every_broker(
 ) -> None:
     """Each round another connection replaces the rule; at once all connections send, keyed to all partitions."""
     broker.create_subscription(topic, "s")
-    rules = [Rules(connection, PATH) for connection in connections]
+    rules = [connection.rules(PATH) for connection in connections]
     senders = [connection.sender(topic) for connection in connections]
     before = "$Default"
     for turn in range(ROUNDS):
@@ -79,4 +78,4 @@ def test_a_subscription_is_there_and_gone_for_everybody_at_once(
         broker.delete_queue(path)
         for connection in connections:
             with pytest.raises(ClientError, match="could not be found"):
-                Rules(connection, path).list()
+                connection.rules(path).list()

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from partibus.client.errors import Busy, CursorHeld, CursorLost
-from partibus.client.ranges import CursorState, RangeClient, open_ranges
+from partibus.client.extensions.ranges import CursorState, RangeClient, open_ranges
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token

@@ -9,7 +9,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpMessageHeader
 
-from partibus.client import ClientError
+from partibus.client.errors import ClientError
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http
 from tests.conformance.clients.interface import Client, Outgoing, receive_all

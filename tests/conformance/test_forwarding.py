@@ -19,7 +19,6 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
-from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
@@ -38,6 +37,7 @@ from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import CountMessages
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import connect
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 """The Python library leaves the sockets of broken connections to the garbage collector, which warns."""

@@ -11,13 +11,14 @@ from urllib.request import urlopen
 
 import pytest
 
-from partibus.client import Client, OutgoingMessage, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import Busy, SendFailed
-from partibus.client.fault_injections import FaultInjections
+from partibus.client.extensions.cluster import FaultInjections
+from partibus.client.messages import OutgoingMessage
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import Client, connect
 from tests.kit.reached import connections_of
 
 PARTITIONS = 16

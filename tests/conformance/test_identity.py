@@ -17,10 +17,11 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
 from tests.kit.issuer import Issuer
+from tests.kit.plain_client import connect
 
 OWNER, SENDER, RECEIVER = (f"Azure Service Bus Data {name}" for name in ("Owner", "Sender", "Receiver"))
 ISSUER = Issuer()

@@ -17,11 +17,9 @@ from azure.servicebus import ServiceBusClient as AzureClient
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from partibus.client import Client as OwnClient
-from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.client.errors import Busy, InvalidRequest, NotFound, TimedOut
-from partibus.client.fault_injections import FaultInjections
+from partibus.client.extensions.cluster import FaultInjections
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import (
@@ -37,6 +35,8 @@ from tests.conformance.clients.interface import (
 )
 from tests.conformance.clients.python_sync import PythonSync
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import Client as OwnClient
+from tests.kit.plain_client import connect
 
 MakeQueue = Callable[..., str]
 PARTITIONS = 16

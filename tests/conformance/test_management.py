@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from partibus.amqp.codec.types import Int, Timestamp
-from partibus.client import Client as OwnClient
-from partibus.client import ClientError, connect
+from partibus.client.errors import ClientError
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
@@ -21,6 +20,8 @@ from tests.conformance.clients.interface import (
 )
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.conftest import CountMessages
+from tests.kit.plain_client import Client as OwnClient
+from tests.kit.plain_client import connect
 
 CLOCK = "manual"
 MakeQueue = Callable[..., str]

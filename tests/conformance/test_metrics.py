@@ -21,16 +21,17 @@ from azure.servicebus.exceptions import ServiceBusError
 from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from partibus.client import OutgoingMessage, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed
-from partibus.client.namespaces import Namespaces
+from partibus.client.extensions.namespaces import Namespaces
+from partibus.client.messages import OutgoingMessage
 from partibus.clock import SystemClock
 from partibus.frontends.rest.metrics import Snapshot, Told, blocks
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import connect
 
 GUIDE = Path(__file__).parents[2] / "docs" / "metrics.md"
 STORES = 16

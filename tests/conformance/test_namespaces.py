@@ -24,20 +24,19 @@ from websockets.typing import Subprotocol
 from partibus.amqp import Connection, Plain
 from partibus.amqp.events import Closed, Opened
 from partibus.cli.main import main
-from partibus.client import OutgoingMessage, connect
-from partibus.client.backups import back_up
-from partibus.client.cluster import cluster_status
 from partibus.client.entities import Entities
 from partibus.client.errors import ClientError, NotFound
-from partibus.client.fault_injections import FaultInjections
-from partibus.client.namespaces import NamespaceInfo, Namespaces
-from partibus.client.ranges import open_ranges
+from partibus.client.extensions.cluster import FaultInjections, back_up, cluster_status
+from partibus.client.extensions.namespaces import NamespaceInfo, Namespaces
+from partibus.client.extensions.ranges import open_ranges
+from partibus.client.messages import OutgoingMessage
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.conftest import BROKERS
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import connect
 
 FLAG = ";UseDevelopmentEmulator=true"
 

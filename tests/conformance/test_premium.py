@@ -14,11 +14,11 @@ import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 
 from partibus.amqp.codec.types import Array
-from partibus.client import ReceiveMode, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed, Throttled
+from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.messages import OutgoingMessage
-from partibus.client.namespaces import Namespaces
+from partibus.client.outcomes import ReceiveMode
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
@@ -28,6 +28,7 @@ from tests.conformance.conftest import LIBRARIES
 from tests.conformance.several import Holder, Leaving, all_well, status
 from tests.conformance.test_metrics import Metrics
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import connect
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 

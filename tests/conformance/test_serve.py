@@ -15,12 +15,13 @@ from urllib.request import urlopen
 
 import pytest
 
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.namespace.access import EMULATOR_KEY
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, Trouble, receive_all
 from tests.conformance.conftest import LIBRARIES
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import connect
 
 
 def config(*queues: dict[str, Any]) -> dict[str, Any]:

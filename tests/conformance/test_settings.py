@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from partibus.client import ClientError
+from partibus.client.errors import ClientError
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import (
     DEAD_LETTER,

@@ -12,13 +12,13 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from partibus.client import connect
-from partibus.client.partitions import Partitions
+from partibus.client.extensions.cluster import Partitions
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.several import all_well, is_running, pids
 from tests.conformance.test_sqs import client_of, delete, receive
 from tests.conformance.test_sqs_partitions import HIGH
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import connect
 from tests.kit.reached import connections_of
 
 REQUESTS = 20

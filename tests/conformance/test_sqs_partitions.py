@@ -11,11 +11,10 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from partibus.client import connect
-from partibus.client.fault_injections import FaultInjections
-from partibus.client.partitions import Partitions
+from partibus.client.extensions.cluster import FaultInjections, Partitions
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import connect
 
 REQUESTS = 20
 """Requests per second of a partition, for each action."""

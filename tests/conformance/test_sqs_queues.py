@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from tests.conformance.clients.admin import Http, entry
 from tests.conformance.test_sqs import client_of, delete, receive
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import connect
 
 
 @pytest.fixture(scope="module")

@@ -23,12 +23,12 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import MessageLockLostError
 
 from partibus.amqp.codec.types import Int, Timestamp
-from partibus.client import connect
 from partibus.client.errors import TimedOut
-from partibus.client.receiver import NEXT_SESSION, RELEASE
+from partibus.client.outcomes import NEXT_SESSION, RELEASE
 from partibus.routing.slots import partition_for_slot, slot_for_key
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import connect
 
 FULL = ("--telemetry", "full", "--telemetry-roll", "300ms")
 Row: TypeAlias = dict[str, Any]

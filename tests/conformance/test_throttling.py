@@ -14,17 +14,16 @@ from time import monotonic
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusReceiveMode
 
-from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed, Throttled
+from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.messages import OutgoingMessage
-from partibus.client.namespaces import Namespaces
-from partibus.client.sender import Sender
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http, entry
 from tests.conformance.several import all_well, pids, status
 from tests.conformance.test_metrics import Metrics
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import Sender, connect
 
 CREDITS = 1_000
 MESSAGES = 5_000

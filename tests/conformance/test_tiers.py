@@ -15,13 +15,14 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from partibus.client import OutgoingMessage, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import ClientError, InvalidRequest
-from partibus.client.namespaces import Namespaces
+from partibus.client.extensions.namespaces import Namespaces
+from partibus.client.messages import OutgoingMessage
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import connect
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -21,7 +21,7 @@ from azure.servicebus import TransportType
 from botocore.config import Config
 from botocore.exceptions import HTTPClientError, SSLError
 
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerFailed, BrokerProcess, run_to_the_end
 from tests.conformance.clients.interface import (
@@ -36,6 +36,7 @@ from tests.conformance.clients.javascript import JavaScriptServiceBus, Rhea
 from tests.conformance.clients.python_asyncio import PythonAsyncio
 from tests.conformance.clients.python_sync import PythonSync
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import connect
 
 # What the library for asyncio tells its own HTTP library, for websockets without TLS.
 pytestmark = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")

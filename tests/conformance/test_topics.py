@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from partibus.client import connect
-from partibus.client.rules import RuleInfo, Rules
+from partibus.client.rules import RuleInfo
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import (
     DEAD_LETTER,
@@ -21,6 +20,7 @@ from tests.conformance.clients.interface import (
 )
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.conftest import Clients, CountMessages
+from tests.kit.plain_client import connect
 
 CLOCK = "manual"
 # The library for Python leaves sockets of broken connections to the garbage collector.
@@ -46,7 +46,7 @@ def subscribe(broker: BrokerProcess, topic: str, name: str, *rules: RuleInfo, **
     path = broker.create_subscription(topic, name, **properties)
     if rules:
         with connect(broker.connection_string) as client:
-            manager = Rules(client, path)
+            manager = client.rules(path)
             for rule in rules:
                 manager.add(rule)
             manager.remove("$Default")

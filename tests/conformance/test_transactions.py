@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partibus.client import connect as open_client
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import Outgoing, receive_all
 from tests.conformance.clients.python_sync import PythonSync
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import connect as open_client
 
 if TYPE_CHECKING:
     from tests.conformance.clients.proton_transactions import TransactionalProton

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from partibus.client import connect
 from partibus.client.errors import ClientError
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
@@ -37,6 +36,7 @@ from tests.kit.nemesis import Nemesis, Watch
 from tests.kit.nemesis_database import Pair
 from tests.kit.nemesis_ways import BadWays
 from tests.kit.network_namespace import NetworkNamespace
+from tests.kit.plain_client import connect
 from tests.kit.postgresql_server import programs_of_system
 
 BROKERS = 3

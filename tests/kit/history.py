@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from partibus.client.driver import LinkOwner
+    from tests.kit.plain_client import Link
 
 
 _TOKEN_DIGITS = 32
@@ -159,7 +159,7 @@ def add_epochs(operations: Iterable[Operation], folder: Path) -> int:
     return found
 
 
-def outcome_of(error: ClientError, link: LinkOwner) -> Outcome:
+def outcome_of(error: ClientError, link: Link) -> Outcome:
     """Of the send or settlement on a link that it ended. What the broker refuses by name was not done, but for its word
     that nobody can tell (`com.microsoft:timeout`). A link that ended instead, for whatever reason, says nothing."""
     if isinstance(error, SendFailed):

@@ -7,15 +7,18 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
-from partibus.client import ABANDON, COMPLETE, NEXT_SESSION, OutgoingMessage, connect
 from partibus.client.errors import ClientError, SendFailed, TimedOut
+from partibus.client.messages import OutgoingMessage
+from partibus.client.outcomes import ABANDON, COMPLETE, NEXT_SESSION
 from tests.kit.history import History, Kind, Operation, Outcome, outcome_of
+from tests.kit.plain_client import connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
-    from partibus.client import Client, IncomingMessage, Receiver
+    from partibus.client.messages import IncomingMessage
+    from tests.kit.plain_client import Client, Receiver
 
 TIMEOUT_S = 10.0
 RECONNECT_S = 0.5

@@ -12,19 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partibus.client import connect
-from partibus.client.cluster import ClusterStatus, cluster_status
 from partibus.client.errors import ClientError
-from partibus.client.fault_injections import FaultInjections
+from partibus.client.extensions.cluster import ClusterStatus, FaultInjections, cluster_status
 from tests.kit.eventually import eventually
 from tests.kit.history import History, Kind, Operation
+from tests.kit.plain_client import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from partibus.client import Client
     from partibus.testing.broker_process import BrokerProcess
+    from tests.kit.plain_client import Client
 
 PARTITIONS = 16
 _LOOK_S = 0.05

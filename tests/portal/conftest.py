@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from partibus.client import connect
-from partibus.client.namespaces import Namespaces
+from partibus.client.extensions.namespaces import Namespaces
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.plain_client import connect
 from tests.portal.browser import Browser
 
 SignIn = Callable[[str], Browser]

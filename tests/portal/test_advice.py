@@ -6,8 +6,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.plain_client import connect
 from tests.portal.browser import Browser
 
 BROKERS = 2

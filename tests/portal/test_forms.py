@@ -8,9 +8,10 @@ from datetime import timedelta
 import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import python_admin
+from tests.kit.plain_client import connect
 from tests.portal.browser import Answer, Browser, Form
 
 TLS = True

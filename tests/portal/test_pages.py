@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from partibus.client import OutgoingMessage, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed
-from partibus.client.fault_injections import FaultInjections
-from partibus.client.namespaces import Namespaces
-from partibus.client.partitions import Partitions
-from partibus.client.rules import RuleInfo, Rules
+from partibus.client.extensions.cluster import FaultInjections, Partitions
+from partibus.client.extensions.namespaces import Namespaces
+from partibus.client.messages import OutgoingMessage
+from partibus.client.rules import RuleInfo
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import connect
 from tests.portal.browser import Browser
 from tests.portal.conftest import SignIn
 
@@ -219,7 +219,7 @@ def test_rules_and_their_texts_are_shown(browser: Browser, broker: BrokerProcess
     broker.create_topic("ruled", EnablePartitioning=True)
     path = broker.create_subscription("ruled", "some")
     with connect(broker.connection_string) as client:
-        rules = Rules(client, path)
+        rules = client.rules(path)
         rules.add(RuleInfo("hot", "temperature > 80 AND place <> '<b>x</b>'", action="SET alarm = 1"))
         rules.remove("$Default")
     answer = browser.get("/portal/entity?path=ruled/Subscriptions/some")

@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 
 import pytest
 
-from partibus.client import connect
 from partibus.client.policies import Policies
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http, entry
+from tests.kit.plain_client import connect
 from tests.portal.browser import Browser
 from tests.portal.conftest import SignIn
 

@@ -9,10 +9,10 @@ from typing import Self
 
 import psycopg
 
-from partibus.client import Client, connect
-from partibus.client.cluster import ClusterStatus, cluster_status
+from partibus.client.extensions.cluster import ClusterStatus, cluster_status
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import Client, connect
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 
 

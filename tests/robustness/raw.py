@@ -11,10 +11,11 @@ from partibus.amqp import Source, Target
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.performatives import Attach, Begin, Close, Flow, Open, SaslInit, Transfer, decode_performative
 from partibus.amqp.frames import AMQP_HEADER, HEADER, SASL_FRAME, SASL_HEADER, frame
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import connect
 
 MIB = 1 << 20
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import ClientError, connect
+from partibus.client.errors import ClientError
 from partibus.routing.slots import partition_for_key
 from tests.kit.eventually import EVENTUALLY_S
 from tests.kit.fault_proxy import FaultProxy
+from tests.kit.plain_client import connect
 from tests.kit.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 from tests.robustness.ways import KEYS, LOST_S, drained, message

@@ -9,11 +9,11 @@ import pytest
 from azure.servicebus import ServiceBusClient as AzureClient
 from azure.servicebus import ServiceBusMessage
 
-from partibus.client import ClientError, connect
-from partibus.client.errors import ConnectionLost, TimedOut
+from partibus.client.errors import ClientError, ConnectionLost, TimedOut
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.kit.fault_proxy import FaultProxy
+from tests.kit.plain_client import connect
 from tests.robustness.raw import check_serves
 from tests.robustness.ways import (
     KEYS,

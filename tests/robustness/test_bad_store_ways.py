@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import ClientError
+from partibus.client.errors import ClientError
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S

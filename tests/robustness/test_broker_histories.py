@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partibus.client.driver import LinkOwner
 from partibus.client.errors import Busy, ConnectionLost, LockLost, SendFailed, TimedOut
 from tests.kit.chaos import QUEUES, UNAVAILABLE_MAX_MS, Stage, run, without_epochs
 from tests.kit.history import History, Kind, Operation, Outcome, outcome_of, read_history
 from tests.kit.history_rules import check, forgotten_locks
 from tests.kit.nemesis import Nemesis
+from tests.kit.plain_client import Link
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -214,12 +214,12 @@ def test_sends_without_a_key_are_accepted_while_there_are_brokers() -> None:
 
 
 def test_what_an_error_says_about_its_operation() -> None:
-    link = LinkOwner("link")
+    link = Link()
     assert outcome_of(SendFailed([(0, Busy("busy"))], 1), link) is Outcome.FAIL
     assert outcome_of(SendFailed([(0, TimedOut("who knows"))], 1), link) is Outcome.UNKNOWN
     assert outcome_of(ConnectionLost("gone"), link) is Outcome.UNKNOWN
     assert outcome_of(LockLost("lost"), link) is Outcome.FAIL
-    link.on_over(LockLost("the session's lock is lost"))
+    link.error = LockLost("the session's lock is lost")
     assert outcome_of(LockLost("lost"), link) is Outcome.UNKNOWN, "the settlement may have been done before"
 
 

@@ -13,10 +13,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from partibus.client import connect
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit import altered_broker
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import connect
 from tests.robustness.ways import KEYS, client_of, drained, message, number_of
 
 HOUR_S = 3_600

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import Client, ClientError, OutgoingMessage, Receiver
-from partibus.client.errors import ConnectionLost, TimedOut
+from partibus.client.errors import ClientError, ConnectionLost, TimedOut
+from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.plain_client import Client, Receiver
 from tests.robustness.raw import check_serves
 from tests.robustness.ways import client_of, drained, number_of
 

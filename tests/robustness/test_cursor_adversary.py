@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage, connect
-from partibus.client.errors import Busy, CursorHeld, CursorLost, InvalidRequest, QuotaExceeded, TimedOut
-from partibus.client.ranges import CursorState, Frame, RangeClient, open_ranges
-from partibus.client.receiver import ABANDON, NEXT_SESSION, dead_letter
+from partibus.client.errors import Busy, ClientError, CursorHeld, CursorLost, InvalidRequest, QuotaExceeded, TimedOut
+from partibus.client.extensions.ranges import CursorState, Frame, RangeClient, open_ranges
+from partibus.client.messages import IncomingMessage, OutgoingMessage
+from partibus.client.outcomes import ABANDON, NEXT_SESSION, dead_letter
 from partibus.message import StoredMessage
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from tests.kit.eventually import EVENTUALLY_S, eventually, pause
+from tests.kit.plain_client import Client, connect
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 
 LEASE_MS = 600_000

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import Client, OutgoingMessage, connect
 from partibus.client.entities import Entities
 from partibus.client.errors import ClientError
-from partibus.client.fault_injections import FaultInjections
-from partibus.client.namespaces import NamespaceInfo, Namespaces, host_of
+from partibus.client.extensions.cluster import FaultInjections
+from partibus.client.extensions.namespaces import NamespaceInfo, Namespaces, host_of
+from partibus.client.messages import OutgoingMessage
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import Client, connect
 from tests.kit.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import OutgoingMessage
+from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
 from tests.robustness.ways import client_of, drained, message
 

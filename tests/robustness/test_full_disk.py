@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import ClientError, OutgoingMessage
+from partibus.client.errors import ClientError
+from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.robustness.ways import client_of, drained, message

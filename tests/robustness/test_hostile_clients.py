@@ -21,9 +21,12 @@ from partibus.amqp.section_encoding import (
     encode_value,
 )
 from partibus.amqp.sections import BATCH_FORMAT
-from partibus.client import ClientError, OutgoingMessage, connect, dead_letter
+from partibus.client.errors import ClientError
+from partibus.client.messages import OutgoingMessage
+from partibus.client.outcomes import dead_letter
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import connect
 from tests.robustness.raw import MIB, RawPeer, flow, transfer
 
 RECEIVERS_MAX = 5_000

@@ -9,10 +9,11 @@ import pytest
 
 from partibus.amqp.codec.types import Char, Decimal128, Described, Int, Symbol, Timestamp, ULong
 from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_properties
-from partibus.client import ClientError, connect
+from partibus.client.errors import ClientError
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http, entry
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import connect
 
 SUBSCRIPTION = "topic/Subscriptions/all"
 RULE = "RuleDescription"

@@ -14,9 +14,10 @@ from websockets.frames import CloseCode
 from partibus.amqp.codec.performatives import Attach, Begin, Close, Open
 from partibus.amqp.frames import AMQP_HEADER, SASL_HEADER, frame
 from partibus.amqp.section_encoding import encode_data
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import connect
 from tests.robustness.raw import MIB, check_serves, transfer
 from tests.robustness.websocket import WebsocketPeer
 

@@ -16,16 +16,17 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from partibus.client import ClientError, IncomingMessage, OutgoingMessage, connect
-from partibus.client.backups import back_up
 from partibus.client.endpoint import endpoint_of
 from partibus.client.entities import Entities
-from partibus.client.errors import Busy, SendFailed
-from partibus.client.namespaces import Namespaces
-from partibus.client.rules import RuleInfo, Rules
+from partibus.client.errors import Busy, ClientError, SendFailed
+from partibus.client.extensions.cluster import back_up
+from partibus.client.extensions.namespaces import Namespaces
+from partibus.client.messages import IncomingMessage, OutgoingMessage
+from partibus.client.rules import RuleInfo
 from partibus.namespace.connection_string import parse_connection_string
 from tests.conformance.test_metrics import Metrics
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import connect
 from tests.kit.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
 from tests.robustness.ways import drained
@@ -97,7 +98,7 @@ def test_a_rule_that_was_answered_holds_for_what_is_sent_through_any_of_them(mac
     with machines.client("a") as client, machines.client("b") as other:
         for number in range(5):
             near, far = (client, other) if number % 2 else (other, client)
-            rules = Rules(near, some)
+            rules = near.rules(some)
             rules.add(RuleInfo(f"only-{number}", sql=f"sys.Label = 'label-{number}'"))
             rules.remove("$Default" if number == 0 else f"only-{number - 1}")
             far.sender(topic).send([labelled(number, f"label-{one}", KEYS[one]) for one in range(16)])

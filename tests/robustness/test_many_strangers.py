@@ -9,9 +9,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import COMMAND, BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import connect
 
 FILES = 300
 STRANGERS = 320

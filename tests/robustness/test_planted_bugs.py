@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.store.postgresql.settings import DEFAULTS
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit import altered_broker
@@ -24,6 +24,7 @@ from tests.kit.history import History, Kind, Operation
 from tests.kit.history_clients import Receiving
 from tests.kit.history_rules import check
 from tests.kit.nemesis import Nemesis
+from tests.kit.plain_client import connect
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 from tests.plugins.soak import seed_of
 from tests.robustness.test_postgresql_losses import wait_for_replay

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from partibus.cli.main import main
-from partibus.client import ClientError
+from partibus.client.errors import ClientError
 from partibus.store.postgresql.registry import LEASE_S
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually, pause

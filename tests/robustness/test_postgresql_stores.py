@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import ClientError
+from partibus.client.errors import ClientError
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema

@@ -16,9 +16,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from partibus.client import OutgoingMessage, connect
+from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import connect
 from tests.robustness.raw import check_serves
 
 

@@ -15,14 +15,15 @@ from typing import NamedTuple
 
 import pytest
 
-from partibus.client import OutgoingMessage, connect
-from partibus.client.backups import back_up
-from partibus.client.ranges import open_ranges
-from partibus.client.sinks import open_sink
+from partibus.client.extensions.cluster import back_up
+from partibus.client.extensions.ranges import open_ranges
+from partibus.client.extensions.sinks import open_sink
+from partibus.client.messages import OutgoingMessage
 from partibus.store.backup import store_file
 from partibus.store.sqlite.directory import store_id
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import connect
 from tests.plugins.soak import ROUND
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.seeded]

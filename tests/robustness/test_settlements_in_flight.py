@@ -11,15 +11,15 @@ from contextlib import ExitStack, closing, suppress
 from itertools import cycle
 from pathlib import Path
 
-from partibus.client import ABANDON, COMPLETE, Client, OutgoingMessage, connect
-from partibus.client.cluster import cluster_status
 from partibus.client.errors import ClientError
-from partibus.client.messages import IncomingMessage
-from partibus.client.receiver import Receiver, dead_letter
+from partibus.client.extensions.cluster import cluster_status
+from partibus.client.messages import IncomingMessage, OutgoingMessage
+from partibus.client.outcomes import ABANDON, COMPLETE, dead_letter
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit import altered_broker
 from tests.kit.eventually import EVENTUALLY_S, eventually
+from tests.kit.plain_client import Client, Receiver, connect
 from tests.kit.reached import connections_of
 
 CLIENTS = 12

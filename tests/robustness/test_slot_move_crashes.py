@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import OutgoingMessage
-from partibus.client.client import Client
 from partibus.client.errors import ClientError
-from partibus.client.partitions import Partitions
-from partibus.client.receiver import NextSession
+from partibus.client.extensions.cluster import Partitions
+from partibus.client.messages import OutgoingMessage
+from partibus.client.outcomes import NextSession
 from partibus.client.values import integer, maps
 from partibus.routing.slots import SlotMap
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import Client
 from tests.robustness.ways import client_of, number_of
 
 HOT = [key for key in (f"item{n}" for n in range(400)) if SlotMap(16).partition_of(key) == 0][:12]

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from partibus.client import COMPLETE, OutgoingMessage, connect
-from partibus.client.cluster import cluster_status
 from partibus.client.errors import ClientError
-from partibus.client.receiver import dead_letter
-from partibus.client.rules import RuleInfo, Rules
+from partibus.client.extensions.cluster import cluster_status
+from partibus.client.messages import OutgoingMessage
+from partibus.client.outcomes import COMPLETE, dead_letter
+from partibus.client.rules import RuleInfo
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.store.postgresql.registry import LEASE_S
 from partibus.testing.broker_process import BrokerProcess
@@ -30,6 +30,7 @@ from tests.kit.history import History, Kind, Outcome, outcome_of
 from tests.kit.history_clients import Receiving, Sending, Worker, WorkingOnSessions, what_is_left
 from tests.kit.history_rules import Queues
 from tests.kit.nemesis import Nemesis, is_well
+from tests.kit.plain_client import connect
 from tests.kit.postgresql_server import PostgreSQLServer
 from tests.plugins.soak import seed_of
 from tests.robustness.machines import Machines
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from partibus.client import Client, IncomingMessage, Receiver
+    from partibus.client.messages import IncomingMessage
     from tests.conformance.clients.proton_transactions import TransactionalProton
     from tests.kit.history import Operation
+    from tests.kit.plain_client import Client, Receiver
 
 SOURCE, HUB, LAST, DEAD, STEPS = "source", "hub", "last", "dead", "steps"
 PASSING, SESSIONS, SOME = (f"{HUB}/Subscriptions/{name}" for name in ("passing", "sessions", "some"))
@@ -64,7 +66,7 @@ def build(broker: BrokerProcess) -> None:
     broker.create_subscription(HUB, "some", ForwardDeadLetteredMessagesTo=DEAD, **SETTINGS)
     broker.create_queue(SOURCE, EnablePartitioning=True, ForwardTo=HUB, **SETTINGS)
     with connect(broker.connection_string) as client:
-        rules = Rules(client, SOME)
+        rules = client.rules(SOME)
         rules.add(RuleInfo("odd-sessions", sql="sys.SessionId LIKE '%1' OR sys.SessionId LIKE '%3'"))
         rules.remove("$Default")
         seeds = [OutgoingMessage(body=b"seed-%d" % number, partition_key=KEY) for number in range(SEEDS)]

@@ -14,12 +14,12 @@ from threading import Timer
 
 import pytest
 
-from partibus.client import OutgoingMessage
-from partibus.client import connect as open_client
+from partibus.client.messages import OutgoingMessage
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import Outgoing
 from tests.kit.eventually import EVENTUALLY_S
+from tests.kit.plain_client import connect as open_client
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("proton") is None,

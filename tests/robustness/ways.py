@@ -9,10 +9,12 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from partibus.client import Client, ClientError, IncomingMessage, OutgoingMessage, connect
+from partibus.client.errors import ClientError
+from partibus.client.messages import IncomingMessage, OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.kit.fault_proxy import FaultProxy
+from tests.kit.plain_client import Client, connect
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 
 KEYS = [f"key-{number}" for number in range(64)]

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark import TaskContext
 
 from partibus.client.errors import ConnectionLost
-from partibus.client.sinks import SinkClient, Stored, open_sink
+from partibus.client.extensions.sinks import SinkClient, Stored, open_sink
 from partibus.spark.source import PartibusSource
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described, Symbol, ULong
 from partibus.client.errors import AccessDenied, Busy, ConnectFailed, CursorHeld, CursorLost, NotFound
-from partibus.client.ranges import (
+from partibus.client.extensions.ranges import (
     CursorPartition,
     CursorState,
     CursorSummary,

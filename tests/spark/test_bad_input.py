@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from partibus.amqp.codec.encoder import encode
-from partibus.client.ranges import open_ranges
+from partibus.client.extensions.ranges import open_ranges
 from partibus.spark.errors import OptionError, WriteError
 from partibus.spark.json_bodies import check_value, decode_json
 from partibus.spark.options import Options

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from partibus.client import OutgoingMessage, connect
-from partibus.client.ranges import open_ranges
+from partibus.client.extensions.ranges import open_ranges
+from partibus.client.messages import OutgoingMessage
 from partibus.routing.slots import partition_for_key
 from partibus.spark.python import worker_python
 from partibus.spark.tail import complete_tail
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import eventually
+from tests.kit.plain_client import connect
 from tests.kit.spark_cluster import SparkCluster
 from tests.spark.conftest import CONFIG
 

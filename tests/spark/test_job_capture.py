@@ -13,7 +13,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pyspark.sql import SparkSession
 
-from partibus.client.ranges import open_ranges
+from partibus.client.extensions.ranges import open_ranges
 from partibus.pipeline import capture, plan
 from partibus.pipeline.capture import Chosen, Replay, Want, captured
 from partibus.pipeline.errors import JobError

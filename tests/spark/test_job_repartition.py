@@ -13,14 +13,15 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from pyspark.sql import DataFrame, SparkSession
 
-from partibus.client import OutgoingMessage, connect
-from partibus.client.ranges import open_ranges
+from partibus.client.extensions.ranges import open_ranges
+from partibus.client.messages import OutgoingMessage
 from partibus.pipeline import repartition
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job, JobOptions
 from partibus.pipeline.repartition import Proof, Want, prove
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.plain_client import connect
 
 pytestmark = [pytest.mark.row("D11"), pytest.mark.timeout(600)]
 

@@ -15,8 +15,8 @@ import pytest
 from partibus.amqp.codec.types import Described, Int, Symbol, Timestamp, UByte
 from partibus.amqp.section_encoding import encode_application_properties
 from partibus.client.errors import AccessDenied, Busy, ConnectionLost
+from partibus.client.extensions.sinks import Stored
 from partibus.client.messages import IncomingMessage
-from partibus.client.sinks import Stored
 from partibus.spark import writer
 from partibus.spark.composites import read_map
 from partibus.spark.errors import OptionError, WriteError

@@ -19,7 +19,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, Servic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from partibus.client.ranges import open_ranges
+from partibus.client.extensions.ranges import open_ranges
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually

@@ -12,11 +12,12 @@ from azure.servicebus.exceptions import ServiceBusError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partibus.client import OutgoingMessage, connect
-from partibus.client.ranges import CursorSummary, open_ranges
+from partibus.client.extensions.ranges import CursorSummary, open_ranges
+from partibus.client.messages import OutgoingMessage
 from partibus.spark.listener import CommitListener
 from partibus.spark.tail import complete_tail
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.plain_client import connect
 
 
 @pytest.fixture(scope="module")

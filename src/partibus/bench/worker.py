@@ -4,31 +4,39 @@ Standard input: a line of JSON (the job, its mode and the connection string), th
 Standard output: a line when connected, then the outcome as JSON.
 """
 
+import asyncio
 import json
 import sys
 import time
 from typing import Any, Final
 
-from partibus.client import Client, OutgoingMessage, connect
+from partibus.client.aio import Client, OutgoingMessage, Sender
 from partibus.errors import PartibusError
 
 _RUN: Final = 500
 _PREFETCH: Final = 1_000
 _EVENTUALLY_S: Final = 30.0
 _TIME_BYTES: Final = 8
+_WINDOW: Final = 1_000
+"""Messages without an answer at which the sender waits."""
 
 
-def main() -> int:
-    """Run the job on standard input, and print its result."""
+def main(**settings: Any) -> int:
+    """Run the job on standard input with a client of these settings, and print its result."""
     order = json.loads(sys.stdin.readline())
-    work = {"send": _send, "receive": _receive, "latency": _latency}[order["mode"]]
     try:
-        with connect(order["connection"]) as client:
-            print(json.dumps(work(client, order)))
+        print(json.dumps(asyncio.run(_work(order, settings))))
     except PartibusError as error:
         print(f"worker: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+async def _work(order: dict[str, Any], settings: dict[str, Any]) -> dict[str, object]:
+    # Each message is a transfer of its own: what one message costs the broker is measured, not a batch of them.
+    once: dict[str, Any] = {"batch_flush_interval": 0.0, "timeout": _EVENTUALLY_S}
+    async with Client(order["connection"], **once, **settings) as client:
+        return await {"send": _send, "receive": _receive, "latency": _latency}[order["mode"]](client, order)
 
 
 def _wait_for_go() -> None:
@@ -36,70 +44,97 @@ def _wait_for_go() -> None:
     sys.stdin.readline()
 
 
-def _send(client: Client, order: dict[str, Any]) -> dict[str, object]:
+async def _send(client: Client, order: dict[str, Any]) -> dict[str, object]:
     sender = client.sender(order["address"])
+    await sender.open()
     payload = OutgoingMessage(body=b"x" * order["size_bytes"]).encode()
     left = order["count"]
     _wait_for_go()
     first_s = time.time()
+    unanswered: list[asyncio.Future[None]] = []
     while left:
         run = min(left, _RUN)
-        sender.send_nowait([payload] * run)
+        unanswered += sender.send_now([payload] * run)
         left -= run
-    sender.flush(_EVENTUALLY_S)
-    return {"messages": sender.accepted, "first_s": first_s, "last_s": time.time()}
+        while len(unanswered) > _WINDOW - _RUN:
+            await unanswered[0]  # Results come in the order of the calls.
+            unanswered = [one for one in unanswered if not _stored(one)]
+    for one in unanswered:
+        await one
+    return {"messages": order["count"], "first_s": first_s, "last_s": time.time()}
 
 
-def _receive(client: Client, order: dict[str, Any]) -> dict[str, object]:
-    _wait_for_go()
+def _stored(result: "asyncio.Future[None]") -> bool:
+    """Tell whether a message is stored. Raises the error of a failed one."""
+    if not result.done():
+        return False
+    result.result()
+    return True
+
+
+async def _receive(client: Client, order: dict[str, Any]) -> dict[str, object]:
     receiver = client.receiver(order["address"], prefetch=min(_PREFETCH, order["count"]))
+    _wait_for_go()
     left, first_s = order["count"], 0.0
+    completed: list[asyncio.Future[None]] = []
     while left > 0:
-        deliveries = receiver.take(min(_RUN, left), _EVENTUALLY_S)
-        if not deliveries:
+        messages = await receiver.receive(min(_RUN, left), _EVENTUALLY_S)
+        if not messages:
             raise PartibusError(f"{left} of {order['count']} messages did not come within {_EVENTUALLY_S:g} s")
         first_s = first_s or time.time()
-        receiver.settle_nowait(deliveries)
-        left -= len(deliveries)
-    receiver.flush(_EVENTUALLY_S)
+        completed = [receiver.complete_later(message) for message in messages]
+        receiver.flush()
+        left -= len(messages)
+    await asyncio.gather(*completed)
     last_s = time.time()
-    receiver.close()
+    await receiver.close()
     return {"messages": order["count"], "first_s": first_s, "last_s": last_s}
 
 
-def _latency(client: Client, order: dict[str, Any]) -> dict[str, object]:
+async def _latency(client: Client, order: dict[str, Any]) -> dict[str, object]:
     """Send due messages and receive at a fixed rate, on one connection.
 
     A message carries its due time, so the result includes every delay of this process.
     """
     sender, receiver = client.sender(order["address"]), client.receiver(order["address"], prefetch=_PREFETCH)
-    padding = b"x" * max(0, order["size_bytes"] - _TIME_BYTES)
+    await sender.open()
+    await receiver.open()
     count, rate = order["count"], order["rate"]
     latencies_us: list[int] = []
+    completed: list[asyncio.Future[None]] = []
     _wait_for_go()
-    first_s, start_ns, sent = time.time(), time.perf_counter_ns(), 0
-    within_ns = start_ns + int((count / rate + _EVENTUALLY_S) * 1e9)
-    while len(latencies_us) < count:
+    first_s, start_ns = time.time(), time.perf_counter_ns()
+    sending = asyncio.create_task(_send_due(sender, order, start_ns))
+    try:
+        async with asyncio.timeout(count / rate + _EVENTUALLY_S):
+            while len(latencies_us) < count:
+                messages = await receiver.receive(_RUN, 1.0)
+                now_ns = time.perf_counter_ns()
+                for message in messages:
+                    assert isinstance(message.body, bytes)
+                    latencies_us.append((now_ns - int.from_bytes(message.body[:_TIME_BYTES])) // 1000)
+                completed = [receiver.complete_later(message) for message in messages]
+                receiver.flush()
+            await asyncio.gather(sending, *completed)
+    except TimeoutError:
+        raise PartibusError(f"{count - len(latencies_us)} of {count} messages did not come in time") from None
+    finally:
+        sending.cancel()
+    return {"messages": count, "first_s": first_s, "last_s": time.time(), "latencies_us": latencies_us}
+
+
+async def _send_due(sender: Sender, order: dict[str, Any], start_ns: int) -> None:
+    padding = b"x" * max(0, order["size_bytes"] - _TIME_BYTES)
+    count, rate, sent = order["count"], order["rate"], 0
+    while sent < count:
         now_ns = time.perf_counter_ns()
-        if now_ns > within_ns:
-            raise PartibusError(f"{count - len(latencies_us)} of {count} messages did not come in time")
         due = min(count, (now_ns - start_ns) * rate // 1_000_000_000 + 1)
         if due > sent:
             times = [start_ns + number * 1_000_000_000 // rate for number in range(sent, due)]
-            sender.send_nowait([OutgoingMessage(body=at.to_bytes(_TIME_BYTES) + padding) for at in times])
+            sender.send_now([OutgoingMessage(body=at.to_bytes(_TIME_BYTES) + padding) for at in times])
             sent = due
-        wait_s = 1.0 if sent == count else max(0.0, (start_ns + sent * 1_000_000_000 // rate - now_ns) / 1e9)
-        messages = receiver.receive(_RUN, wait_s)
-        if messages:
-            now_ns = time.perf_counter_ns()
-            for message in messages:
-                assert isinstance(message.body, bytes)
-                latencies_us.append((now_ns - int.from_bytes(message.body[:_TIME_BYTES])) // 1000)
-            receiver.settle_nowait(messages)
-    receiver.flush(_EVENTUALLY_S)
-    last_s = time.time()
-    receiver.close()
-    return {"messages": count, "first_s": first_s, "last_s": last_s, "latencies_us": latencies_us}
+        await asyncio.sleep(max(0.0, (start_ns + sent * 1_000_000_000 // rate - time.perf_counter_ns()) / 1e9))
+    await sender.flush()
 
 
 if __name__ == "__main__":

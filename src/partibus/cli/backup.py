@@ -6,7 +6,7 @@ import click
 
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json, size_text
-from partibus.client.backups import back_up
+from partibus.client.extensions.cluster import back_up
 
 
 @click.command()

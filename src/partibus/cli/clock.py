@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from partibus.cli.connection import JSON
 from partibus.cli.output import print_json
 from partibus.cli.types import duration
-from partibus.client.clock import BrokerClock
+from partibus.client.extensions.clock import BrokerClock
 from partibus.namespace.connection_string import parse_connection_string
 
 _PORT = 5300

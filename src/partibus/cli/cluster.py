@@ -7,7 +7,7 @@ import click
 
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import number_text, print_json, print_table
-from partibus.client.cluster import BrokerInfo, StoreInfo, cluster_status
+from partibus.client.extensions.cluster import BrokerInfo, StoreInfo, cluster_status
 from partibus.store.acknowledged import accept_loss
 
 _BROKER_COLUMNS = ("broker", "state", "process", "stores", "connections", "restarts", "lag")

@@ -2,7 +2,7 @@
 
 import click
 
-from partibus.client import Client, connect
+from partibus.client.sync import Client, connect
 
 _MISSING = (
     "no connection string. Set PARTIBUS_CONNECTION, or give --connection; `partibus serve --ready-file PATH` writes "

@@ -7,7 +7,7 @@ import click
 
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, number_text, print_json, print_table, size_text
-from partibus.client.ranges import CursorSummary, RangeClient
+from partibus.client.extensions.ranges import CursorSummary, RangeClient
 
 SILENT_MS = 3_600_000
 """A cursor that has messages before it and has not moved for so long is warned of."""

@@ -9,7 +9,8 @@ from uuid import UUID
 from partibus.amqp.codec.types import Array, Described, Timestamp
 from partibus.amqp.errors import DecodeError
 from partibus.cli.output import print_table
-from partibus.client import ClientError, IncomingMessage
+from partibus.client.errors import ClientError
+from partibus.client.messages import IncomingMessage
 
 _BODY_SHOWN = 200
 """Characters of a body in a table; `--json` gives all of it."""

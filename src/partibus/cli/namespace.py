@@ -10,8 +10,8 @@ import click
 
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, number_text, print_json, print_table
-from partibus.client import Client
-from partibus.client.namespaces import NUMBERS, THROTTLING, NamespaceInfo, Namespaces, host_of
+from partibus.client.extensions.namespaces import NUMBERS, THROTTLING, NamespaceInfo, Namespaces, host_of
+from partibus.client.sync import Client
 from partibus.namespace.tiers import LIMITS, Tier
 from partibus.throttling.settings import ThrottlingPolicy
 

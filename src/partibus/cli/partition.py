@@ -8,8 +8,7 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json, print_table
 from partibus.cli.types import duration
-from partibus.client.fault_injections import FaultInjectionInfo, FaultInjections
-from partibus.client.partitions import Partitions
+from partibus.client.extensions.cluster import FaultInjectionInfo, FaultInjections, Partitions
 from partibus.client.values import integer, maps
 
 Command = Callable[..., Any]

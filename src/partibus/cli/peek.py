@@ -5,7 +5,9 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.message_text import message_json, print_messages
 from partibus.cli.output import note, print_json
-from partibus.client import IncomingMessage
+from partibus.client.management import PEEK, peek_arguments, peeked_messages
+from partibus.client.messages import IncomingMessage
+from partibus.client.sync import Client
 from partibus.namespace.addresses import DEAD_LETTER_QUEUE
 
 
@@ -30,8 +32,7 @@ def peek(
     address = f"{entity}/{DEAD_LETTER_QUEUE}" if dead_letter_queue else entity
     found: list[IncomingMessage] = []
     with open_client(connection) as client:
-        node = client.management(address)
-        while len(found) < count and (page := node.peek(from_sequence, count - len(found), session=session)):
+        while len(found) < count and (page := _page(client, address, from_sequence, count - len(found), session)):
             found += page
             last = page[-1].sequence_number
             if last is None:
@@ -44,3 +45,7 @@ def peek(
         print_messages(found)
     else:
         note(f"No message in '{address}' from sequence number {from_sequence} on.")
+
+
+def _page(client: Client, address: str, from_sequence: int, count: int, session: str | None) -> list[IncomingMessage]:
+    return peeked_messages(client.request(address, PEEK, peek_arguments(from_sequence, count, session)))

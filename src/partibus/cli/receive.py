@@ -5,18 +5,10 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.message_text import message_json, print_messages
 from partibus.cli.output import note, print_json
-from partibus.client import (
-    ABANDON,
-    COMPLETE,
-    DEFER,
-    NEXT_SESSION,
-    Client,
-    IncomingMessage,
-    ReceiveMode,
-    Receiver,
-    dead_letter,
-)
 from partibus.client.errors import TimedOut
+from partibus.client.messages import IncomingMessage
+from partibus.client.outcomes import NEXT_SESSION, NextSession, ReceiveMode
+from partibus.client.sync import Client, Receiver
 from partibus.namespace.addresses import DEAD_LETTER_QUEUE
 
 _RUN = 100
@@ -24,9 +16,7 @@ _RUN = 100
 
 _DELETE = "receive-and-delete"
 _MODES = {"peek-lock": ReceiveMode.PEEK_LOCK, _DELETE: ReceiveMode.RECEIVE_AND_DELETE}
-_OUTCOMES = {"complete": COMPLETE, "abandon": ABANDON, "defer": DEFER}
-_STATUSES = {"complete": "completed", "abandon": "abandoned", "defer": "defered", "dead-letter": "suspended"}
-"""The same for messages that were asked for by number (section 6.3 of the dialect)."""
+_OUTCOMES = ("complete", "abandon", "defer", "dead-letter")
 
 
 @click.command()
@@ -36,7 +26,7 @@ _STATUSES = {"complete": "completed", "abandon": "abandoned", "defer": "defered"
 @click.option("--mode", type=click.Choice(list(_MODES)), default="peek-lock", show_default=True)
 @click.option(
     "--settle",
-    type=click.Choice([*_OUTCOMES, "dead-letter"]),
+    type=click.Choice(_OUTCOMES),
     default="complete",
     show_default=True,
     help="What becomes of a message once it is printed (peek-lock).",
@@ -75,43 +65,41 @@ def receive(
     wanted = NEXT_SESSION if next_session else session
     with open_client(connection) as client:
         try:
-            receiver = client.receiver(address, _MODES[mode], session=wanted, session_wait_s=timeout)
+            receiver = _receiver(client, address, wanted, _MODES[mode], timeout).open()
         except TimedOut as error:
             if not next_session or error.condition is None:
                 raise
             note(f"No session with messages in '{address}' within {timeout:g} s.")
             return
         if deferred:
-            _receive_deferred(client, receiver, address, deferred, mode, settle, reason, as_json)
+            messages = receiver.receive_deferred(deferred)
+            _print(messages, as_json)
+            if mode != _DELETE:
+                _settle(receiver, messages, settle, reason)
             return
-        outcome = dead_letter(reason) if settle == "dead-letter" else _OUTCOMES[settle]
         left = most
         while left and (messages := receiver.receive(min(left, _RUN), timeout)):
             _print(messages, as_json)
-            receiver.settle(messages, outcome)
+            if mode != _DELETE:
+                _settle(receiver, messages, settle, reason)
             left -= len(messages)
     if left == most and not as_json:
         note(f"No message in '{address}' within {timeout:g} s.")
 
 
-def _receive_deferred(
-    client: Client,
-    receiver: Receiver,
-    address: str,
-    numbers: tuple[int, ...],
-    mode: str,
-    settle: str,
-    reason: str | None,
-    as_json: bool,
-) -> None:
-    """``receiver`` holds the session, where there is one."""
-    node = client.management(address)
-    session = receiver.session_id
-    found = node.receive_deferred(numbers, delete=mode == _DELETE, session=session)
-    _print([one.message for one in found], as_json)
-    tokens = [one.lock_token for one in found if one.lock_token is not None]
-    if tokens and mode != _DELETE:
-        node.settle(tokens, _STATUSES[settle], reason=reason if settle == "dead-letter" else None, session=session)
+def _receiver(
+    client: Client, address: str, session: str | NextSession | None, mode: ReceiveMode, timeout: float
+) -> Receiver:
+    if session is None:
+        return client.receiver(address, mode=mode)
+    return client.session_receiver(address, session, mode=mode, max_wait=timeout)
+
+
+def _settle(receiver: Receiver, messages: list[IncomingMessage], how: str, reason: str | None) -> None:
+    if how == "dead-letter":
+        receiver.dead_letter(messages, reason)
+    else:
+        {"complete": receiver.complete, "abandon": receiver.abandon, "defer": receiver.defer}[how](messages)
 
 
 def _print(messages: list[IncomingMessage], as_json: bool) -> None:

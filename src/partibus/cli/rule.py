@@ -5,7 +5,7 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json, print_table
 from partibus.client.entities import subscription_path
-from partibus.client.rules import CORRELATION_TEXTS, RuleInfo, Rules
+from partibus.client.rules import CORRELATION_TEXTS, RuleInfo
 
 
 @click.group()
@@ -49,7 +49,7 @@ def add(
         raise click.UsageError("say what it selects: --sql TEXT, or --equal NAME=VALUE")
     path = subscription_path(topic, subscription)
     with open_client(connection) as client:
-        rules = Rules(client, path)
+        rules = client.rules(path)
         rules.add(RuleInfo(name, sql, _correlation(pairs), action))
         if only:
             rules.remove("$Default")
@@ -64,7 +64,7 @@ def add(
 def list_all(topic: str, subscription: str, connection: str, as_json: bool) -> None:
     """Show the rules of the subscription of TOPIC."""
     with open_client(connection) as client:
-        found = Rules(client, subscription_path(topic, subscription)).list()
+        found = client.rules(subscription_path(topic, subscription)).list()
     if as_json:
         for one in found:
             print_json({"name": one.name, "selects": _selects(one), "action": one.action})
@@ -83,7 +83,7 @@ def remove(topic: str, subscription: str, name: str, connection: str) -> None:
     """Remove the rule NAME; messages that it selected stay."""
     path = subscription_path(topic, subscription)
     with open_client(connection) as client:
-        Rules(client, path).remove(name)
+        client.rules(path).remove(name)
     click.echo(f"Rule '{name}' removed from '{path}'.")
 
 

@@ -8,7 +8,7 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import print_json
 from partibus.cli.types import duration, key_value, moment
-from partibus.client import OutgoingMessage
+from partibus.client.messages import OutgoingMessage
 
 
 @click.command()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from partibus.client.client import Client
+from partibus.client.management import Requests
 from partibus.client.values import integer, integers, maps, text, texts
 
 GET_ENTITY: Final = "partibus:get-entity"
@@ -42,8 +42,8 @@ class Entities:
     Every call raises the `ClientError` of the broker's reply (`AlreadyExists`, `NotFound`, ...).
     """
 
-    def __init__(self, client: Client) -> None:
-        self._node = client.management()
+    def __init__(self, client: Requests) -> None:
+        self._client = client
 
     def create_queue(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
         """Create a queue with properties by the service's names; omitted ones have the service's defaults."""
@@ -62,28 +62,29 @@ class Entities:
 
     def _create(self, kind: str, name: str, properties: Mapping[str, object]) -> EntityInfo:
         body = {"kind": kind, "name": name, "properties": dict(properties)}
-        return entity_in(self._node.request("partibus:create-entity", body))
+        return entity_in(self._client.request("", "partibus:create-entity", body))
 
     def update(self, name: str, properties: Mapping[str, object]) -> EntityInfo:
         """Change the given properties at once and keep the others."""
-        return entity_in(self._node.request("partibus:update-entity", {"name": name, "properties": dict(properties)}))
+        body = {"name": name, "properties": dict(properties)}
+        return entity_in(self._client.request("", "partibus:update-entity", body))
 
     def get(self, name: str) -> EntityInfo:
         """Return the description of an entity."""
-        return entity_in(self._node.request(GET_ENTITY, {"name": name}))
+        return entity_in(self._client.request("", GET_ENTITY, {"name": name}))
 
     def list(self) -> list[EntityInfo]:
         """Return all entities, sorted by name."""
-        found = maps(self._node.request("partibus:list-entities", {}), "entities")
+        found = maps(self._client.request("", "partibus:list-entities", {}), "entities")
         return sorted(map(entity_in, found), key=lambda info: info.name.lower())
 
     def delete(self, name: str) -> None:
         """Delete an entity with all its messages, and a topic with its subscriptions."""
-        self._node.request("partibus:delete-entity", {"name": name})
+        self._client.request("", "partibus:delete-entity", {"name": name})
 
     def export(self) -> tuple[str, Sequence[str]]:
         """Return all entities as the text of a Config.json, and the settings that such a file can't express."""
-        found = self._node.request("partibus:export", {})
+        found = self._client.request("", "partibus:export", {})
         return text(found, "config"), texts(found, "left-out")
 
 

@@ -1,13 +1,12 @@
-"""The `$management` node of an entity, or of the namespace: operations with a map in and a map out."""
+"""Requests to `$management` nodes and their replies: the bodies are maps, built and read here."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from partibus.amqp.codec.types import Array, Int, UInt
 from partibus.client.errors import ClientError, error_from_status
 from partibus.client.messages import IncomingMessage
-from partibus.client.request import Reply, Requester
 from partibus.client.values import binary, maps
 
 PEEK = "com.microsoft:peek-message"
@@ -25,53 +24,21 @@ class DeferredMessage(NamedTuple):
     lock_token: UUID | None
 
 
-class Management:
-    """A `$management` node, made by `Client.management`."""
+class Requests(Protocol):
+    """A blocking client, for modules that need only its requests (`partibus.client.sync.Client`)."""
 
-    def __init__(self, requester: Requester, timeout_s: float) -> None:
-        self._requester = requester
-        self._timeout_s = timeout_s
+    def request(
+        self, entity: str | None, operation: str, body: Mapping[str, object], *, timeout: float | None = None
+    ) -> dict[str, object]:
+        """Perform an operation of an entity's `$management` node, or of the namespace's for ""."""
+        ...
 
-    @property
-    def request_bytes_max(self) -> int | None:
-        """The size of the largest request that the node takes; None if it stated no limit."""
-        return self._requester.message_bytes_max
 
-    def request(self, operation: str, body: Mapping[str, object], timeout_s: float | None = None) -> dict[str, object]:
-        """Perform one operation and return the reply's body, {} where it has none.
+class Reply(NamedTuple):
+    """The application properties and body of a reply."""
 
-        Raises the error of the broker's reply.
-        """
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        what = f"{operation} on '{self._requester.address}'"
-        reply = self._requester.ask(request_properties(operation, timeout_s), dict(body), timeout_s, what)
-        return body_of(reply, what)
-
-    def peek(self, from_sequence: int = 1, count: int = 1, *, session: str | None = None) -> list[IncomingMessage]:
-        """Peek up to ``count`` messages from a sequence number on, of one session or of all.
-
-        The result includes locked messages, and is [] where no message is left.
-        """
-        return peeked_messages(self.request(PEEK, peek_arguments(from_sequence, count, session)))
-
-    def receive_deferred(
-        self, sequence_numbers: Sequence[int], *, delete: bool = False, session: str | None = None
-    ) -> list[DeferredMessage]:
-        """Lock or delete deferred messages by their numbers, all or none.
-
-        Raises `NotFound` if any is missing. Messages of a session need its lock, held by a receiver of this client.
-        """
-        reply = self.request(RECEIVE_DEFERRED, deferred_arguments(sequence_numbers, delete, session))
-        return deferred_messages(reply)
-
-    def settle(
-        self, lock_tokens: Sequence[UUID], status: str, *, reason: str | None = None, session: str | None = None
-    ) -> None:
-        """Settle messages with the ``status`` completed, abandoned, defered (so spelled) or suspended.
-
-        The status suspended dead-letters a message. Raises `LockLost`.
-        """
-        self.request(SETTLE, settle_arguments(lock_tokens, status, reason=reason, session=session))
+    properties: dict[str, object]
+    body: object
 
 
 def request_properties(operation: str, timeout_s: float) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from partibus.client.client import Client
+from partibus.client.management import Requests
 from partibus.client.values import maps, text, texts
 
 
@@ -24,13 +24,13 @@ class Policies:
     Every call raises the `ClientError` of the broker's reply.
     """
 
-    def __init__(self, client: Client, entity: str = "") -> None:
-        self._node = client.management()
+    def __init__(self, client: Requests, entity: str = "") -> None:
+        self._client = client
         self._entity = entity
 
     def list(self) -> list[PolicyInfo]:
         """Return all policies, sorted by name."""
-        found = maps(self._node.request("partibus:list-policies", {"entity": self._entity}), "policies")
+        found = maps(self._client.request("", "partibus:list-policies", {"entity": self._entity}), "policies")
         return sorted(map(_info, found), key=lambda policy: policy.name.lower())
 
     def set(self, name: str, rights: Sequence[str]) -> PolicyInfo:
@@ -43,10 +43,10 @@ class Policies:
 
     def delete(self, name: str) -> None:
         """Delete a policy, which locks out its users at once."""
-        self._node.request("partibus:delete-policy", {"entity": self._entity, "name": name})
+        self._client.request("", "partibus:delete-policy", {"entity": self._entity, "name": name})
 
     def _ask(self, operation: str, name: str, **more: object) -> PolicyInfo:
-        return _info(self._node.request(operation, {"entity": self._entity, "name": name, **more}))
+        return _info(self._client.request("", operation, {"entity": self._entity, "name": name, **more}))
 
 
 def _info(body: Mapping[str, object]) -> PolicyInfo:

@@ -1,10 +1,9 @@
-"""Rules of a subscription: operations of its `$management` node."""
+"""Rules of a subscription, and the bodies of the requests about them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from partibus.amqp.codec.types import Described, Int
-from partibus.client.client import Client
 from partibus.client.errors import ClientError
 from partibus.client.values import maps
 
@@ -36,34 +35,6 @@ class RuleInfo:
     correlation: Mapping[str, object] = field(default_factory=dict)
     """The values by the names in `CORRELATION_TEXTS`, and ``properties``."""
     action: str | None = None
-
-
-class Rules:
-    """The rules of a subscription.
-
-    Every call raises the `ClientError` of the broker's reply (`AlreadyExists`, `NotFound`, ...).
-    """
-
-    def __init__(self, client: Client, subscription: str) -> None:
-        """Use the subscription at this path, topic/Subscriptions/name."""
-        self._node = client.management(subscription)
-
-    def add(self, rule: RuleInfo) -> None:
-        """Add a rule, which applies to messages sent from now on."""
-        self._node.request(ADD_RULE, add_arguments(rule))
-
-    def remove(self, name: str) -> None:
-        """Remove a rule. Messages that it selected stay."""
-        self._node.request(REMOVE_RULE, {"rule-name": name})
-
-    def list(self) -> list[RuleInfo]:
-        """Return all rules, sorted by name."""
-        found: list[RuleInfo] = []
-        while True:
-            page = listed(self._node.request(LIST_RULES, list_arguments(len(found))))
-            if not page:
-                return found
-            found += page
 
 
 def add_arguments(rule: RuleInfo) -> dict[str, object]:

@@ -18,13 +18,13 @@ asynchronous ones. The messages of one call still travel together. `Sender.submi
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from partibus.advice.rules import Advice
 from partibus.client import aio
 from partibus.client.aio import (
     NEXT_SESSION,
@@ -39,7 +39,11 @@ from partibus.client.aio import (
     Token,
     Transaction,
 )
+from partibus.client.endpoint import Endpoint
 from partibus.client.errors import ClientError, InvalidRequest, SendFailed
+
+if TYPE_CHECKING:
+    from partibus.advice.rules import Advice
 
 T = TypeVar("T")
 
@@ -58,6 +62,7 @@ __all__ = [
     "SessionReceiver",
     "Statistics",
     "Token",
+    "connect",
 ]
 
 
@@ -96,19 +101,34 @@ class _Loop:
 _LOOP = _Loop()
 
 
+def _forget_loop() -> None:
+    """Begin anew in a forked process, which has the loop's memory without its thread."""
+    global _LOOP
+    _LOOP = _Loop()
+
+
+os.register_at_fork(after_in_child=_forget_loop)
+
+
 class Client:
     """The blocking form of `partibus.client.aio.Client`, with the same arguments, units and errors."""
 
     def __init__(self, connection_string: str | None = None, **settings: Any) -> None:
         """Make a client; `partibus.client.aio.Client` explains the settings. Raises `ArgumentError`."""
         self.inner = aio.Client(connection_string, **settings)
-        self._loop: asyncio.AbstractEventLoop | None = _LOOP.enter()
+        self._shared = _LOOP
+        self._loop: asyncio.AbstractEventLoop | None = self._shared.enter()
         self._closing = threading.Lock()
 
     @property
     def connections(self) -> int:
         """The number of connections that the client uses."""
         return self.inner.connections
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The address that the client connects to."""
+        return self.inner.settings.endpoint
 
     @property
     def statistics(self) -> Statistics:
@@ -162,11 +182,17 @@ class Client:
             raise
         self.run(transaction.__aexit__(None, None, None))
 
-    def request(self, entity: str | None, operation: str, body: Mapping[str, object]) -> dict[str, object]:
+    def request(
+        self, entity: str | None, operation: str, body: Mapping[str, object], *, timeout: float | None = None
+    ) -> dict[str, object]:
         """Perform an operation of a `$management` node, as `aio.Client.request`."""
-        return self.run(self.inner.request(entity, operation, body))
+        return self.run(self.inner.request(entity, operation, body, timeout=timeout))
 
-    def advise(self, entity: str | None = None, *, seconds: float = 10.0) -> list[Advice]:
+    def max_request_bytes(self, entity: str | None) -> int | None:
+        """Return the size of the largest request that a node takes, as `aio.Client.max_request_bytes`."""
+        return self.run(self.inner.max_request_bytes(entity))
+
+    def advise(self, entity: str | None = None, *, seconds: float = 10.0) -> "list[Advice]":
         """Watch an entity's traffic and return the settings that depart from the guidance, as `aio.Client.advise`."""
         return self.run(self.inner.advise(entity, seconds=seconds))
 
@@ -188,7 +214,7 @@ class Client:
                 self.run(self.inner.close())
             finally:
                 self._loop = None
-                _LOOP.leave()
+                self._shared.leave()
 
     def __enter__(self) -> Self:
         try:
@@ -231,7 +257,27 @@ class Client:
             if work is not None:
                 work.close()
             raise InvalidRequest("the client is closed; make a new one")
+        if self._shared is not _LOOP:
+            if work is not None:
+                work.close()
+            raise InvalidRequest("the client was made before this process was forked; make a new one")
         return self._loop
+
+
+def connect(connection_string: str, *, timeout: float = 30.0, container_id: str | None = None) -> Client:
+    """Return an open client for tools: each message is a transfer of its own, and no operation is repeated.
+
+    A tool tells its user about an outage at once, and jobs have retries of their own. ``timeout`` is in seconds. Raises
+    `ConnectFailed`, and `ArgumentError` for a malformed connection string.
+    """
+    client = Client(
+        connection_string,
+        timeout=timeout,
+        retry=RetryPolicy(attempts=1),
+        batch_flush_interval=0.0,
+        container_id=container_id,
+    )
+    return client.__enter__()
 
 
 class Sender:
@@ -357,7 +403,7 @@ class Receiver:
         self, messages: IncomingMessage | Iterable[IncomingMessage], *, transaction: Transaction | None = None
     ) -> None:
         """Complete a message or several, and wait until that is durable. Raises `LockLost` for the first lost lock."""
-        self._settle(messages, lambda message: self._inner.complete(message, transaction=transaction))
+        self._settle(messages, lambda message: self._inner.complete_later(message, transaction=transaction))
 
     def abandon(
         self, messages: IncomingMessage | Iterable[IncomingMessage], *, transaction: Transaction | None = None

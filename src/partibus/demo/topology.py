@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from partibus.client import connect
 from partibus.client.entities import Entities, subscription_path
-from partibus.client.rules import RuleInfo, Rules
+from partibus.client.rules import RuleInfo
+from partibus.client.sync import connect
 from partibus.demo.flights import DemoError
 from partibus.testing.broker_process import BrokerFailed, BrokerProcess
 
@@ -55,7 +55,7 @@ def left_at(connection: str) -> dict[str, int]:
 def filters_at(connection: str) -> dict[str, Filter]:
     """Return the filters by subscription as the broker has them, not as the file declares them."""
     with connect(connection) as client:
-        return {name: _filter(Rules(client, path_of(name)).list()) for name in SUBSCRIPTIONS}
+        return {name: _filter(client.rules(path_of(name)).list()) for name in SUBSCRIPTIONS}
 
 
 def _filter(rules: list[RuleInfo]) -> Filter:

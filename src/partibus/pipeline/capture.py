@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partibus.client.ranges import BOUND_BYTES, open_ranges
+from partibus.client.extensions.ranges import BOUND_BYTES, open_ranges
 from partibus.pipeline.errors import JobError, said
 from partibus.pipeline.job import Job, interruption
 from partibus.pipeline.report.page import (

@@ -14,10 +14,10 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from partibus.client.client import connect
 from partibus.client.entities import Entities
 from partibus.client.errors import AccessDenied, ClientError, CursorLost, NotFound
-from partibus.client.ranges import COMPLETED_MAX, RangeClient, open_ranges
+from partibus.client.extensions.ranges import COMPLETED_MAX, RangeClient, open_ranges
+from partibus.client.sync import connect
 from partibus.pipeline.capture import Place
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job

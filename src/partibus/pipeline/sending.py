@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from partibus.client.client import connect
 from partibus.client.entities import Entities, EntityInfo
 from partibus.client.errors import AccessDenied, NotFound
-from partibus.client.sinks import SINK_ENDS
+from partibus.client.extensions.sinks import SINK_ENDS
+from partibus.client.sync import connect
 from partibus.pipeline.errors import JobError
 from partibus.spark.sink import open_sink_client
 from partibus.spark.sink_columns import SINK_TYPES

@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from partibus.client import Client
 from partibus.client.entities import Entities
 from partibus.client.errors import NotFound, SendFailed
-from partibus.client.sender import Sender
+from partibus.client.management import Requests
+from partibus.client.sync import Sender
 from partibus.errors import InvalidOperation
 from partibus.namespace.catalog import Catalog, EntityRecord
 from partibus.namespace.durations import UNLIMITED_TEXT
@@ -86,7 +86,7 @@ def _nothing_in(topic: EntityRecord, subscriptions: Sequence[EntityRecord]) -> I
     return InvalidOperation(f"'{topic.description.name}' is a topic: its messages are in its subscriptions. {what}")
 
 
-def make_side_entity(client: Client, source: Source, into: str) -> bool:
+def make_side_entity(client: Requests, source: Source, into: str) -> bool:
     """Create the queue that messages are restored into, like the one in the backup; returns False when it exists.
 
     It lacks what would take messages away again: times to live, deletion when idle, and forwarding. It also lacks

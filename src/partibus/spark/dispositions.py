@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from partibus.client.errors import ClientError
-from partibus.client.ranges import DispositionLine, PartitionMap, RangeClient
+from partibus.client.extensions.ranges import DispositionLine, PartitionMap, RangeClient
 from partibus.spark.errors import DataLossError, OffsetError, OptionError, ReadError
 from partibus.spark.offsets import Offset
 from partibus.spark.options import Options

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 
 from partibus.client.errors import Busy, ClientError, CursorHeld, CursorLost
-from partibus.client.ranges import CursorState
+from partibus.client.extensions.ranges import CursorState
 from partibus.spark.errors import PlanError, SparkSourceError
 from partibus.spark.options import Options
 from partibus.spark.ports import OpenClient, RangeReader

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from partibus.client.errors import ClientError
-from partibus.client.ranges import open_ranges
+from partibus.client.extensions.ranges import open_ranges
 from partibus.spark.errors import OffsetError, OptionError
 from partibus.spark.offsets import Offset
 from partibus.spark.options import Options

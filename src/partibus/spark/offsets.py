@@ -11,7 +11,7 @@ A position is the first unread one.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from partibus.client.ranges import PartitionMap
+from partibus.client.extensions.ranges import PartitionMap
 from partibus.spark.errors import OffsetError
 
 _ENTITY, _MAP_VERSION, _POSITIONS = "entity", "mapVersion", "positions"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Container, Mapping
 from typing import NamedTuple
 
-from partibus.client.ranges import BOUND_BYTES, FRAME_BYTES
+from partibus.client.extensions.ranges import BOUND_BYTES, FRAME_BYTES
 from partibus.spark.errors import OptionError
 from partibus.spark.positions import EARLIEST, LATEST
 

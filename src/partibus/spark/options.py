@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from partibus.client.endpoint import endpoint_of
-from partibus.client.ranges import BOUND_BYTES, FRAME_BYTES
+from partibus.client.extensions.ranges import BOUND_BYTES, FRAME_BYTES
 from partibus.errors import ArgumentError
 from partibus.namespace.connection_string import ConnectionString, parse_connection_string
 from partibus.spark.body_schema import body_columns

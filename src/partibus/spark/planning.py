@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from partibus.client.ranges import PartitionMap
+from partibus.client.extensions.ranges import PartitionMap
 
 Positions = Mapping[int, int]
 """A position by partition id."""

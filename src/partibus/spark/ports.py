@@ -1,15 +1,14 @@
 """The port to a broker's client: positions, frames of messages, cursors.
 
-`partibus.client.ranges.RangeClient` implements it and documents each call; tests have other implementations. Calls
-block. One thread at a time uses a client. Each call may raise `partibus.client.errors.ClientError` or `OSError`; after
-that the client can only be closed.
+`partibus.client.extensions.ranges.RangeClient` implements it and documents each call; tests have other implementations.
+Calls block. One thread at a time uses a client. Each call may raise `partibus.client.errors.ClientError` or `OSError`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from partibus.client.ranges import CursorState, CursorSummary, Frame, PartitionMap, Start
+from partibus.client.extensions.ranges import CursorState, CursorSummary, Frame, PartitionMap, Start
 
 
 class RangeReader(Protocol):

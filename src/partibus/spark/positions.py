@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from partibus.client.ranges import PartitionMap
+from partibus.client.extensions.ranges import PartitionMap
 from partibus.spark.errors import OptionError, PlanError
 from partibus.spark.ports import RangeReader
 

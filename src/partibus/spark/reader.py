@@ -21,7 +21,7 @@ from partibus.client.errors import (
     NotFound,
     Throttled,
 )
-from partibus.client.ranges import CursorState, Frame, PartitionMap
+from partibus.client.extensions.ranges import CursorState, Frame, PartitionMap
 from partibus.spark.connections import borrowed_client
 from partibus.spark.errors import DataLossError, PlanError, ReadError
 from partibus.spark.options import Options

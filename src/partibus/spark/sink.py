@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from partibus.client.sinks import SINK_ENDS, open_sink
+from partibus.client.extensions.sinks import SINK_ENDS, open_sink
 from partibus.spark.errors import OptionError, WriteError
 from partibus.spark.sink_columns import check_columns, naming_of
 from partibus.spark.sink_options import Naming, SinkOptions

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from partibus.client.sinks import EVENTUALLY_S, REQUEST_BYTES
+from partibus.client.extensions.sinks import EVENTUALLY_S, REQUEST_BYTES
 from partibus.spark.errors import OptionError
 from partibus.spark.option_table import OPTIONS, Option, hint_at, refuse_misplaced_key, without_table_properties
 from partibus.spark.options import connection_of, endpoint, entity_of

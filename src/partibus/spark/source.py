@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from partibus.client.ranges import open_ranges
+from partibus.client.extensions.ranges import open_ranges
 from partibus.spark.errors import OptionError
 from partibus.spark.option_table import FATES
 from partibus.spark.options import Options

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from partibus.amqp.errors import DecodeError
-from partibus.client.ranges import Frame
+from partibus.client.extensions.ranges import Frame
 from partibus.message import FORM_VERSION
 from partibus.spark.encoded import Numbers
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from partibus.client.ranges import CursorState, PartitionMap
+from partibus.client.extensions.ranges import CursorState, PartitionMap
 from partibus.spark.errors import DataLossError
 from partibus.spark.lease import Lease
 from partibus.spark.offsets import Offset

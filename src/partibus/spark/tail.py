@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from partibus.client.errors import ClientError, CursorLost
-from partibus.client.ranges import open_ranges
+from partibus.client.extensions.ranges import open_ranges
 from partibus.spark.errors import OffsetError, OptionError
 from partibus.spark.lease import Lease
 from partibus.spark.offsets import Offset

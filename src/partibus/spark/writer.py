@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partibus.client.errors import AccessDenied, ClientError, EntityDisabled, NotFound, QuotaExceeded, Throttled
-from partibus.client.sinks import Stored
+from partibus.client.extensions.sinks import Stored
 from partibus.spark.errors import WriteError
 from partibus.spark.sink_encoding import encode_batch
 from partibus.spark.sink_options import KeyOrder, Naming, SinkOptions
@@ -35,7 +35,7 @@ _WAYS_OUT: dict[type[Exception], str] = {
 
 
 class RowStore(Protocol):
-    """A client that stores rows, such as `partibus.client.sinks.SinkClient`."""
+    """A client that stores rows, such as `partibus.client.extensions.sinks.SinkClient`."""
 
     def put(
         self,

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.request import Request, urlopen
 
-from partibus.client import connect
 from partibus.client.entities import Entities, EntityInfo
+from partibus.client.sync import connect
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
@@ -223,7 +223,7 @@ class BrokerProcess:
     def update_queue(self, name: str, **properties: object) -> None:
         """Change the given properties of a queue, by the service's names."""
         with connect(self.connection_string) as client:
-            client.management().request("partibus:update-entity", {"name": name, "properties": properties})
+            Entities(client).update(name, properties)
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with its messages."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from partibus.cli.cursor import warnings
-from partibus.client.ranges import CursorPartition, CursorSummary
+from partibus.client.extensions.ranges import CursorPartition, CursorSummary
 from tests.unit.cli.conftest import Run
 from tests.unit.client.broker import TinyBroker
 

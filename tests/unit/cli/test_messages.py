@@ -8,8 +8,7 @@ import json
 from partibus.amqp import AmqpError
 from partibus.amqp.section_encoding import encode_annotations
 from partibus.amqp.sections import split_sections
-from partibus.client import OutgoingMessage
-from partibus.client.messages import IncomingMessage
+from partibus.client.messages import IncomingMessage, OutgoingMessage
 from tests.unit.cli.conftest import Run
 from tests.unit.client.broker import TinyBroker
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from partibus.cli.main import main
-from partibus.client.namespaces import host_of
+from partibus.client.extensions.namespaces import host_of
 from partibus.testing.broker_process import BrokerProcess
 
 CONFIG = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from partibus.client import Client, connect
+from tests.kit.plain_client import Client, connect
 from tests.unit.client.broker import TinyBroker, tiny_broker
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -12,9 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partibus.amqp.codec.types import Array, Timestamp
-from partibus.client.aio import IncomingMessage, OutgoingMessage, ReceiveMode, Receiver
+from partibus.client.aio import IncomingMessage, OutgoingMessage, ReceiveMode, Receiver, RetryPolicy
 from partibus.client.aio.receiver import FILL_BYTES
-from partibus.client.errors import ClientError, ConnectFailed, InvalidRequest, LinkLost, LockLost, NotFound
+from partibus.client.errors import (
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    InvalidRequest,
+    LinkLost,
+    LockLost,
+    NotFound,
+)
 from partibus.errors import ArgumentError
 from tests.unit.client.simulated import EPOCH_S, SimulatedBroker, run
 
@@ -278,6 +287,30 @@ def test_messages_of_a_lost_link_are_settled_by_their_tokens() -> None:
         with pytest.raises(LockLost):
             await receiver.complete(rest[1])
         assert settled == [first.lock_token, rest[0].lock_token]
+        assert client.statistics.reconnects == 1
+        await client.close()
+
+    run(work())
+
+
+def test_a_client_of_one_attempt_fails_what_a_lost_link_has_not_answered() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 2)
+        client = broker.client(retry=RetryPolicy(attempts=1))
+        receiver = client.receiver("q")
+        (first,) = await receiver.receive(1)
+        waiting = asyncio.ensure_future(receiver.receive(5))
+        under_way = receiver.complete(first)
+        broker.kill()
+        with pytest.raises(ConnectionLost, match="was not sent"):
+            await under_way
+        with suppress(ConnectionLost):
+            await waiting
+        with pytest.raises(ConnectFailed):
+            await client.receiver("q").receive(1)
+        broker.restart()
+        await receiver.receive(1, 1)
         assert client.statistics.reconnects == 1
         await client.close()
 

@@ -16,10 +16,13 @@ from partibus.client.aio import NOT_SENT, REFUSED, STORED, UNKNOWN, OutgoingMess
 from partibus.client.errors import (
     AccessDenied,
     ClientError,
+    ConnectFailed,
+    ConnectionLost,
     InvalidRequest,
     LinkLost,
     MessageTooLarge,
     NotFound,
+    Throttled,
     TimedOut,
 )
 from partibus.client.messages import IncomingMessage
@@ -225,6 +228,35 @@ def test_a_broker_that_ends_the_link_over_a_message_is_not_flooded() -> None:
         broker.detach = None
         await sending
         assert texts(broker.stored["q"]) == ["0"]
+        await client.close()
+
+    run(work())
+
+
+def test_a_client_of_one_attempt_repeats_nothing_and_connects_again() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.refuse = lambda payload: busy()
+        client = broker.client(retry=RetryPolicy(attempts=1))
+        sender = client.sender("q")
+        with pytest.raises(Throttled):
+            await sender.send(message("0"))
+        assert len(broker.transfers) == 1
+        broker.refuse = lambda payload: None
+        broker.mute = True
+        lost = sender.send(message("1"))
+        await asyncio.sleep(1)
+        broker.kill()
+        with pytest.raises(ConnectionLost, match="may or may not be stored"):
+            await lost
+        assert (lost.outcome, len(broker.transfers)) == (UNKNOWN, 2)
+        with pytest.raises(ConnectFailed):
+            await sender.send(message("2"))
+        broker.restart()
+        broker.mute = False
+        await sender.send(message("3"))
+        assert texts(broker.stored["q"]) == ["1", "3"]
+        assert client.statistics.reconnects == 1
         await client.close()
 
     run(work())

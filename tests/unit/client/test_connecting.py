@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from partibus.client import connect
 from partibus.client.endpoint import endpoint_of
-from partibus.client.errors import ConnectFailed, ConnectionLost
+from partibus.client.errors import ConnectFailed, InvalidRequest
 from partibus.namespace.connection_string import parse_connection_string
+from tests.kit.plain_client import connect
 from tests.unit.client.broker import TinyBroker
 
 KEY = "SharedAccessKeyName=n;SharedAccessKey=c2VjcmV0"
@@ -62,5 +62,5 @@ def test_close_may_be_called_twice_and_ends_everything(broker: TinyBroker) -> No
     sender = client.sender("q")
     client.close()
     client.close()
-    with pytest.raises(ConnectionLost):
+    with pytest.raises(InvalidRequest, match="make a new one"):
         sender.send([b""])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from partibus.client import Client, ClientError, OutgoingMessage
 from partibus.client.entities import Entities
-from partibus.client.errors import AlreadyExists, InvalidRequest, NotFound
-from partibus.client.fault_injections import FaultInjectionInfo, FaultInjections
+from partibus.client.errors import AlreadyExists, ClientError, InvalidRequest, NotFound
+from partibus.client.extensions.cluster import FaultInjectionInfo, FaultInjections
+from partibus.client.messages import OutgoingMessage
+from tests.kit.plain_client import Client
 from tests.unit.client.broker import Answer, TinyBroker
 
 QUEUE = {

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from partibus.amqp.codec.types import Array, Int
-from partibus.client import Client
 from partibus.client.errors import ClientError, CursorHeld, CursorLost
-from partibus.client.ranges import (
+from partibus.client.extensions.ranges import (
     ROW_BYTES,
     CursorPartition,
     DispositionLine,
@@ -19,6 +18,7 @@ from partibus.client.ranges import (
     RangeClient,
     unpack_frame,
 )
+from tests.kit.plain_client import Client
 from tests.unit.client.broker import TinyBroker
 
 STATE = {
@@ -34,7 +34,7 @@ STATE = {
 
 @pytest.fixture
 def ranges(client: Client) -> RangeClient:
-    return RangeClient(client, "q")
+    return RangeClient(client.inner, "q")
 
 
 def packed(*rows: tuple[int, int, bytes]) -> bytes:

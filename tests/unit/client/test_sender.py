@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from partibus.amqp import AmqpError
-from partibus.client import Client, OutgoingMessage
 from partibus.client.errors import (
     AccessDenied,
-    ConnectionLost,
     EntityDisabled,
     InvalidRequest,
     NotFound,
     QuotaExceeded,
     SendFailed,
 )
-from partibus.client.messages import IncomingMessage
+from partibus.client.messages import IncomingMessage, OutgoingMessage
+from tests.kit.plain_client import Client
 from tests.unit.client.broker import TinyBroker
 
 
@@ -80,15 +79,6 @@ def test_entity_disabled_while_sending_has_its_own_class(broker: TinyBroker, cli
     with pytest.raises(SendFailed) as caught:
         client.sender("q").send(messages(1))
     assert type(caught.value.failures[0][1]) is EntityDisabled
-
-
-def test_lost_connection_is_told_and_names_the_next_step(broker: TinyBroker, client: Client) -> None:
-    sender = client.sender("q")
-    broker.cut()
-    with pytest.raises(ConnectionLost, match="connect again"):
-        sender.send(messages(1))
-    with pytest.raises(ConnectionLost):
-        client.sender("q")
 
 
 def test_property_that_no_type_holds_is_refused_before_anything_is_sent(broker: TinyBroker, client: Client) -> None:

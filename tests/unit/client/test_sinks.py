@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-import partibus.client.sinks as sinks
+import partibus.client.extensions.sinks as sinks
 from partibus.client.errors import Busy, MessageTooLarge, NotFound, QuotaExceeded, Throttled
-from partibus.client.sinks import SinkClient, open_sink
+from partibus.client.extensions.sinks import SinkClient, open_sink
 from tests.unit.client.broker import Answer, TinyBroker
 
 SERVER_BUSY = (503, "com.microsoft:server-busy", "Busy. Please retry.", None)

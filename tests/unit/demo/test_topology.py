@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client import connect
 from partibus.client.entities import Entities
 from partibus.demo.topology import (
     PARTITION_COUNT,
@@ -18,6 +17,7 @@ from partibus.demo.topology import (
     left_at,
     path_of,
 )
+from tests.kit.plain_client import connect
 
 
 def test_file_declares_the_topic_and_the_subscriptions() -> None:

@@ -10,8 +10,8 @@ import pytest
 from partibus.amqp import ACCEPTED, Delivery, Modified, Receiver, Sender, Source
 from partibus.amqp.codec.types import Array, Int, Symbol, UInt
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
+from partibus.client.extensions.ranges import Frame, unpack_frame
 from partibus.client.messages import IncomingMessage
-from partibus.client.ranges import Frame, unpack_frame
 from partibus.frontends.amqp.operations.ranges import WAIT_MAX_MS
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.partition.protocol.commands import CloseCursor

@@ -15,7 +15,7 @@ from partibus.amqp.section_encoding import (
     encode_properties,
     encode_value,
 )
-from partibus.client import IncomingMessage
+from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.message import StoredMessage
 from partibus.restore.messages import RESTORED_FROM, RESTORED_NUMBER, outgoing

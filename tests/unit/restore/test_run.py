@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from partibus.client import Client, IncomingMessage
 from partibus.client.errors import Busy, ConnectionLost, SendFailed
-from partibus.client.sender import Sender
+from partibus.client.messages import IncomingMessage
+from partibus.client.sync import Sender
 from partibus.errors import EntityNotFound, InvalidOperation
 from partibus.message import pack
 from partibus.namespace.catalog import Catalog
@@ -26,6 +26,7 @@ from partibus.restore.run import RUN, find, make_side_entity, restore
 from partibus.store.backup import back_up, store_file
 from partibus.store.sqlite.directory import store_id
 from partibus.store.sqlite.store import SQLiteStore
+from tests.kit.plain_client import Client
 from tests.unit.client.broker import TinyBroker
 from tests.unit.client.test_management import QUEUE
 from tests.unit.store.sqlite.places import SETTINGS, US

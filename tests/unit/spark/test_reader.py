@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from partibus.client.errors import AccessDenied, Busy, ClientError, ConnectFailed, ConnectionLost, NotFound, Throttled
-from partibus.client.ranges import Frame, PartitionMap
+from partibus.client.extensions.ranges import Frame, PartitionMap
 from partibus.spark import retry_policy
 from partibus.spark.connections import close_idle
 from partibus.spark.errors import DataLossError, OptionError, PlanError, ReadError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from partibus.client.errors import AccessDenied, ConnectionLost
-from partibus.client.ranges import CursorState, PartitionMap, Start
+from partibus.client.extensions.ranges import CursorState, PartitionMap, Start
 from partibus.spark.errors import DataLossError, OffsetError, PlanError
 from partibus.spark.lease import Lease
 from partibus.spark.options import Options

@@ -20,7 +20,7 @@ from partibus.client.aio.sender import NOT_SENT, REFUSED, STORED, UNKNOWN, Senda
 from partibus.client.aio.settings import RetryPolicy, Token, TokenProvider
 from partibus.client.aio.transaction import Transaction
 from partibus.client.messages import IncomingMessage, OutgoingMessage
-from partibus.client.receiver import NEXT_SESSION, NextSession, ReceiveMode
+from partibus.client.outcomes import NEXT_SESSION, NextSession, ReceiveMode
 from partibus.client.rules import RuleInfo
 
 __all__ = [

@@ -5,8 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from partibus.advice.facts import KeySample
 from partibus.advice.rules import Advice, advise
-from partibus.client.management import PEEK, peek_arguments, peeked_messages
-from partibus.client.traffic import (
+from partibus.client.extensions.traffic import (
     GET_ENTITY,
     KEYS_AT_ONCE,
     KEYS_MAX,
@@ -19,6 +18,7 @@ from partibus.client.traffic import (
     traffic_arguments,
     traffic_in,
 )
+from partibus.client.management import PEEK, peek_arguments, peeked_messages
 
 Request = Callable[[str, str, Mapping[str, object]], Awaitable[dict[str, object]]]
 """A function that performs an operation of an entity's management node, or of the namespace's for ""."""

@@ -7,11 +7,12 @@ from typing import Any, Final
 from partibus.amqp.codec.types import Timestamp
 from partibus.client.aio.line import Line
 from partibus.client.aio.settings import Settings, Token
-from partibus.client.claims import LIFETIME_S
 from partibus.client.errors import AccessDenied, error_from_status
 from partibus.namespace.sas import PREFIX, make_token
 
 _NODE: Final = "$cbs"
+LIFETIME_S: Final = 3600
+"""The life of a token that the client signs itself."""
 _RENEW_SHARE: Final = 0.8
 """The share of a token's life after which it is renewed: a clock that is minutes off is no harm."""
 

@@ -14,6 +14,7 @@ from partibus.client.aio.receiver import Receiver, SessionReceiver
 from partibus.client.aio.sender import Sender
 from partibus.client.aio.settings import (
     PREFETCH_MAX,
+    TIMEOUT_MAX_S,
     RetryPolicy,
     TokenProvider,
     flush_interval,
@@ -24,7 +25,7 @@ from partibus.client.aio.settings import (
 )
 from partibus.client.aio.transaction import Transaction
 from partibus.client.errors import ClientError, ConnectionLost
-from partibus.client.receiver import NEXT_SESSION, NextSession, ReceiveMode
+from partibus.client.outcomes import NEXT_SESSION, NextSession, ReceiveMode
 from partibus.client.rules import ADD_RULE, LIST_RULES, REMOVE_RULE, RuleInfo, add_arguments, list_arguments, listed
 from partibus.errors import ArgumentError
 
@@ -226,20 +227,48 @@ class Client:
 
     # -- management ----------------------------------------------------------------------------------------------------
 
-    async def request(self, entity: str | None, operation: str, body: Mapping[str, object]) -> dict[str, object]:
+    async def request(
+        self,
+        entity: str | None,
+        operation: str,
+        body: Mapping[str, object],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (it bounds the retries together, and the broker is told)
+    ) -> dict[str, object]:
         """Perform an operation of an entity's `$management` node, or of the namespace's for "".
 
-        Raises the error of the reply. The operation is repeated after a loss: it must bear that.
+        ``timeout`` defaults to the client's. Raises the error of the reply. The operation is repeated after a loss: it
+        must bear that.
         """
         line = self._lines[0]
         name = self._entity(entity) if entity != "" else ""
+        limit_s = self.settings.timeout if timeout is None else within("timeout", timeout, 0.0, TIMEOUT_MAX_S, "s")
         return await repeat(
             line,
-            f"{operation} on '{name}'",
-            lambda: line.request(name, operation, body),
-            self.settings.timeout,
+            f"{operation} on '{name or 'the namespace'}'",
+            lambda: line.request(name, operation, body, server_timeout=limit_s),
+            limit_s,
             retriable,
         )
+
+    async def authorize(self, entity: str) -> None:
+        """Show the broker a token for an entity now. Links do so on their own when they are attached.
+
+        Raises `AccessDenied`.
+        """
+        line, name = self._lines[0], self._entity(entity)
+
+        async def attempt() -> None:
+            await line.ready()
+            await line.authorize(name)
+
+        await repeat(line, f"authorisation for '{name}'", attempt, self.settings.timeout, retriable)
+
+    async def max_request_bytes(self, entity: str | None) -> int | None:
+        """Return the size of the largest request that an entity's `$management` node takes; None if it stated none."""
+        line, name = self._lines[0], self._entity(entity) if entity != "" else ""
+        what = f"opening the management node of '{name or 'the namespace'}'"
+        return await repeat(line, what, lambda: line.max_request_bytes(name), self.settings.timeout, retriable)
 
     def rules(self, subscription: str) -> "Rules":
         """Return the rules of a subscription by its path, ``topic/Subscriptions/name``."""

@@ -45,9 +45,8 @@ from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.client.aio.settings import Settings
 from partibus.client.errors import ClientError, ConnectFailed, ConnectionLost, LinkLost, error_from
-from partibus.client.management import body_of, request_properties
+from partibus.client.management import Reply, body_of, request_properties
 from partibus.client.messages import IncomingMessage
-from partibus.client.request import Reply
 
 # A broker is more trustworthy than an unknown peer: messages may have the service's 100 MB, and a consumer may hold
 # many more messages than a server should keep for one client.
@@ -284,6 +283,14 @@ class Line(asyncio.Protocol):
         if link_name is not None:
             properties["associated-link-name"] = link_name
         return body_of(await self.node(address).ask(properties, body, what, state), what)
+
+    async def max_request_bytes(self, entity: str) -> int | None:
+        """Return the size of the largest request that a `$management` node takes; None if it stated none."""
+        await self.ready()
+        await self.authorize(entity)
+        node = self.node(f"{entity}/$management" if entity else "$management")
+        await node.attached()
+        return node.max_request_bytes
 
     def node(self, address: str) -> "Node":
         """Return the request and reply links of a node, which all callers share."""
@@ -522,6 +529,8 @@ class Node(Owner):
         self._queue: deque[tuple[str, bytes, DeliveryState | None]] = deque()
         self._answers: dict[str, asyncio.Future[Reply]] = {}
         """Requests without an answer, by message id."""
+        self._waiting: list[asyncio.Future[None]] = []
+        """Calls that wait until both links are attached."""
         reply_to = self._reply_to = f"{address}-{uuid4()}"
         session = line.begin(self)
         self._sender = session.attach_sender(f"{reply_to}-requests", source=Source(reply_to), target=Target(address))
@@ -561,10 +570,29 @@ class Node(Owner):
         finally:
             del self._answers[message_id]
 
+    @property
+    def max_request_bytes(self) -> int | None:
+        """The size of the largest request that the node takes, once it is attached; None if it stated none."""
+        return self._sender.remote_max_message_size or None
+
+    async def attached(self) -> None:
+        """Wait until the broker has attached both links. Raises the error that refused one."""
+        if self.error is not None:
+            raise self.error
+        if not (self._receiver.is_open and self._sender.is_open):
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await waiting
+
     def on_attached(self) -> None:
         """Let the broker reply, and send waiting requests."""
         if self._receiver.is_open:
             self._receiver.grant(_REPLY_CREDIT)
+            if self._sender.is_open:
+                waiting, self._waiting = self._waiting, []
+                for one in waiting:
+                    if not one.done():
+                        one.set_result(None)
         self.on_credit()
 
     def on_credit(self) -> None:
@@ -605,6 +633,7 @@ class Node(Owner):
     def on_over(self, error: ClientError) -> None:
         """Fail all requests."""
         self.error = error
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(error)
+        futures: list[asyncio.Future[Any]] = [*self._answers.values(), *self._waiting]
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)

@@ -163,7 +163,7 @@ async def repeat(
             raise last or TimedOut(f"{what}: no answer from {line.peer} within {timeout_s:g} s") from None
         except ClientError as error:
             delay = line.settings.retry.delay(number, error)
-            if not repeatable(error) or loop.time() + delay >= deadline:
+            if not repeatable(error) or not line.settings.retry.allows(number + 1) or loop.time() + delay >= deadline:
                 raise
             last = error
         number += 1

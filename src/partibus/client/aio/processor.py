@@ -8,7 +8,7 @@ from partibus.client.aio.receiver import Receiver, SessionReceiver
 from partibus.client.aio.settings import RetryPolicy, retriable, whole
 from partibus.client.errors import ClientError, SessionHeld, TimedOut
 from partibus.client.messages import IncomingMessage
-from partibus.client.receiver import ReceiveMode
+from partibus.client.outcomes import ReceiveMode
 
 Handler = Callable[[IncomingMessage, Receiver], Awaitable[None]]
 """The function for each message. The message is completed when it returns, and abandoned when it raises."""

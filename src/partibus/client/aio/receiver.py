@@ -44,7 +44,7 @@ from partibus.client.management import (
     token_array,
 )
 from partibus.client.messages import IncomingMessage
-from partibus.client.receiver import ABANDON, COMPLETE, DEFER, RELEASE, NextSession, ReceiveMode, dead_letter
+from partibus.client.outcomes import ABANDON, COMPLETE, DEFER, RELEASE, NextSession, ReceiveMode, dead_letter
 from partibus.client.values import integer, integers
 
 if TYPE_CHECKING:
@@ -364,6 +364,12 @@ class Receiver(Attachment):
         """
         return self._settle(message, COMPLETE, transaction)
 
+    def complete_later(
+        self, message: IncomingMessage, *, transaction: "Transaction | None" = None
+    ) -> "asyncio.Future[None]":
+        """Complete a message with the next `flush`, which sends completions together whatever the flush interval."""
+        return self._settle(message, COMPLETE, transaction, later=True)
+
     def abandon(self, message: IncomingMessage, *, transaction: "Transaction | None" = None) -> "asyncio.Future[None]":
         """Unlock a message and count a failed delivery. Raises as `complete` does."""
         return self._settle(message, ABANDON, transaction)
@@ -399,7 +405,12 @@ class Receiver(Attachment):
         self._forget_lock(message)
 
     def _settle(
-        self, message: IncomingMessage, outcome: DeliveryState, transaction: "Transaction | None"
+        self,
+        message: IncomingMessage,
+        outcome: DeliveryState,
+        transaction: "Transaction | None",
+        *,
+        later: bool = False,
     ) -> "asyncio.Future[None]":
         if self.mode is not ReceiveMode.PEEK_LOCK:
             raise InvalidRequest(
@@ -424,9 +435,11 @@ class Receiver(Attachment):
         if transaction is not None:
             outcome = transaction.state_for(self._line, self.name, outcome)
         self._settling[delivery.delivery_id] = (delivery, outcome, future)
-        if outcome is COMPLETE and self._flush_interval:
+        if outcome is COMPLETE and (self._flush_interval or later):
             completing = self._completing
             completing.append(delivery)
+            if later:
+                return future
             if self._timer is None:
                 self._timer = self._loop.call_later(self._flush_interval, self._flush_completions)
             elif len(completing) >= SETTLE_AT_ONCE:
@@ -467,7 +480,7 @@ class Receiver(Attachment):
         """Send the completions of the open batch now."""
         if self._timer is not None:
             self._timer.cancel()
-            self._flush_completions()
+        self._flush_completions()
 
     def _flush_completions(self) -> None:
         self._timer = None
@@ -712,11 +725,14 @@ class Receiver(Attachment):
                 future.set_result(None)
         self._drained.clear()
         if link is not None and settling and not self._closed:
-            self._settle_again(list(settling.values()), unsent)
+            self._settle_again(list(settling.values()), unsent, error)
         self._after_loss(error)
 
-    def _settle_again(self, settling: list[_Settling], unsent: set[int]) -> None:
+    def _settle_again(self, settling: list[_Settling], unsent: set[int], error: ClientError) -> None:
         """Settle by token what a lost link has not answered: completions together, others alone."""
+        if not self._line.settings.retry.allows(1):
+            self._fail_settling(settling, unsent, type(error), str(error), error.condition)
+            return
         groups: dict[bool, list[tuple[UUID, asyncio.Future[None]]]] = {}
         for delivery, outcome, future in settling:
             if future.done():
@@ -733,13 +749,25 @@ class Receiver(Attachment):
         for lost, wanted in groups.items():
             self._line.start(self._settle_by_token(wanted, COMPLETE, lost=lost))
 
+    def _fail_settling(
+        self, settling: list[_Settling], unsent: set[int], kind: type[ClientError], why: str, condition: str | None
+    ) -> None:
+        """Fail settlements without an answer, and say of each whether it was sent."""
+        for delivery, _, future in settling:
+            told = "was not sent" if delivery.delivery_id in unsent else "may have been carried out (unknown)"
+            if not future.done():
+                future.set_exception(kind(f"{why}; the settlement {told}", condition))
+
     def _after_loss(self, error: ClientError) -> None:
         if self._closed:
             return
         if not retriable(error):
             self._fail_waiters(error)
         elif self._waiters:
-            self._reopen()
+            if self._line.settings.retry.allows(1):
+                self._reopen()
+            else:
+                self._fail_waiters(error)
 
     def _on_open_failed(self, error: ClientError) -> None:
         self._fail_waiters(error)
@@ -906,17 +934,10 @@ class SessionReceiver(Receiver):
             return  # The broker detaches the link of a lost session.
         self._watch_session()
 
-    def _settle_again(self, settling: list[_Settling], unsent: set[int]) -> None:
+    def _settle_again(self, settling: list[_Settling], unsent: set[int], error: ClientError) -> None:
         """Fail settlements without an answer: their locks have ended with the link."""
-        for delivery, _, future in settling:
-            told = "was not sent" if delivery.delivery_id in unsent else "may have been carried out (unknown)"
-            if not future.done():
-                future.set_exception(
-                    LockLost(
-                        f"{self.name}: the link was lost and the session's lock with it; the settlement {told}",
-                        "com.microsoft:session-lock-lost",
-                    )
-                )
+        why = f"{self.name}: the link was lost and the session's lock with it"
+        self._fail_settling(settling, unsent, LockLost, why, "com.microsoft:session-lock-lost")
 
     def _after_loss(self, error: ClientError) -> None:
         self._error = LockLost(

@@ -501,7 +501,8 @@ class Sender(Attachment):
         for sending in left:
             sending.outcome = REFUSED
         one = left[0] if left else None
-        if one is not None and one._txn is None and retriable(error) and not isinstance(error, TimedOut):
+        repeatable = retriable(error) and not isinstance(error, TimedOut)
+        if one is not None and one._txn is None and repeatable and self._line.settings.retry.allows(batch.attempts):
             self._retry(_Batch(left), batch.attempts, error)
         elif len(left) > 1 and not isinstance(error, _ENTITY_ERRORS):
             # The broker stores a batch as a whole. Each message is sent alone, so that only the guilty ones fail.
@@ -557,8 +558,6 @@ class Sender(Attachment):
                 sending.outcome = STORED
                 sending.set_result(None)
             else:
-                if sending.outcome == UNKNOWN:
-                    sending.outcome = REFUSED
                 sending.set_exception(error)
         if self._over_limit or self._waiting_for_room or self._waiting_for_none:
             self._make_room()
@@ -639,9 +638,12 @@ class Sender(Attachment):
         lost, self._in_flight = self._in_flight, {}
         for batch in lost:
             # A transaction ends with its connection.
-            told = [sending for sending in batch.sendings if sending._txn is not None and not sending.done()]
-            if told:
-                self._answer(told, error)
+            left = [sending for sending in batch.sendings if not sending.done()]
+            if left and left[0]._txn is not None:
+                left[0].outcome = REFUSED
+                self._answer(left, error)
+            elif not self._line.settings.retry.allows(batch.attempts):
+                self._answer(left, type(error)(f"{error}; {_told(left[0])}", error.condition) if left else error)
             else:
                 self._again.append(batch)
         if self._closed:
@@ -661,7 +663,7 @@ class Sender(Attachment):
 
     def _on_open_failed(self, error: ClientError) -> None:
         """Fail all messages, except in an outage: then each waits for its own time limit."""
-        if not retriable(error):
+        if not retriable(error) or self._line.settings.retry.attempts is not None:
             self._fail_all(error)
         elif self.outstanding:
             # The attempts had as long as the client's time limit; a message may have a longer one.

@@ -31,7 +31,10 @@ TokenProvider = Callable[[str], "Token | Awaitable[Token]"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """The delays between attempts, in seconds; the client's time limit bounds their number.
+    """The delays between attempts, in seconds; the client's time limit bounds their number, and so does ``attempts``.
+
+    With ``attempts=1`` each operation is tried once: an outage, a lost connection and a busy broker are errors at once.
+    The next operation connects again.
 
     The delay doubles from ``base`` up to ``cap``, and varies at random by the share ``jitter``. A throttled request
     (error code 50009) waits for ``busy`` at least.
@@ -41,12 +44,20 @@ class RetryPolicy:
     cap: float = 10.0
     busy: float = 2.0
     jitter: float = 0.2
+    attempts: int | None = None
+    """The number of attempts of an operation, None for as many as the time limit allows."""
 
     def __post_init__(self) -> None:
         within("base", self.base, 0.001, 60.0, "s")
         within("cap", self.cap, self.base, 600.0, "s")
         within("busy", self.busy, 0.0, 600.0, "s")
         within("jitter", self.jitter, 0.0, 1.0, "")
+        if self.attempts is not None:
+            whole("attempts", self.attempts, 1, 1_000_000)
+
+    def allows(self, done: int) -> bool:
+        """Tell whether another attempt is allowed after ``done`` of them."""
+        return self.attempts is None or done < self.attempts
 
     def delay(self, attempt: int, error: BaseException | None) -> float:
         """Return the delay after the failure of an attempt, counted from 0."""

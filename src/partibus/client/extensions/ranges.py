@@ -17,8 +17,8 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from partibus.amqp.codec.types import Array, Int
-from partibus.client.client import Client, connect
 from partibus.client.errors import ClientError
+from partibus.client.sync import Client, connect
 from partibus.client.values import binary, integer, integers, maps, text
 
 FRAME_BYTES = 4 << 20
@@ -175,8 +175,7 @@ class CursorSummary(NamedTuple):
 class RangeClient:
     """One connection that reads one entity by ranges.
 
-    Calls block; one thread at a time uses it. Each call may raise `ClientError` or `OSError`. After a `ConnectionError`
-    the client can only be closed.
+    Calls block, and each may raise `ClientError`.
     """
 
     def __init__(self, client: Client, entity: str) -> None:
@@ -378,13 +377,13 @@ class RangeClient:
         self._client.close()
 
     def _request(self, operation: str, body: Mapping[str, object], timeout_s: float | None = None) -> dict[str, object]:
-        return self._client.management(self.entity).request(operation, body, timeout_s)
+        return self._client.request(self.entity, operation, body, timeout=timeout_s)
 
 
 def open_ranges(connection: str, entity: str) -> RangeClient:
     """Connect to read one entity.
 
-    Raises `partibus.errors.ArgumentError`, `ClientError` or `OSError`.
+    Raises `partibus.errors.ArgumentError` or `ClientError`.
     """
     return RangeClient(connect(connection), entity)
 

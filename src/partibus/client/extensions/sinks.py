@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from partibus.amqp.codec.types import Array
-from partibus.client.client import Client, connect
 from partibus.client.errors import THROTTLED_TIMES, Busy, ClientError, MessageTooLarge, Throttled
-from partibus.client.management import Management
+from partibus.client.sync import Client, connect
 from partibus.client.values import integer
 
 EVENTUALLY_S = 60.0
@@ -111,7 +110,8 @@ class SinkClient:
         """Yield (start, end) of the messages in each request."""
         if not messages:
             return
-        most = self._patiently(lambda node: node.request_bytes_max) or REQUEST_BYTES + 2 * _OVERHEAD_BYTES
+        told = self._patiently(lambda client: client.max_request_bytes(self.entity))
+        most = told or REQUEST_BYTES + 2 * _OVERHEAD_BYTES
         room = min(most - _OVERHEAD_BYTES, self._request_bytes)
         start = size = 0
         for index, message in enumerate(messages):
@@ -128,16 +128,16 @@ class SinkClient:
         yield start, len(messages)
 
     def _ask(self, operation: str, body: Mapping[str, object]) -> dict[str, object]:
-        return self._patiently(lambda node: node.request(operation, body))
+        return self._patiently(lambda client: client.request(self.entity, operation, body))
 
-    def _patiently(self, call: Callable[[Management], _T]) -> _T:
+    def _patiently(self, call: Callable[[Client], _T]) -> _T:
         pause_s = PAUSE_S
         since_s = time.monotonic()
         while True:
             try:
                 if self._client is None:
                     self._client = self._open_client()
-                return call(self._client.management(self.entity))
+                return call(self._client)
             except (ClientError, OSError) as error:
                 if not isinstance(error, Busy):
                     self.close()  # the connection may be what failed

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from partibus.advice.classes import Level
 from partibus.advice.facts import EntityFacts, KeySample, Traffic
-from partibus.client.client import Client
 from partibus.client.entities import GET_ENTITY, EntityInfo, entity_in
+from partibus.client.management import PEEK, Requests, peek_arguments, peeked_messages
 from partibus.client.messages import IncomingMessage
 from partibus.client.values import maps, text
 from partibus.namespace.durations import UNLIMITED_MS, parse_duration
@@ -49,11 +49,11 @@ def traffic_in(answer: Mapping[str, object]) -> Observed:
     return Observed(found, answer.get("tier") == "premium", str(answer.get("namespace")))
 
 
-def observe(client: Client, entity: str | None = None) -> Observed:
+def observe(client: Requests, entity: str | None = None) -> Observed:
     """Return the traffic of all entities, or of one. Needs the Manage right. Raises the error of the broker's reply."""
-    node, found = client.management(), Observed({}, False)
+    found = Observed({}, False)
     while True:
-        answer = node.request(TRAFFIC, traffic_arguments(entity, len(found.entities)))
+        answer = client.request("", TRAFFIC, traffic_arguments(entity, len(found.entities)))
         page = traffic_in(answer)
         found = page._replace(entities=found.entities | page.entities)
         if not page.entities or not answer.get("more"):
@@ -109,12 +109,13 @@ def has_keys_to_sample(info: EntityInfo, traffic: Traffic | None) -> bool:
     return traffic is not None and info.messages > 0
 
 
-def sample_keys(client: Client, entity: str, most: int = KEYS_MAX) -> KeySample:
+def sample_keys(client: Requests, entity: str, most: int = KEYS_MAX) -> KeySample:
     """Peek at up to ``most`` waiting messages, and count their keys."""
-    node, from_number, left = client.management(entity), 1, most
+    from_number, left = 1, most
     keys: list[tuple[int, str]] = []
     while left > 0:
-        messages = node.peek(from_number, min(KEYS_AT_ONCE, left))
+        arguments = peek_arguments(from_number, min(KEYS_AT_ONCE, left), None)
+        messages = peeked_messages(client.request(entity, PEEK, arguments))
         if not messages:
             break
         left -= len(messages)

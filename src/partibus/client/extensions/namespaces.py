@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
-from partibus.client.client import Client
 from partibus.client.endpoint import Endpoint
+from partibus.client.management import Requests
 from partibus.client.values import integer, maps, text
 from partibus.namespace.connection_string import ConnectionString
 
@@ -72,9 +72,9 @@ class Namespaces:
     Every call raises the `ClientError` of the broker's reply.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Requests) -> None:
         """Use ``client``, which belongs to the default namespace."""
-        self._node = client.management()
+        self._client = client
 
     def create(self, name: str, options: Mapping[str, object] | None = None) -> NamespaceInfo:
         """Create a namespace and return it with its keys.
@@ -85,11 +85,11 @@ class Namespaces:
 
     def list(self) -> list[NamespaceInfo]:
         """Return all namespaces without keys, sorted by name."""
-        return [_info(one) for one in maps(self._node.request("partibus:list-namespaces", {}), "namespaces")]
+        return [_info(one) for one in maps(self._client.request("", "partibus:list-namespaces", {}), "namespaces")]
 
     def get(self, name: str) -> NamespaceInfo:
         """Return a namespace with its keys."""
-        return _info(self._node.request("partibus:get-namespace", {"name": name}))
+        return _info(self._client.request("", "partibus:get-namespace", {"name": name}))
 
     def update(self, name: str, options: Mapping[str, object]) -> NamespaceInfo:
         """Change the given options at once and keep the others.
@@ -104,14 +104,14 @@ class Namespaces:
 
     def reset_keys(self, name: str) -> NamespaceInfo:
         """Replace a namespace's first policy by one with new keys, which locks out users of the old keys at once."""
-        return _info(self._node.request("partibus:reset-namespace-keys", {"name": name}))
+        return _info(self._client.request("", "partibus:reset-namespace-keys", {"name": name}))
 
     def delete(self, name: str) -> None:
         """Delete a namespace with all its entities and messages, and disconnect its clients."""
-        self._node.request("partibus:delete-namespace", {"name": name})
+        self._client.request("", "partibus:delete-namespace", {"name": name})
 
     def _ask(self, operation: str, name: str, options: Mapping[str, object]) -> NamespaceInfo:
-        return _info(self._node.request(operation, {"name": name, "options": dict(options)}))
+        return _info(self._client.request("", operation, {"name": name, "options": dict(options)}))
 
 
 def host_of(name: str, server: str) -> str:
