@@ -130,8 +130,8 @@ def test_all_links_of_a_client_share_its_connections_evenly(
             for some in links:
                 await asyncio.gather(*[link.open() for link in some])
             assert await asyncio.to_thread(connections_of, broker) - before == connections
-            lines = [link.line for some in links for link in some]
-            assert sorted(lines.count(line) for line in set(lines)) == [12 // connections] * connections
+            used = [link.connection for some in links for link in some]
+            assert sorted(used.count(one) for one in set(used)) == [12 // connections] * connections
             results = [sender.send(message("x")) for sender in links[0]]
             await asyncio.gather(*results)
             assert await asyncio.to_thread(connections_of, broker) - before == connections
@@ -456,7 +456,7 @@ def test_a_transaction_commits_all_or_nothing(broker: BrokerProcess, make_queue:
     async def work() -> None:
         async with Client(broker.connection_string, connections=2) as client:
             sender, receiver = client.sender(queue), client.receiver(queue)
-            while receiver.line is not sender.line:
+            while receiver.connection is not sender.connection:
                 receiver = client.receiver(queue)
             await sender.send(message("old"))
             (old,) = await receiver.receive(1, EVENTUALLY_S)
@@ -472,7 +472,7 @@ def test_a_transaction_commits_all_or_nothing(broker: BrokerProcess, make_queue:
             with pytest.raises(InvalidRequest, match="not open"):
                 sender.send(message("x"), transaction=transaction)
             stranger = client.sender(queue)
-            while stranger.line is sender.line:
+            while stranger.connection is sender.connection:
                 stranger = client.sender(queue)
             async with client.transaction(sender) as transaction:
                 with pytest.raises(InvalidRequest, match="another connection"):

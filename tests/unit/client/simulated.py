@@ -16,7 +16,6 @@ from partibus.amqp import (
     ACCEPTED,
     AmqpError,
     Attached,
-    Connection,
     CreditChanged,
     Deliveries,
     Delivery,
@@ -30,12 +29,13 @@ from partibus.amqp import (
     Source,
     Target,
 )
+from partibus.amqp import Connection as Engine
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.types import Int
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.amqp.sections import BATCH_FORMAT, iter_batch
 from partibus.client.aio import Client
-from partibus.client.aio.line import Line
+from partibus.client.aio.connection import Connection
 from partibus.client.errors import ConnectFailed
 from partibus.client.messages import IncomingMessage
 
@@ -179,23 +179,23 @@ class SimulatedBroker:
         self.wires: list[Wire] = []
         self.serial = 0
 
-    async def connect(self, line: Line) -> None:
-        """Stand for the network (`Line.connect`)."""
+    async def connect(self, connection: Connection) -> None:
+        """Stand for the network (`Connection.connect`)."""
         await asyncio.sleep(self.latency_s)
         if self.down:
             raise ConnectFailed("the simulated broker is down")
         self.connections += 1
-        wire = Wire(self, line)
+        wire = Wire(self, connection)
         self.wires.append(wire)
-        line.connection_made(wire)
+        connection.connection_made(wire)
 
     def client(self, **settings: Any) -> Client:
         """Make a client of this broker."""
         client = Client(CONNECTION, **settings)
         loop = asyncio.get_running_loop()
-        for line in client._lines:
-            line.connect = self.connect
-            line.wall = lambda: EPOCH_S + loop.time()
+        for connection in client._connections:
+            connection.connect = self.connect
+            connection.wall = lambda: EPOCH_S + loop.time()
         return client
 
     def kill(self) -> None:
@@ -233,7 +233,7 @@ class Peer:
         self.broker = broker
         self.wire = wire
         self.dead = False
-        self.engine = Connection(server=True)
+        self.engine = Engine(server=True)
         self.loop = asyncio.get_running_loop()
         self.commits = Pipe()
         self.answers = Pipe()

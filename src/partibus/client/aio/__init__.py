@@ -13,7 +13,7 @@ async with Client(connection_string) as client:
 """
 
 from partibus.client.aio.client import Client, Rules
-from partibus.client.aio.line import Statistics
+from partibus.client.aio.connection import Statistics
 from partibus.client.aio.processor import Handler, OnError, Processor
 from partibus.client.aio.receiver import Receiver, SessionReceiver
 from partibus.client.aio.sender import NOT_SENT, REFUSED, STORED, UNKNOWN, Sendable, Sender, Sending

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from partibus.amqp.codec.types import Timestamp
-from partibus.client.aio.line import Line
+from partibus.client.aio.connection import Connection
 from partibus.client.aio.settings import Settings, Token
 from partibus.client.errors import AccessDenied, error_from_status
 from partibus.namespace.sas import PREFIX, make_token
@@ -25,31 +25,31 @@ class Claims:
         self._renew_at: dict[str, float] = {}
         """The Unix time of the next renewal, by audience."""
 
-    async def authorize(self, line: Line, path: str) -> None:
+    async def authorize(self, connection: Connection, path: str) -> None:
         """Put a token for an entity by path ("" for the namespace), unless a valid one was put.
 
         Raises `AccessDenied`.
         """
         audience = self._settings.audience + path
-        if line.wall() >= self._renew_at.get(audience, 0):
-            await self._put(line, audience)
+        if connection.wall() >= self._renew_at.get(audience, 0):
+            await self._put(connection, audience)
 
-    def renew_due(self, line: Line) -> Coroutine[Any, Any, None] | None:
+    def renew_due(self, connection: Connection) -> Coroutine[Any, Any, None] | None:
         """Return a coroutine that renews tokens which are about to expire; None if there are none."""
-        now = line.wall()
+        now = connection.wall()
         due = [audience for audience, renew_at in self._renew_at.items() if now >= renew_at]
-        return self._put_all(line, due) if due else None
+        return self._put_all(connection, due) if due else None
 
     def forget(self) -> None:
         """Forget all tokens, because the connection is new."""
         self._renew_at.clear()
 
-    async def _put_all(self, line: Line, audiences: list[str]) -> None:
+    async def _put_all(self, connection: Connection, audiences: list[str]) -> None:
         for audience in audiences:
-            await self._put(line, audience)
+            await self._put(connection, audience)
 
-    async def _put(self, line: Line, audience: str) -> None:
-        token = await self._make(audience, line.wall())
+    async def _put(self, connection: Connection, audience: str) -> None:
+        token = await self._make(audience, connection.wall())
         is_signature = token.text.startswith(PREFIX)
         properties = {
             "operation": "put-token",
@@ -58,16 +58,16 @@ class Claims:
             "expiration": Timestamp(int(token.expires_at * 1000)),
         }
         what = f"authorisation for '{audience}'"
-        reply = await line.node(_NODE).ask(properties, token.text, what)
+        reply = await connection.node(_NODE).ask(properties, token.text, what)
         status = reply.properties.get("status-code")
         if not isinstance(status, int) or not 200 <= status < 300:
             description = str(reply.properties.get("status-description") or "")
             raise error_from_status(what, status if isinstance(status, int) else 500, description, None)
-        now = line.wall()
+        now = connection.wall()
         self._renew_at[audience] = now + max(1.0, (token.expires_at - now) * _RENEW_SHARE)
 
     async def _make(self, audience: str, now: float) -> Token:
-        credential, connection = self._settings.credential, self._settings.connection
+        credential, given = self._settings.credential, self._settings.connection
         expires_at = int(now) + LIFETIME_S
         if credential is not None:
             made = credential(audience)
@@ -77,8 +77,6 @@ class Claims:
                     f"the credential returned {type(token).__name__} for '{audience}'; return Token(text, expires_at)"
                 )
             return token
-        assert connection is not None, "or else there is a credential"
+        assert given is not None, "or else there is a credential"
         # A ready-made token can't be renewed. Putting it again is harmless, and shows when it has expired.
-        return Token(
-            connection.signature or make_token(audience, connection.key_name, connection.key, expires_at), expires_at
-        )
+        return Token(given.signature or make_token(audience, given.key_name, given.key, expires_at), expires_at)

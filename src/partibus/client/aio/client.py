@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from partibus.client.aio.claims import Claims
-from partibus.client.aio.line import Line, Statistics
+from partibus.client.aio.connection import Connection, Statistics
 from partibus.client.aio.link import Attachment, repeat
 from partibus.client.aio.processor import WAIT_S, Handler, OnError, Processor
 from partibus.client.aio.receiver import Receiver, SessionReceiver
@@ -102,8 +102,8 @@ class Client:
             container_id=container_id,
         )
         self.statistics = Statistics()
-        self._lines = [
-            Line(self.settings, Claims(self.settings), self.statistics, number)
+        self._connections = [
+            Connection(self.settings, Claims(self.settings), self.statistics, number)
             for number in range(self.settings.connections)
         ]
         self._attachments: list[Attachment] = []
@@ -112,7 +112,7 @@ class Client:
     @property
     def connections(self) -> int:
         """The number of connections that the client uses."""
-        return len(self._lines)
+        return len(self._connections)
 
     @property
     def retry(self) -> RetryPolicy:
@@ -223,7 +223,7 @@ class Client:
 
     def transaction(self, beside: Sender | Receiver | None = None) -> Transaction:
         """Return a transaction for ``async with``, on the connection of ``beside``; by default on the first one."""
-        return self._keep(Transaction(self._lines[0] if beside is None else beside.line))
+        return self._keep(Transaction(self._connections[0] if beside is None else beside.connection))
 
     # -- management ----------------------------------------------------------------------------------------------------
 
@@ -240,13 +240,13 @@ class Client:
         ``timeout`` defaults to the client's. Raises the error of the reply. The operation is repeated after a loss: it
         must bear that.
         """
-        line = self._lines[0]
+        connection = self._connections[0]
         name = self._entity(entity) if entity != "" else ""
         limit_s = self.settings.timeout if timeout is None else within("timeout", timeout, 0.0, TIMEOUT_MAX_S, "s")
         return await repeat(
-            line,
+            connection,
             f"{operation} on '{name or 'the namespace'}'",
-            lambda: line.request(name, operation, body, server_timeout=limit_s),
+            lambda: connection.request(name, operation, body, server_timeout=limit_s),
             limit_s,
             retriable,
         )
@@ -256,19 +256,21 @@ class Client:
 
         Raises `AccessDenied`.
         """
-        line, name = self._lines[0], self._entity(entity)
+        connection, name = self._connections[0], self._entity(entity)
 
         async def attempt() -> None:
-            await line.ready()
-            await line.authorize(name)
+            await connection.ready()
+            await connection.authorize(name)
 
-        await repeat(line, f"authorisation for '{name}'", attempt, self.settings.timeout, retriable)
+        await repeat(connection, f"authorisation for '{name}'", attempt, self.settings.timeout, retriable)
 
     async def max_request_bytes(self, entity: str | None) -> int | None:
         """Return the size of the largest request that an entity's `$management` node takes; None if it stated none."""
-        line, name = self._lines[0], self._entity(entity) if entity != "" else ""
+        connection, name = self._connections[0], self._entity(entity) if entity != "" else ""
         what = f"opening the management node of '{name or 'the namespace'}'"
-        return await repeat(line, what, lambda: line.max_request_bytes(name), self.settings.timeout, retriable)
+        return await repeat(
+            connection, what, lambda: connection.max_request_bytes(name), self.settings.timeout, retriable
+        )
 
     def rules(self, subscription: str) -> "Rules":
         """Return the rules of a subscription by its path, ``topic/Subscriptions/name``."""
@@ -291,8 +293,8 @@ class Client:
 
     async def open(self) -> Self:
         """Connect all connections now. Raises `ConnectFailed`."""
-        for line in self._lines:
-            await repeat(line, f"connecting to {line.peer}", line.ready, self.settings.timeout)
+        for connection in self._connections:
+            await repeat(connection, f"connecting to {connection.peer}", connection.ready, self.settings.timeout)
         return self
 
     async def close(self) -> None:
@@ -305,7 +307,7 @@ class Client:
         attachments, self._attachments = self._attachments, []
         closing = [one.close() for one in attachments if isinstance(one, Sender | Receiver)]
         done = await asyncio.gather(*closing, return_exceptions=True)
-        await asyncio.gather(*[line.close() for line in self._lines])
+        await asyncio.gather(*[connection.close() for connection in self._connections])
         for result in done:
             if isinstance(result, BaseException) and not isinstance(result, ClientError):
                 raise result
@@ -320,14 +322,14 @@ class Client:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _deal(self) -> Line:
+    def _deal(self) -> Connection:
         """Return the connection with the fewest links, so that they are dealt evenly."""
-        return min(self._lines, key=_links)
+        return min(self._connections, key=_links)
 
     def _keep(self, attachment: A) -> A:
         """Remember a link until it is closed, for `close`."""
         if self._closing is not None:
-            raise ConnectionLost(f"the client of {self._lines[0].peer} is closed; make a new one")
+            raise ConnectionLost(f"the client of {self._connections[0].peer} is closed; make a new one")
         self._attachments = [one for one in self._attachments if not one.is_closed]
         self._attachments.append(attachment)
         return attachment
@@ -388,8 +390,8 @@ class Rules:
         return found
 
 
-def _links(line: Line) -> int:
-    return line.links
+def _links(connection: Connection) -> int:
+    return connection.links
 
 
 def _mode(mode: ReceiveMode) -> ReceiveMode:

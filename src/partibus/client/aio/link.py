@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from partibus.amqp import Session
-from partibus.client.aio.line import Line, Owner
+from partibus.client.aio.connection import Connection, Owner
 from partibus.client.aio.settings import retriable
 from partibus.client.errors import AccessDenied, ClientError, LinkLost, TimedOut
 
@@ -15,15 +15,15 @@ T = TypeVar("T")
 class Attachment(Owner):
     """A link that is attached on first use, and again after a loss."""
 
-    def __init__(self, line: Line, entity: str, name: str) -> None:
+    def __init__(self, connection: Connection, entity: str, name: str) -> None:
         self.entity = entity
         self.name = name
-        self._line = line
+        self._connection = connection
         self._session: Session | None = None
         self._attached: asyncio.Future[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._closed = False
-        line.links += 1
+        connection.links += 1
 
     async def open(self) -> None:
         """Attach the link if it is not attached, with retries for as long as the client's time limit.
@@ -36,9 +36,9 @@ class Attachment(Owner):
         await asyncio.shield(self._reopen())
 
     @property
-    def line(self) -> Line:
+    def connection(self) -> Connection:
         """The connection of the link."""
-        return self._line
+        return self._connection
 
     @property
     def is_closed(self) -> bool:
@@ -57,7 +57,7 @@ class Attachment(Owner):
     def _reopen(self) -> asyncio.Task[None]:
         """Return the running attempt to attach the link, or start one."""
         if self._opening is None:
-            self._opening = self._line.start(self._open())
+            self._opening = self._connection.start(self._open())
             self._opening.add_done_callback(self._opening_done)
         return self._opening
 
@@ -70,31 +70,31 @@ class Attachment(Owner):
             self._on_open_failed(error if isinstance(error, ClientError) else ClientError(f"{self.name}: {error!r}"))
 
     async def _open(self) -> None:
-        await repeat(self._line, f"opening the {self.name}", self._attempt, self._open_timeout())
+        await repeat(self._connection, f"opening the {self.name}", self._attempt, self._open_timeout())
 
     def _open_timeout(self) -> float:
-        return self._line.settings.timeout
+        return self._connection.settings.timeout
 
     async def _attempt(self) -> None:
-        line = self._line
-        await line.ready()
-        await line.authorize(self.entity)
+        connection = self._connection
+        await connection.ready()
+        await connection.authorize(self.entity)
         if self.is_open or self._closed:
             return
-        session = line.begin(self)
+        session = connection.begin(self)
         attached = self._attached = asyncio.get_running_loop().create_future()
         attached.add_done_callback(seen)
         self._session = session
         try:
             self._attach(session)
-            line.flush_soon()
+            connection.flush_soon()
             await attached
         except BaseException as error:
             if isinstance(error, AccessDenied):
-                line.forget_claims()  # The next attempt shows new tokens.
+                connection.forget_claims()  # The next attempt shows new tokens.
             if self._session is session:
                 self._session = None
-            line.end(session)
+            connection.end(session)
             raise
         finally:
             if self._attached is attached:
@@ -119,10 +119,10 @@ class Attachment(Owner):
         """Detach, without waiting for the answer."""
         session, self._session = self._session, None
         if session is not None:
-            self._line.end(session)
+            self._connection.end(session)
         if self._opening is not None:
             self._opening.cancel()
-        self._line.links -= 1
+        self._connection.links -= 1
 
     # -- of each kind of link ------------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Attachment(Owner):
 
 
 async def repeat(
-    line: Line,
+    connection: Connection,
     what: str,
     attempt: Callable[[], Awaitable[T]],
     timeout_s: float,
@@ -160,14 +160,18 @@ async def repeat(
             async with asyncio.timeout_at(deadline):
                 return await attempt()
         except TimeoutError:
-            raise last or TimedOut(f"{what}: no answer from {line.peer} within {timeout_s:g} s") from None
+            raise last or TimedOut(f"{what}: no answer from {connection.peer} within {timeout_s:g} s") from None
         except ClientError as error:
-            delay = line.settings.retry.delay(number, error)
-            if not repeatable(error) or not line.settings.retry.allows(number + 1) or loop.time() + delay >= deadline:
+            delay = connection.settings.retry.delay(number, error)
+            if (
+                not repeatable(error)
+                or not connection.settings.retry.allows(number + 1)
+                or loop.time() + delay >= deadline
+            ):
                 raise
             last = error
         number += 1
-        line.statistics.retries += 1
+        connection.statistics.retries += 1
         await asyncio.sleep(delay)
 
 

@@ -19,7 +19,7 @@ from partibus.amqp import (
 from partibus.amqp import Receiver as Link
 from partibus.amqp.codec.types import Symbol, UInt
 from partibus.amqp.session import Session
-from partibus.client.aio.line import Line
+from partibus.client.aio.connection import Connection
 from partibus.client.aio.link import Attachment, repeat
 from partibus.client.aio.settings import retriable, whole, within
 from partibus.client.errors import (
@@ -93,7 +93,7 @@ class Receiver(Attachment):
 
     def __init__(
         self,
-        line: Line,
+        connection: Connection,
         entity: str,
         *,
         mode: ReceiveMode,
@@ -102,7 +102,7 @@ class Receiver(Attachment):
         flush_interval: float,
         name: str | None = None,
     ) -> None:
-        super().__init__(line, entity, name or f"receiver of '{entity}'")
+        super().__init__(connection, entity, name or f"receiver of '{entity}'")
         self.mode = mode
         self.prefetch = prefetch
         self._loop = asyncio.get_running_loop()
@@ -206,7 +206,7 @@ class Receiver(Attachment):
         self._fill_count = self.prefetch
         self._fill_bytes = FILL_BYTES
         if self._go_on_filling(least=1):
-            self._line.statistics.fills += 1
+            self._connection.statistics.fills += 1
 
     def _go_on_filling(self, least: int = 0) -> bool:
         """Grant the credit that the rest of the fill allows, as far as the size of messages is known.
@@ -223,13 +223,13 @@ class Receiver(Attachment):
         return False
 
     def _grant(self, link: Link, credit: int) -> None:
-        self._line.statistics.flows_sent += 1
+        self._connection.statistics.flows_sent += 1
         link.grant(credit)
-        self._line.flush_soon()
+        self._connection.flush_soon()
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         """Serve the receives that wait, then fill the cache. Hot path."""
-        self._line.statistics.messages_received += len(deliveries)
+        self._connection.statistics.messages_received += len(deliveries)
         if self.prefetch:
             size = sum([len(delivery.payload) for delivery in deliveries])
             self._fill_count -= len(deliveries)
@@ -285,7 +285,7 @@ class Receiver(Attachment):
         link = self._link
         if self.mode is ReceiveMode.PEEK_LOCK and link is not None:
             link.settle_many(deliveries, RELEASE)
-            self._line.flush_soon()
+            self._connection.flush_soon()
         else:
             self._cache.extend(deliveries)
             self._serve()
@@ -299,7 +299,7 @@ class Receiver(Attachment):
             self._loop.call_soon(self.on_drained)
         else:
             link.drain()
-            self._line.flush_soon()
+            self._connection.flush_soon()
         self._draining = True
 
     def on_drained(self) -> None:
@@ -336,7 +336,9 @@ class Receiver(Attachment):
             waiter.future.set_exception(error)
         elif not self.is_open:
             waiter.future.set_exception(
-                ConnectFailed(f"{self.name}: there is no connection to {self._line.peer}; it is being opened again")
+                ConnectFailed(
+                    f"{self.name}: there is no connection to {self._connection.peer}; it is being opened again"
+                )
             )
         else:
             _done(waiter)
@@ -401,7 +403,7 @@ class Receiver(Attachment):
         if self._holds(delivery):
             assert self._link is not None
             self._link.settle_many([delivery], RELEASE)
-            self._line.flush_soon()
+            self._connection.flush_soon()
         self._forget_lock(message)
 
     def _settle(
@@ -428,12 +430,12 @@ class Receiver(Attachment):
                 raise InvalidRequest(f"{self.name}: the message was settled already")
             if transaction is not None:
                 raise InvalidRequest(f"{self.name}: the message's link was lost; receive it again for a transaction")
-            self._line.start(self._settle_by_token([(token, future)], outcome, lost=False))
+            self._connection.start(self._settle_by_token([(token, future)], outcome, lost=False))
             return future
         if delivery.delivery_id in self._settling:
             raise InvalidRequest(f"{self.name}: the message is being settled already")
         if transaction is not None:
-            outcome = transaction.state_for(self._line, self.name, outcome)
+            outcome = transaction.state_for(self._connection, self.name, outcome)
         self._settling[delivery.delivery_id] = (delivery, outcome, future)
         if outcome is COMPLETE and (self._flush_interval or later):
             completing = self._completing
@@ -447,9 +449,9 @@ class Receiver(Attachment):
                 self._flush_completions()
             return future
         assert self._link is not None
-        self._line.statistics.dispositions_sent += 1
+        self._connection.statistics.dispositions_sent += 1
         self._link.settle_many([delivery], outcome, settled=False)
-        self._line.flush_soon()
+        self._connection.flush_soon()
         return future
 
     def holds(self, message: IncomingMessage) -> bool:
@@ -489,9 +491,9 @@ class Receiver(Attachment):
         if link is None or not completing:
             return
         completing.sort(key=_delivery_id)
-        self._line.statistics.dispositions_sent += 1
+        self._connection.statistics.dispositions_sent += 1
         link.settle_many(completing, COMPLETE, settled=False)
-        self._line.flush_soon()
+        self._connection.flush_soon()
 
     def on_disposed(self, event: Disposed) -> None:
         """Finish settlements that the broker has answered. Hot path."""
@@ -503,7 +505,7 @@ class Receiver(Attachment):
         if isinstance(state, Rejected) and state.error is not None:
             error = error_from(self.name, state.error, LockLost)
         else:
-            self._line.statistics.settled += len(event.delivery_ids)
+            self._connection.statistics.settled += len(event.delivery_ids)
         for delivery_id in event.delivery_ids:
             found = settling.pop(delivery_id, None)
             if found is None or (future := found[2]).done():
@@ -562,7 +564,7 @@ class Receiver(Attachment):
             if future.done():
                 continue
             if error is None:
-                self._line.statistics.settled += 1
+                self._connection.statistics.settled += 1
                 future.set_result(None)
             else:
                 future.set_exception(error)
@@ -611,13 +613,13 @@ class Receiver(Attachment):
     ) -> dict[str, object]:
         """Perform an operation of the entity's management node, with retries."""
         self._check_usable()
-        line = self._line
+        connection = self._connection
         link_name = None if self._link is None else self._link.name
         return await repeat(
-            line,
+            connection,
             f"{operation} on '{self.entity}'",
-            lambda: line.request(self.entity, operation, body, link_name=link_name),
-            line.settings.timeout,
+            lambda: connection.request(self.entity, operation, body, link_name=link_name),
+            connection.settings.timeout,
             repeatable,
         )
 
@@ -627,7 +629,7 @@ class Receiver(Attachment):
         """Renew the lock of a message that was handed out, until it is settled or ``auto_renew`` seconds are over."""
         token, until_ms = message.lock_token, message.locked_until_ms
         if token is not None and until_ms is not None:
-            now = self._line.wall()
+            now = self._connection.wall()
             self._renewing[token] = (now + (until_ms / 1000 - now) * _RENEW_BEFORE, now + self._auto_renew)
             self._watch_locks()
 
@@ -638,18 +640,18 @@ class Receiver(Attachment):
 
     def _watch_locks(self) -> None:
         if self._renewal is None and self._renewing:
-            due = min(at for at, _ in self._renewing.values()) - self._line.wall()
+            due = min(at for at, _ in self._renewing.values()) - self._connection.wall()
             self._renewal = self._loop.call_later(max(0.05, due), self._renew_due)
 
     def _renew_due(self) -> None:
         self._renewal = None
-        now = self._line.wall()
+        now = self._connection.wall()
         for token in [token for token, (_, end) in self._renewing.items() if now >= end]:
             del self._renewing[token]
         # Locks of one receive end together: one request renews all that are due soon.
         due = [token for token, (at, _) in self._renewing.items() if at <= now + 0.5]
         if due:
-            self._line.start(self._renew_quietly(due))
+            self._connection.start(self._renew_quietly(due))
         else:
             self._watch_locks()
 
@@ -666,7 +668,7 @@ class Receiver(Attachment):
                     ends.append(None)
         except ClientError:
             ends = [None] * len(tokens)
-        now = self._line.wall()
+        now = self._connection.wall()
         for token, until_ms in zip(tokens, ends, strict=False):
             kept = self._renewing.get(token)
             if kept is None:
@@ -685,7 +687,7 @@ class Receiver(Attachment):
             raise self._error
 
     def _attach(self, session: Session) -> None:
-        name = self._line.link_name(self.entity)
+        name = self._connection.link_name(self.entity)
         snd_settle_mode, rcv_settle_mode = self.mode.value
         self._link = session.attach_receiver(
             name,
@@ -730,7 +732,7 @@ class Receiver(Attachment):
 
     def _settle_again(self, settling: list[_Settling], unsent: set[int], error: ClientError) -> None:
         """Settle by token what a lost link has not answered: completions together, others alone."""
-        if not self._line.settings.retry.allows(1):
+        if not self._connection.settings.retry.allows(1):
             self._fail_settling(settling, unsent, type(error), str(error), error.condition)
             return
         groups: dict[bool, list[tuple[UUID, asyncio.Future[None]]]] = {}
@@ -745,9 +747,9 @@ class Receiver(Attachment):
             if outcome is COMPLETE:
                 groups.setdefault(lost, []).append(one)
             else:
-                self._line.start(self._settle_by_token([one], outcome, lost=lost))
+                self._connection.start(self._settle_by_token([one], outcome, lost=lost))
         for lost, wanted in groups.items():
-            self._line.start(self._settle_by_token(wanted, COMPLETE, lost=lost))
+            self._connection.start(self._settle_by_token(wanted, COMPLETE, lost=lost))
 
     def _fail_settling(
         self, settling: list[_Settling], unsent: set[int], kind: type[ClientError], why: str, condition: str | None
@@ -764,7 +766,7 @@ class Receiver(Attachment):
         if not retriable(error):
             self._fail_waiters(error)
         elif self._waiters:
-            if self._line.settings.retry.allows(1):
+            if self._connection.settings.retry.allows(1):
                 self._reopen()
             else:
                 self._fail_waiters(error)
@@ -795,7 +797,7 @@ class Receiver(Attachment):
                 await asyncio.wait([drained], timeout=_DRAIN_S)
             if self._settling:
                 await asyncio.wait(
-                    [future for _, _, future in self._settling.values()], timeout=self._line.settings.timeout
+                    [future for _, _, future in self._settling.values()], timeout=self._connection.settings.timeout
                 )
             if self._cache and self.mode is ReceiveMode.PEEK_LOCK and self._link is not None:
                 self._link.settle_many(self._cache, RELEASE)
@@ -823,7 +825,7 @@ class SessionReceiver(Receiver):
 
     def __init__(
         self,
-        line: Line,
+        connection: Connection,
         entity: str,
         session_id: str | NextSession,
         *,
@@ -835,7 +837,7 @@ class SessionReceiver(Receiver):
     ) -> None:
         wanted = "the next session" if isinstance(session_id, NextSession) else f"session '{session_id}'"
         super().__init__(
-            line,
+            connection,
             entity,
             mode=mode,
             prefetch=prefetch,
@@ -879,7 +881,7 @@ class SessionReceiver(Receiver):
         return self.session_id
 
     def _open_timeout(self) -> float:
-        return self._max_wait + self._line.settings.timeout
+        return self._max_wait + self._connection.settings.timeout
 
     async def _open(self) -> None:
         """Wait for the session. The broker has the shorter time limit: then no session stays locked."""
@@ -890,7 +892,7 @@ class SessionReceiver(Receiver):
                 return False
             return retriable(error)
 
-        await repeat(self._line, f"opening the {self.name}", self._attempt, self._open_timeout(), worth_repeating)
+        await repeat(self._connection, f"opening the {self.name}", self._attempt, self._open_timeout(), worth_repeating)
 
     def _filter(self) -> dict[object, object] | None:
         return {_SESSION_FILTER: None if isinstance(self._wanted, NextSession) else self._wanted}
@@ -912,20 +914,20 @@ class SessionReceiver(Receiver):
         ticks = (link.properties or {}).get(_LOCKED_UNTIL)
         if isinstance(ticks, int):
             self.locked_until_ms = (ticks - _TICKS_OF_1970) // 10_000
-        self._keep_until = self._line.wall() + self._keep_session_s
+        self._keep_until = self._connection.wall() + self._keep_session_s
         self._watch_session()
         super()._on_open()
 
     def _watch_session(self) -> None:
         if not self._keep_session_s or self.locked_until_ms is None or self._closed or self._error is not None:
             return
-        now = self._line.wall()
+        now = self._connection.wall()
         if now < self._keep_until:
             due = max(0.05, (self.locked_until_ms / 1000 - now) * _RENEW_BEFORE)
             self._keeping = self._loop.call_later(due, self._keep_session)
 
     def _keep_session(self) -> None:
-        self._line.start(self._keep())
+        self._connection.start(self._keep())
 
     async def _keep(self) -> None:
         try:

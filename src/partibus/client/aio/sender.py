@@ -29,7 +29,7 @@ from partibus.amqp import Sender as Link
 from partibus.amqp.section_encoding import encode_annotations, encode_properties
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.amqp.session import Session
-from partibus.client.aio.line import Line
+from partibus.client.aio.connection import Connection
 from partibus.client.aio.link import Attachment, repeat
 from partibus.client.aio.settings import TIMEOUT_MAX_S, retriable, within
 from partibus.client.errors import (
@@ -134,8 +134,8 @@ class _Batch:
 class Sender(Attachment):
     """A link that sends messages, made by `Client.sender`."""
 
-    def __init__(self, line: Line, entity: str, flush_interval: float) -> None:
-        super().__init__(line, entity, f"sender to '{entity}'")
+    def __init__(self, connection: Connection, entity: str, flush_interval: float) -> None:
+        super().__init__(connection, entity, f"sender to '{entity}'")
         self._loop = asyncio.get_running_loop()
         self._flush_interval = flush_interval
         self._link: Link | None = None
@@ -186,12 +186,12 @@ class Sender(Attachment):
         """
         if self._closed:
             self._check_not_closed()
-        settings = self._line.settings
+        settings = self._connection.settings
         limit_s = settings.timeout if timeout is None else within("timeout", timeout, 0.0, TIMEOUT_MAX_S, "s")
         deadline = self._loop.time() + limit_s
         sending = Sending(self, self._loop, deadline, next(self._numbers))
         if transaction is not None:
-            sending._txn = transaction.state_for(self._line, self.name)
+            sending._txn = transaction.state_for(self._connection, self.name)
             self._encode(sending, message)
             self._send_at_once(sending)
             return sending
@@ -219,7 +219,7 @@ class Sender(Attachment):
         On a partitioned entity all of them need the same key. Raises `MessageTooLarge` at once.
         """
         self._check_not_closed()
-        deadline = self._loop.time() + (self._line.settings.timeout if timeout is None else timeout)
+        deadline = self._loop.time() + (self._connection.settings.timeout if timeout is None else timeout)
         parts: list[Sending] = []
         for message in messages:
             part = Sending(self, self._loop, deadline, 0)
@@ -258,7 +258,7 @@ class Sender(Attachment):
 
         For a producer that does not await each result. `send` takes messages meanwhile, but does not encode them.
         """
-        while self._over_limit or self.outstanding_bytes >= self._line.settings.buffer_bytes:
+        while self._over_limit or self.outstanding_bytes >= self._connection.settings.buffer_bytes:
             waiter = self._loop.create_future()
             self._waiting_for_room.append(waiter)
             await waiter
@@ -362,7 +362,7 @@ class Sender(Attachment):
         # transfers of one write.
         self._timer = self._loop.call_soon(self._on_interval)
         self._close_open()
-        self._line.flush()
+        self._connection.flush()
 
     def _on_interval(self) -> None:
         self._timer = None
@@ -403,7 +403,7 @@ class Sender(Attachment):
             if not self._closed:
                 self._reopen()
             return
-        statistics = self._line.statistics
+        statistics = self._connection.statistics
         singles: list[tuple[bytes, bytes, object]] = []
         while queue and link.credit > len(singles):
             batch = queue[0]
@@ -434,7 +434,7 @@ class Sender(Attachment):
             for sending in sendings:
                 sending.outcome = UNKNOWN
         link.send_many(singles)
-        self._line.flush_soon()
+        self._connection.flush_soon()
 
     def _fits(self, sendings: list[Sending]) -> bool:
         """Tell whether the head of the queue, with these messages left, fits into a transfer; else replace it.
@@ -502,7 +502,12 @@ class Sender(Attachment):
             sending.outcome = REFUSED
         one = left[0] if left else None
         repeatable = retriable(error) and not isinstance(error, TimedOut)
-        if one is not None and one._txn is None and repeatable and self._line.settings.retry.allows(batch.attempts):
+        if (
+            one is not None
+            and one._txn is None
+            and repeatable
+            and self._connection.settings.retry.allows(batch.attempts)
+        ):
             self._retry(_Batch(left), batch.attempts, error)
         elif len(left) > 1 and not isinstance(error, _ENTITY_ERRORS):
             # The broker stores a batch as a whole. Each message is sent alone, so that only the guilty ones fail.
@@ -514,11 +519,11 @@ class Sender(Attachment):
 
     def _retry(self, batch: _Batch, attempts: int, error: ClientError) -> None:
         """Send a batch again after a delay; later batches wait, so that the order stays."""
-        delay = self._line.settings.retry.delay(max(0, attempts - 1), error)
+        delay = self._connection.settings.retry.delay(max(0, attempts - 1), error)
         due = self._loop.time() + delay
         self._answer([sending for sending in batch.sendings if due >= sending._deadline], error)
         batch.attempts = attempts
-        self._line.statistics.retries += 1
+        self._connection.statistics.retries += 1
         self._again.append(batch)
         if self._resuming is None:
             self._resuming = self._loop.call_later(delay, self._resume)
@@ -569,7 +574,7 @@ class Sender(Attachment):
         self._resolve()
 
     def _make_room(self) -> None:
-        limit = self._line.settings.buffer_bytes
+        limit = self._connection.settings.buffer_bytes
         while self._over_limit and self.outstanding_bytes < limit:
             sending = self._over_limit.popleft()
             message, sending._message = sending._message, None
@@ -606,7 +611,7 @@ class Sender(Attachment):
             if sending.done():
                 continue
             if sending._deadline <= now:
-                trouble = self._line.trouble or f"no answer from {self._line.peer} in time"
+                trouble = self._connection.trouble or f"no answer from {self._connection.peer} in time"
                 sending.set_exception(TimedOut(f"{self.name}: {trouble}; {_told(sending)}"))
                 self._release(sending)
             elif earliest is None or sending._deadline < earliest:
@@ -642,7 +647,7 @@ class Sender(Attachment):
             if left and left[0]._txn is not None:
                 left[0].outcome = REFUSED
                 self._answer(left, error)
-            elif not self._line.settings.retry.allows(batch.attempts):
+            elif not self._connection.settings.retry.allows(batch.attempts):
                 self._answer(left, type(error)(f"{error}; {_told(left[0])}", error.condition) if left else error)
             else:
                 self._again.append(batch)
@@ -651,38 +656,38 @@ class Sender(Attachment):
         if not retriable(error):
             self._fail_all(error)
         elif self._again or self._queue:
-            self._line.statistics.retries += 1
+            self._connection.statistics.retries += 1
             attempts = max([batch.attempts for batch in self._again], default=0)
             if attempts < 2:
                 self._resume()
             elif self._resuming is None:
                 # A broker that ends the link over these messages again gets time.
                 self._resuming = self._loop.call_later(
-                    self._line.settings.retry.delay(attempts - 2, error), self._resume
+                    self._connection.settings.retry.delay(attempts - 2, error), self._resume
                 )
 
     def _on_open_failed(self, error: ClientError) -> None:
         """Fail all messages, except in an outage: then each waits for its own time limit."""
-        if not retriable(error) or self._line.settings.retry.attempts is not None:
+        if not retriable(error) or self._connection.settings.retry.attempts is not None:
             self._fail_all(error)
         elif self.outstanding:
             # The attempts had as long as the client's time limit; a message may have a longer one.
-            self._loop.call_later(self._line.settings.retry.delay(0, error), self._pump)
+            self._loop.call_later(self._connection.settings.retry.delay(0, error), self._pump)
 
     def _attach(self, session: Session) -> None:
-        name = self._line.link_name(self.entity)
+        name = self._connection.link_name(self.entity)
         self._link = session.attach_sender(name, source=Source(name), target=Target(self.entity), snd_settle_mode=0)
         self._link.user = self
 
     # -- other ---------------------------------------------------------------------------------------------------------
 
     async def _request(self, operation: str, body: dict[str, object]) -> dict[str, object]:
-        line = self._line
+        connection = self._connection
         return await repeat(
-            line,
+            connection,
             f"{operation} on '{self.entity}'",
-            lambda: line.request(self.entity, operation, body),
-            line.settings.timeout,
+            lambda: connection.request(self.entity, operation, body),
+            connection.settings.timeout,
             _surely_not_done,
         )
 

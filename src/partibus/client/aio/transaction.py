@@ -20,7 +20,7 @@ from partibus.amqp import Sender as Link
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.section_encoding import encode_value
 from partibus.amqp.session import Session
-from partibus.client.aio.line import Line
+from partibus.client.aio.connection import Connection
 from partibus.client.aio.link import Attachment
 from partibus.client.errors import ClientError, ConnectionLost, InvalidRequest, LinkLost, TimedOut, error_from
 
@@ -34,9 +34,9 @@ class Transaction(Attachment):
     after its first operation.
     """
 
-    def __init__(self, line: Line) -> None:
-        super().__init__(line, "", "transaction")
-        line.links -= 1  # It is short-lived: it does not count where links are dealt.
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection, "", "transaction")
+        connection.links -= 1  # It is short-lived: it does not count where links are dealt.
         self._link: Link | None = None
         self._id: bytes | None = None
         self._answer: asyncio.Future[DeliveryState] | None = None
@@ -86,9 +86,9 @@ class Transaction(Attachment):
         txn_id, self._id = self._id, None
         await self._ask(Discharge(txn_id=txn_id, fail=fail))
 
-    def state_for(self, line: Line, name: str, outcome: DeliveryState | None = None) -> TransactionalState:
+    def state_for(self, connection: Connection, name: str, outcome: DeliveryState | None = None) -> TransactionalState:
         """Return the state that makes an operation part of the transaction. Raises `InvalidRequest`."""
-        if line is not self._line:
+        if connection is not self._connection:
             raise InvalidRequest(
                 f"the {name} has another connection than the transaction; pass it to Client.transaction(beside=...)"
             )
@@ -102,7 +102,7 @@ class Transaction(Attachment):
         link = self._link
         loop = asyncio.get_running_loop()
         assert link is not None, "the link is open or lost"
-        timeout_s = self._line.settings.timeout
+        timeout_s = self._connection.settings.timeout
         try:
             async with asyncio.timeout(timeout_s):
                 if not link.credit:
@@ -110,13 +110,13 @@ class Transaction(Attachment):
                     await self._credit
                 self._answer = loop.create_future()
                 link.send(b"t", encode_value(request), None)
-                self._line.flush_soon()
+                self._connection.flush_soon()
                 return await self._answer
         except TimeoutError:
-            raise TimedOut(f"the transaction: no answer from {self._line.peer} within {timeout_s:g} s") from None
+            raise TimedOut(f"the transaction: no answer from {self._connection.peer} within {timeout_s:g} s") from None
 
     def _attach(self, session: Session) -> None:
-        name = self._line.link_name("$coordinator")
+        name = self._connection.link_name("$coordinator")
         self._link = session.attach_sender(
             name, source=Source(name), target=Coordinator(_CAPABILITIES), snd_settle_mode=0
         )
@@ -149,4 +149,4 @@ class Transaction(Attachment):
         if not self._closed:
             self._closed = True
             self._end()
-            self._line.links += 1
+            self._connection.links += 1

@@ -1,7 +1,7 @@
 """One connection of a client: the AMQP engine on an asyncio transport, opened when needed and again after a loss.
 
-A line knows links by their owners and calls these for each event. It writes once in a turn of the event loop, however
-many links have output.
+A connection knows links by their owners and calls these for each event. It writes once in a turn of the event loop,
+however many links have output.
 """
 
 import asyncio
@@ -21,7 +21,6 @@ from partibus.amqp import (
     Anonymous,
     Attached,
     Closed,
-    Connection,
     CreditChanged,
     Deliveries,
     Delivery,
@@ -40,6 +39,7 @@ from partibus.amqp import (
     Target,
     WindowOpened,
 )
+from partibus.amqp import Connection as Engine
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
@@ -129,19 +129,19 @@ class Owner:
 
 
 class Authority(Protocol):
-    """The source of the tokens of one line."""
+    """The source of the tokens of one connection."""
 
-    async def authorize(self, line: "Line", path: str) -> None:
+    async def authorize(self, connection: "Connection", path: str) -> None:
         """Put a valid token for an entity by path. Raises `AccessDenied`."""
 
-    def renew_due(self, line: "Line") -> Awaitable[None] | None:
+    def renew_due(self, connection: "Connection") -> Awaitable[None] | None:
         """Return a coroutine that renews tokens which are about to expire; None if there are none."""
 
     def forget(self) -> None:
         """Forget all tokens, because the connection is new."""
 
 
-class Line(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection. Every call must come from the event loop's thread."""
 
     def __init__(self, settings: Settings, authority: Authority, statistics: Statistics, number: int) -> None:
@@ -151,8 +151,8 @@ class Line(asyncio.Protocol):
         name = settings.container_id or f"partibus-{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         self.container_id = name if number == 0 else f"{name}-{number}"
         self.links = 0
-        """The number of senders and receivers dealt to this line."""
-        self.engine: Connection | None = None
+        """The number of senders and receivers dealt to this connection."""
+        self.engine: Engine | None = None
         self._authority = authority
         self._transport: asyncio.Transport | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -168,7 +168,7 @@ class Line(asyncio.Protocol):
         self._was_open = False
         self.trouble: str | None = None
         """Why there is no connection, after a failed attempt."""
-        self.connect: Callable[[Line], Awaitable[object]] = connect_tcp
+        self.connect: Callable[[Connection], Awaitable[object]] = connect_tcp
         """The function that connects a transport to this protocol; tests replace it."""
         self.wall: Callable[[], float] = time.time
         """The clock of tokens and locks, in Unix seconds; tests replace it."""
@@ -203,7 +203,7 @@ class Line(asyncio.Protocol):
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self.settings
-        engine = self.engine = Connection(server=False, login=Anonymous(settings.namespace), limits=LIMITS)
+        engine = self.engine = Engine(server=False, login=Anonymous(settings.namespace), limits=LIMITS)
         engine.open(self.container_id, hostname=settings.namespace, properties={Symbol("product"): "partibus"})
         self._opened, self._over = loop.create_future(), loop.create_future()
         self._opened.add_done_callback(_seen)
@@ -454,19 +454,19 @@ def _seen(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-async def connect_tcp(line: Line) -> None:
-    """Connect a line over TCP, with TLS where the endpoint has it. Raises `ConnectFailed` with the next step."""
+async def connect_tcp(connection: Connection) -> None:
+    """Connect over TCP, with TLS where the endpoint has it. Raises `ConnectFailed` with the next step."""
     loop = asyncio.get_running_loop()
-    settings, endpoint = line.settings, line.settings.endpoint
+    settings, endpoint = connection.settings, connection.settings.endpoint
     context = tls_context(settings) if endpoint.tls else None
     host = endpoint.address
-    protocol: asyncio.Protocol = line
+    protocol: asyncio.Protocol = connection
     opened: asyncio.Future[None] | None = None
     if settings.websocket:
         # Imported here: only some clients need it, and each import costs every client time.
         from partibus.client.aio.websocket import Websocket
 
-        protocol = websocket = Websocket(line, endpoint)
+        protocol = websocket = Websocket(connection, endpoint)
         opened = websocket.opened
     try:
         try:
@@ -519,11 +519,11 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
 class Node(Owner):
     """Request and response over a pair of links to one node, `$cbs` or `$management`."""
 
-    def __init__(self, line: Line, address: str) -> None:
+    def __init__(self, connection: Connection, address: str) -> None:
         """Attach both links. Raises `ConnectionLost`."""
         self.name = f"node '{address}'"
         self.error: ClientError | None = None
-        self._line = line
+        self._connection = connection
         self._address = address
         self._numbers = count(1)
         self._queue: deque[tuple[str, bytes, DeliveryState | None]] = deque()
@@ -532,11 +532,11 @@ class Node(Owner):
         self._waiting: list[asyncio.Future[None]] = []
         """Calls that wait until both links are attached."""
         reply_to = self._reply_to = f"{address}-{uuid4()}"
-        session = line.begin(self)
+        session = connection.begin(self)
         self._sender = session.attach_sender(f"{reply_to}-requests", source=Source(reply_to), target=Target(address))
         self._receiver = session.attach_receiver(reply_to, source=Source(address), target=Target(reply_to))
         self._sender.user = self._receiver.user = self
-        line.flush_soon()
+        connection.flush_soon()
 
     async def ask(
         self, properties: Mapping[str, object], body: object, what: str, state: DeliveryState | None = None
@@ -601,7 +601,7 @@ class Node(Owner):
             message_id, payload, state = self._queue.popleft()
             if message_id in self._answers:
                 self._sender.send(message_id.encode(), payload, message_id, state=state)
-        self._line.flush_soon()
+        self._connection.flush_soon()
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         """Match replies with their requests."""
