@@ -30,6 +30,8 @@ from partibus.client.rules import ADD_RULE, LIST_RULES, REMOVE_RULE, RuleInfo, a
 from partibus.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from partibus.advice.profiles import Settings as AdvisedSettings
     from partibus.advice.rules import Advice
 
@@ -59,6 +61,7 @@ class Client:
       string.
     - ``transport``: "tcp", or "websocket" where only HTTPS passes.
     - ``ssl_context`` or ``ca_file``: the trusted authorities, by default those of the system.
+    - ``tracer_provider``: OpenTelemetry's provider of spans for sends, receives and settlements; none by default.
 
     Wrong values raise `ArgumentError`. The client connects on first use, or in `open`, and again after a loss.
     """
@@ -81,6 +84,7 @@ class Client:
         ssl_context: ssl.SSLContext | None = None,
         ca_file: str | None = None,
         container_id: str | None = None,
+        tracer_provider: "TracerProvider | None" = None,
     ) -> None:
         advised = _advised(profile)
         self.settings = make_settings(
@@ -100,6 +104,7 @@ class Client:
             ssl_context=ssl_context,
             ca_file=ca_file,
             container_id=container_id,
+            tracer_provider=tracer_provider,
         )
         self.statistics = Statistics()
         self._connections = [

@@ -1,6 +1,7 @@
 """Receiving from one entity or session: a prefetch cache, settlements gathered into batches, locks kept alive."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -48,6 +49,7 @@ from partibus.client.outcomes import ABANDON, COMPLETE, DEFER, RELEASE, NextSess
 from partibus.client.values import integer, integers
 
 if TYPE_CHECKING:
+    from partibus.client.aio.tracing import Tracing
     from partibus.client.aio.transaction import Transaction
 
 FILL_BYTES: Final = 256 * 1024
@@ -106,6 +108,7 @@ class Receiver(Attachment):
         self.mode = mode
         self.prefetch = prefetch
         self._loop = asyncio.get_running_loop()
+        self._tracing = connection.settings.tracing
         self._flush_interval = flush_interval
         self._auto_renew = auto_renew
         self._link: Link | None = None
@@ -143,6 +146,20 @@ class Receiver(Attachment):
         `ConnectFailed` when there is no connection for as long as the client's time limit. Several calls may wait at a
         time; they are served in turn.
         """
+        if self._tracing is not None:
+            return await self._receive_traced(self._tracing, max_messages, max_wait)
+        if self._cache and not self._waiters:
+            return self._take(max_messages)
+        return await self._receive(max_messages, max_wait)
+
+    async def _receive_traced(self, tracing: "Tracing", max_messages: int, max_wait: float) -> list[IncomingMessage]:
+        began_ns = time.time_ns()
+        messages = await self._receive(max_messages, max_wait)
+        if messages:
+            tracing.received(self.entity, messages, began_ns)
+        return messages
+
+    async def _receive(self, max_messages: int, max_wait: float) -> list[IncomingMessage]:
         if self._cache and not self._waiters:
             return self._take(max_messages)
         whole("max_messages", max_messages, 1, 1_000_000)
@@ -430,12 +447,16 @@ class Receiver(Attachment):
                 raise InvalidRequest(f"{self.name}: the message was settled already")
             if transaction is not None:
                 raise InvalidRequest(f"{self.name}: the message's link was lost; receive it again for a transaction")
+            if self._tracing is not None:
+                self._tracing.settling(_operation(outcome), self.entity, message, future)
             self._connection.start(self._settle_by_token([(token, future)], outcome, lost=False))
             return future
         if delivery.delivery_id in self._settling:
             raise InvalidRequest(f"{self.name}: the message is being settled already")
         if transaction is not None:
             outcome = transaction.state_for(self._connection, self.name, outcome)
+        if self._tracing is not None:
+            self._tracing.settling(_operation(outcome), self.entity, message, future)
         self._settling[delivery.delivery_id] = (delivery, outcome, future)
         if outcome is COMPLETE and (self._flush_interval or later):
             completing = self._completing
@@ -958,6 +979,17 @@ class SessionReceiver(Receiver):
 def _done(waiter: _Waiter) -> None:
     if not waiter.future.done():
         waiter.future.set_result(None)
+
+
+def _operation(outcome: DeliveryState) -> str:
+    """Return the name of a settlement, as spans have it."""
+    if isinstance(outcome, TransactionalState):
+        outcome = outcome.outcome or COMPLETE
+    if isinstance(outcome, Rejected):
+        return "dead-letter"
+    if isinstance(outcome, Modified):
+        return "defer" if outcome.undeliverable_here else "abandon"
+    return "complete"
 
 
 def _delivery_id(delivery: Delivery) -> int:

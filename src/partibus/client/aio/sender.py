@@ -50,6 +50,8 @@ from partibus.client.messages import OutgoingMessage
 from partibus.client.values import integers
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
     from partibus.client.aio.transaction import Transaction
 
 Sendable = OutgoingMessage | bytes
@@ -88,6 +90,7 @@ class Sending(asyncio.Future[None]):
         "_number",
         "_payload",
         "_sender",
+        "_trace",
         "_txn",
         "outcome",
     )
@@ -105,6 +108,8 @@ class Sending(asyncio.Future[None]):
         """The number of messages; more than one in a batch of the caller's own."""
         self._key = _NO_KEY
         self._txn: TransactionalState | None = None
+        self._trace: SpanContext | None = None
+        """The span that the message names, if the client traces."""
         self._answered = False
         """Whether the broker has answered for good; the results before this one may be missing."""
         self._error: ClientError | None = None
@@ -137,6 +142,7 @@ class Sender(Attachment):
     def __init__(self, connection: Connection, entity: str, flush_interval: float) -> None:
         super().__init__(connection, entity, f"sender to '{entity}'")
         self._loop = asyncio.get_running_loop()
+        self._tracing = connection.settings.tracing
         self._flush_interval = flush_interval
         self._link: Link | None = None
         self._open_batch: list[Sending] = []
@@ -232,16 +238,18 @@ class Sender(Attachment):
         sending._count = len(parts)
         if len(sending._payload) > self._batch_bytes_max:
             raise self._too_large(len(sending._payload), self._batch_bytes_max)
-        self._send_at_once(sending)
+        self._send_at_once(sending, [part._trace for part in parts])
         return sending
 
-    def _send_at_once(self, sending: Sending) -> None:
+    def _send_at_once(self, sending: Sending, traces: "Sequence[SpanContext | None]" = ()) -> None:
         """Send something that joins no batch, behind what is open."""
         self._close_batch()
         self.outstanding += 1
         self.outstanding_bytes += len(sending._payload)
         self._order.append(sending)
         self._queue.append(_Batch([sending]))
+        if self._tracing is not None:
+            self._tracing.sending(self.entity, traces or [sending._trace], [sending])
         self._watch(sending._deadline)
         self._pump()
 
@@ -326,6 +334,8 @@ class Sender(Attachment):
         if type(message) is bytes:
             payload = message
         elif isinstance(message, OutgoingMessage):
+            if self._tracing is not None:
+                message, sending._trace = self._tracing.message(message)
             payload = self._payload_of(message, f"{self._id_prefix}{next(self._ids):012x}")
             if message.session_id is not None or message.partition_key is not None:
                 sending._key = (message.session_id, message.partition_key)
@@ -384,15 +394,20 @@ class Sender(Attachment):
     def _enqueue(self, sendings: list[Sending]) -> None:
         """Append messages to the queue, as batches of one key each."""
         if not self._flush_interval:
-            self._queue.extend([_Batch([sending]) for sending in sendings])
-            return
-        key = sendings[0]._key
-        first = 0
-        for index, sending in enumerate(sendings):
-            if sending._key is not key and sending._key != key:
-                self._queue.append(_Batch(sendings[first:index]))
-                first, key = index, sending._key
-        self._queue.append(_Batch(sendings[first:] if first else sendings))
+            batches = [_Batch([sending]) for sending in sendings]
+        else:
+            batches = []
+            key = sendings[0]._key
+            first = 0
+            for index, sending in enumerate(sendings):
+                if sending._key is not key and sending._key != key:
+                    batches.append(_Batch(sendings[first:index]))
+                    first, key = index, sending._key
+            batches.append(_Batch(sendings[first:] if first else sendings))
+        self._queue.extend(batches)
+        if self._tracing is not None:
+            for batch in batches:
+                self._tracing.sending(self.entity, [one._trace for one in batch.sendings], batch.sendings)
 
     def _pump(self) -> None:
         """Send queued batches for as long as there is credit. Hot path."""

@@ -4,13 +4,18 @@ import random
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from partibus.client.endpoint import PLAIN_PORT, TLS_PORT, Endpoint, endpoint_of
 from partibus.client.errors import ClientError, Throttled
 from partibus.errors import ArgumentError
 from partibus.namespace.connection_string import ConnectionString, parse_connection_string
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from partibus.client.aio.tracing import Tracing
 
 CONNECTIONS_MAX: Final = 64
 FLUSH_INTERVAL_MAX_S: Final = 1.0
@@ -89,6 +94,8 @@ class Settings:
     ssl_context: ssl.SSLContext | None
     ca_file: str | None
     container_id: str | None
+    tracing: "Tracing | None"
+    """The tracer of the client's operations; None without a provider."""
 
     @property
     def entity_path(self) -> str:
@@ -112,6 +119,7 @@ def make_settings(
     ssl_context: ssl.SSLContext | None,
     ca_file: str | None,
     container_id: str | None,
+    tracer_provider: "TracerProvider | None",
 ) -> Settings:
     """Check the arguments of a client. Raises `ArgumentError` that names the value, the bound and the next step."""
     if (connection_string is None) is (namespace is None):
@@ -158,7 +166,19 @@ def make_settings(
         ssl_context=ssl_context,
         ca_file=ca_file,
         container_id=container_id,
+        tracing=_tracing(tracer_provider, host),
     )
+
+
+def _tracing(provider: "TracerProvider | None", host: str) -> "Tracing | None":
+    if provider is None:
+        return None
+    if not callable(getattr(provider, "get_tracer", None)):
+        raise ArgumentError("tracer_provider", provider, "a TracerProvider of OpenTelemetry, or None")
+    # Imported here: few programs trace, and OpenTelemetry takes as long to import as the client.
+    from partibus.client.aio.tracing import Tracing
+
+    return Tracing(provider, host)
 
 
 def _endpoint(name: str, text: str, port: int) -> Endpoint:
