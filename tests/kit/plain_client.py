@@ -44,19 +44,25 @@ _RUN = 64
 class Link:
     """A link, and the error that ended it."""
 
-    def __init__(self) -> None:
+    def __init__(self, attached: aio.Sender | aio.Receiver | None = None) -> None:
         self.error: ClientError | None = None
+        self._attached = attached
 
     def check(self) -> None:
         """Raise the error that ended the link."""
+        if self.error is None and self._is_lost():
+            self.error = ConnectionLost("the link was lost")
         if self.error is not None:
             raise self.error
 
     def noted(self, error: ClientError) -> ClientError:
         """Note an error that ends the link, and return it."""
-        if isinstance(error, ConnectionLost | LinkLost) and self.error is None:
+        if self.error is None and (isinstance(error, ConnectionLost | LinkLost) or self._is_lost()):
             self.error = error
         return error
+
+    def _is_lost(self) -> bool:
+        return self._attached is not None and not self._attached.is_open and not self._attached.is_closed
 
 
 class Client:
@@ -121,11 +127,11 @@ class Sender(Link):
     """A sender whose messages are counted as they are acknowledged."""
 
     def __init__(self, client: Client, entity: str, window: int) -> None:
-        super().__init__()
         self._client = client
         self._window = window
         self._inner = client.inner.sender(entity)
         self._inner.open()
+        super().__init__(self._inner.inner)
         self._room = threading.Condition()
         self._results: list[aio.Sending] = []
         self._unanswered = 0
@@ -229,7 +235,6 @@ class Receiver(Link):
         session: str | NextSession | None,
         session_wait_s: float,
     ) -> None:
-        super().__init__()
         self._client = client
         self._mode = mode
         inner: sync.Receiver
@@ -240,6 +245,7 @@ class Receiver(Link):
                 entity, session, mode=mode, prefetch=prefetch, max_wait=session_wait_s
             )
         self._inner = inner.open()
+        super().__init__(inner.inner)
         self._unconfirmed: list[asyncio.Future[None]] = []
 
     @property
