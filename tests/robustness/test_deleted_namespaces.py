@@ -6,10 +6,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.client.entities import Entities
 from partibus.client.errors import ClientError

@@ -1,7 +1,8 @@
 """The endpoint of a connection string: address, port, and whether the connection is encrypted."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from partibus.namespace.connection_string import ConnectionString
 
@@ -9,8 +10,7 @@ PLAIN_PORT: Final = 5672
 TLS_PORT: Final = 5671
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """A listener, with TLS except for the emulator flag or AMQP's port without TLS."""
 
     host: str

@@ -1,7 +1,8 @@
 """Rules of a subscription, and the bodies of the requests about them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from partibus.amqp.codec.types import Described, Int
 from partibus.client.errors import ClientError
@@ -26,8 +27,7 @@ LIST_RULES = "com.microsoft:enumerate-rules"
 _SQL_FILTER, _TRUE_FILTER, _FALSE_FILTER, _CORRELATION_FILTER = range(0x1370000006, 0x137000000A)
 
 
-@dataclass(frozen=True, slots=True)
-class RuleInfo:
+class RuleInfo(Struct, frozen=True):
     """A rule with an SQL text, or with values to compare."""
 
     name: str

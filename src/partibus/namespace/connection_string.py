@@ -9,7 +9,8 @@ Keys of the pairs compare without case; only the first ``=`` of a pair separates
 """
 
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from partibus.errors import ArgumentError
 from partibus.namespace.hints import did_you_mean
@@ -30,19 +31,24 @@ _ENDPOINT = re.compile(r"sb://([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,
 _HOST_NAME = re.compile(r"([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionString:
+class ConnectionString(Struct, frozen=True, kw_only=True):
     """A parsed connection string. Shows neither key nor signature when printed; `text` has them."""
 
     host: str
     port: int | None = None
     key_name: str = ""
-    key: str = field(default="", repr=False)
-    signature: str = field(default="", repr=False)
+    key: str = ""
+    signature: str = ""
     """A ready token, in place of name and key."""
     entity_path: str = ""
     emulator: bool = False
     """Plain TCP, as the emulator is spoken to."""
+
+    def __repr__(self) -> str:
+        return (
+            f"ConnectionString(host={self.host!r}, port={self.port!r}, key_name={self.key_name!r}, "
+            f"entity_path={self.entity_path!r}, emulator={self.emulator!r})"
+        )
 
     @property
     def text(self) -> str:

@@ -20,6 +20,7 @@ IMPORTED = (
     "pandas",
     "pyarrow",
     "pyarrow.compute",
+    "partibus.client.sync",
     "pyspark.worker",
     "pyspark.sql.worker.commit_data_source_write",
     "pyspark.sql.worker.create_data_source",

@@ -1,11 +1,11 @@
 """The settings of a client, checked, and the delays between attempts."""
 
-import random
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from partibus.client.endpoint import PLAIN_PORT, TLS_PORT, Endpoint, endpoint_of
 from partibus.client.errors import ClientError, Throttled
@@ -34,8 +34,7 @@ TokenProvider = Callable[[str], "Token | Awaitable[Token]"]
 """A function from an audience such as ``sb://host/queue`` to a token for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """The delays between attempts, in seconds; the client's time limit bounds their number, and so does ``attempts``.
 
     With ``attempts=1`` each operation is tried once: an outage, a lost connection and a busy broker are errors at once.
@@ -68,12 +67,13 @@ class RetryPolicy:
         """Return the delay after the failure of an attempt, counted from 0."""
         # The exponent is bounded: an outage may last for more attempts than a float has exponents.
         delay = min(self.cap, self.base * 2.0 ** min(attempt, 30))
+        import random  # Here, because it takes 2 ms, and few clients ever wait.
+
         delay *= 1 + random.uniform(-self.jitter, self.jitter)
         return max(self.busy, delay) if isinstance(error, Throttled) else delay
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """The checked settings of a client; `Client` explains them."""
 
     endpoint: Endpoint

@@ -14,12 +14,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from partibus.amqp.codec.types import Array, Int
 from partibus.client.errors import ClientError
-from partibus.client.sync import Client, connect
 from partibus.client.values import binary, integer, integers, maps, text
+
+if TYPE_CHECKING:
+    from partibus.client.sync import Client
 
 FRAME_BYTES = 4 << 20
 """The default size of the messages in one frame."""
@@ -385,6 +387,9 @@ def open_ranges(connection: str, entity: str) -> RangeClient:
 
     Raises `partibus.errors.ArgumentError` or `ClientError`.
     """
+    # Imported here: Spark plans with this module's types alone, in a new process for each query.
+    from partibus.client.sync import connect
+
     return RangeClient(connect(connection), entity)
 
 

@@ -5,14 +5,18 @@ overtake one that failed. The client retries a transient failure with growing pa
 one is lost. The broker recognizes rows that it has already stored by their names.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partibus.amqp.codec.types import Array
 from partibus.client.errors import THROTTLED_TIMES, Busy, ClientError, MessageTooLarge, Throttled
-from partibus.client.sync import Client, connect
 from partibus.client.values import integer
+
+if TYPE_CHECKING:
+    from partibus.client.sync import Client
 
 EVENTUALLY_S = 60.0
 """How long to retry a transient failure; `THROTTLED_TIMES` as long while the broker throttles."""
@@ -154,4 +158,7 @@ def open_sink(
     connection: str, entity: str, within_s: float = EVENTUALLY_S, request_bytes: int = REQUEST_BYTES
 ) -> SinkClient:
     """Return a sink for one entity, which connects with the first call."""
+    # Imported here, as in `partibus.client.extensions.ranges.open_ranges`.
+    from partibus.client.sync import connect
+
     return SinkClient(lambda: connect(connection), entity, within_s, request_bytes)
