@@ -132,6 +132,8 @@ class Wire(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
+        if not self._closing and not self.cut:
+            self._loop.call_soon(self.protocol.connection_lost, None)
         self._closing = True
         self.cut = True
 

@@ -158,6 +158,8 @@ class Connection(asyncio.Protocol):
         self._opening: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
+        self._gone: asyncio.Future[None] | None = None
+        """Done when the transport has closed its socket."""
         self._owners: dict[Session, list[Owner]] = {}
         self._nodes: dict[str, Node] = {}
         self._numbers = count(1)
@@ -305,6 +307,7 @@ class Connection(asyncio.Protocol):
         """Keep the transport."""
         # Not every loop derives its transports from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
+        self._gone = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
         """Process bytes from the broker."""
@@ -317,6 +320,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owners of all links."""
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
         self._lose(ConnectionLost(f"the connection to {self.peer} broke: {exc or 'the broker closed it'}"))
 
     def flush_soon(self) -> None:
@@ -445,8 +450,10 @@ class Connection(asyncio.Protocol):
         self._lose(ConnectionLost(f"the connection to {self.peer} was closed on our side"))
         for task in list(self._tasks):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=_GOODBYE_S)
+        # The loop may end after this: TLS takes leave of the peer before it closes the socket.
+        ending = [*self._tasks] if self._gone is None else [*self._tasks, self._gone]
+        if ending:
+            await asyncio.wait(ending, timeout=_GOODBYE_S)
 
 
 def _seen(future: asyncio.Future[Any]) -> None:
