@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from partibus.message import Message
-from partibus.partition.protocol.commands import CheckIds, Enqueue
+from partibus.partition.protocol.commands import FORMER, HIGHER, LOWER, SAME, CheckIds, Enqueue
 from partibus.partition.protocol.replies import Accepted, Failed, IdsKnown, Moved, ScreenFirst
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers, PartitionHandle
@@ -39,8 +39,9 @@ class KeyedParts:
     ) -> None:
         """Prepare the messages; ``on_part`` is called for each part, some time after `send`.
 
-        ``unique``: a message is a duplicate if any partition knows its id. The others are asked before it is stored, so
-        only simultaneous sends to two partitions can both succeed.
+        ``unique``: a message is a duplicate if any partition knows its id. The id is announced at the partition that it
+        goes to, and all others are asked before it is stored. So of simultaneous sends to several partitions one
+        succeeds (`partition.core.intents`). A partition whose slots have moved asks for this by itself.
         """
         self._route = route
         self._messages = messages
@@ -91,7 +92,18 @@ class KeyedParts:
 class _Part:
     """One part, until its last answer."""
 
-    __slots__ = ("_all", "_asked", "_asked_last", "_hops", "_indexes", "_known", "_partition", "_sources")
+    __slots__ = (
+        "_all",
+        "_asked",
+        "_asked_last",
+        "_hops",
+        "_indexes",
+        "_known",
+        "_partition",
+        "_sources",
+        "_token",
+        "_unique",
+    )
 
     def __init__(self, parts: KeyedParts, indexes: list[int], known: set[int] | None, hops: int) -> None:
         self._all = parts
@@ -100,22 +112,24 @@ class _Part:
         """The indexes of known duplicates among all messages; None: no former owner was asked."""
         self._hops = hops
         self._partition: PartitionHandle
+        self._unique = parts._unique
+        self._token = 0
+        """The announcement of the ids at the partition."""
         self._sources: list[int] = []
-        """Former owners to ask."""
+        """Partitions to ask."""
         self._asked: set[int] = set()
         self._asked_last = 0
 
     def begin(self, place: int) -> None:
-        """Send the part to a partition, after the others were asked if ids are unique in the whole entity."""
-        parts = self._all
-        partition = parts._route.partition(place)
-        if not parts._unique or partition is None:
+        """Send the part to a partition, after all were asked if ids are unique in the whole entity."""
+        partition = self._all._route.partition(place)
+        if not self._unique or partition is None:
             self.send_to(place)
             return
         self._partition = partition
         self._known = set()
-        self._asked = {place}
-        self._sources = [one.partition_id for one in parts._route.partitions]
+        self._asked = set()
+        self._sources = [place]  # the others follow
         self._ask_next()
 
     def send_to(self, place: int) -> None:
@@ -129,6 +143,7 @@ class _Part:
         command = parts._make(parts._route.numbers.next(), self._indexes)
         if self._known is not None:
             command.screened = [n for n, index in enumerate(self._indexes) if index in self._known]
+            command.announced = self._token
         partition.submit(command, self._answered, more=parts._more)
 
     def _end(self, partition: PartitionHandle, reply: Any) -> None:
@@ -141,10 +156,14 @@ class _Part:
         elif type(reply) is Moved:
             self._go_on(reply.places)
         elif type(reply) is ScreenFirst:
+            self._hops += 1
+            if not reply.sources:
+                self._unique = True
+                self.begin(self._partition.partition_id)
+                return
             self._asked = {self._partition.partition_id}
             self._sources = list(reply.sources)
             self._known = set() if self._known is None else self._known
-            self._hops += 1
             self._ask_next()
         else:
             self._end(self._partition, reply)
@@ -158,11 +177,16 @@ class _Part:
         parts.open += len(groups) - 1
         for place, indexes in groups.items():
             # What former owners know is asked for anew: there is one more of them.
-            _Part(parts, indexes, None, self._hops + 1).begin(place)
+            part = _Part(parts, indexes, None, self._hops + 1)
+            part._unique = self._unique
+            part.begin(place)
 
     def _ask_next(self) -> None:
-        """Ask the next former owner which of the messages it knows; then send the part again."""
+        """Ask the next partition which of the messages it knows; then send the part again."""
         parts = self._all
+        if self._unique and self._asked:
+            # Those that were added meanwhile are among them.
+            self._sources += [one.partition_id for one in parts._route.partitions]
         while self._sources:
             source = self._sources.pop()
             if source in self._asked:
@@ -176,10 +200,16 @@ class _Part:
             messages = [parts._messages[index] for index in self._indexes]
             command = parts._make(0, self._indexes)
             number, bodiless = parts._route.numbers.next(), [bare(message) for message in messages]
-            asked = CheckIds(number, bodiless, command.origin, command.history)
+            asker = self._order_to(source) if self._unique else FORMER
+            asked = CheckIds(number, bodiless, command.origin, command.history, asker)
             partition.submit(asked, self._told)
             return
         self.send_to(self._partition.partition_id)
+
+    def _order_to(self, source: int) -> int:
+        """Return how the part's partition stands to one that is asked."""
+        place = self._partition.partition_id
+        return SAME if place == source else LOWER if place < source else HIGHER
 
     def _told(self, reply: Any) -> None:
         if type(reply) is not IdsKnown:
@@ -190,6 +220,7 @@ class _Part:
         for n, (sequence, tag) in reply.originals.items():
             self._all.known[self._indexes[n]] = (self._asked_last, sequence, tag)
         self._sources += reply.sources
+        self._token = reply.token or self._token
         self._ask_next()
 
 

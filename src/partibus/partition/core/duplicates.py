@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from partibus.message import WIDE_ID, Message
 from partibus.partition.core.events import IdsForgotten
+from partibus.partition.core.intents import Intents
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import CheckIds, Enqueue, Transact
 from partibus.partition.protocol.load_requests import DuplicateScan
@@ -77,6 +78,7 @@ class DuplicateIds:
         "_to_trim",
         "_window_ms",
         "answered",
+        "intents",
         "is_known",
         "is_stale",
         "loading",
@@ -112,6 +114,8 @@ class DuplicateIds:
         self.scanning = False
         self.is_stale = False
         """The window has changed since the scan began: ids that it has read are in no filter."""
+        self.intents = Intents()
+        """Sends under way of messages whose ids are unique in all partitions."""
         self.waiting: deque[Waiting] = deque()
         """Commands in their order; the first perhaps waits for the store."""
         self.loading = False
@@ -139,7 +143,7 @@ class DuplicateIds:
     @property
     def is_idle(self) -> bool:
         """No command waits, and the store is not being asked."""
-        return not (self.waiting or self.loading or self.scanning)
+        return not (self.waiting or self.loading or self.scanning) and self.intents.is_idle
 
     @property
     def memory_bytes(self) -> int:
@@ -314,8 +318,9 @@ class DuplicateIds:
     # -- removing what is out of the window --------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `trim` has work."""
-        return None if self.scanning else self.trim_ms
+        """Return when `trim` has work, or an announcement ends."""
+        deadlines = (self.intents.next_deadline_ms(), None if self.scanning else self.trim_ms)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def trim(self, now_ms: int, step: Step, scan_ids: int) -> None:
         """Have some of the expired ids removed, after a scan of the store's ids if necessary."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from partibus.message import Message
+from partibus.message import WIDE_ID, Message
 from partibus.partition.core.duplicates import DuplicateIds, Waiting, id_of, note_of, original_of
 from partibus.partition.core.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.core.forwarding import new_ones, raise_refusals, take_transfers
@@ -12,7 +12,17 @@ from partibus.partition.core.sink import Sinks
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.write_behind import express_of, is_express
-from partibus.partition.protocol.commands import CheckIds, CommitSink, Enqueue, TakeNumbers, Transact
+from partibus.partition.protocol.commands import (
+    FORMER,
+    HIGHER,
+    LOWER,
+    SAME,
+    CheckIds,
+    CommitSink,
+    Enqueue,
+    TakeNumbers,
+    Transact,
+)
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import NUMBERS_FULL, SubqueueKind, body_key
 from partibus.partition.protocol.load_requests import DuplicateLoad, DuplicateScan, PublishRest, SinkLoad
@@ -34,7 +44,14 @@ def enqueue(
     if command.sink is not None and not sinks_of(state).lets_pass(command):
         _stand_in_line(state, command, now_ms, step)
         return
-    refused = elsewhere(state, command, now_ms) or over_quota(state, command)
+    refused: Moved | ScreenFirst | Refused | None = elsewhere(state, command, now_ms)
+    if ids is not None and (command.announced or state.slots is not None):
+        wanted = list(islice(ids, len(command.messages)))
+        ids = iter(wanted)
+        unannounced = _unannounced(state, command, wanted, now_ms)
+        if not isinstance(refused, Moved):
+            refused = unannounced or refused
+    refused = refused or over_quota(state, command)
     if isinstance(refused, Moved | ScreenFirst):
         step.replies.append(refused)
     elif refused is not None:
@@ -73,6 +90,25 @@ def elsewhere(state: PartitionState, command: Enqueue, now_ms: int) -> Moved | S
     if state.slots is None:
         return None
     return state.slots.divert(command, now_ms, detects=state.duplicates is not None)
+
+
+def _unannounced(
+    state: PartitionState, command: Enqueue, ids: Sequence[bytes | None], now_ms: int
+) -> ScreenFirst | None:
+    """End the announcement of a command; refuse the command if it stores ids that needed one.
+
+    A partition that was never part of a move needs none: the front end may know the whole entity as one partition.
+    """
+    if command.origin is not None or command.sink is not None:
+        return None
+    screened = set(command.screened or ())
+    wide = [
+        item
+        for index, (message, item) in enumerate(zip(command.messages, ids, strict=True))
+        if item is not None and index not in screened and (message.message_id or "").startswith(WIDE_ID)
+    ]
+    stands = _duplicates(state).intents.take(command.announced, wide, now_ms)
+    return None if stands or not wide else ScreenFirst(command.request, {})
 
 
 def over_quota(state: PartitionState, command: Enqueue) -> Refused | None:
@@ -270,9 +306,21 @@ def check_ids(
     """Tell which messages were accepted here, for the partition to which their slots have moved."""
     known: set[int] = set()
     originals: dict[int, tuple[int, bytes]] = {}
+    token = 0
     if ids is not None and state.duplicates is not None:
         wanted = list(ids)
         known.update(state.duplicates.known(wanted, now_ms))
+        if command.asker != FORMER:
+            new = [item for index, item in enumerate(wanted) if item is not None and index not in known]
+            intents = state.duplicates.intents
+            if command.asker == HIGHER and intents.park(command, new):
+                return
+            if command.asker == LOWER:
+                intents.revoke(new)
+            elif command.asker == SAME and new:
+                token = state.epoch << 40 | state.next_reservation
+                state.next_reservation += 1
+                intents.announce(token, new, now_ms)
         notes = state.duplicates.originals
         for index in known:
             item = wanted[index]
@@ -284,12 +332,17 @@ def check_ids(
         if command.origin is not None:
             known.update(rules.forwarded(command.messages, command.origin, command.history, state.inbound_marks))
         sources = rules.older_sources([message.key for message in command.messages], now_ms)
-    step.replies.append(IdsKnown(command.request, sorted(known), sources, originals))
+        if command.asker != FORMER:
+            sources = rules.others()
+    step.replies.append(IdsKnown(command.request, sorted(known), sources, originals, token))
 
 
 def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | None:
     """Take the next command of which everything is known. None: none waits, or the store has been asked."""
     duplicates = _duplicates(state)
+    if duplicates.intents.parked:
+        for released in duplicates.intents.released():
+            screen(state, released, now_ms, step)
     if duplicates.loading:
         return None
     if not duplicates.waiting:

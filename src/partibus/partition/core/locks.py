@@ -136,6 +136,7 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
         expire_sessions(state, now_ms, step)
     if state.duplicates is not None:
         state.duplicates.trim(now_ms, step, state.options.limits.scan_ids)
+        state.duplicates.intents.expire(now_ms)
     if state.sinks is not None:
         state.sinks.trim(now_ms, step)
     for subqueue in state.subqueues.values():

@@ -271,6 +271,10 @@ class SlotRules:
             return Moved(command.request, places)
         return ScreenFirst(command.request, sources) if sources else None
 
+    def others(self) -> list[int]:
+        """Return the partitions that slots have come from or gone to; there may be more behind those."""
+        return list({*(rule.target for rule in self.given.values()), *(took.source for took in self.taken.values())})
+
     def older_sources(self, keys: Iterable[str | None], now_ms: int) -> list[int]:
         """Return the partitions that had the slots of keys before, and may know ids that are not here."""
         found: dict[int, None] = {}

@@ -57,6 +57,7 @@ class PartitionState:
         "activated_ms",
         "closed",
         "duplicates",
+        "epoch",
         "express",
         "fairness",
         "inbound_marks",
@@ -95,6 +96,7 @@ class PartitionState:
         """
         self.row = row
         self.options = options
+        self.epoch = epoch
         self.next_sequence = snapshot.next_sequence if snapshot else 1
         apart = epoch % EPOCHS_APART + (snapshot is not None)
         self.next_number = (snapshot.next_number if snapshot else 1) + apart * UNWRITTEN_NUMBERS_MAX

@@ -51,6 +51,8 @@ class Enqueue(Struct):
     screened: list[int] | None = None
     """The indexes of messages that a former owner of their slots knows already, which are duplicates; None: no former
     owner was asked (`CheckIds`)."""
+    announced: int = 0
+    """The announcement (`IdsKnown`) of ids that are unique in all partitions; 0: there was none."""
     via: bool = False
     """Whether the messages name other entities as destinations (`partibus.message.with_destination`), and go on from
     here.
@@ -546,14 +548,21 @@ class ScanSlots(Struct):
     after: str | None = None
 
 
+FORMER, SAME, LOWER, HIGHER = range(4)
+"""Who asks for ids: for a partition that slots came to; for a message whose id is unique in all partitions of the
+entity, the partition itself, a lower one or a higher one (`partition.core.intents`)."""
+
+
 class CheckIds(Struct):
-    """Ask a former owner of slots which messages it has accepted. Reply: `IdsKnown`."""
+    """Ask which messages a partition has accepted. Reply: `IdsKnown`."""
 
     request: int
     messages: list[Message]
     """The messages with their ids and keys; their data is not needed."""
     origin: tuple[int, list[int]] | None = None
     history: History | None = None
+    asker: int = FORMER
+    """The partition that the messages go to, by its order to this one."""
 
 
 class Inspect(Struct):

@@ -342,11 +342,12 @@ class Moved(Struct):
 
 
 class ScreenFirst(Struct):
-    """Nothing was stored: former owners of slots have to be asked for duplicates (`CheckIds`)."""
+    """Nothing was stored: other partitions have to be asked for duplicates (`CheckIds`)."""
 
     request: int
     sources: dict[int, list[int]]
-    """Indexes of messages by partition."""
+    """Indexes of messages by former owner of their slots. Empty: their ids, which are unique in all partitions, have to
+    be announced here, and every partition asked."""
 
 
 class SessionElsewhere(Struct):
@@ -400,6 +401,8 @@ class IdsKnown(Struct):
     """Partitions that had the slots before, and may know others."""
     originals: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """The sequence counter and tag of the original, by the index of a known message that has a tag."""
+    token: int = 0
+    """To the partition's own asker: the announcement of the ids that are not known."""
 
 
 class Failed(Struct):
