@@ -8,8 +8,11 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import number_text, print_json, print_table
 from partibus.client.extensions.cluster import BrokerInfo, StoreInfo, cluster_status
+from partibus.partition.protocol.ports import StoreError
 from partibus.store.acknowledged import accept_loss
 
+ALL_STORES = "stores"
+"""The name for all stores of a data directory."""
 _BROKER_COLUMNS = ("broker", "state", "process", "stores", "connections", "restarts", "lag")
 _STORE_COLUMNS = ("store", "owner", "epoch", "last commit", "copies", "trouble")
 
@@ -43,12 +46,12 @@ def status(connection: str, as_json: bool) -> None:
 
 @cluster.command("accept-loss")
 @click.argument("store")
-@click.option("--last-commit", type=click.IntRange(min=0), required=True, help="As the broker's error names it.")
+@click.option("--last-commit", type=click.IntRange(min=0), help="As the broker's error names it.")
 @click.option(
     "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True, help="The data directory."
 )
 @click.option("--other-history", is_flag=True, help="The broker's error says that the server went another way.")
-def accept(store: str, last_commit: int, data: Path, other_history: bool) -> None:
+def accept(store: str, last_commit: int | None, data: Path, other_history: bool) -> None:
     """Let a store in a database go on, though it lacks acknowledged commits.
 
     For a standby that was behind and was made primary, or a dump that was restored: the broker refuses such a store and
@@ -58,13 +61,32 @@ def accept(store: str, last_commit: int, data: Path, other_history: bool) -> Non
 
     For the catalog, in a database or in the data directory, STORE is `catalog`. Changes of entities that are missing
     are lost, and their numbers are skipped. Start the broker again.
+
+    For a whole data directory that a snapshot of its file system has put back, STORE is `stores`, without a number. The
+    broker can't recognize such a directory. Stop it first. All its stores then begin anew far above any number that
+    they have given out.
     """
+    if store == ALL_STORES:
+        _accept_all(data)
+        return
+    if last_commit is None:
+        raise click.UsageError("--last-commit: missing; give the number that the broker's error names")
     try:
         lost = accept_loss(data, store, last_commit, other_history=other_history)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     number = "an unknown number of" if lost is None else lost
     click.echo(f"{store} goes on from commit {last_commit}; {number} acknowledged commits are lost.")
+
+
+def _accept_all(data: Path) -> None:
+    from partibus.store.sqlite.directory import mark_copies
+
+    try:
+        count = mark_copies(data)
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{count} stores in {data} go on from what they have, with numbers far above.")
 
 
 def _broker_row(one: BrokerInfo) -> list[object]:

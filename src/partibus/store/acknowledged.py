@@ -43,7 +43,11 @@ class Acknowledged(NamedTuple):
     epoch: int
     """The epoch of the owner that made the commit, or of a later one; 0: unknown."""
     run: int
-    """`run_of` the owner of that epoch; 0: unknown. Two servers that went different ways can have equal epochs."""
+    """`run_of` the owner of that epoch; 0: unknown. Two servers that went different ways can have equal epochs.
+
+    An even number, one less than the owner's: another machine has reported the commit, and may have acknowledged later
+    ones since.
+    """
 
 
 class History(NamedTuple):
@@ -58,7 +62,7 @@ class History(NamedTuple):
 
 
 def run_of(incarnation: str) -> int:
-    """Return 64 bits that stand for one run of a broker; never 0."""
+    """Return an odd number of 64 bits that stands for one run of a broker."""
     return int.from_bytes(blake2b(incarnation.encode(), digest_size=8).digest(), "little") | 1
 
 
@@ -75,7 +79,7 @@ def went_another_way(found: History, known: Acknowledged) -> bool:
     if not known.epoch:
         return False
     if found.epoch == known.epoch:
-        return known.run not in (0, found.run)
+        return bool(known.run) and known.run | 1 != found.run
     return found.epoch < known.epoch or (found.epoch == known.epoch + 1 and found.taken_at < known.last_commit)
 
 
@@ -192,7 +196,7 @@ class AcknowledgedCommits:
         if self.damage is not None:
             return
         if self.last is None or (self.last.epoch, self.last.last_commit) < (reported.epoch, reported.last_commit):
-            self.note(reported)
+            self.note(reported._replace(run=reported.run & ~1))
 
     def go_on_from(self, acknowledged: Acknowledged) -> None:
         """Replace the record after an accepted loss, durably. Raises `OSError`."""

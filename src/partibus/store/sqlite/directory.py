@@ -4,7 +4,7 @@ import sqlite3
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from partibus.partition.protocol.ports import StoreError
@@ -13,6 +13,7 @@ from partibus.store.sqlite.failure import store_error
 from partibus.store.sqlite.owner import LockFile, Owner
 from partibus.store.sqlite.reserved_space import free_bytes
 from partibus.store.sqlite.settings import DEFAULTS, StoreSettings
+from partibus.store.sqlite.sql import statement
 from partibus.store.sqlite.store import SQLiteStore
 
 STORES_DEFAULT = 16
@@ -103,6 +104,27 @@ def open_each(
 
     with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
         return list(pool.map(opened, paths))
+
+
+def mark_copies(data_dir: Path) -> int:
+    """Mark all stores of a data directory that is not in use as copies; return how many there are.
+
+    Each begins a generation when it is opened next. Raises `StoreError`.
+    """
+    paths = sorted((data_dir / "stores").glob("store-*.db"))
+    if not paths:
+        raise StoreError(f"{data_dir}: no stores are in it; give the data directory of a broker", executed=False)
+    lock = LockFile(data_dir / "lock", "accept-loss")
+    try:
+        for path in paths:
+            try:
+                with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+                    connection.execute(statement("update_is_copy"), (1,))
+            except sqlite3.Error as error:
+                raise store_error(error, path, "the mark of a copy", executed=False) from error
+    finally:
+        lock.release()
+    return len(paths)
 
 
 def close_stores(stores: list[SQLiteStore]) -> None:

@@ -1,10 +1,26 @@
-"""The generations of a store's file (`partition.protocol.generations`)."""
+"""The generations of a store's file (`partition.protocol.generations`).
 
+A copy of a store's file has numbers of the past. `partibus backup` marks its copies. Other copies (`cp`, `rsync`) are
+known by the file itself: the store holds the identity of the file that it was last opened in, and a copy is another
+file. A snapshot of the whole file system is the same file again and can't be told.
+"""
+
+import fcntl
+import os
 from sqlite3 import Connection
+from struct import Struct
+from zlib import crc32
 
 from partibus.partition.protocol.generations import FIRST_NUMBER, Generation, LeftOff, left_off
 from partibus.store.generations import next_generation
 from partibus.store.sqlite.sql import statement
+
+_GET_INODE_GENERATION = 0x80087601
+"""The request `FS_IOC_GETVERSION` of Linux: a random number that an inode gets with each use."""
+_INODE_GENERATION = Struct("@l")
+MOVES_MAX = 32
+"""The number of generations after which another file begins no further one: there are file systems that number
+their files anew whenever they are mounted, and a store has room for some 160 generations."""
 
 
 def read_generations(connection: Connection) -> tuple[Generation, ...]:
@@ -27,10 +43,28 @@ def begin_generation(connection: Connection, above: int, from_ms: int) -> Genera
     return generation
 
 
-def is_copy(connection: Connection) -> bool:
-    """Tell whether the file is a backup's copy that has not been opened since."""
-    ((found,),) = connection.execute(statement("select_is_copy")).fetchall()
-    return bool(found)
+def is_copy(connection: Connection, descriptor: int) -> bool:
+    """Tell whether the file is a copy that has not been opened since, and record the file's identity.
+
+    ``descriptor`` is of the file. The caller has begun a transaction.
+    """
+    ((marked,),) = connection.execute(statement("select_is_copy")).fetchall()
+    ((known,),) = connection.execute("PRAGMA application_id").fetchall()
+    file = file_identity(descriptor)
+    if known != file:
+        connection.execute(f"PRAGMA application_id = {file}")
+    moved = known not in (0, file) and len(read_generations(connection)) <= MOVES_MAX
+    return bool(marked) or moved
+
+
+def file_identity(descriptor: int) -> int:
+    """Return 31 bits that tell an open file from all others of its file system, also from former ones; never 0."""
+    try:
+        version = fcntl.ioctl(descriptor, _GET_INODE_GENERATION, bytes(_INODE_GENERATION.size))
+    except OSError:  # the file system has none
+        version = b""
+    # The device is left out: its number may change when the machine restarts.
+    return crc32(b"%d/" % os.fstat(descriptor).st_ino + version) >> 1 | 1
 
 
 def read_left_off(

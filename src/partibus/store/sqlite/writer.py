@@ -71,7 +71,7 @@ class Writer:
         """Make this run of this broker the owner. Raises `sqlite3.Error`; then the owner is unchanged."""
         with self._transaction():
             self._ownership = Ownership(self.connection, owner, self._path)
-            if generations.is_copy(self.connection):
+            if generations.is_copy(self.connection, self._descriptor):
                 self._begin_generation(0, self.connection)
             self.generations = generations.read_generations(self.connection)
             self.dropped_partitions = [

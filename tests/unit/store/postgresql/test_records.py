@@ -166,6 +166,36 @@ def test_a_machine_that_has_not_owned_a_store_refuses_it_by_the_report_of_the_ow
     store.close()
 
 
+@pytest.mark.parametrize(("reported", "is_refused"), [(2, True), (1, False)])
+def test_a_machine_that_has_not_owned_a_store_learns_of_commits_up_to_the_last_heartbeat(
+    tmp_path: Path, reported: int, is_refused: bool
+) -> None:
+    """The owner's machine and the server are lost within one heartbeat: later commits are in no report (ADR 0024).
+
+    The timeline of the promoted standby begins a generation, so no number is given out twice.
+    """
+    address = new_address()
+    served(address, tmp_path / "lost")
+    last = AcknowledgedCommits(tmp_path / "lost", STORE).last
+    assert last is not None
+    assert last.last_commit == 3
+    go_back(address)
+    (home,) = sql(address, "SELECT home FROM meta")
+    sql(address, f"UPDATE meta SET home = '{home.rpartition('/')[0]}/0000000A'")
+    report = last._replace(last_commit=reported)
+    place = StorePlace(STORE, address.url)
+    opener = Opener(place, Owner("broker-2", "a run"), tmp_path / "here", evict=False, reported=lambda: report)
+    if is_refused:
+        with pytest.raises(StoreError, match="last commit is 1, while 2 was acknowledged"):
+            opener()
+        return
+    store = opener()
+    assert isinstance(store, PostgreSQLStore)
+    assert len(store.generations) == 2
+    assert first_free(store) > 1 << 30
+    store.close()
+
+
 @pytest.mark.parametrize(
     ("is_shared", "has_record", "is_last_owner", "before", "generations"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import shutil
 import signal
@@ -10,18 +12,23 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from threading import Event
 
 import pytest
+from click.testing import CliRunner
 
+from partibus.cli.main import main
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import LeftOff
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, body_key, entry_key
 from partibus.partition.protocol.ports import FINISHED, Disposition, StoreError, Writes
 from partibus.store.backup import CATALOG, LIST, Backup, back_up, read_backup, store_file
+from partibus.store.sqlite import generations
 from partibus.store.sqlite.backup import BackupStopped, Moment, copy_database, copy_store
 from partibus.store.sqlite.copies import StoreCopy
+from partibus.store.sqlite.directory import close_stores, lock_data_directory, open_stores
 from partibus.store.sqlite.store import SQLiteStore
 from tests.contract.stores import PARTITION, QUEUE, complete, enqueue
 from tests.unit.store.sqlite.places import SETTINGS, US, open_store
@@ -120,6 +127,79 @@ def test_a_copy_of_a_store_begins_a_generation_when_it_is_opened_first(filled: P
         assert snapshot is not None
         assert snapshot.left_off == (LeftOff(2, 0, store.generations[1].first),)
     assert drawn[0][1].id != drawn[1][1].id
+
+
+@pytest.mark.row("R14")
+def test_a_copy_by_other_means_begins_a_generation_and_a_renamed_store_does_not(filled: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.db"
+    open_store(filled.parent).close()
+    shutil.copy2(filled, kept)
+    store = open_store(filled.parent)
+    (before,) = store.generations
+    given_out = MESSAGES + 1
+    commit(store, given_out, 1)
+    store.close()
+
+    filled.unlink()
+    shutil.copy2(kept, filled)  # perhaps under the inode number that has just become free
+    store = open_store(filled.parent)
+    began = store.generations
+    assert [one.id for one in began] == [before.id, began[-1].id]
+    assert began[-1].first > given_out
+    store.close()
+    store = open_store(filled.parent)
+    assert store.generations == began
+    store.close()
+
+    filled.parent.rename(tmp_path / "renamed")
+    store = open_store(tmp_path / "renamed")
+    assert store.generations == began
+    store.close()
+
+
+def test_a_file_system_that_numbers_its_files_anew_does_not_use_up_the_numbers(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = count(1)
+    monkeypatch.setattr(generations, "file_identity", lambda _descriptor: next(mounted))
+    store = open_store(filled.parent)
+    for _ in range(generations.MOVES_MAX + 2):
+        store.close()
+        store = open_store(filled.parent)
+    store.close()
+    assert len(store.generations) == 1 + generations.MOVES_MAX
+
+
+def test_a_file_system_without_inode_generations_has_inodes(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object) -> bytes:
+        raise OSError(errno.ENOTTY, "no such request")
+
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    with filled.open("rb") as one, Path(__file__).open("rb") as other:
+        identities = {generations.file_identity(file.fileno()) for file in (one, one, other)}
+    assert len(identities) == 2
+
+
+@pytest.mark.row("R14")
+def test_an_operator_marks_the_stores_of_a_directory_that_a_snapshot_has_put_back(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    stores = open_stores(data, owner=US, created_ms=0, count=2)
+    close_stores(stores)
+    command = ["cluster", "accept-loss", "stores", "--data", str(data)]
+    held = lock_data_directory(data, US)
+    refused = CliRunner().invoke(main, command)
+    assert refused.exit_code == 1
+    assert "in use by" in refused.output
+    held.release()
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    assert "2 stores" in done.output
+    for opens in (1, 2):
+        stores = open_stores(data, owner=US, created_ms=0, count=2)
+        assert [len(store.generations) for store in stores] == [2, 2], opens
+        close_stores(stores)
+    empty = CliRunner().invoke(main, [*command[:-1], str(tmp_path)])
+    assert "no stores are in it" in empty.output
 
 
 def test_who_reads_a_copy_writes_nothing_beside_it(filled: Path, tmp_path: Path) -> None:
