@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from click.testing import CliRunner
 
+from partibus.cli.main import main
 from partibus.client.extensions.cluster import FaultInjections, Partitions
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import eventually
@@ -167,6 +171,67 @@ def test_a_burst_adds_partitions_and_a_calm_removes_them(broker: BrokerProcess, 
         return owners(broker, "elastic.fifo") == 1
 
     eventually("the queue has one partition again", is_merged)
+
+
+def rebalance(broker: BrokerProcess, *arguments: str) -> Any:
+    return CliRunner().invoke(
+        main, ["partition", "rebalance", *arguments], env={"PARTIBUS_CONNECTION": broker.connection_string}
+    )
+
+
+def slots_of(broker: BrokerProcess, name: str) -> list[int]:
+    with connect(broker.connection_string) as client:
+        found: Any = Partitions(client).of(name)
+    return [one["slots"] for one in found["partitions"]]
+
+
+@pytest.mark.row("S5")
+def test_a_plan_is_carried_out_once(broker: BrokerProcess, sqs: Any, tmp_path: Path) -> None:
+    queue = sqs.create_queue(QueueName="planned.fifo", Attributes=HIGH)["QueueUrl"]
+    sent = {group: [f"{group}-{n}" for n in range(3)] for group in GROUPS}
+    for n in range(2):
+        for group in GROUPS:
+            sqs.send_message(QueueUrl=queue, MessageBody=f"{group}-{n}", MessageGroupId=group)
+    split = {"partitions": 2, "slots": [[0, 999, 1], [1000, 16_383, 0]]}
+    plan = {"entity": "planned.fifo", "partitions": 1, "same_count": {"slots": []}, "other_count": split}
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"partibus_plan": 1, "entities": [plan]}))
+    dry = rebalance(broker, "planned.fifo", "--plan", str(file), "--dry-run")
+    assert (dry.exit_code, slots_of(broker, "planned.fifo")) == (0, [16_384])
+    assert rebalance(broker, "planned.fifo", "--plan", str(file)).exit_code == 0
+    for group in GROUPS:
+        sqs.send_message(QueueUrl=queue, MessageBody=f"{group}-2", MessageGroupId=group)
+    eventually("the slots have moved", lambda: slots_of(broker, "planned.fifo") == [15_384, 1_000])
+    assert drain(sqs, queue) == sent
+
+    def is_settled() -> bool:
+        with connect(broker.connection_string) as client:
+            return not Partitions(client).of("planned.fifo")["moves"]
+
+    eventually("the move has finished", is_settled)
+    again = rebalance(broker, "planned.fifo", "--plan", str(file))
+    assert (again.exit_code, "no slot has to move" in again.output) == (0, True)
+
+
+def test_a_plan_that_does_not_fit_the_queue_is_refused(broker: BrokerProcess, sqs: Any, tmp_path: Path) -> None:
+    sqs.create_queue(QueueName="unplanned.fifo", Attributes=HIGH)
+    file = tmp_path / "plan.json"
+
+    def said(partitions: int, slots: list[Any]) -> str:
+        counts = {"partitions": partitions, "slots": slots}
+        plan = {"entity": "unplanned.fifo", "partitions": partitions, "same_count": counts, "other_count": counts}
+        file.write_text(json.dumps({"partibus_plan": 1, "entities": [plan]}))
+        result = rebalance(broker, "unplanned.fifo", "--plan", str(file))
+        assert result.exit_code == 1
+        return str(result.output)
+
+    assert "was made for 2 partitions, and 'unplanned.fifo' has 1" in said(2, [])
+    assert f"The plan has 9 partitions, and 'unplanned.fifo' may have {PARTITIONS}" in said(1, [[0, 5, 8]])
+    assert "runs of slots below 16384 that do not overlap" in said(1, [[0, 5, 1], [5, 9, 0]])
+    assert "runs of slots below 16384" in said(1, [[0, 16_384, 1]])
+    file.write_text("{}")
+    assert "is no plan" in rebalance(broker, "unplanned.fifo", "--plan", str(file)).output
+    assert slots_of(broker, "unplanned.fifo") == [16_384]
 
 
 @pytest.mark.row("S3")

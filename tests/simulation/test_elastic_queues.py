@@ -18,6 +18,7 @@ from partibus.namespace.access import AccessPolicies
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.partition_moves import PLANNED, REBALANCED
 from partibus.namespace.placement import Placement
 from partibus.node.options import partition_options
 from partibus.partition.protocol import commands as c
@@ -174,6 +175,23 @@ def test_growth_stops_at_the_quota_of_the_queue(world: World) -> None:
     world.load(30, 400)
     assert world.owners() == MOST
     assert {place.store_no for place in world.queue.partitions} == set(range(STORES)), "partitions share stores"
+
+
+@pytest.mark.parametrize(("why", "stays"), [(PLANNED, True), (REBALANCED, True), ("another reason", False)])
+def test_slots_that_an_operator_has_moved_stay(world: World, why: str, stays: bool) -> None:
+    world.broker.update("q", {"PartibusPartitionCalm": "P1D"})
+    world.load(20, 40)
+    world.receive_all()
+    world.run(120_000)
+    assert world.broker.entity("q").route.slots.counts() == [8_192, 8_192]
+
+    def change(old: Any) -> Any:
+        return moving.plan(old, [(0, 1, [(0, 999)])], 2, world.timeline.now_ms(), why)
+
+    world.broker.change_slots("q", change)
+    world.run(300_000)
+    assert world.queue.slots.moves == ()
+    assert world.broker.entity("q").route.slots.counts() == ([7_192, 9_192] if stays else [8_192, 8_192])
 
 
 def test_thresholds_of_a_queue_replace_those_of_the_broker(world: World) -> None:

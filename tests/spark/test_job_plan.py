@@ -112,3 +112,34 @@ def test_slots_and_partitions_are_the_brokers(spark: SparkSession) -> None:
     for one in rows.select("*", partition_of(sf.col("slot"), sf.lit(7)).alias("partition")).collect():
         assert one["slot"] == (None if one["key"] is None else slot_for_key(one["key"]))
         assert one["partition"] == (None if one["key"] is None else partition_for_key(one["key"], 7))
+
+
+@pytest.mark.row("D8")
+def test_plan_file_names_the_slots_that_relieve_a_hot_partition(spark: SparkSession, tmp_path: Path) -> None:
+    hot = [key for n in range(2_000) if partition_for_key(key := f"k{n}", 4) == 1][:60]
+    cold = [f"c{n}" for n in range(60)]
+    keys = [*hot * 20, *cold]
+    rows = [
+        row("send", n, key=key, slot=slot_for_key(key), partition_id=partition_for_key(key, 4))
+        for n, key in enumerate(keys)
+    ]
+    path, file = str(tmp_path / "telemetry"), tmp_path / "plans" / "plan.json"
+    frame(spark, rows).write.parquet(path)
+    planned(spark, tmp_path, [path], partitions=4, plan_file=str(file))
+    document = json.loads(file.read_text())
+    (plan,) = document["entities"]
+    assert (document["partibus_plan"], plan["partitions"]) == (1, 4)
+
+    def largest(runs: list[list[int]], partitions: int) -> float:
+        owner = {slot: target for first, last, target in runs for slot in range(first, last + 1)}
+        placed = Counter(owner.get(slot_for_key(key), partition_for_key(key, 4)) for key in keys)
+        assert max(placed) < partitions
+        return max(placed.values()) / len(keys)
+
+    same, other = plan["same_count"], plan["other_count"]
+    assert largest([], 4) == pytest.approx(same["largest_share_before"])
+    assert largest(same["slots"], 4) == pytest.approx(same["largest_share_after"])
+    assert same["largest_share_after"] < 0.3 < 0.9 < same["largest_share_before"]
+    assert largest(other["slots"], other["partitions"]) == pytest.approx(other["largest_share_after"])
+    assert sum(last - first + 1 for first, last, _ in other["slots"]) == 16_384
+    assert {target for *_, target in other["slots"]} == set(range(other["partitions"]))

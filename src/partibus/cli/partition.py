@@ -1,6 +1,8 @@
 """`partibus partition`: show partitions, rebalance their load, and inject faults into them."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -8,7 +10,7 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json, print_table
 from partibus.cli.types import duration
-from partibus.client.extensions.cluster import FaultInjectionInfo, FaultInjections, Partitions
+from partibus.client.extensions.cluster import PLAN_VERSION, FaultInjectionInfo, FaultInjections, Partitions
 from partibus.client.values import integer, maps
 
 Command = Callable[..., Any]
@@ -116,19 +118,33 @@ def list_all(entity: str | None, connection: str, as_json: bool) -> None:
     is_flag=True,
     help="Of an entity without sessions: messages of a moved key may be received before earlier ones.",
 )
-def rebalance(entity: str, connection: str, as_json: bool, dry_run: bool, any_order: bool) -> None:
+@click.option(
+    "--plan",
+    "plan_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Move the slots that `partibus pipeline plan --plan-file` has written for ENTITY.",
+)
+def rebalance(
+    entity: str, connection: str, as_json: bool, dry_run: bool, any_order: bool, plan_file: Path | None
+) -> None:
     """Move hot slots of ENTITY from busy partitions to less busy ones.
 
     Messages stay where they are, and sessions keep their order. The load is that of the keyed messages that clients
-    of the answering broker have sent of late.
+    of the answering broker have sent of late. --plan moves the slots of a plan instead: with its splits and merges if
+    the number of the entity's partitions follows the load, else between the partitions that are there. A plan that was
+    carried out changes nothing when it is given again.
     """
     with open_client(connection) as client:
-        plan = Partitions(client).rebalance(entity, dry_run=dry_run, any_order=any_order)
+        partitions = Partitions(client)
+        slots = None if plan_file is None else _slots_of_plan(plan_file, entity, partitions.of(entity))
+        plan = partitions.rebalance(entity, dry_run=dry_run, any_order=any_order, slots=slots)
     if as_json:
         print_json(plan)
         return
     moves = maps(plan, "moves")
-    if not moves:
+    if not moves and plan_file is not None:
+        note(f"'{entity}': no slot has to move.")
+    elif not moves:
         note(f"'{entity}': no move would make the load more even.")
     else:
         rows = [[one["source"], one["target"], _slot_count(one)] for one in moves]
@@ -136,6 +152,9 @@ def rebalance(entity: str, connection: str, as_json: bool, dry_run: bool, any_or
         before, after = (_shares(plan, name) for name in ("before", "after"))
         verb = "would fall" if dry_run else "falls"
         click.echo(f"The busiest partition's share {verb} from {max(before):.1%} to {max(after):.1%}.")
+    waiting = plan.get("waiting-slots", 0)
+    if waiting:
+        note(f"Warning: {waiting} slots are moving or have moved lately, and can't move now. Repeat the command later.")
     for slot in _numbers(plan, "hot-slots"):
         note(f"Warning: slot {slot} alone has more than a partition's fair share. Use more distinct keys.")
 
@@ -177,6 +196,32 @@ def _print_partitions(entity: str, found: dict[str, object], *, as_json: bool) -
         note(f"Moved: {one['slots']} slots from {one['source']} to {one['target']} in {taken_s:g} s ({one['why']}).")
     if found["hot-slot"] != -1:
         note(f"Warning: slot {found['hot-slot']} of '{entity}' has most of its partition's load; a split won't help.")
+
+
+def _slots_of_plan(path: Path, entity: str, found: dict[str, object]) -> list[list[int]]:
+    """Return the runs that a plan file has for an entity. Raises ClickException."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        plans = {str(one["entity"]).lower(): one for one in document["entities"]}
+        version = document["partibus_plan"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise click.ClickException(
+            f"{path} is no plan ({type(error).__name__}). Write one with `partibus pipeline plan --plan-file`."
+        ) from None
+    if version != PLAN_VERSION:
+        raise click.ClickException(f"{path} has version {version}, this command reads {PLAN_VERSION}. Write it again.")
+    if entity.lower() not in plans:
+        raise click.ClickException(f"{path} has no plan for '{entity}', but for {', '.join(plans) or 'no entity'}.")
+    plan, there = plans[entity.lower()], len(maps(found, "partitions"))
+    elastic = found.get("elastic")
+    follows_load = isinstance(elastic, dict) and elastic["partitions-max"] > 0
+    if there != plan["partitions"] and not (follows_load and there == plan["other_count"]["partitions"]):
+        raise click.ClickException(
+            f"{path} was made for {plan['partitions']} partitions, and '{entity}' has {there}. "
+            "Write it again from telemetry since then."
+        )
+    chosen: list[list[int]] = plan["other_count" if follows_load else "same_count"]["slots"]
+    return chosen
 
 
 def _slot_count(move: dict[str, object]) -> int:

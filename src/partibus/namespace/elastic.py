@@ -109,7 +109,7 @@ class ElasticQueues:
             self._resize(entity, decision.partitions, decision.why)
         elif queue.slots.moves or queue.slots.lately_at(now_ms):
             return
-        elif self._is_uneven(entity):
+        elif not queue.slots.is_arranged and self._is_uneven(entity):
             self._resize(entity, self._goals[queue.entity_id], "slots could not move before")
         elif len(queue.partitions) > used:
             self._remove_last(entity)

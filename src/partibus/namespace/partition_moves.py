@@ -1,6 +1,6 @@
 """The owners of an entity's slots, and the moves of slots between its partitions, in the catalog (ADR 0026)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
@@ -9,6 +9,10 @@ from partibus.routing.slots import Run, SlotMap, runs_of, slots_in
 
 HISTORY_MAX = 100
 """Finished moves that are remembered."""
+
+
+REBALANCED, PLANNED = "rebalance", "plan"
+"""The reasons of moves that an operator has asked for."""
 
 
 class Move(Struct, frozen=True):
@@ -75,6 +79,13 @@ class EntitySlots(Struct, frozen=True):
     def unsettled(self) -> set[int]:
         """Return the slots whose move is not finished; they can't move again."""
         return {slot for move in self.moves for slot in slots_in(move.runs)}
+
+    @property
+    def is_arranged(self) -> bool:
+        """Whether the last moves were an operator's, so that partitions may differ in their slots."""
+        changes: tuple[Move | PastMove, ...] = (*self.history, *self.moves)
+        last = max(changes, key=lambda move: move.version, default=None)
+        return last is not None and last.why in (REBALANCED, PLANNED)
 
     def lately_at(self, now_ms: int) -> dict[int, set[int]]:
         """Return the partitions that a slot may not go back to yet, by slot: duplicates are still looked up there."""
@@ -163,6 +174,27 @@ def even_moves(slots: SlotMap, counts: Sequence[int], fixed: Iterable[int] = ())
                 missing[target] -= end - at
                 at = end
     return moves
+
+
+def moves_to(
+    slots: SlotMap, wanted: Iterable[tuple[int, int, int]], fixed: Callable[[int, int], bool]
+) -> tuple[list[tuple[int, int, list[Run]]], int]:
+    """Return the moves after which slots have the wanted owners, and the number of slots that can't move now.
+
+    ``wanted`` are (first slot, last slot, partition). ``fixed`` tells whether a slot may not go to a partition now.
+    """
+    chosen: dict[tuple[int, int], list[int]] = {}
+    waiting = 0
+    for first, last, target in wanted:
+        for slot in range(first, last + 1):
+            source = slots.owner(slot)
+            if source == target:
+                continue
+            if fixed(slot, target):
+                waiting += 1
+            else:
+                chosen.setdefault((source, target), []).append(slot)
+    return [(*ends, runs_of(sorted(set(some)))) for ends, some in sorted(chosen.items())], waiting
 
 
 def even_counts(partitions: int, used: int, slot_count: int = 1 << 14) -> list[int]:

@@ -1,14 +1,17 @@
 """The job `plan`: hot partitions and keys, the effect of other partition counts, and splits and merges."""
 
+import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from partibus.client.extensions.cluster import PLAN_VERSION
 from partibus.pipeline.balance import Merge, Plan, Prediction, Split, observed_count, plan, predict, runs_of, skew
 from partibus.pipeline.capture import CAPTURE, MESSAGES, Place
 from partibus.pipeline.errors import JobError
@@ -28,7 +31,8 @@ from partibus.pipeline.report.page import (
 )
 from partibus.pipeline.report.plots import bars, curve, ranking, strip
 from partibus.pipeline.rows import of_entities, read_rows, within
-from partibus.routing.slots import partition_for_slot
+from partibus.routing.elastic import rebalance
+from partibus.routing.slots import SLOT_COUNT, SlotMap, partition_for_slot
 
 Values = dict[str, Any]
 
@@ -57,6 +61,8 @@ class Want(NamedTuple):
     by_bytes: bool = False
     entities_max: int = 20
     keys_max: int = 10
+    plan_file: str | None = None
+    """The file for the slots to move, which `partibus partition rebalance --plan` reads."""
 
 
 def run(job: Job, want: Want) -> Values:
@@ -76,7 +82,10 @@ def run(job: Job, want: Want) -> Values:
             )
     finally:
         keys.unpersist()
-    found = {"unit": "bytes" if want.by_bytes else "messages", "entities": [describe(one, want) for one in loads]}
+    entities = [describe(one, want) for one in loads]
+    found = {"unit": "bytes" if want.by_bytes else "messages", "entities": entities}
+    if want.plan_file is not None:
+        write_plan(Path(want.plan_file), loads, entities)
     job.finish(found, page=plan_page)
     return found
 
@@ -185,6 +194,57 @@ def _plan(planned: Plan) -> Values:
     }
 
 
+def write_plan(path: Path, loads: Sequence[Loads], entities: Sequence[Values]) -> None:
+    """Write what `partibus partition rebalance --plan` carries out: the slots that belong to another partition."""
+    plans = [planned_slots(one, entity) for one, entity in zip(loads, entities, strict=True)]
+    document = {"partibus_plan": PLAN_VERSION, "entities": plans}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.new")
+    aside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    aside.replace(path)
+
+
+def planned_slots(loads: Loads, entity: Values) -> Values:
+    """Return the part of a plan file about one entity.
+
+    ``same_count`` relieves hot partitions of an entity whose number of partitions is fixed. ``other_count`` has the
+    splits and merges, for a queue whose partitions follow its load. Runs are (first slot, last slot, partition).
+    """
+    count = entity["partitions"]
+    known = loads.rows >= SIGNIFICANT_ROWS
+    owners = [partition_for_slot(slot, count) for slot in range(SLOT_COUNT)]
+    for slot, partition in loads.placed.items():
+        owners[slot] = partition
+    starts = [slot for slot in range(SLOT_COUNT) if not slot or owners[slot - 1] != owners[slot]]
+    wanted = rebalance(SlotMap(count, 1, [(slot, owners[slot]) for slot in starts]), loads.slots if known else {})
+    runs = [(first, last, target) for _, target, moved in wanted.moves for first, last in moved]
+    ends = [(run["first_slot"], run["end_slot"] - 1, run["partition"]) for run in entity["plan"]["partitions"]]
+    return {
+        "namespace": loads.namespace,
+        "entity": loads.entity,
+        "partitions": count,
+        "same_count": {
+            "slots": sorted(runs),
+            "largest_share_before": max(wanted.before),
+            "largest_share_after": max(wanted.after),
+        },
+        "other_count": {
+            "partitions": len(ends),
+            "slots": numbered(ends) if known and entity["plan"]["actions"] else [],
+            "largest_share_before": entity["now"]["largest_share"],
+            "largest_share_after": entity["plan"]["largest_share"],
+        },
+    }
+
+
+def numbered(runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return runs with partitions from 0 on without a gap, where as many as possible keep theirs."""
+    used = {partition for *_, partition in runs}
+    free = iter(sorted(set(range(len(used))) - used))
+    name = {partition: partition if partition < len(used) else next(free) for partition in sorted(used)}
+    return [(first, last, name[partition]) for first, last, partition in runs]
+
+
 def advice(
     loads: Loads, count: int, predictions: Sequence[Prediction], planned: Plan, keys: Sequence[Values], ratio: float
 ) -> list[str]:
@@ -234,8 +294,8 @@ def _hot(now: Prediction, predictions: Sequence[Prediction], planned: Plan) -> I
         yield (
             f"With {splits} split{'s' if splits > 1 else ''} the busiest partition would carry "
             f"{max(planned.shares):.1%} of the load instead of {now.largest_share:.1%}. "
-            "Slots of a queue with sessions, or of a partitioned queue, move by `partibus partition rebalance`; "
-            "a topic needs finer keys."
+            "Slots of a queue move by `--plan-file FILE` and `partibus partition rebalance --plan FILE`; a topic needs "
+            "finer keys."
         )
     for run in planned.stuck:
         yield (

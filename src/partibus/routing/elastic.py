@@ -11,13 +11,13 @@ clients do. Of several brokers each decides by its own clients.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from math import ceil
 from typing import NamedTuple
 
 from partibus.limits import ElasticLimits
-from partibus.partition.protocol.slots import Run, runs_of, slot_for_key
+from partibus.partition.protocol.slots import Run, runs_of, slot_for_key, slots_in
 from partibus.routing.slots import SlotMap
 
 _BUCKET_MS = 1_000
@@ -310,6 +310,20 @@ def rebalance(
         moved += 1
     moves = [(source, target, runs_of(sorted(some))) for (source, target), some in sorted(chosen.items())]
     return Rebalanced(moves, before, [share / total if total else 0.0 for share in shares], sorted(hot))
+
+
+def shares_over(
+    slots: SlotMap, load: Mapping[int, float], moves: Sequence[tuple[int, int, list[Run]]], partitions: int
+) -> Rebalanced:
+    """Return given moves with the shares of the load before and after them."""
+    target_of = {slot: target for _, target, runs in moves for slot in slots_in(runs)}
+    before, after = [0.0] * slots.partitions, [0.0] * max(partitions, slots.partitions)
+    total = sum(load.values()) or 1.0
+    for slot, weight in load.items():
+        owner = slots.owner(slot)
+        before[owner] += weight / total
+        after[target_of.get(slot, owner)] += weight / total
+    return Rebalanced(list(moves), before, after, [])
 
 
 def owners_used(slots: SlotMap) -> int:

@@ -53,6 +53,12 @@ def _counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[i
     help="Most partitions of a plan.",
 )
 @click.option("--by-bytes", is_flag=True, help="Weigh messages by their size.")
+@click.option(
+    "--plan-file",
+    type=click.Path(dir_okay=False),
+    metavar="PATH",
+    help="Write the slots to move, for `partibus partition rebalance --plan`.",
+)
 @common.entities_told
 @common.keys_told
 @job_options()
@@ -67,6 +73,7 @@ def plan(
     ratio: float,
     count_max: int,
     by_bytes: bool,
+    plan_file: str | None,
     entities_max: int,
     keys_max: int,
     options: JobOptions,
@@ -82,7 +89,7 @@ def plan(
 
     want = job_of.Want(
         paths, entities[0] if messages else None, entities, since, until, counts or job_of.COUNTS, partitions, ratio,
-        count_max, by_bytes, entities_max, keys_max,
+        count_max, by_bytes, entities_max, keys_max, plan_file,
     )  # fmt: skip
     parameters: dict[str, Any] = want._asdict()
     with Job("plan", options, parameters) as job:

@@ -12,6 +12,8 @@ from partibus.amqp.codec.types import Int
 from partibus.client.management import Requests
 from partibus.client.values import integer, items, maps, text
 
+PLAN_VERSION: Final = 1
+"""The version of plan files, which `partibus pipeline plan` writes and `partibus partition rebalance` reads."""
 BACKUP_S: Final = 24 * 3600.0
 """The time limit of a backup: long, because a lost broker shows by its connection."""
 
@@ -194,7 +196,19 @@ class Partitions:
         """Return ``partitions``, ``moves`` in progress and the ``history`` of moves."""
         return self._client.request("", "partibus:list-partitions", {"entity": entity})
 
-    def rebalance(self, entity: str, *, dry_run: bool = False, any_order: bool = False) -> dict[str, object]:
-        """Move hot slots to less busy partitions, or only plan it; return the plan."""
-        body = {"entity": entity, "dry-run": dry_run, "any-order": any_order}
+    def rebalance(
+        self,
+        entity: str,
+        *,
+        dry_run: bool = False,
+        any_order: bool = False,
+        slots: Sequence[Sequence[int]] | None = None,
+    ) -> dict[str, object]:
+        """Move hot slots to less busy partitions, or only plan it; return the plan.
+
+        ``slots`` are (first slot, last slot, partition) of a plan, which is carried out instead.
+        """
+        body: dict[str, object] = {"entity": entity, "dry-run": dry_run, "any-order": any_order}
+        if slots is not None:
+            body["slots"] = [[Int(number) for number in run] for run in slots]
         return self._client.request("", "partibus:rebalance-partitions", body)

@@ -3,11 +3,11 @@
 The operations are on the namespace's `$management` node.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from partibus.amqp.codec.types import Int
-from partibus.errors import InvalidOperation
+from partibus.errors import ArgumentError, InvalidOperation
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.arguments import body_of, boolean, text
 from partibus.frontends.amqp.operations.status import success
@@ -15,12 +15,15 @@ from partibus.limits import ElasticLimits
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog_entities import EntityRecord
 from partibus.namespace.moving import plan
-from partibus.namespace.partition_moves import EntitySlots, Move, PastMove
+from partibus.namespace.partition_moves import PLANNED, REBALANCED, EntitySlots, Move, PastMove, moves_to
 from partibus.namespace.partition_report import PartitionReport, report
-from partibus.routing.elastic import Rebalanced, rebalance
+from partibus.partition.protocol.slots import SLOT_COUNT
+from partibus.routing.elastic import Rebalanced, rebalance, shares_over
 
 LIST: Final = "partibus:list-partitions"
 REBALANCE: Final = "partibus:rebalance-partitions"
+PARTITIONS_MAX: Final = 1024
+"""The most partitions of an entity."""
 
 
 def list_all(broker: Broker, body: object, respond: Respond) -> None:
@@ -30,11 +33,16 @@ def list_all(broker: Broker, body: object, respond: Respond) -> None:
 
 
 def rebalance_entity(broker: Broker, body: object, respond: Respond) -> None:
-    """Move hot slots to less busy partitions; with ``dry-run`` only reply with the plan."""
+    """Move hot slots to less busy partitions, or the slots of a plan; with ``dry-run`` only reply with the moves.
+
+    The ``slots`` of a plan are lists of first slot, last slot and partition. Slots that are where the plan wants them
+    stay, so a plan can be repeated.
+    """
     arguments = body_of(body)
     entity = broker.entity(text(arguments, "entity"))
     queue = entity.queue
-    if len(queue.partitions) < 2:
+    planned_slots = _planned_slots(arguments)
+    if planned_slots is None and len(queue.partitions) < 2:
         raise InvalidOperation(f"'{queue.name}' has one partition, so there is nothing to rebalance.")
     dry_run = boolean(arguments, "dry-run")
     if not queue.requires_session and not boolean(arguments, "any-order") and not dry_run:
@@ -42,22 +50,28 @@ def rebalance_entity(broker: Broker, body: object, respond: Respond) -> None:
             f"'{queue.name}' has no sessions: messages of a moved key that were sent before may be received after "
             "later ones. Allow that by any-order."
         )
-    found: list[Rebalanced] = []
+    found: list[tuple[Rebalanced, int]] = []
 
     def change(old: EntityRecord) -> tuple[EntitySlots, int]:
         count, now_ms = len(old.placements), broker.clock.now_ms()
         unsettled, lately = old.slots.unsettled(), old.slots.lately_at(now_ms)
-        wanted = rebalance(
-            old.slots.map(count),
-            entity.route.load.by_slot,
-            lambda slot, target: slot not in unsettled and target not in lately.get(slot, ()),
-        )
-        found.append(wanted)
-        planned = plan(old, wanted.moves, count, now_ms, "rebalance")
-        return (old.slots, count) if dry_run or not wanted.moves else planned
+        slots, load = old.slots.map(count), entity.route.load.by_slot
+
+        def may_move(slot: int, target: int) -> bool:
+            return slot not in unsettled and target not in lately.get(slot, ())
+
+        if planned_slots is None:
+            wanted, waiting, why = rebalance(slots, load, may_move), 0, REBALANCED
+        else:
+            moves, waiting = moves_to(slots, planned_slots, lambda slot, target: not may_move(slot, target))
+            count = _partitions_of_plan(old, planned_slots)
+            wanted, why = shares_over(slots, load, moves, count), PLANNED
+        found.append((wanted, waiting))
+        planned = plan(old, wanted.moves, count, now_ms, why)
+        return (old.slots, len(old.placements)) if dry_run or not wanted.moves else planned
 
     broker.change_slots(queue.name, change)
-    wanted = found[-1]
+    wanted, waiting = found[-1]
     answer = success(
         {
             "moves": [
@@ -67,9 +81,46 @@ def rebalance_entity(broker: Broker, body: object, respond: Respond) -> None:
             "before": wanted.before,
             "after": wanted.after,
             "hot-slots": [Int(slot) for slot in wanted.hot_slots],
+            "waiting-slots": Int(waiting),
         }
     )
     broker.when_followed(lambda: respond(answer))
+
+
+def _planned_slots(arguments: Mapping[object, object]) -> list[tuple[int, int, int]] | None:
+    """Return the slots of a plan; None: there is no plan. Raises ArgumentError."""
+    given = arguments.get("slots")
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(given) > SLOT_COUNT or not all(map(_is_run, given)):
+        bound = f"a list of at most {SLOT_COUNT} runs: first slot, last slot, partition"
+        raise ArgumentError("slots", type(given).__name__, bound, "Make the plan again.")
+    found = sorted((int(first), int(last), int(target)) for first, last, target in given)
+    end = 0
+    for first, last, target in found:
+        if not end <= first <= last < SLOT_COUNT or not 0 <= target < PARTITIONS_MAX:
+            bound = f"runs of slots below {SLOT_COUNT} that do not overlap, of partitions below {PARTITIONS_MAX}"
+            raise ArgumentError("slots", f"{first} to {last} of {target}", bound, "Make the plan again.")
+        end = last + 1
+    return found
+
+
+def _is_run(run: object) -> bool:
+    return isinstance(run, list) and len(run) == 3 and all(isinstance(one, int) for one in run)
+
+
+def _partitions_of_plan(old: EntityRecord, planned_slots: Iterable[tuple[int, int, int]]) -> int:
+    """Return the number of partitions after a plan. Raises `InvalidOperation` for more than the entity may have."""
+    have = len(old.placements)
+    needed = 1 + max((target for *_, target in planned_slots), default=0)
+    options = old.description.options
+    most = max(have, options.elastic_partitions if options.requires_session else 0)
+    if needed > most:
+        raise InvalidOperation(
+            f"The plan has {needed} partitions, and '{old.description.name}' may have {most}. Make a plan with "
+            f"--partitions-max {most}, or raise PartibusElasticPartitions of a queue with sessions."
+        )
+    return max(have, needed)
 
 
 def _plain(found: PartitionReport) -> dict[object, object]:
