@@ -6,7 +6,6 @@ A run of transfers, or of dispositions with the same outcome, is one event. Its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -49,14 +48,16 @@ class Delivery:
         return f"Delivery({self.link.name!r}, {self.delivery_id}, {self.tag!r}, {len(self.payload)} bytes)"
 
 
-@dataclass(slots=True)
-class PlainLogin:
+class PlainLogin(Struct):
     """A client's login by SASL PLAIN; `Connection.answer_login` accepts or refuses it."""
 
     username: str
-    password: str = field(repr=False)
+    password: str
     hostname: str | None = None
     """The client's name for the server."""
+
+    def __repr__(self) -> str:
+        return f"PlainLogin(username={self.username!r}, hostname={self.hostname!r})"
 
 
 class Opened(Struct):

@@ -1,11 +1,12 @@
 """Messages of a client: built from plain values to send, decoded on demand when received."""
 
+import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
-from struct import Struct
 from typing import Final
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from partibus.amqp import Delivery, EncodeError
 from partibus.amqp.codec.decoder import decode
@@ -24,15 +25,14 @@ STATES = ("active", "deferred", "scheduled")
 """The texts of the annotation ``x-opt-message-state``."""
 _NOT_DURABLE: Final = encode_header(durable=False)
 _DURABLE: Final = encode_header(durable=True)
-_ID_ALONE: Final = Struct(">4sBBBB")
+_ID_ALONE: Final = struct.Struct(">4sBBBB")
 """The head of a properties section with nothing but a message id."""
 _SHORT_ID_BYTES_MAX: Final = 250
 _TOKEN_BYTES: Final = 16
 _DATA_HEAD: Final = b"\x00Su\xb0"
 
 
-@dataclass(slots=True, kw_only=True)
-class OutgoingMessage:
+class OutgoingMessage(Struct, kw_only=True):
     """A message to send.
 
     ``ttl_ms`` is its time to live in milliseconds, None for the queue's own. ``scheduled_ms`` is the Unix time in

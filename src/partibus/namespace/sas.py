@@ -15,7 +15,6 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Iterable
-from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
@@ -25,6 +24,7 @@ Path = tuple[str, ...]
 """Segments of an entity's or sub-entity's path in lower case; empty for the namespace."""
 
 PREFIX = "SharedAccessSignature "
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
 _TEXT_MAX = 8192
 _EXPIRY_DIGITS_MAX = 12
@@ -81,7 +81,7 @@ def parse_resource(text: str) -> Resource:
     for _ in range(_DECODINGS_MAX):
         if "%" not in text:
             break
-        text = unquote(text)
+        text = _unquoted(text)
     text = text.lower().partition("?")[0]
     _, scheme_end, rest = text.partition("://")
     authority, *path = (rest if scheme_end else text).split("/")
@@ -117,9 +117,20 @@ def check_audience(text: str) -> None:
 
 def make_token(resource: str, key_name: str, key: str, expires_s: int) -> str:
     """Return a token for a resource such as ``sb://host/queue``, valid until ``expires_s`` (Unix seconds)."""
-    signed_resource = quote(resource, safe="")
+    signed_resource = _quoted(resource)
     signature = base64.b64encode(_sign(key, signed_resource, str(expires_s))).decode()
-    return f"{PREFIX}sr={signed_resource}&sig={quote(signature, safe='')}&se={expires_s}&skn={quote(key_name, safe='')}"
+    return f"{PREFIX}sr={signed_resource}&sig={_quoted(signature)}&se={expires_s}&skn={_quoted(key_name)}"
+
+
+def _quoted(text: str) -> str:
+    """Percent-encode all but unreserved characters, as `urllib.parse.quote`, whose import takes a client 3 ms."""
+    return "".join([chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode()])
+
+
+def _unquoted(text: str) -> str:
+    from urllib.parse import unquote
+
+    return unquote(text)
 
 
 def _sign(key: str, signed_resource: str, signed_expiry: str) -> bytes:
@@ -134,7 +145,7 @@ def utf8(text: str) -> bytes:
 
 def _signature_bytes(text: str) -> bytes:
     try:
-        return base64.b64decode(unquote(text), validate=True)
+        return base64.b64decode(_unquoted(text), validate=True)
     except (binascii.Error, ValueError) as error:
         raise Unauthorized("The token's signature 'sig' is no percent-encoded base64.") from error
 
@@ -143,7 +154,7 @@ def _policy_names(text: str) -> tuple[str, ...]:
     """Each step of decoding, and each with ``+`` as space; without repetition, the most plausible first."""
     names: dict[str, None] = {}
     for _ in range(_DECODINGS_MAX):
-        text = unquote(text)
+        text = _unquoted(text)
         names[text] = None
         names[text.replace("+", " ")] = None
         if "%" not in text:

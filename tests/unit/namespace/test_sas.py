@@ -7,11 +7,13 @@ from urllib.parse import quote
 
 import pytest
 from azure.servicebus._pyamqp.utils import generate_sas_token
+from hypothesis import given
+from hypothesis import strategies as st
 
 from partibus.errors import Unauthorized
 from partibus.namespace.access import AccessPolicies, Grant, Right, SasPolicy
 from partibus.namespace.addresses import parse_address
-from partibus.namespace.sas import Resource, make_token, parse_resource, parse_token
+from partibus.namespace.sas import PREFIX, Resource, make_token, parse_resource, parse_token
 
 NOW = 1_700_000_000
 LATER = NOW + 3600
@@ -44,6 +46,13 @@ def test_signature_is_the_one_that_openssl_makes() -> None:
     expected = "OeES3XhDhUPFeRc30A6/WChcheFioMo56Ah7NQ2OP3w="
     token = make_token("sb://ns.example/q", ROOT, KEY, 1_700_000_000)
     assert parse_token(token).signature == base64.b64decode(expected)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40))
+def test_texts_are_encoded_as_other_clients_encode_them(text: str) -> None:
+    claims = dict(pair.split("=") for pair in make_token(text, text, KEY, LATER).removeprefix(PREFIX).split("&"))
+    assert claims["sr"] == claims["skn"] == quote(text, safe="")
+    assert claims["sig"] == signed(claims["sr"])
 
 
 def test_own_token_is_good_for_what_it_names() -> None:

@@ -11,10 +11,11 @@
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from partibus.amqp import (
     Accepted,

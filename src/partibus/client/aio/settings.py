@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -183,6 +182,8 @@ def _tracing(provider: "TracerProvider | None", host: str) -> "Tracing | None":
 
 def _endpoint(name: str, text: str, port: int) -> Endpoint:
     """Parse ``host``, ``host:port`` or a URL. TLS is off for ``http://``, ``ws://``, ``amqp://`` and AMQP's port."""
+    from urllib.parse import urlsplit  # Here, because few clients need it.
+
     parts = urlsplit(text if "://" in text else f"//{text}")
     try:
         found = parts.port or port

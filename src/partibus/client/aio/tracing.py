@@ -5,9 +5,9 @@ Only clients with a `tracer_provider` import this module.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace
 from opentelemetry.trace import (
     Link,
     Span,
