@@ -156,16 +156,20 @@ def test_a_late_change_to_zero_leaves_the_message_visible() -> None:
     assert count == 2
 
 
-def test_a_late_change_leaves_the_lock_of_another_receiver_alone() -> None:
+def test_a_late_change_prolongs_the_lock_of_another_receiver_and_never_shortens_it() -> None:
     queue = Standard()
     queue.send()
     handle = late(queue)
     queue.receive()
     settled = queue.change(handle, 0)
     assert (settled.lost, settled.gone) == ([0], [])
-    settled = queue.change(handle, 60_000)
-    assert (settled.lost, settled.gone) == ([0], [])
-    queue.advance(LOCK_MS)
+    assert queue.change(handle, 1).lost == []
+    queue.advance(1)
+    assert queue.receive() == []
+    assert queue.change(handle, 2 * LOCK_MS).lost == []
+    queue.advance(2 * LOCK_MS - 1)
+    assert queue.receive() == []
+    queue.advance(1)
     assert len(queue.receive()) == 1
 
 

@@ -160,8 +160,7 @@ def _attribute(name: str, given: Mapping[str, Any]) -> Attribute:
     if not value:
         raise SqsError(
             "InvalidParameterValue",
-            f"The message attribute '{shown}' must contain a non-empty message attribute value for message attribute "
-            f"type '{data_type}'.",
+            f"Message (user) attribute '{shown}' must contain a non-empty value of type '{data_type}'.",
         )
     if isinstance(value, bytes):
         return Attribute(data_type, value)

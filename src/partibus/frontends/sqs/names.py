@@ -5,10 +5,11 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from partibus.frontends.sqs.errors import SqsError, invalid, no_such_queue
+from partibus.frontends.sqs.errors import SqsError, no_such_queue
 
 FIFO_SUFFIX: Final = ".fifo"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_NAME_RULE: Final = "Can only include alphanumeric characters, hyphens, or underscores"
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}")
 _URL_MAX: Final = 2_048
 _URLS_MAX: Final = 1_000
@@ -44,16 +45,17 @@ def is_queue_name(name: str) -> bool:
 def check_queue_name(name: str, *, fifo: bool) -> None:
     """Check the name of a new queue. Raises `SqsError`."""
     if not is_queue_name(name):
-        raise invalid("Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.")
+        raise SqsError("InvalidParameterValue", f"{_NAME_RULE}. 1 to 80 in length")
     if fifo and not name.endswith(FIFO_SUFFIX):
-        raise invalid(
-            "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
-            "must end with .fifo suffix and be 1 to 80 in length."
+        raise SqsError(
+            "InvalidParameterValue",
+            "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with "
+            ".fifo suffix and be 1 to 80 in length",
         )
     if not fifo and name.endswith(FIFO_SUFFIX):
-        raise invalid(
-            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length. The "
-            "suffix .fifo needs the attribute FifoQueue with the value true."
+        raise SqsError(
+            "InvalidParameterValue",
+            f"{_NAME_RULE}. 1 to 80 in length. The suffix .fifo needs the attribute FifoQueue with the value true.",
         )
 
 

@@ -13,7 +13,7 @@ from partibus.partition.core.consuming import consumed, from_here
 from partibus.partition.core.cursor_answers import held_by
 from partibus.partition.core.cursors import NOWHERE
 from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire
-from partibus.partition.core.events import Locked, Moved, Updated
+from partibus.partition.core.events import LockChanged, Locked, Moved, Updated
 from partibus.partition.core.forwarding import forwards, to_the_end
 from partibus.partition.core.lock_table import LockBatch, LockTable
 from partibus.partition.core.publish import publish_due
@@ -34,7 +34,7 @@ from partibus.partition.protocol.load_requests import (
     RangeScan,
     RangeScanLoad,
 )
-from partibus.partition.protocol.notes import COMPLETE, DELETE, PURGE
+from partibus.partition.protocol.notes import COMPLETE, DELETE, PURGE, RENEW
 from partibus.partition.protocol.ports import FINISHED, Disposition, DueRows, EntryRow, EntryState
 from partibus.partition.protocol.replies import Done, NotFound, Purged, Settled
 
@@ -322,14 +322,20 @@ def _change_lost(
 ) -> tuple[list[int], list[int]]:
     """Lock messages again, or report them: indexes of lost tokens, and of gone messages.
 
-    A message that another receiver holds keeps that lock.
+    A message that another receiver holds keeps that lock. A late change may prolong it, but never shortens it.
     """
     locked = _holders(subqueue.locks, stored)
     lost: list[int] = []
     gone: list[int] = []
     for index in tokens:
         pos = command.tokens[index][1]
-        if pos in locked:
+        if pos in locked and command.late and command.lock_ms[index] > 0:
+            batch, until_ms = locked[pos], now_ms + command.lock_ms[index]
+            if batch.renewed.get(pos, batch.until_ms) < until_ms:
+                subqueue.locks.renew(batch, [pos], until_ms)
+                step.notes.append((RENEW, subqueue.kind, [batch.entries[pos]], None))
+                step.events.append(LockChanged(subqueue.kind, batch.lock_id, batch.parts()))
+        elif pos in locked:
             lost.append(index)
         elif pos not in stored:
             lost.append(index)

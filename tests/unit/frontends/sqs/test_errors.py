@@ -6,6 +6,7 @@ The tables are those of the service's documentation and of recorded answers, wri
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -425,19 +426,28 @@ def _cases() -> Iterator[Case]:
 
 def _permissions() -> Iterator[Case]:
     good = GOOD["AddPermission"]
-    for name in ("Label", "AWSAccountIds", "Actions"):
+    for name in ("Label", "Actions"):
         without = {key: value for key, value in good.items() if key != name}
         yield Case("AddPermission", without, MISSING, f"The request must contain the parameter {name}.")
+    nobody = "Value [] for parameter PrincipalId is invalid. Reason: Unable to verify."
+    yield Case("AddPermission", good | {"AWSAccountIds": []}, INVALID, nobody)
     for label in ("a b", "x" * 81, "é"):
         yield Case("AddPermission", good | {"Label": label}, INVALID, f"Value {label} for parameter Label is invalid.")
     yield Case("AddPermission", good | {"Label": "known"}, INVALID, "Already exists.")
     for account in ("1", "00000000000x", "9" * 13):
         yield Case("AddPermission", good | {"AWSAccountIds": [account]}, INVALID, "Unable to verify.")
-    for granted in ("SQS:SendMessage", "CreateQueue", "sendmessage", "DeleteQueue"):
-        yield Case("AddPermission", good | {"Actions": [granted]}, INVALID, f"SQS:{granted}")
+    for granted in ("SQS:SendMessage", "sendmessage", ""):
+        yield Case(
+            "AddPermission", good | {"Actions": [granted]}, INVALID, f"Value SQS:{granted} for parameter ActionName"
+        )
+    for granted in ("CreateQueue", "DeleteQueue"):
+        owner = "is invalid. Reason: Only the queue owner is allowed to invoke this action."
+        yield Case("AddPermission", good | {"Actions": [granted]}, INVALID, owner)
     yield Case("AddPermission", good | {"Actions": ["SendMessage"] * 8}, "OverLimit", "8 Actions were found, maximum")
     yield Case("RemovePermission", {"QueueUrl": Q}, MISSING, "Label")
-    yield Case("RemovePermission", {"QueueUrl": Q, "Label": "unknown"}, INVALID, "Value unknown for parameter Label")
+    yield Case(
+        "RemovePermission", {"QueueUrl": Q, "Label": "unknown"}, INVALID, "Label is invalid. Reason: can't find label."
+    )
     yield Case("RemovePermission", {"QueueUrl": Q, "Label": "a b"}, INVALID, "alphanumeric")
 
 
@@ -454,7 +464,12 @@ def _queues() -> Iterator[Case]:
     yield Case("CreateQueue", {"QueueName": "new", "tags": {"": "x"}}, INVALID, "tag")
     yield Case("CreateQueue", {"QueueName": "new", "tags": {"x" * 129: "x"}}, INVALID, "tag")
     yield Case("CreateQueue", {"QueueName": "new", "tags": {"x": "x" * 257}}, INVALID, "tag")
-    yield Case("CreateQueue", {"QueueName": "new", "tags": {f"k{n}": "" for n in range(51)}}, INVALID, "50")
+    yield Case(
+        "CreateQueue",
+        {"QueueName": "new", "tags": {f"k{n}": "" for n in range(51)}},
+        INVALID,
+        "Too many tags added for queue new.",
+    )
     exists = "A queue already exists with the same name and a different value for attribute"
     differs = {"QueueName": "dead", "Attributes": {"DelaySeconds": "5"}}
     yield Case("CreateQueue", differs, "QueueAlreadyExists", f"{exists} DelaySeconds")
@@ -549,8 +564,13 @@ def _tags() -> Iterator[Case]:
     yield Case("TagQueue", {"QueueUrl": Q, "Tags": {"": "x"}}, INVALID, "tag")
     yield Case("TagQueue", {"QueueUrl": Q, "Tags": {"x": "x" * 257}}, INVALID, "tag")
     # With the one that it has there would be 51.
-    yield Case("TagQueue", {"QueueUrl": Q, "Tags": {f"k{n}": "" for n in range(50)}}, INVALID, "at most 50")
-    yield Case("UntagQueue", {"QueueUrl": Q}, MISSING, "TagKeys")
+    yield Case(
+        "TagQueue",
+        {"QueueUrl": Q, "Tags": {f"k{n}": "" for n in range(50)}},
+        INVALID,
+        "Too many tags added for queue q.",
+    )
+    yield Case("UntagQueue", {"QueueUrl": Q}, INVALID, "Tag keys must be between 1 and 128 characters in length.")
 
 
 def _sends() -> Iterator[Case]:
@@ -572,8 +592,13 @@ def _sends() -> Iterator[Case]:
     for data_type in ("Text", "string", "String.", "Number." + "x" * 257, "StringList"):
         yield Case("SendMessage", one | attribute("a", data_type), INVALID, "invalid message attribute type")
     for value in ("", None):
-        yield Case("SendMessage", one | attribute("a", "String", value), INVALID, "non-empty message attribute value")
-    yield Case("SendMessage", one | attribute("a", "Binary", "x"), INVALID, "non-empty message attribute value")
+        yield Case(
+            "SendMessage",
+            one | attribute("a", "String", value),
+            INVALID,
+            "Message (user) attribute 'a' must contain a non-empty value of type 'String'.",
+        )
+    yield Case("SendMessage", one | attribute("a", "Binary", "x"), INVALID, "non-empty value of type 'Binary'.")
     yield Case("SendMessage", one | attribute("a", "String", "\x01"), INVALID, "Invalid binary character")
     for number in ("x", "1e999", "1" * 39, "1e-200", "0x5", "1_000", "\u0665", "--1", "1e" + "9" * 200):
         yield Case("SendMessage", one | attribute("a", "Number", number), INVALID, "to a number")
@@ -584,14 +609,16 @@ def _sends() -> Iterator[Case]:
     ):
         yield Case("SendMessage", one | {"MessageSystemAttributes": system}, INVALID, "MessageSystemAttributes")
     yield Case("SendMessage", one | {"MessageDeduplicationId": "d"}, INVALID, "not valid for this queue type")
-    for group in ("a b", "x" * 129, "é"):
+    for group in ("a b", "x" * 129, "é", ""):
         yield Case("SendMessage", one | {"MessageGroupId": group}, INVALID, "1 to 128 in length")
     fifo = {"QueueUrl": FIFO, "MessageBody": "m", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
     without_group = {key: value for key, value in fifo.items() if key != "MessageGroupId"}
     yield Case("SendMessage", without_group, MISSING, "The request must contain the parameter MessageGroupId.")
     without_id = {key: value for key, value in fifo.items() if key != "MessageDeduplicationId"}
     yield Case("SendMessage", without_id, INVALID, "ContentBasedDeduplication enabled or MessageDeduplicationId")
-    yield Case("SendMessage", fifo | {"MessageDeduplicationId": "a b"}, INVALID, "1 to 128 in length")
+    for name in ("a b", "x" * 129, ""):
+        text = f"Value {name} for parameter MessageDeduplicationId is invalid. Reason: MessageDeduplicationId can only"
+        yield Case("SendMessage", fifo | {"MessageDeduplicationId": name}, INVALID, text)
     yield Case("SendMessage", fifo | {"DelaySeconds": 1}, INVALID, "not valid for this queue type")
     # Of a FIFO batch each entry needs both, or the whole request is refused.
     for lacking in (without_group, without_id):
@@ -649,7 +676,7 @@ def _receives() -> Iterator[Case]:
             )
     attempt = {"ReceiveRequestAttemptId": "a"}
     yield Case("ReceiveMessage", one | attempt, INVALID, "not valid for this queue type")
-    for name in ("a b", "x" * 129):
+    for name in ("a b", "x" * 129, ""):
         bad = {"QueueUrl": FIFO, "ReceiveRequestAttemptId": name}
         yield Case("ReceiveMessage", bad, INVALID, "1 to 128 in length")
 
@@ -685,7 +712,10 @@ def _tasks() -> Iterator[Case]:
         yield Case(
             "CancelMessageMoveTask", {"TaskHandle": handle}, INVALID, "Value for parameter TaskHandle is invalid."
         )
-    yield Case("CancelMessageMoveTask", GOOD["CancelMessageMoveTask"], gone, "Task does not exist.")
+    text = "The resource that you specified for the SourceArn parameter doesn't exist."
+    yield Case("CancelMessageMoveTask", GOOD["CancelMessageMoveTask"], gone, text)
+    handle = b64encode(json.dumps({"taskId": "x", "sourceArn": ARN.format("dead")}).encode()).decode()
+    yield Case("CancelMessageMoveTask", {"TaskHandle": handle}, gone, "Task does not exist.")
 
 
 CASES = list(_cases())

@@ -37,7 +37,7 @@ def create_queue(call: Call) -> None:
     fifo = short.endswith(FIFO_SUFFIX)
     attributes = normalised(given, fifo=fifo, creating=True)
     call.check(Right.MANAGE, name)
-    check_tags(tags)
+    check_tags(short, tags)
     redrive = checked_redrive(call, name, attributes)
     kept = merged({}, attributes, fifo=fifo)
     existing = _find(call, name)

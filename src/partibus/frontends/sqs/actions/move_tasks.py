@@ -12,7 +12,7 @@ from partibus.frontends.sqs.attributes import MESSAGES
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value
 from partibus.frontends.sqs.movers import CANCELLING, RUNNING, UNDER_WAY
-from partibus.frontends.sqs.names import queue_of_arn
+from partibus.frontends.sqs.names import QueueName, queue_of_arn
 from partibus.frontends.sqs.queues import SqsQueue, change_options
 from partibus.namespace.access import Right
 from partibus.namespace.sqs_options import MoveTask, SqsOptions
@@ -81,15 +81,7 @@ def list_message_move_tasks(call: Call) -> None:
 def cancel_message_move_task(call: Call) -> None:
     """End a task; what it has moved stays moved."""
     task_id, arn = read_task_handle(call.required("TaskHandle"))
-    name = queue_of_arn(call.home, arn)
-    if name is None:
-        raise _no_task()
-    try:
-        source = call.named(name, Right.MANAGE)
-    except SqsError as error:
-        if error.code.endswith("NonExistentQueue"):
-            raise _no_task() from None
-        raise
+    name, source = _named(call, "SourceArn", arn)
 
     def cancel(old: SqsOptions) -> SqsOptions:
         if not any(one.task_id == task_id and one.status in UNDER_WAY for one in old.moves):
@@ -106,11 +98,14 @@ def cancel_message_move_task(call: Call) -> None:
 
 def _queue(call: Call, parameter: str) -> SqsQueue:
     """Return the queue of an ARN, if the client may manage it. Raises `SqsError`."""
-    arn: str = call.required(parameter)
+    return _named(call, parameter, call.required(parameter))[1]
+
+
+def _named(call: Call, parameter: str, arn: str) -> tuple[QueueName, SqsQueue]:
     name = queue_of_arn(call.home, arn[:_ARN_MAX])
     try:
         if name is not None:
-            return call.named(name, Right.MANAGE)
+            return name, call.named(name, Right.MANAGE)
     except SqsError as error:
         if not error.code.endswith("NonExistentQueue"):
             raise

@@ -9,6 +9,7 @@ from partibus.frontends.sqs.actions.queue_attributes import change_queue
 from partibus.frontends.sqs.attributes import POLICY
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value, missing
+from partibus.frontends.sqs.shapes import SHAPES
 from partibus.namespace.access import Right
 
 ACTIONS_MAX: Final = 7
@@ -35,7 +36,7 @@ def add_permission(call: Call) -> None:
     accounts: list[str] = call.members.get("AWSAccountIds", [])
     actions: list[str] = call.members.get("Actions", [])
     if not accounts:
-        raise missing("AWSAccountIds")
+        raise invalid_value("[]", "PrincipalId", "Unable to verify.")
     if not actions:
         raise missing("Actions")
     if len(actions) > ACTIONS_MAX:
@@ -45,12 +46,10 @@ def add_permission(call: Call) -> None:
             raise invalid_value(f"[{account[:50]}]", "PrincipalId", "Unable to verify.")
     for action in actions:
         if action not in GRANTABLE:
-            raise invalid_value(
-                f"SQS:{action[:80]}",
-                "ActionName",
-                f"Only the queue owner is allowed to invoke this action, or it is "
-                f"unknown. Please specify one of {', '.join(GRANTABLE)}.",
-            )
+            is_known = action in SHAPES
+            owner, choice = "Only the queue owner is allowed to invoke this action.", ", ".join(GRANTABLE)
+            reason = owner if is_known else f"Please specify one of {choice}."
+            raise invalid_value(f"SQS:{action[:80]}", "ActionName", reason)
     principals = [f"arn:aws:iam::{account}:root" for account in accounts]
     statement = {
         "Sid": label,
@@ -81,7 +80,7 @@ def remove_permission(call: Call) -> None:
         policy, statements = statements_of(old.get(POLICY, ""))
         left = [one for one in statements if one.get("Sid") != label]
         if len(left) == len(statements):
-            raise invalid_value(label, "Label", "Does not exist.")
+            raise invalid_value(label, "Label", "can't find label.")
         new = dict(old)
         del new[POLICY]
         return new | {POLICY: json.dumps(policy | {"Statement": left})} if left else new

@@ -75,7 +75,7 @@ class _Wanted:
                 raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:200]}.")
         self.system = set(SYSTEM_ATTRIBUTES if "All" in system or "ALL" in system else system)
         self.attributes: Sequence[str] = members.get("MessageAttributeNames", ())
-        self.attempt: str | None = members.get("ReceiveRequestAttemptId") or None
+        self.attempt: str | None = members.get("ReceiveRequestAttemptId")
         if self.attempt is not None:
             if not queue.fifo:
                 raise invalid_value(

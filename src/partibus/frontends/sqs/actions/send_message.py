@@ -123,7 +123,7 @@ def _check_fifo(queue: SqsQueue, given: Mapping[str, Any], *, in_batch: bool) ->
     if not given.get("MessageGroupId"):
         error = missing("MessageGroupId")
         raise SqsError("InvalidParameterValue", error.message) if in_batch else error
-    if not given.get("MessageDeduplicationId") and not queue.content_based:
+    if given.get("MessageDeduplicationId") is None and not queue.content_based:
         raise SqsError(
             "InvalidParameterValue",
             "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided "
@@ -141,8 +141,7 @@ def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch
     if raw_system:
         trace, system_md5 = read_trace(raw_system, trace)
     check_size(size_of(body, attributes), queue.message_bytes_max, in_batch=in_batch)
-    group = given.get("MessageGroupId") or None
-    deduplication_id = given.get("MessageDeduplicationId") or None
+    group, deduplication_id = given.get("MessageGroupId"), given.get("MessageDeduplicationId")
     if queue.fifo:
         _check_fifo(queue, given, in_batch=in_batch)
     elif deduplication_id is not None:

@@ -16,10 +16,10 @@ KEY_MAX: Final = 128
 VALUE_MAX: Final = 256
 
 
-def check_tags(tags: Mapping[str, str]) -> None:
+def check_tags(queue_name: str, tags: Mapping[str, str]) -> None:
     """Check the tags of a queue. Raises `SqsError`."""
     if len(tags) > TAGS_MAX:
-        raise SqsError("InvalidParameterValue", f"Too many tags added for queue: at most {TAGS_MAX} are allowed.")
+        raise SqsError("InvalidParameterValue", f"Too many tags added for queue {queue_name}.")
     for key, value in tags.items():
         if not 1 <= len(key) <= KEY_MAX or len(value) > VALUE_MAX:
             raise SqsError(
@@ -35,11 +35,12 @@ def tag_queue(call: Call) -> None:
     tags: Mapping[str, str] = call.members.get("Tags", {})
     if not tags:
         raise missing("Tags")
-    check_tags(tags)
+    name = queue.name.name
+    check_tags(name, tags)
 
     def change(old: SqsOptions) -> SqsOptions:
         new = old.tags | dict(tags)
-        check_tags(new)
+        check_tags(name, new)
         return replace(old, tags=new)
 
     change_options(call.broker, call.home, queue, change)
@@ -51,7 +52,7 @@ def untag_queue(call: Call) -> None:
     queue = call.queue(Right.MANAGE)
     keys = set(call.members.get("TagKeys", ()))
     if not keys:
-        raise missing("TagKeys")
+        raise SqsError("InvalidParameterValue", f"Tag keys must be between 1 and {KEY_MAX} characters in length.")
 
     def change(old: SqsOptions) -> SqsOptions:
         return replace(old, tags={key: value for key, value in old.tags.items() if key not in keys})
