@@ -135,8 +135,8 @@ BAD_BODIES = {
     "no status": (described("<Status>Sleeping</Status>"), "Status is 'Sleeping'"),
     "a topic's": (entry("TopicDescription", "<LockDuration>PT1M</LockDuration>").encode(), "LockDuration"),
     "conflict": (
-        described("<RequiresSession>true</RequiresSession><ForwardTo>bad-body</ForwardTo>"),
-        "empty where RequiresSession is true",
+        described("<RequiresSession>true</RequiresSession><PartibusRedeliveryDelay>PT5S</PartibusRedeliveryDelay>"),
+        "PT0S where RequiresSession is true",
     ),
     "rule without rights": (
         described(

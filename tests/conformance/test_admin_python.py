@@ -14,6 +14,7 @@ from azure.core.exceptions import (
     ResourceNotFoundError,
 )
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import (
     AccessRights,
     AuthorizationRule,
@@ -378,6 +379,51 @@ def test_forwarding_is_set_at_creation_and_by_updates(admin: Admin, topic: str) 
     with pytest.raises(HttpResponseError) as cycle:
         admin.update_queue(admin.get_queue("target"), forward_to="back")
     assert cycle.value.status_code == 400
+
+
+@pytest.mark.row("F1")
+def test_an_entity_that_requires_sessions_forwards_if_it_was_created_so(
+    admin: Admin, topic: str, broker: BrokerProcess
+) -> None:
+    admin.create_queue("sessions", requires_session=True)
+    admin.create_queue("plain")
+    source = admin.create_queue("ordered", requires_session=True, forward_to="sessions")
+    assert (source.requires_session, source.forward_to.rpartition("/")[2]) == (True, "sessions")
+    subscription = admin.create_subscription(topic, "s", requires_session=True, forward_to="plain")
+    assert (subscription.requires_session, subscription.forward_to.rpartition("/")[2]) == (True, "plain")
+
+    with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        with client.get_queue_sender("ordered") as sender, client.get_topic_sender(topic) as publisher:
+            for number in range(6):
+                sender.send_messages(ServiceBusMessage(str(number), session_id="ab"[number % 2]))
+            with pytest.raises(ServiceBusError, match="session id"):
+                sender.send_messages(ServiceBusMessage("of none"))
+            publisher.send_messages(ServiceBusMessage("published", session_id="a"))
+        for session, expected in (("a", ["0", "2", "4"]), ("b", ["1", "3", "5"])):
+            with client.get_queue_receiver("sessions", session_id=session) as receiver:
+                found: list[str] = []
+                while len(found) < 3 and (came := receiver.receive_messages(3, max_wait_time=EVENTUALLY_S)):
+                    found += map(str, came)
+                    for message in came:
+                        receiver.complete_message(message)
+                assert found == expected
+        with client.get_queue_receiver("plain") as receiver:
+            (message,) = receiver.receive_messages(1, max_wait_time=EVENTUALLY_S)
+            assert (str(message), message.session_id) == ("published", "a")
+            receiver.complete_message(message)
+        for session_id in (None, "a"):
+            with (
+                pytest.raises(ServiceBusError, match="auto-forwarding"),
+                client.get_queue_receiver("ordered", session_id=session_id),
+            ):
+                pass
+
+    admin.update_queue(source, forward_to="plain", max_delivery_count=3)
+    assert admin.get_queue("ordered").forward_to.endswith("/plain")
+    with pytest.raises(HttpResponseError, match="ForwardTo"):
+        admin.update_queue(source, forward_to=None)
+    with pytest.raises(HttpResponseError, match="ForwardTo"):
+        admin.update_queue(admin.get_queue("sessions"), forward_to="plain")
 
 
 def test_lists_come_in_pages(admin: Admin, topic: str) -> None:

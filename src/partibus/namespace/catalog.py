@@ -209,17 +209,24 @@ class Catalog:
             return self._entities.existing(name)
 
     def update(
-        self, name: str, options: EntityOptions, now_ms: int, policies: Sequence[SasPolicy] | None = None
+        self,
+        name: str,
+        options: EntityOptions,
+        now_ms: int,
+        policies: Sequence[SasPolicy] | None = None,
+        *,
+        is_new: bool = False,
     ) -> EntityRecord:
         """Give an entity other options, and other policies if given.
 
-        Raises `EntityNotFound`, `QuotaExceeded`, `InvalidOperation` when one of the options can't change (row P9), and
-        `ArgumentError` when the tier does not allow one.
+        ``is_new``: it was created in the same change of the catalog, without its forwarding. Raises `EntityNotFound`,
+        `QuotaExceeded`, `InvalidOperation` when one of the options can't change (row P9), and `ArgumentError` when the
+        tier does not allow one.
         """
         with self._changing():
             old = self._entities.existing(name)
             kind, name = old.description.kind, old.description.name
-            for change in immutable_changes(old.description.options, options, kind):
+            for change in immutable_changes(old.description.options, options, kind, is_new=is_new):
                 raise InvalidOperation(change_refused(name, change, kind))
             self._entities.update(old, options, now_ms)
             if policies is not None:

@@ -107,7 +107,11 @@ class _Applying:
             )
             if with_targets is not None and with_targets != before:
                 different = True
-                self._try(f"{one.path}.Properties", lambda: self._catalog.update(name, with_targets, self._now_ms))
+                is_new = name in self._created
+                self._try(
+                    f"{one.path}.Properties",
+                    lambda: self._catalog.update(name, with_targets, self._now_ms, is_new=is_new),
+                )
         if not same_rules(old.rules, one.rules):
             different = True
             rules = [replace(rule, created_ms=self._now_ms) for rule in one.rules]

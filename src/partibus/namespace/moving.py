@@ -106,7 +106,7 @@ class Movers:
             self._openers.pop(key).stop()
         for key in here - self._movers.keys():
             self._begin(queue, key[1])
-        if queue.requires_session:
+        if queue.has_sessions:
             for key in targets:
                 opener = self._openers.get(key)
                 if opener is None or opener.over:
@@ -125,7 +125,7 @@ class Movers:
             move.runs,
             move.until_ms,
             queue.slots.first_sequence,
-            has_sessions=queue.requires_session,
+            has_sessions=queue.has_sessions,
             call_later=self._call_later,
             on_given=lambda: self._change(queue, lambda old: old.slots.routed(version, len(old.placements))),
             on_finished=lambda: self._finished(queue, version),

@@ -223,13 +223,21 @@ def replaced_options(old: EntityOptions, properties: Mapping[str, object], kind:
     return changed_options(replace(DEFAULT_OPTIONS, **for_life | {"partitioned": old.partitioned}), properties, kind)
 
 
-def immutable_changes(old: EntityOptions, new: EntityOptions, kind: EntityKind = EntityKind.QUEUE) -> list[Change]:
-    """Return the forbidden changes of an update from ``old`` to ``new`` (row P9)."""
+def immutable_changes(
+    old: EntityOptions, new: EntityOptions, kind: EntityKind = EntityKind.QUEUE, *, is_new: bool = False
+) -> list[Change]:
+    """Return the forbidden changes of an update from ``old`` to ``new`` (row P9).
+
+    An entity that requires sessions forwards for life or never: its messages are stored by session only if it does not.
+    ``is_new``: it has had no messages.
+    """
     old_values, new_values = properties_of(kind, old), properties_of(kind, new)
+    begins_or_ends = not is_new and old.requires_session and bool(old.forward_to) != bool(new.forward_to)
     return [
         Change(prop.name, old_values[prop.name], new_values[prop.name])
         for prop in PROPERTIES[kind]
-        if not prop.mutable and old_values[prop.name] != new_values[prop.name]
+        if old_values[prop.name] != new_values[prop.name]
+        and (not prop.mutable or (prop.name == FORWARD_TO and begins_or_ends))
     ]
 
 
@@ -265,16 +273,6 @@ def _read_over(
 
 def _conflicts(options: EntityOptions) -> Iterator[tuple[str, PartibusError]]:
     """Properties that are in range each and do not go together."""
-    if options.forward_to and options.requires_session:
-        yield (
-            FORWARD_TO,
-            ArgumentError(
-                FORWARD_TO,
-                options.forward_to,
-                "empty where RequiresSession is true",
-                "Leave it out, or forward from an entity without sessions.",
-            ),
-        )
     split, merge = options.partition_split_percent, options.partition_merge_percent
     if split and merge >= split:
         yield (

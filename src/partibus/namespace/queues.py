@@ -44,6 +44,7 @@ class Queue:
         "express_ms",
         "forward_dead_lettered_to",
         "forward_to",
+        "has_sessions",
         "is_elastic",
         "kind",
         "lock_duration_ms",
@@ -73,6 +74,13 @@ class Queue:
         self.kind: EntityKind = record.description.kind
         self.partitioned: bool = record.description.options.partitioned
         self.requires_session: bool = record.description.options.requires_session
+        """Whether each message must have a session id."""
+        self.has_sessions: bool = self.requires_session and not record.description.options.forward_to
+        """Whether clients receive by session.
+
+        Messages of an entity that forwards go on in the order of arrival. On an entity that requires sessions this
+        never changes.
+        """
         self.requires_duplicate_detection: bool = record.description.options.requires_duplicate_detection
         self.created_ms: int = record.created_ms
         self.deleted = False
@@ -83,7 +91,7 @@ class Queue:
         options = record.description.options
         self.partitions: tuple[Placement, ...] = record.placements
         """The partitions; some entities get more, or fewer."""
-        self.is_elastic: bool = bool(options.elastic_partitions) and options.requires_session
+        self.is_elastic: bool = bool(options.elastic_partitions) and self.has_sessions
         """Whether the number of partitions follows the load."""
         self.enforces_throughput: bool = options.enforce_throughput and options.requires_session
         """Whether SQS requests over the capacity of its partitions are refused (row S8)."""

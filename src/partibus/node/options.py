@@ -15,7 +15,7 @@ def partition_options(queue: Queue, limits: Limits) -> PartitionOptions:
         default_ttl_ms=queue.default_ttl_ms,
         size_bytes_max=queue.partition_size_max_bytes,
         dead_letter_on_expiration=queue.dead_lettering_on_expiration,
-        requires_session=queue.requires_session,
+        requires_session=queue.has_sessions,
         topic=queue.kind is EntityKind.TOPIC,
         dead_letter_at_receive=queue.description.options.sqs is not None,
         fair=queue.description.options.sqs is not None and not queue.requires_session,

@@ -275,6 +275,16 @@ def test_all_problems_are_found_and_the_rest_is_read() -> None:
     assert options == QueueOptions(max_delivery_count=4)
 
 
+def test_an_entity_that_requires_sessions_forwards_for_life_or_never() -> None:
+    ordered = QueueOptions(requires_session=True)
+    forwards = QueueOptions(requires_session=True, forward_to="a")
+    for old, new in ((ordered, forwards), (forwards, ordered)):
+        assert immutable_changes(old, new) == [Change("ForwardTo", old.forward_to, new.forward_to)]
+        assert immutable_changes(old, new, is_new=True) == []
+    assert immutable_changes(forwards, replace(forwards, forward_to="b")) == []
+    assert immutable_changes(QueueOptions(), QueueOptions(forward_to="a")) == []
+
+
 @pytest.mark.parametrize(
     ("properties", "field", "words"),
     [
@@ -282,11 +292,6 @@ def test_all_problems_are_found_and_the_rest_is_read() -> None:
             {"PartibusRedeliveryDelay": "PT5S", "RequiresSession": True},
             "PartibusRedeliveryDelay",
             "PT0S where RequiresSession is true",
-        ),
-        (
-            {"ForwardTo": "other", "RequiresSession": True},
-            "ForwardTo",
-            "empty where RequiresSession is true",
         ),
         (
             {"PartibusRedeliveryDelay": "PT20M"},

@@ -68,7 +68,7 @@ class OutgoingLink:
         self._kind = kind
         self._transactions = common.transactions
         self._throttle = common.throttle
-        self._ordered = entity.queue.requires_session and kind == SubqueueKind.ACTIVE
+        self._ordered = entity.queue.has_sessions and kind == SubqueueKind.ACTIVE
         self._limits = common.limits
         self._congested_links = common.congested_links
         self._completions = common.completions

@@ -73,12 +73,12 @@ def check_session_filter(wanted: SessionFilter | None, queue: Queue, subqueue: S
     the error's text.
     """
     if wanted is None:
-        if queue.requires_session and subqueue is Subqueue.ACTIVE:
+        if queue.has_sessions and subqueue is Subqueue.ACTIVE:
             raise InvalidOperation(
                 "It is not possible for an entity that requires sessions to create a non-sessionful message receiver. "
                 f"'{queue.name}' requires sessions: accept one."
             )
-    elif not queue.requires_session:
+    elif not queue.has_sessions:
         raise InvalidOperation(
             "A sessionful message receiver cannot be created on an entity that does not require sessions. Receive from "
             f"'{queue.name}' without a session, or create it with RequiresSession."

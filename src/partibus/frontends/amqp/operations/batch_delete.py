@@ -38,7 +38,7 @@ def batch_delete(request: EntityRequest) -> None:
     session = optional_text(arguments, SESSION_ID)
     partitions = entity.route.partitions
     if session is not None:
-        if not entity.queue.requires_session:
+        if not entity.queue.has_sessions:
             raise InvalidOperation(
                 f"'{entity.queue.name}' does not require sessions. Delete from it without {SESSION_ID}."
             )

@@ -45,7 +45,7 @@ def rebalance_entity(broker: Broker, body: object, respond: Respond) -> None:
     if planned_slots is None and len(queue.partitions) < 2:
         raise InvalidOperation(f"'{queue.name}' has one partition, so there is nothing to rebalance.")
     dry_run = boolean(arguments, "dry-run")
-    if not queue.requires_session and not boolean(arguments, "any-order") and not dry_run:
+    if not queue.has_sessions and not boolean(arguments, "any-order") and not dry_run:
         raise InvalidOperation(
             f"'{queue.name}' has no sessions: messages of a moved key that were sent before may be received after "
             "later ones. Allow that by any-order."

@@ -37,7 +37,7 @@ def peek(request: EntityRequest) -> None:
     if session is None:
         last = len(request.entity.route.partitions) - 1
     else:
-        if not queue.requires_session:
+        if not queue.has_sessions:
             raise InvalidOperation(f"'{queue.name}' does not require sessions. Peek at it without {SESSION_ID}.")
         last = request.entity.route.partition_of(session)
         if partition_id < last:

@@ -26,7 +26,7 @@ def renew_lock(request: EntityRequest) -> None:
     report.
     """
     entity, kind, respond = request.entity, request.kind, request.respond
-    if entity.queue.requires_session and kind == SubqueueKind.ACTIVE:
+    if entity.queue.has_sessions and kind == SubqueueKind.ACTIVE:
         raise InvalidOperation(
             f"Messages of '{entity.queue.name}' are held by their session. Renew the session's lock instead."
         )

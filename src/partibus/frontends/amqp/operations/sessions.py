@@ -88,7 +88,7 @@ def list_sessions(request: EntityRequest) -> None:
 
 
 def _check_sessions(request: EntityRequest) -> None:
-    if not request.entity.queue.requires_session or request.kind != SubqueueKind.ACTIVE:
+    if not request.entity.queue.has_sessions or request.kind != SubqueueKind.ACTIVE:
         name = request.entity.queue.name
         raise InvalidOperation(
             f"The operation is about sessions, and '{name}' or this sub-queue of it has none. "

@@ -95,7 +95,7 @@ def held_session(request: EntityRequest) -> HeldSession | None:
     """
     entity = request.entity
     session = optional_text(request.arguments, SESSION_ID)
-    if not entity.queue.requires_session or request.kind != SubqueueKind.ACTIVE:
+    if not entity.queue.has_sessions or request.kind != SubqueueKind.ACTIVE:
         return None
     if session is None:
         raise ArgumentError(

@@ -58,7 +58,7 @@ async def _receive(call: DataCall, *, delete: bool) -> Response:
     refusal = entity.refusal_of_receivers(call.kind)
     if refusal is not None:
         raise refusal
-    if entity.queue.requires_session and call.kind == SubqueueKind.ACTIVE:
+    if entity.queue.has_sessions and call.kind == SubqueueKind.ACTIVE:
         raise InvalidOperation(f"'{entity.queue.name}' requires sessions, which HTTP does not have. Receive over AMQP.")
     timeout_s = _timeout_s(call.request.query_params.get("timeout"))
     check_not_exhausted(call.broker, Operation.RECEIVE)

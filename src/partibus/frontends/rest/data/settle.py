@@ -64,7 +64,7 @@ def _locked(call: DataCall) -> tuple[PartitionHandle, LockToken]:
     Raises `MessageLockLost` without such a partition.
     """
     queue = call.entity.queue
-    if queue.requires_session and call.kind == SubqueueKind.ACTIVE:
+    if queue.has_sessions and call.kind == SubqueueKind.ACTIVE:
         raise InvalidOperation(f"Messages of '{queue.name}' are their session's. Settle and renew over AMQP.")
     lock = read_lock(call.place)
     if lock is None:
