@@ -228,8 +228,13 @@ class FrontEndCache:
     # -- asking ------------------------------------------------------------------------------------------------------
 
     def _ask(self, wanted: int) -> None:
-        """Ask every partition for all of the demand: the first with messages serves first."""
-        for kept in self._kept:
+        """Ask every partition for all of the demand: the first with messages serves first.
+
+        The last one to serve is asked last. A receiver that wants few messages, as a request of SQS does, would get all
+        of them from one busy partition otherwise.
+        """
+        after = self._turn + 1
+        for kept in (*self._kept[after:], *self._kept[:after]):
             if not kept.partition.available:
                 self._await(kept)
             elif 2 * kept.asked <= wanted:

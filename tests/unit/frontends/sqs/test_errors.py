@@ -457,7 +457,7 @@ COUNTS: tuple[object, ...] = (0, 1_001, -1, "x", True, 1.5, [])
 
 def _queues() -> Iterator[Case]:
     yield Case("CreateQueue", {}, MISSING, "The request must contain the parameter QueueName.")
-    for name in ("a b", "x" * 81, "a/b", "é", "a.b", ".fifo", "x" * 76 + ".fifo"):
+    for name in ("", "a b", "x" * 81, "a/b", "é", "a.b", ".fifo", "x" * 76 + ".fifo"):
         yield Case("CreateQueue", {"QueueName": name}, INVALID, "Can only include alphanumeric characters")
     yield Case("CreateQueue", {"QueueName": "new.fifo"}, INVALID, "FifoQueue")
     yield Case("CreateQueue", {"QueueName": "new", "Attributes": {"FifoQueue": "true"}}, INVALID, ".fifo suffix")

@@ -18,7 +18,7 @@ from partibus.frontends.sqs.attributes import (
     same_value,
 )
 from partibus.frontends.sqs.calls import Call
-from partibus.frontends.sqs.errors import SqsError, invalid_value, prefixed
+from partibus.frontends.sqs.errors import SqsError, invalid_value, missing, prefixed
 from partibus.frontends.sqs.names import FIFO_SUFFIX, QueueName, arn_of, check_queue_name, entity_name
 from partibus.frontends.sqs.queues import SqsQueue, new_properties, properties_for
 from partibus.namespace.access import Right
@@ -29,7 +29,9 @@ from partibus.namespace.tier_rules import sizes_mb
 
 def create_queue(call: Call) -> None:
     """Create the queue, or answer with the URL of one that has all named attributes."""
-    short: str = call.required("QueueName")
+    short: str | None = call.members.get("QueueName")
+    if short is None:
+        raise missing("QueueName")
     given: Mapping[str, str] = call.members.get("Attributes", {})
     tags: Mapping[str, str] = call.members.get("tags", {})
     check_queue_name(short, fifo=given.get(FIFO_QUEUE, "").lower() == "true")
