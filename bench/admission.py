@@ -12,7 +12,7 @@ from statistics import median
 from partibus.amqp import Connection, Plain
 from partibus.bench.process import cpu_s_when_quiet
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client.entities import Entities
+from partibus.client.extensions.entities import Entities
 from partibus.client.sync import connect
 from partibus.namespace.connection_string import parse_connection_string
 from tests.kit.issuer import Issuer

@@ -15,7 +15,7 @@ from bench.rabbitmq import RabbitMq
 from partibus.bench.load import Generator, OwnGenerator
 from partibus.bench.scenarios import Target
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client.entities import Entities, subscription_path
+from partibus.client.extensions.entities import Entities, subscription_path
 from partibus.namespace.connection_string import parse_connection_string
 from tests.kit.plain_client import connect
 

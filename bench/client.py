@@ -90,7 +90,7 @@ async def receive_and_complete(receiver: Receiver, count: int) -> None:
         while left > 0:
             messages = await receiver.receive(200, 1.0)
             left -= len(messages)
-            await asyncio.gather(*[receiver.complete(message) for message in messages])
+            await receiver.complete(messages)
 
     await asyncio.gather(*[work() for _ in range(20)])
 

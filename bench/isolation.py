@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from partibus.bench.statistics import median, percentile
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client.entities import Entities
 from partibus.client.errors import ClientError
+from partibus.client.extensions.entities import Entities
 from partibus.client.messages import OutgoingMessage
 from partibus.routing.slots import partition_for_key
 from tests.kit.plain_client import connect

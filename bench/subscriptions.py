@@ -17,7 +17,7 @@ from partibus.bench.process import cpu_s, cpu_s_when_quiet
 from partibus.bench.scenarios import TIMEOUT_S, Target, both
 from partibus.bench.statistics import median
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client.entities import subscription_path
+from partibus.client.extensions.entities import subscription_path
 from partibus.filters.model import CorrelationFilter, Rule
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions

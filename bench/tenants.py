@@ -27,8 +27,8 @@ from typing import Any
 from partibus.bench.process import cpu_s, cpu_s_when_quiet
 from partibus.bench.statistics import percentiles
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.messages import OutgoingMessage
 from tests.kit.plain_client import connect

@@ -13,7 +13,7 @@ from bench.websocket_worker import URL
 from partibus.bench.load import OwnGenerator
 from partibus.bench.scenarios import Target
 from partibus.bench.temporary import TemporaryBroker
-from partibus.client.entities import Entities
+from partibus.client.extensions.entities import Entities
 from tests.kit.plain_client import connect
 
 _FLAG = "UseDevelopmentEmulator=true;"

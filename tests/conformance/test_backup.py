@@ -10,7 +10,7 @@ from threading import Event, Thread
 
 import pytest
 
-from partibus.client.entities import Entities
+from partibus.client.extensions.entities import Entities
 from partibus.client.messages import OutgoingMessage
 from partibus.store.backup import LIST, read_backup, store_file
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end

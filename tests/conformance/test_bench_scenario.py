@@ -14,8 +14,8 @@ from partibus.bench.trial_run import run_once
 from partibus.bench.trials import SHAPES, plan_of
 from partibus.cli.main import main
 from partibus.client.admin_http import AdminOverHttp
-from partibus.client.entities import Entities
 from partibus.client.errors import AlreadyExists, ConnectFailed, InvalidRequest, NotFound
+from partibus.client.extensions.entities import Entities
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.plain_client import connect

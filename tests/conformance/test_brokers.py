@@ -20,8 +20,8 @@ from azure.servicebus import ServiceBusClient as AzureClient
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.exceptions import ServiceBusError
 
-from partibus.client.entities import Entities
 from partibus.client.errors import ClientError
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string

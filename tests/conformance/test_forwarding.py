@@ -19,7 +19,7 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import ServiceBusConnectionError, ServiceBusError
 
-from partibus.client.entities import Entities
+from partibus.client.extensions.entities import Entities
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.azure_python import to_time

@@ -11,9 +11,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from partibus.client.entities import Entities
 from partibus.client.errors import Busy, SendFailed
 from partibus.client.extensions.cluster import FaultInjections
+from partibus.client.extensions.entities import Entities
 from partibus.client.messages import OutgoingMessage
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess

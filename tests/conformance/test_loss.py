@@ -17,9 +17,9 @@ from azure.servicebus import ServiceBusClient as AzureClient
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from partibus.client.entities import Entities
 from partibus.client.errors import Busy, InvalidRequest, NotFound, TimedOut
 from partibus.client.extensions.cluster import FaultInjections
+from partibus.client.extensions.entities import Entities
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import (

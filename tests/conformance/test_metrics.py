@@ -21,8 +21,8 @@ from azure.servicebus.exceptions import ServiceBusError
 from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.messages import OutgoingMessage
 from partibus.clock import SystemClock

@@ -24,9 +24,9 @@ from websockets.typing import Subprotocol
 from partibus.amqp import Connection, Plain
 from partibus.amqp.events import Closed, Opened
 from partibus.cli.main import main
-from partibus.client.entities import Entities
 from partibus.client.errors import ClientError, NotFound
 from partibus.client.extensions.cluster import FaultInjections, back_up, cluster_status
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import NamespaceInfo, Namespaces
 from partibus.client.extensions.ranges import open_ranges
 from partibus.client.messages import OutgoingMessage

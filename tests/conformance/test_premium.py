@@ -14,8 +14,8 @@ import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 
 from partibus.amqp.codec.types import Array
-from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed, Throttled
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.messages import OutgoingMessage
 from partibus.client.outcomes import ReceiveMode

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from partibus.client.entities import Entities
+from partibus.client.extensions.entities import Entities
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from tests.conformance.clients.admin import Http, entry
 from tests.conformance.test_sqs import client_of, delete, receive

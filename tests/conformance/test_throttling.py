@@ -14,8 +14,8 @@ from time import monotonic
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusReceiveMode
 
-from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed, Throttled
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess

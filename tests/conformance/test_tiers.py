@@ -15,8 +15,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from partibus.client.entities import Entities
 from partibus.client.errors import ClientError, InvalidRequest
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.messages import OutgoingMessage
 from partibus.namespace.connection_string import parse_connection_string

@@ -317,7 +317,7 @@ class Receiver(Link):
 
 def _settled(receiver: aio.Receiver, message: IncomingMessage, outcome: DeliveryState) -> asyncio.Future[None]:
     if outcome is COMPLETE:
-        return receiver.complete_later(message)
+        return receiver.complete(message)
     if isinstance(outcome, Rejected):
         info = (outcome.error.info if outcome.error is not None else None) or {}
         reason, description = info.get("DeadLetterReason"), info.get("DeadLetterErrorDescription")

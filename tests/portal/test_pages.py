@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from partibus.client.entities import Entities
 from partibus.client.errors import SendFailed
 from partibus.client.extensions.cluster import FaultInjections, Partitions
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.messages import OutgoingMessage
 from partibus.client.rules import RuleInfo

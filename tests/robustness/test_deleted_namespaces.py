@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from partibus.client.entities import Entities
 from partibus.client.errors import ClientError
 from partibus.client.extensions.cluster import FaultInjections
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import NamespaceInfo, Namespaces, host_of
 from partibus.client.messages import OutgoingMessage
 from partibus.namespace.connection_string import parse_connection_string

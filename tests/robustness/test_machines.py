@@ -17,9 +17,9 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from partibus.client.endpoint import endpoint_of
-from partibus.client.entities import Entities
 from partibus.client.errors import Busy, ClientError, SendFailed
 from partibus.client.extensions.cluster import back_up
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.messages import IncomingMessage, OutgoingMessage
 from partibus.client.rules import RuleInfo

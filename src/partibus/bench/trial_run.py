@@ -16,8 +16,8 @@ from partibus.bench.process import cpu_s_when_quiet
 from partibus.bench.trial_worker import Order, Report
 from partibus.bench.trials import SHAPES, Judged, Measured, Plan, Shape, judge, variants
 from partibus.client.admin_http import AdminOverHttp
-from partibus.client.entities import Entities, subscription_path
 from partibus.client.errors import ClientError
+from partibus.client.extensions.entities import Entities, subscription_path
 from partibus.client.extensions.traffic import observe
 from partibus.client.sync import connect
 from partibus.namespace.connection_string import parse_connection_string

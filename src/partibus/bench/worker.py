@@ -76,16 +76,16 @@ async def _receive(client: Client, order: dict[str, Any]) -> dict[str, object]:
     receiver = client.receiver(order["address"], prefetch=min(_PREFETCH, order["count"]))
     _wait_for_go()
     left, first_s = order["count"], 0.0
-    completed: list[asyncio.Future[None]] = []
+    completed: asyncio.Future[None] | None = None
     while left > 0:
         messages = await receiver.receive(min(_RUN, left), _EVENTUALLY_S)
         if not messages:
             raise PartibusError(f"{left} of {order['count']} messages did not come within {_EVENTUALLY_S:g} s")
         first_s = first_s or time.time()
-        completed = [receiver.complete_later(message) for message in messages]
-        receiver.flush()
+        completed = receiver.complete(messages)
         left -= len(messages)
-    await asyncio.gather(*completed)
+    if completed is not None:
+        await completed
     last_s = time.time()
     await receiver.close()
     return {"messages": order["count"], "first_s": first_s, "last_s": last_s}
@@ -113,8 +113,7 @@ async def _latency(client: Client, order: dict[str, Any]) -> dict[str, object]:
                 for message in messages:
                     assert isinstance(message.body, bytes)
                     latencies_us.append((now_ns - int.from_bytes(message.body[:_TIME_BYTES])) // 1000)
-                completed = [receiver.complete_later(message) for message in messages]
-                receiver.flush()
+                completed.append(receiver.complete(messages))
             await asyncio.gather(sending, *completed)
     except TimeoutError:
         raise PartibusError(f"{count - len(latencies_us)} of {count} messages did not come in time") from None

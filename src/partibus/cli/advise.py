@@ -13,8 +13,8 @@ from partibus.advice.rules import Advice
 from partibus.advice.rules import advise as advice_for
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json, printable
-from partibus.client.entities import Entities, EntityInfo
 from partibus.client.errors import ClientError
+from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.client.extensions.traffic import Observed, facts_of, has_keys_to_sample, observe, sample_keys, sample_of
 from partibus.client.sync import Client
 

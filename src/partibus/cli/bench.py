@@ -16,7 +16,7 @@ from partibus.bench.temporary import TemporaryBroker
 from partibus.bench.trial_text import RUN_COLUMNS, Conditions, described, run_rows, text_page
 from partibus.cli.connection import JSON
 from partibus.cli.output import note, number_text, print_json, print_table
-from partibus.client.entities import Entities
+from partibus.client.extensions.entities import Entities
 from partibus.client.sync import connect
 
 SCENARIOS = ("send", "receive", "both", "latency")

@@ -8,7 +8,7 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.entity_options import entity_options
 from partibus.cli.output import note, number_text, print_json, print_table, size_text
-from partibus.client.entities import Entities, EntityInfo
+from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.namespace.entities import EntityKind
 
 _MAX_SIZE = "MaxSizeInMegabytes"

@@ -7,7 +7,7 @@ import click
 from partibus.cli.connection import CONNECTION, open_client
 from partibus.cli.output import note
 from partibus.cli.types import STANDARD_OUTPUT, OutputFile
-from partibus.client.entities import Entities
+from partibus.client.extensions.entities import Entities
 
 
 @click.command()

@@ -5,7 +5,7 @@ import click
 from partibus.cli.connection import CONNECTION, JSON, open_client
 from partibus.cli.output import note, print_json, print_table
 from partibus.cli.types import moment
-from partibus.client.policies import Policies, PolicyInfo
+from partibus.client.extensions.policies import Policies, PolicyInfo
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 

@@ -403,7 +403,14 @@ class Receiver:
         self, messages: IncomingMessage | Iterable[IncomingMessage], *, transaction: Transaction | None = None
     ) -> None:
         """Complete a message or several, and wait until that is durable. Raises `LockLost` for the first lost lock."""
-        self._settle(messages, lambda message: self._inner.complete_later(message, transaction=transaction))
+        several = [messages] if isinstance(messages, IncomingMessage) else list(messages)
+
+        async def work() -> None:
+            completed = self._inner.complete(several, transaction=transaction)
+            self._inner.flush()
+            await completed
+
+        self._client.run(work())
 
     def abandon(
         self, messages: IncomingMessage | Iterable[IncomingMessage], *, transaction: Transaction | None = None

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from partibus.client.entities import Entities, subscription_path
+from partibus.client.extensions.entities import Entities, subscription_path
 from partibus.client.rules import RuleInfo
 from partibus.client.sync import connect
 from partibus.demo.flights import DemoError

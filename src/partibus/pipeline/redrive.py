@@ -14,8 +14,8 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from partibus.client.entities import Entities
 from partibus.client.errors import AccessDenied, ClientError, CursorLost, NotFound
+from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.ranges import COMPLETED_MAX, RangeClient, open_ranges
 from partibus.client.sync import connect
 from partibus.pipeline.capture import Place

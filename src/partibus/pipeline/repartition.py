@@ -13,8 +13,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
-from partibus.client.entities import Entities, EntityInfo
 from partibus.client.errors import CursorLost, NotFound
+from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.client.extensions.ranges import open_ranges
 from partibus.client.sync import connect
 from partibus.pipeline.balance import partition_of, predict, slot_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from partibus.client.entities import Entities, EntityInfo
 from partibus.client.errors import AccessDenied, NotFound
+from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.client.extensions.sinks import SINK_ENDS
 from partibus.client.sync import connect
 from partibus.pipeline.errors import JobError

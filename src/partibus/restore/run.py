@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from partibus.client.entities import Entities
 from partibus.client.errors import NotFound, SendFailed
+from partibus.client.extensions.entities import Entities
 from partibus.client.management import Requests
 from partibus.client.sync import Sender
 from partibus.errors import InvalidOperation

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.request import Request, urlopen
 
-from partibus.client.entities import Entities, EntityInfo
+from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.client.sync import connect
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string

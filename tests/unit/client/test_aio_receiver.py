@@ -201,6 +201,60 @@ def test_completions_of_one_interval_travel_together() -> None:
     run(work())
 
 
+@pytest.mark.parametrize("interval", [0.0, 0.02])
+def test_completions_of_one_call_travel_together_and_have_one_result(interval: float) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 30)
+        client = broker.client(batch_flush_interval=interval)
+        receiver = client.receiver("q")
+        messages = await receiver.receive(30)
+        await receiver.complete(messages[:10])
+        await receiver.complete([])
+        assert [count for _, count in broker.dispositions] == [10]
+        assert len(broker.completed) == 10
+        lost = messages[12].delivery
+        assert lost is not None
+        del broker.locked[lost.tag]
+        with pytest.raises(LockLost):
+            await receiver.complete(messages[10:20])
+        assert len(broker.completed) == 19, "the others of the call are completed"
+        with pytest.raises(InvalidRequest, match="settled already"):
+            await receiver.complete([*messages[:1], *messages[20:30]])
+        assert len(broker.completed) == 29
+        assert client.statistics.settled >= 29
+        await client.close()
+
+    run(work())
+
+
+def test_completions_of_one_call_outlast_the_loss_of_their_link() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 6)
+        tokens: list[int] = []
+
+        def settle(body: dict[Any, Any]) -> tuple[int, str | None, object]:
+            array = body["lock-tokens"]
+            assert isinstance(array, Array)
+            tokens.append(len(array.items))
+            return 200, None, {}
+
+        broker.answers["com.microsoft:update-disposition"] = settle
+        client = broker.client()
+        receiver = client.receiver("q")
+        messages = await receiver.receive(6)
+        under_way = receiver.complete(messages)
+        broker.kill()
+        await asyncio.sleep(1)
+        broker.restart()
+        await under_way
+        assert tokens == [6]
+        await client.close()
+
+    run(work())
+
+
 def test_without_an_interval_completions_leave_at_once() -> None:
     async def work() -> None:
         broker = SimulatedBroker()

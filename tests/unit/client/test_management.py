@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from partibus.client.entities import Entities
 from partibus.client.errors import AlreadyExists, ClientError, InvalidRequest, NotFound
 from partibus.client.extensions.cluster import FaultInjectionInfo, FaultInjections
+from partibus.client.extensions.entities import Entities
 from partibus.client.messages import OutgoingMessage
 from tests.kit.plain_client import Client
 from tests.unit.client.broker import Answer, TinyBroker

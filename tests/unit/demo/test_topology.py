@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.client.entities import Entities
+from partibus.client.extensions.entities import Entities
 from partibus.demo.topology import (
     PARTITION_COUNT,
     SUBSCRIPTIONS,

@@ -84,6 +84,35 @@ class _Waiter:
         self.expired = False
 
 
+class _Together(asyncio.Future[None]):
+    """The result of several settlements: done with the last of them, and the first error is its own."""
+
+    __slots__ = ("_first", "_left")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, count: int) -> None:
+        super().__init__(loop=loop)
+        self._left = count
+        self._first: BaseException | None = None
+
+    def answered(self, error: BaseException | None) -> None:
+        """Note the result of one settlement."""
+        self._left -= 1
+        if error is not None and self._first is None:
+            self._first = error
+        if not self._left and not self.done():
+            if self._first is None:
+                self.set_result(None)
+            else:
+                self.set_exception(self._first)
+
+    def follow(self, result: "asyncio.Future[None]") -> None:
+        """Note the result of a settlement that has a future of its own."""
+        result.add_done_callback(self._followed)
+
+    def _followed(self, result: "asyncio.Future[None]") -> None:
+        self.answered(asyncio.CancelledError() if result.cancelled() else result.exception())
+
+
 class Receiver(Attachment):
     """A link that receives messages, made by `Client.receiver`.
 
@@ -375,19 +404,51 @@ class Receiver(Attachment):
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
-    def complete(self, message: IncomingMessage, *, transaction: "Transaction | None" = None) -> "asyncio.Future[None]":
-        """Complete a message: the broker deletes it. The result is done when that is durable.
-
-        Completions of one flush interval travel together. Not a coroutine: the completion is on its way, also if the
-        result is awaited later. The result raises `LockLost` if the lock has expired.
-        """
-        return self._settle(message, COMPLETE, transaction)
-
-    def complete_later(
-        self, message: IncomingMessage, *, transaction: "Transaction | None" = None
+    def complete(
+        self, messages: IncomingMessage | Sequence[IncomingMessage], *, transaction: "Transaction | None" = None
     ) -> "asyncio.Future[None]":
-        """Complete a message with the next `flush`, which sends completions together whatever the flush interval."""
-        return self._settle(message, COMPLETE, transaction, later=True)
+        """Complete a message or several: the broker deletes them. The result is done when that is durable.
+
+        Completions of one flush interval travel together, and those of one call without an interval, too. Not a
+        coroutine: the completion is on its way, also if the result is awaited later. The result raises `LockLost` if
+        the lock of a message has expired; the other messages of the call are completed all the same.
+        """
+        if isinstance(messages, IncomingMessage):
+            return self._settle(messages, COMPLETE, transaction)
+        return self._complete_together(messages, transaction)
+
+    def _complete_together(
+        self, messages: Sequence[IncomingMessage], transaction: "Transaction | None"
+    ) -> "asyncio.Future[None]":
+        """Complete several messages with one result for all of them. Hot path."""
+        together = _Together(self._loop, len(messages))
+        if not messages:
+            together.set_result(None)
+        link, settling, completing = self._link, self._settling, self._completing
+        plain = transaction is None and self._tracing is None and not self._renewing
+        plain = plain and self.mode is ReceiveMode.PEEK_LOCK
+        unsettled = link.session.inbound.unsettled if plain and link is not None else {}
+        for message in messages:
+            delivery = message.delivery
+            number = -1 if delivery is None else delivery.delivery_id
+            if delivery is not None and number in unsettled and delivery.link is link and number not in settling:
+                settling[number] = (delivery, COMPLETE, together)
+                completing.append(delivery)
+                continue
+            try:
+                together.follow(self._settle(message, COMPLETE, transaction))
+            except ClientError as error:
+                together.answered(error)
+        if completing:
+            self._complete_soon()
+        return together
+
+    def _complete_soon(self) -> None:
+        """Send the open completions after the flush interval, or now if they are many."""
+        if not self._flush_interval or len(self._completing) >= SETTLE_AT_ONCE:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._flush_interval, self._flush_completions)
 
     def abandon(self, message: IncomingMessage, *, transaction: "Transaction | None" = None) -> "asyncio.Future[None]":
         """Unlock a message and count a failed delivery. Raises as `complete` does."""
@@ -424,12 +485,7 @@ class Receiver(Attachment):
         self._forget_lock(message)
 
     def _settle(
-        self,
-        message: IncomingMessage,
-        outcome: DeliveryState,
-        transaction: "Transaction | None",
-        *,
-        later: bool = False,
+        self, message: IncomingMessage, outcome: DeliveryState, transaction: "Transaction | None"
     ) -> "asyncio.Future[None]":
         if self.mode is not ReceiveMode.PEEK_LOCK:
             raise InvalidRequest(
@@ -458,16 +514,9 @@ class Receiver(Attachment):
         if self._tracing is not None:
             self._tracing.settling(_operation(outcome), self.entity, message, future)
         self._settling[delivery.delivery_id] = (delivery, outcome, future)
-        if outcome is COMPLETE and (self._flush_interval or later):
-            completing = self._completing
-            completing.append(delivery)
-            if later:
-                return future
-            if self._timer is None:
-                self._timer = self._loop.call_later(self._flush_interval, self._flush_completions)
-            elif len(completing) >= SETTLE_AT_ONCE:
-                self._timer.cancel()
-                self._flush_completions()
+        if outcome is COMPLETE and self._flush_interval:
+            self._completing.append(delivery)
+            self._complete_soon()
             return future
         assert self._link is not None
         self._connection.statistics.dispositions_sent += 1
@@ -529,12 +578,16 @@ class Receiver(Attachment):
             self._connection.statistics.settled += len(event.delivery_ids)
         for delivery_id in event.delivery_ids:
             found = settling.pop(delivery_id, None)
-            if found is None or (future := found[2]).done():
+            if found is None:
                 continue
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
+            future = found[2]
+            if type(future) is _Together:
+                future.answered(error)
+            elif not future.done():
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
         if not event.settled and self._link is not None:
             held: list[Delivery] = [one for one in event.contexts if isinstance(one, Delivery)]
             self._link.settle_many(held, event.state)
@@ -582,13 +635,9 @@ class Receiver(Attachment):
                 await self._settle_by_token([one], outcome, lost=lost)
             return
         for _, future in wanted:
-            if future.done():
-                continue
             if error is None:
                 self._connection.statistics.settled += 1
-                future.set_result(None)
-            else:
-                future.set_exception(error)
+            _finish(future, error)
 
     # -- other operations ----------------------------------------------------------------------------------------------
 
@@ -761,7 +810,7 @@ class Receiver(Attachment):
             if future.done():
                 continue
             if isinstance(outcome, TransactionalState):
-                future.set_exception(LinkLost(f"{self.name}: the link was lost, and with it the transaction"))
+                _finish(future, LinkLost(f"{self.name}: the link was lost, and with it the transaction"))
                 continue
             one = (UUID(bytes_le=delivery.tag), future)
             lost = delivery.delivery_id not in unsent
@@ -778,8 +827,7 @@ class Receiver(Attachment):
         """Fail settlements without an answer, and say of each whether it was sent."""
         for delivery, _, future in settling:
             told = "was not sent" if delivery.delivery_id in unsent else "may have been carried out (unknown)"
-            if not future.done():
-                future.set_exception(kind(f"{why}; the settlement {told}", condition))
+            _finish(future, kind(f"{why}; the settlement {told}", condition))
 
     def _after_loss(self, error: ClientError) -> None:
         if self._closed:
@@ -974,6 +1022,17 @@ class SessionReceiver(Receiver):
         if self._keeping is not None:
             self._keeping.cancel()
         await super().close()
+
+
+def _finish(future: "asyncio.Future[None]", error: ClientError | None) -> None:
+    """Give one settlement its result."""
+    if isinstance(future, _Together):
+        future.answered(error)
+    elif not future.done():
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
 
 
 def _done(waiter: _Waiter) -> None:

@@ -1,5 +1,5 @@
 """Operations that only partibus has, on the connection of a blocking client (`partibus.client.sync`).
 
-They serve the command line, the jobs and Spark: cursors and ranges of positions, sinks, namespaces, the state of the
-cluster, traffic, and a broker's clock.
+They serve the command line, the jobs and Spark: entities, policies, namespaces, cursors and ranges of positions, sinks,
+the state of the cluster, traffic, and a broker's clock.
 """

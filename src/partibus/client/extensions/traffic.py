@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from partibus.advice.classes import Level
 from partibus.advice.facts import EntityFacts, KeySample, Traffic
-from partibus.client.entities import GET_ENTITY, EntityInfo, entity_in
+from partibus.client.extensions.entities import GET_ENTITY, EntityInfo, entity_in
 from partibus.client.management import PEEK, Requests, peek_arguments, peeked_messages
 from partibus.client.messages import IncomingMessage
 from partibus.client.values import maps, text
