@@ -81,7 +81,11 @@ class Queue:
             group = self._random.choice(GROUPS)
             body = f"{group}/{len(self.sent[group])}"
             message = {"MessageBody": body, "MessageGroupId": group, "MessageDeduplicationId": body}
-            self._try(f"{body} is accepted", lambda sqs, url, one=message: sqs.send_message(QueueUrl=url, **one))
+
+            def send(sqs: Any, url: str, message: dict[str, str] = message) -> Any:
+                return sqs.send_message(QueueUrl=url, **message)
+
+            self._try(f"{body} is accepted", send)
             self.sent[group].append(body)
 
     def receive(self) -> bool:

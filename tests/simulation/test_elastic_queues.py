@@ -18,7 +18,7 @@ from partibus.namespace.access import AccessPolicies
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.namespace import Namespace, Queue
-from partibus.namespace.partition_moves import PLANNED, REBALANCED
+from partibus.namespace.partition_moves import PLANNED, REBALANCED, Move
 from partibus.namespace.placement import Placement
 from partibus.node.options import partition_options
 from partibus.partition.protocol import commands as c
@@ -192,6 +192,22 @@ def test_slots_that_an_operator_has_moved_stay(world: World, why: str, stays: bo
     world.run(300_000)
     assert world.queue.slots.moves == ()
     assert world.broker.entity("q").route.slots.counts() == ([7_192, 9_192] if stays else [8_192, 8_192])
+
+
+def test_each_move_is_told_when_its_slots_are_routed_and_when_it_has_finished(world: World) -> None:
+    told: dict[int, list[tuple[str, int]]] = {}
+
+    def note(queue: Queue, move: Move, step: str) -> None:
+        owners = sum(count > 0 for count in queue.slots.map(len(queue.partitions)).counts())
+        told.setdefault(move.version, []).append((step, owners))
+
+    world.broker.movers.on_step.append(note)
+    world.load(20, 60)
+    world.receive_all()
+    history = world.queue.slots.history
+    assert [[step for step, _ in steps] for steps in told.values()] == [["route", "finish"]] * len(history)
+    assert {*told} == {move.version for move in history}
+    assert max(owners for steps in told.values() for _, owners in steps) > 1
 
 
 def test_thresholds_of_a_queue_replace_those_of_the_broker(world: World) -> None:

@@ -10,6 +10,9 @@ JOBS = {
         "partibus.cli.jobs.credits", "credits", "Say what an enforced namespace would have throttled, and why."
     ),
     "plan": Lazy("partibus.cli.jobs.plan", "plan", "Find hot partitions and keys, and plan splits and merges."),
+    "fifo": Lazy(
+        "partibus.cli.jobs.fifo", "fifo", "Show splits, merges, rate and age of FIFO queues over time, from telemetry."
+    ),
     "capture": Lazy(
         "partibus.cli.jobs.capture", "capture", "Write messages and what became of them to Parquet, or send them again."
     ),

@@ -50,6 +50,8 @@ class Movers:
         self._openers: dict[tuple[int, int], GroupOpener] = {}
         """The openers by entity and target."""
         self._is_waiting = False
+        self.on_step: list[Callable[[Queue, Move, str], None]] = []
+        """Functions to call after slots have got their new owner (``route``), and at the end of a move (``finish``)."""
         self.on_finished: list[Callable[[Queue], None]] = []
         """Functions to call after a move of an entity has finished here."""
 
@@ -127,7 +129,7 @@ class Movers:
             queue.slots.first_sequence,
             has_sessions=queue.has_sessions,
             call_later=self._call_later,
-            on_given=lambda: self._change(queue, lambda old: old.slots.routed(version, len(old.placements))),
+            on_given=lambda: self._routed(queue, version),
             on_finished=lambda: self._finished(queue, version),
         )
         self._movers[queue.entity_id, version] = mover
@@ -146,7 +148,20 @@ class Movers:
         self._openers[queue.entity_id, target] = opener
         opener.start()
 
+    def _routed(self, queue: Queue, version: int) -> None:
+        move = queue.slots.move(version)
+        self._change(queue, lambda old: old.slots.routed(version, len(old.placements)))
+        if move is not None and not move.is_routed:
+            self._tell(queue, move, "route")
+
+    def _tell(self, queue: Queue, move: Move, step: str) -> None:
+        for call in self.on_step:
+            call(queue, move, step)
+
     def _finished(self, queue: Queue, version: int) -> None:
+        move = queue.slots.move(version)
+        if move is not None:
+            self._tell(queue, move, "finish")
         self._change(queue, lambda old: old.slots.finished(version, self._clock.now_ms()))
         for call in self.on_finished:
             call(queue)

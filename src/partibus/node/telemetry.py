@@ -6,8 +6,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from partibus.namespace.broker import Broker
-from partibus.namespace.namespace import Namespace, Topic
+from partibus.namespace.namespace import Namespace, Queue, Topic
 from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.partition_moves import Move
 from partibus.node.settings import Settings
 from partibus.partition.core.meters import Meters
 from partibus.telemetry.settings import OFF
@@ -28,6 +29,7 @@ class Telemetry:
         """``run``: of that broker, in the names of the files."""
         self._loop = loop
         self._uses: dict[Broker, Uses] = {}
+        self._watched: set[Broker] = set()
         self._feed = None
         if settings.telemetry.mode != OFF:
             from partibus.telemetry.feed import Feed
@@ -53,7 +55,8 @@ class Telemetry:
             self._feed.close()
 
     def _keep_uses(self, broker: Broker) -> None:
-        """Keep the usage records of a namespace's clients (row D9)."""
+        """Keep the usage records of a namespace's clients (row D9), and its moves of slots."""
+        self._keep_moves(broker)
         if broker.throttle.uses is not None or self._feed is None:
             return
         recorder, namespace = self._feed.recorder, broker.namespace
@@ -71,8 +74,28 @@ class Telemetry:
 
         broker.throttle.uses = self._uses[broker] = Uses(namespace.name, broker.clock, keep, call_later)
 
+    def _keep_moves(self, broker: Broker) -> None:
+        """Record the moves of slots that this broker carries out."""
+        if broker in self._watched or self._feed is None:
+            return
+        recorder, namespace = self._feed.recorder, broker.namespace
+        self._watched.add(broker)
+
+        def keep(queue: Queue, move: Move, step: str) -> None:
+            now_ms = broker.clock.now_ms()
+            partitions = sum(count > 0 for count in queue.slots.map(len(queue.partitions)).counts())
+            recorder.put_move(
+                [
+                    now_ms, namespace.name, queue.name, move.source, move.target, move.slots, partitions, step,
+                    max(0, now_ms - move.began_ms), move.why,
+                ]
+            )  # fmt: skip
+
+        broker.movers.on_step.append(keep)
+
     def _forget_uses(self, broker: Broker) -> None:
         """Stop keeping the usage records of a deleted namespace."""
+        self._watched.discard(broker)
         uses = self._uses.pop(broker, None)
         if uses is not None:
             uses.flush()

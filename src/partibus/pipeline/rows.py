@@ -21,17 +21,21 @@ from pyspark.sql import functions as sf
 
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.partial import CHUNK_ROWS, KEY, NAMES, READ, SCHEMA, partial_sums
-from partibus.telemetry.schema import COMMIT, DDL, USE
+from partibus.telemetry.schema import COMMIT, DDL, MOVE, USE
+
+OTHERS = (USE, MOVE)
+"""Operations that are about neither messages nor commits."""
 
 
-def read_rows(spark: SparkSession, paths: Sequence[str], *, uses: bool = False) -> DataFrame:
-    """Read telemetry directories or files: the rows about messages and commits, or those of ``uses``.
+def read_rows(spark: SparkSession, paths: Sequence[str], *, uses: bool = False, moves: bool = False) -> DataFrame:
+    """Read telemetry directories or files: the rows about messages and commits, or those of ``uses`` or ``moves``.
 
     Columns that files of earlier versions lack are null. Raises `JobError` when there are no rows.
     """
     try:
         rows = spark.read.schema(DDL).option("recursiveFileLookup", "true").parquet(*paths)
-        return rows.where((sf.col("op") == USE) if uses else (sf.col("op") != USE))
+        op = sf.col("op")
+        return rows.where(op == USE if uses else op == MOVE if moves else ~op.isin(*OTHERS))
     except AnalysisException as error:
         raise JobError(
             f"no telemetry at {', '.join(paths)}: {error.getCondition() or error}. Give the directory that the broker "
@@ -42,7 +46,7 @@ def read_rows(spark: SparkSession, paths: Sequence[str], *, uses: bool = False) 
 def follow_rows(spark: SparkSession, path: str, files_max: int) -> DataFrame:
     """Read the rows as a stream, file by file as the broker finishes them, at most ``files_max`` in one batch."""
     reader = spark.readStream.schema(DDL).option("recursiveFileLookup", "true")
-    return reader.option("maxFilesPerTrigger", files_max).parquet(path).where(sf.col("op") != USE)
+    return reader.option("maxFilesPerTrigger", files_max).parquet(path).where(~sf.col("op").isin(*OTHERS))
 
 
 def within(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
@@ -140,17 +144,17 @@ def rows_of(path: str, chosen: Chosen) -> Iterator[pa.RecordBatch]:
                 name: batch.column(name) if name in there else pa.nulls(batch.num_rows, _TYPES.get(name, pa.int64()))
                 for name in READ
             }
-            yield _choose(_without_uses(pa.RecordBatch.from_pydict(columns)), chosen)
+            yield _choose(_without_others(pa.RecordBatch.from_pydict(columns)), chosen)
 
 
 _TYPES = {"time": pa.timestamp("us"), "weight": pa.float64(), **dict.fromkeys((*NAMES, KEY), pa.string())}
 
 
-def _without_uses(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _without_others(batch: pa.RecordBatch) -> pa.RecordBatch:
     op = batch.column("op")
-    if isinstance(op, pa.DictionaryArray) and USE not in op.dictionary.to_pylist():
+    if isinstance(op, pa.DictionaryArray) and not {*OTHERS} & {*op.dictionary.to_pylist()}:
         return batch
-    return batch.filter(pc.not_equal(pc.cast(op, pa.string()), USE))
+    return batch.filter(pc.invert(pc.is_in(pc.cast(op, pa.string()), pa.array(OTHERS))))
 
 
 def _choose(batch: pa.RecordBatch, chosen: Chosen) -> pa.RecordBatch:

@@ -19,6 +19,8 @@ from partibus.telemetry.layout import (
     COMMIT,
     COMMIT_HEAD,
     FAILED_HEAD,
+    MOVE,
+    MOVE_HEAD,
     NAME,
     NAME_HEAD,
     NOT_DURABLE,
@@ -83,6 +85,23 @@ class Used(NamedTuple):
     rules: str
 
 
+class Moved(NamedTuple):
+    """One step of a move of slots (`partibus.telemetry.recorder.PackedRecorder.put_move`)."""
+
+    now_ms: int
+    namespace: str
+    entity: str
+    source: int
+    target: int
+    slots: int
+    partitions: int
+    """Partitions that own slots after the step."""
+    step: str
+    took_ms: int
+    """Time since the move began."""
+    why: str
+
+
 class Rows:
     """Rows that are ready to be written."""
 
@@ -93,6 +112,7 @@ class Rows:
         self.outcomes: list[int] = []
         self.commits: list[Committed] = []
         self.uses: list[Used] = []
+        self.moves: list[Moved] = []
         self.count = 0
 
     def add(self, batch: Batch, latency_us: int, outcome: int) -> None:
@@ -137,6 +157,12 @@ class Reader:
                 at += length
                 self.rows.uses += [Used(since_ms, *use) for use in uses]
                 self.rows.count += len(uses)
+            elif kind == MOVE:
+                _, length = MOVE_HEAD.unpack_from(chunk, at)
+                at += MOVE_HEAD.size
+                self.rows.moves.append(Moved(*msgspec.json.decode(chunk[at : at + length])))
+                at += length
+                self.rows.count += 1
             else:
                 _, runtime = FAILED_HEAD.unpack_from(chunk, at)
                 at += FAILED_HEAD.size

@@ -10,6 +10,8 @@
             none; nothing when all have none
  commit   type, runtime, row, commit, now ms, durable at us, took us, operations, bytes
  use      type, length of JSON, JSON {when in ms, [[namespace, entity, client, asked for, requests, units, rules], ...]}
+ move     type, length of JSON, JSON [when in ms, namespace, entity, source, target, slots, partitions, step, took ms,
+          why]
  failed   type, runtime: batches of that runtime that wait for a commit will never be durable
 ```
 
@@ -24,6 +26,7 @@ BATCH: Final = 2
 COMMIT: Final = 3
 FAILED: Final = 4
 USE: Final = 5
+MOVE: Final = 6
 
 LENGTH: Final = Struct("<I")
 NAME_HEAD: Final = Struct("<BIH")
@@ -31,6 +34,7 @@ BATCH_HEAD: Final = Struct("<BBBBIIIIqqq")
 COMMIT_HEAD: Final = Struct("<BIIqqqqqq")
 FAILED_HEAD: Final = Struct("<BI")
 USE_HEAD: Final = Struct("<BI")
+MOVE_HEAD: Final = Struct("<BI")
 REPORT: Final = Struct("<qq")
 """The writer's report: rows that are in files, and rows that could not be written, both since it began."""
 

@@ -23,6 +23,8 @@ from partibus.telemetry.layout import (
     FAILED,
     FAILED_HEAD,
     LENGTH,
+    MOVE,
+    MOVE_HEAD,
     NAME,
     NAME_HEAD,
     NO_POSITION,
@@ -118,6 +120,11 @@ class PackedRecorder:
         """
         document = msgspec.json.encode([since_ms, uses])
         self.put(USE_HEAD.pack(USE, len(document)) + document, len(uses))
+
+    def put_move(self, fields: Sequence[str | int]) -> None:
+        """Add a step of a move of slots: the fields of `partibus.telemetry.chunks.Moved`."""
+        document = msgspec.json.encode(fields)
+        self.put(MOVE_HEAD.pack(MOVE, len(document)) + document, 1)
 
     def name(self, row: int) -> None:
         """Tell the writer the place of a row."""

@@ -22,10 +22,14 @@ COMMIT: Final = "commit"
 """A commit, not an operation on a message."""
 USE: Final = "use"
 """The sum of a client's requests in one second."""
-OPS: Final = (*OPERATIONS, COMMIT, USE)
+MOVE: Final = "move"
+"""A step of a move of slots between two partitions of an entity."""
+OPS: Final = (*OPERATIONS, COMMIT, USE, MOVE)
 """The values of ``op``; those about messages in the order of their numbers between broker and writer."""
 USES: Final = ("send", "filter", "receive", "peek", "management")
 """The values of ``asked_for``."""
+STEPS: Final = ("route", "finish")
+"""The values of ``asked_for`` of a move: the slots belong to the target from now on, or the move has ended."""
 OK: Final = "ok"
 FAILED: Final = "com.microsoft:server-busy"
 """Outcome of operations that a failed commit took back: clients were told to try again."""
@@ -41,28 +45,35 @@ COLUMNS: Final = (
     TelemetryColumn("op", "string", f"what was done: {', '.join(OPS)}"),
     TelemetryColumn("namespace", "string", f"of the entity; of a commit `{NAMESPACE}`, since namespaces share stores"),
     TelemetryColumn("entity", "string", "path of the queue, topic or subscription, its sub-queue included"),
-    TelemetryColumn("partition_id", "int", "0 of an entity without partitions"),
+    TelemetryColumn("partition_id", "int", "0 of an entity without partitions; of `move`, the target"),
     TelemetryColumn("store", "int", "number of the messaging store"),
     TelemetryColumn("broker", "string", "which broker did it"),
-    TelemetryColumn("position", "bigint", "place in its sub-queue and partition"),
+    TelemetryColumn("position", "bigint", "place in its sub-queue and partition; of `move`, the source"),
     TelemetryColumn("sequence_number", "bigint", "as clients see it"),
     TelemetryColumn("key", "string", f"session id, else partition key; at most {KEY_MAX} characters"),
     TelemetryColumn("slot", "int", "0 to 16383: the slot of that key, which decides the partition"),
     TelemetryColumn("size_bytes", "bigint", "as stored; of a commit, all messages in it"),
     TelemetryColumn("delivery_count", "int", "deliveries until then, this one included"),
     TelemetryColumn("dwell_ms", "bigint", "since the message was enqueued; not of `send` and `commit`"),
-    TelemetryColumn("latency_us", "bigint", "from the command to durability; of a commit, what it took"),
+    TelemetryColumn(
+        "latency_us", "bigint", "from the command to durability; of a commit, what it took; of `move`, since it began"
+    ),
     TelemetryColumn(
         "messages",
         "int",
-        "1; of a commit, how many messages were enqueued, locked, settled or moved; of `use`, how many units",
+        "1; of a commit, how many messages were enqueued, locked, settled or moved; of `use`, how many units; of "
+        "`move`, how many slots",
     ),
     TelemetryColumn("outcome", "string", f"`{OK}`, the condition of an error, or `{UNKNOWN}`"),
     TelemetryColumn("weight", "double", "how many operations the row stands for: 1 / sampling rate"),
     TelemetryColumn("client", "string", "of `use`: container id of the client's connection, `http`, or `(others)`"),
-    TelemetryColumn("asked_for", "string", f"of `use`: {', '.join(USES)}"),
-    TelemetryColumn("requests", "int", "of `use`: how many requests or deliveries"),
-    TelemetryColumn("rules", "string", "of `use` for `filter`: the rules, as `subscription/rule`, one a line"),
+    TelemetryColumn("asked_for", "string", f"of `use`: {', '.join(USES)}; of `move`: {', '.join(STEPS)}"),
+    TelemetryColumn(
+        "requests", "int", "of `use`: how many requests or deliveries; of `move`: partitions that own slots"
+    ),
+    TelemetryColumn(
+        "rules", "string", "of `use` for `filter`: the rules, as `subscription/rule`, one a line; of `move`: why"
+    ),
 )
 
 DDL: Final = ", ".join(f"{column.name} {column.type}" for column in COLUMNS)

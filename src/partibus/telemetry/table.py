@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from partibus.partition.protocol.notes import DONE, FULL, LOCK_LOST, OPERATIONS, SEND
-from partibus.telemetry.chunks import COMMIT_FAILED, COMMIT_UNKNOWN, NO_LATENCY, Keys, Place, Rows, Used, shown
+from partibus.telemetry.chunks import COMMIT_FAILED, COMMIT_UNKNOWN, NO_LATENCY, Keys, Moved, Place, Rows, Used, shown
 from partibus.telemetry.layout import NO_POSITION
-from partibus.telemetry.schema import COLUMNS, COMMIT, FAILED, NAMESPACE, OK, UNKNOWN, USE
+from partibus.telemetry.schema import COLUMNS, COMMIT, FAILED, MOVE, NAMESPACE, OK, UNKNOWN, USE
 
 SUBQUEUES: Final = ("", "/$DeadLetterQueue", "/$Transfer/$DeadLetterQueue", "/$Transfer")
 """Suffixes of the entity's path by kind of sub-queue; the last one is for messages sent through the entity."""
@@ -45,7 +45,7 @@ class Tables:
         self._keys = Keys()
 
     def make(self, rows: Rows, places: Mapping[int, Place]) -> pa.Table:
-        """Make a table of all rows, batch by batch, then the commits."""
+        """Make a table of all rows, batch by batch, then the commits, uses and moves."""
         words, keys = _Words(), _Words()
         columns = self._of_batches(rows, places, words, keys)
         parts = [columns]
@@ -53,6 +53,8 @@ class Tables:
             parts.append(self._of_commits(rows, places, words))
         if rows.uses:
             parts.append(self._of_uses(rows.uses, words))
+        if rows.moves:
+            parts.append(self._of_moves(rows.moves, words))
         if len(parts) > 1:
             columns = {name: np.concatenate([part[name] for part in parts]) for name in columns}
         return pa.table(
@@ -171,6 +173,30 @@ class Tables:
             "asked_for": numbers([use.asked_for for use in uses]),
             "requests": np.array([use.requests for use in uses]),
             "rules": numbers([use.rules for use in uses]),
+        }
+
+    def _of_moves(self, moves: list[Moved], words: "_Words") -> dict[str, Any]:
+        total = len(moves)
+        columns = {column.name: np.full(total, _NULL) for column in COLUMNS}
+
+        def numbers(texts: list[str]) -> Any:
+            return np.array([words.number(shown(text, _TEXT_MAX)) for text in texts], np.int64)
+
+        return columns | {
+            "time": np.array([move.now_ms * 1000 for move in moves]),
+            "op": np.full(total, words.number(MOVE)),
+            "namespace": numbers([move.namespace for move in moves]),
+            "entity": numbers([move.entity for move in moves]),
+            "partition_id": np.array([move.target for move in moves]),
+            "broker": np.full(total, words.number(self._broker)),
+            "position": np.array([move.source for move in moves]),
+            "latency_us": np.array([move.took_ms * 1000 for move in moves]),
+            "messages": np.array([move.slots for move in moves]),
+            "outcome": np.full(total, words.number(OK)),
+            "weight": np.ones(total),
+            "asked_for": numbers([move.step for move in moves]),
+            "requests": np.array([move.partitions for move in moves]),
+            "rules": numbers([move.why for move in moves]),
         }
 
 

@@ -133,6 +133,18 @@ def test_what_clients_asked_for_is_a_row_per_sum(recording: Recording) -> None:
     assert of_namespace.keys().isdisjoint({"entity", "client", "rules"})
 
 
+def test_a_step_of_a_move_of_slots_is_a_row(recording: Recording) -> None:
+    recording.recorder.put_move([NOW_MS, "acme", "orders.fifo", 0, 2, 5_461, 3, "route", 12, "partition 0 is used"])
+    assert recording.recorder.rows == 1
+    (row,) = ({name: value for name, value in row.items() if value is not None} for row in recording.rows())
+    assert row.pop("time").timestamp() * 1000 == NOW_MS  # type: ignore[attr-defined]
+    assert row == {
+        "op": "move", "namespace": "acme", "entity": "orders.fifo", "partition_id": 2, "broker": "broker-0",
+        "position": 0, "latency_us": 12_000, "messages": 5_461, "outcome": "ok", "weight": 1.0, "asked_for": "route",
+        "requests": 3, "rules": "partition 0 is used",
+    }  # fmt: skip
+
+
 def test_nothing_is_ready_before_its_commit_is_durable(recording: Recording) -> None:
     recording.store.noted(ROW, [(COMPLETE, 0, entries(1), None)], NOW_MS, 4)
     assert recording.rows() == []
@@ -339,5 +351,5 @@ def test_names_are_told_once_and_to_each_writer() -> None:
 def test_every_operation_has_a_name() -> None:
     assert set(OPS) == {
         "send", "deliver", "complete", "abandon", "release", "dead_letter", "defer", "expire", "lock_expired", "renew",
-        "purge", "forward", "delete", "commit", "use",
+        "purge", "forward", "delete", "commit", "use", "move",
     }  # fmt: skip
