@@ -35,7 +35,17 @@ from partibus.partition.protocol.ports import Writes
 from partibus.partition.runtime import commits
 from partibus.store.faulty import NO_FAULTS
 from partibus.store.memory import MemoryDisk
-from tests.kit.forwarding_simulation import INBOX, ROWS, SINK, STEPS, STORE_OF, ForwardingSimulation
+from tests.kit.forwarding_simulation import (
+    ENTITY_OF,
+    HUB,
+    INBOX,
+    ROWS,
+    SINK,
+    STEPS,
+    STORE_OF,
+    Distant,
+    ForwardingSimulation,
+)
 from tests.kit.invariants import BrokenPromise, body_of, name_in
 from tests.plugins.soak import seeds
 
@@ -211,6 +221,29 @@ def test_no_message_leaves_before_the_refusal_of_an_earlier_one_is_durable(monke
     refused.clear()
     world.crash(STORE_OF[INBOX_ROW])
     world.run_until(lambda: {name for name, _ in world.places_of(SINK)} == {*names})
+
+
+def test_a_batch_to_a_topic_with_many_subscriptions_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = QuietWorld()
+    names = range(1, 21)
+    world.sent = dict.fromkeys(names, (None, 0))
+    process = world.processes[STORE_OF[INBOX_ROW]]
+    find = process._find
+    monkeypatch.setattr(process, "_find", lambda name: find(name)._replace(batch_messages=3))
+    sizes: list[int] = []
+    submit = Distant.submit
+
+    def counts(distant: Distant, row: int, options: Any, command: c.Enqueue, *args: Any, **more: Any) -> None:
+        if ENTITY_OF[row] == HUB:
+            sizes.append(len(command.messages))
+        submit(distant, row, options, command, *args, **more)
+
+    monkeypatch.setattr(Distant, "submit", counts)
+    ForwardingSimulation.begin_forwarding(world)
+    world.submit(c.Enqueue(7, named(*names)))
+    world.run_until(lambda: {name for name, _ in world.places_of(SINK)} == {*names})
+    assert max(sizes) == 3
+    assert sum(sizes) >= len(names)
 
 
 def named(*names: int) -> list[Message]:

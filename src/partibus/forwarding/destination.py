@@ -29,6 +29,8 @@ class Destination(NamedTuple):
     detects_duplicates: bool
     slots: SlotMap | None = None
     """The owners of slots; None: the formula."""
+    batch_messages: int = 1 << 30
+    """The most messages in one command: a topic makes copies of each, all in one commit."""
 
     def partition_of(self, key: str) -> int:
         """Return the partition of a key."""

@@ -9,6 +9,7 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
+from partibus.partition.protocol.fan_out import COPIES_MAX
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.runtime.store_runtime import StoreRuntime
@@ -236,6 +237,7 @@ def _destination(broker: Broker, name: str) -> Destination | None:
         queue.requires_session,
         queue.requires_duplicate_detection,
         route.slots,
+        max(1, COPIES_MAX // queue.rule_count) if queue.rule_count else 1 << 30,
     )
 
 

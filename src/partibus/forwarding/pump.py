@@ -81,6 +81,7 @@ class _Way:
     """The route from a pump to one partition of a destination."""
 
     __slots__ = (
+        "batch_messages",
         "index",
         "maybe_stored",
         "messages",
@@ -94,9 +95,10 @@ class _Way:
         "waiting",
     )
 
-    def __init__(self, target: str, partitions: Sequence[PartitionHandle], index: int) -> None:
+    def __init__(self, destination: Destination, target: str, index: int) -> None:
         self.target = target
-        self.partitions = partitions
+        self.batch_messages = destination.batch_messages
+        self.partitions = destination.partitions
         """The partitions of the destination. A different object means a different destination entity."""
         self.index = index
         self.waiting: list[LockToken] = []
@@ -281,7 +283,7 @@ class Pump:
         assert destination is not None, "checked"
         way = self._ways.get((name, outgoing.partition))
         if way is None:
-            way = _Way(name, destination.partitions, outgoing.partition)
+            way = _Way(destination, name, outgoing.partition)
             self._ways[name, outgoing.partition] = way
         way.waiting.append(token)
         way.messages.append(outgoing.message)
@@ -343,6 +345,7 @@ class Pump:
             return
         generation, end_pos = origin_of(self._generations, self._series, way.waiting[0][1])
         count = bisect_left(way.waiting, end_pos, key=lambda token: token[1])  # positions ascend
+        count = min(count, way.batch_messages)
         way.tokens, way.waiting = way.waiting[:count], way.waiting[count:]
         messages, way.messages = way.messages[:count], way.messages[count:]
         latest = self._generations[-1]

@@ -635,6 +635,16 @@ def test_a_send_that_makes_too_many_copies_is_refused_alone() -> None:
 
 
 @pytest.mark.usefixtures("few_copies")
+def test_one_message_makes_as_many_copies_as_there_are_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partibus.partition.runtime.topic.COPIES_MAX", 1)
+    broker = Broker(everything, everything)
+    one, two = broker.publish(1), broker.publish(2, 3)
+    broker.rest()
+    assert broker.answers[one] == r.Accepted(one, 1)
+    assert isinstance(broker.answers[two], r.Refused)
+
+
+@pytest.mark.usefixtures("few_copies")
 def test_forwarded_messages_and_due_ones_make_as_many_copies_as_they_do() -> None:
     broker = Broker(everything, everything)
     names = [*range(1, 16)]

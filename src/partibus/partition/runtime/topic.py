@@ -32,7 +32,9 @@ def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) ->
     ``one_by_one``: some of the messages may be duplicates, so each has a plan of its own.
     """
     work = copies = 0
-    is_of_client = isinstance(command, c.Enqueue) and command.origin is None and command.sink is None
+    can_be_divided = (
+        isinstance(command, c.Enqueue) and command.origin is None and command.sink is None and len(command.messages) > 1
+    )
     for planned, indexes, messages in _to_plan(command, now_ms, one_by_one=one_by_one):
         at = 0
         while at < len(messages):
@@ -46,7 +48,7 @@ def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) ->
             work += found.work
             at = end
             copies += sum(map(len, found.shares.values()))
-            if copies > COPIES_MAX and is_of_client:
+            if copies > COPIES_MAX and can_be_divided:
                 raise TooManyCopies(copies)
 
 
