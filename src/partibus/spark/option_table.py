@@ -4,6 +4,8 @@ docs/spark.md lists them. An error names the option and the value.
 """
 
 import difflib
+import json
+import os
 import re
 from collections.abc import Container, Mapping
 from typing import NamedTuple
@@ -216,6 +218,19 @@ _OF_TABLE = "option."
 """Spark's prefix of the options with which a table of its catalog was created."""
 _TABLE_MARK = "provider"
 """The property that Spark gives to each table of its catalog."""
+_COMMENT = "partibus options: "
+"""The start of the comment of a catalog table's first column, before the table's options as JSON without secrets.
+
+Spark gives the options of a catalog table to a Python source when the table is created, and only its columns later.
+"""
+CONNECTION_VARIABLE = "PARTIBUS_CONNECTION"
+"""The environment variable with the connection string of catalog tables."""
+_ACCESS = ("connection", "endpoint", "keyname", "key", "token")
+
+
+def is_of_table(given: Mapping[str, str]) -> bool:
+    """Tell whether Spark gave the options of a catalog table that it creates."""
+    return _TABLE_MARK in given
 
 
 def without_table_properties(given: Mapping[str, str], known: Container[str]) -> Mapping[str, str]:
@@ -223,20 +238,63 @@ def without_table_properties(given: Mapping[str, str], known: Container[str]) ->
 
     Spark hands both over together: each option with and without a prefix, beside ``owner``, ``provider`` and whatever
     TBLPROPERTIES has. ``known`` are names of options in lower case. Other options than a table's are returned as given.
-    Raises `OptionError` where there is no option at all.
+    A table without a connection gets that of the environment. Raises `OptionError` where there is no option at all.
     """
     if not given:
         raise OptionError(
-            "option 'connection' is missing, and every other one: Spark keeps the options of a catalog's table from "
-            "Python sources when the table is used. Use CREATE TEMPORARY VIEW name USING partibus OPTIONS (...), or "
-            "SELECT ... FROM table WITH (connection = '...', entity = '...')"
+            "option 'connection' is missing, and every other one: the table was created with columns of its own, or by "
+            "an earlier version. Create it without columns: CREATE TABLE name USING partibus OPTIONS (...), or give "
+            "them in SELECT ... FROM table WITH (connection = '...', entity = '...')"
         )
-    if _TABLE_MARK not in given:
+    if not is_of_table(given):
         return given
     made = {name[len(_OF_TABLE) :]: value for name, value in given.items() if name.startswith(_OF_TABLE)}
     plain = {name: value for name, value in given.items() if name.lower() in known}
     folded = {name.lower() for name in plain}
-    return {**{name: value for name, value in made.items() if name.lower() not in folded}, **plain}
+    return _connected({**{name: value for name, value in made.items() if name.lower() not in folded}, **plain})
+
+
+def options_for_catalog(given: Mapping[str, str], known: Container[str]) -> str:
+    """Return a comment with the options of a new catalog table, without how to reach and enter the broker.
+
+    Spark copies the comments of columns into the files that a query writes, so no secret may be in them.
+    """
+    options = without_table_properties(given, known)
+    return _COMMENT + json.dumps({name: value for name, value in options.items() if name.lower() not in _ACCESS})
+
+
+def with_comment(ddl: str, comment: str) -> str:
+    """Return columns with a comment on the first one, whose type has no comma."""
+    first, comma, others = ddl.partition(",")
+    escaped = comment.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{first} COMMENT '{escaped}'{comma}{others}"
+
+
+def with_options_of_catalog(given: Mapping[str, str], comment: str) -> Mapping[str, str]:
+    """Return options with those that a catalog table keeps (`options_for_catalog`); the given ones win.
+
+    Options that name an entity are of another table, whose columns were made from this one's. The connection is the
+    given one, else that of the environment. Raises `OptionError`.
+    """
+    if not comment.startswith(_COMMENT) or any(name.lower() == "entity" for name in given):
+        return given
+    of_table: dict[str, str] = json.loads(comment[len(_COMMENT) :])
+    folded = {name.lower() for name in given}
+    return _connected({**{name: value for name, value in of_table.items() if name.lower() not in folded}, **given})
+
+
+def _connected(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options of a table with a connection. Raises `OptionError` where there is none."""
+    if any(name.lower() in _ACCESS for name in options):
+        return options
+    connection = os.environ.get(CONNECTION_VARIABLE, "")
+    if not connection:
+        raise OptionError(
+            f"option 'connection' is missing: a table of the catalog keeps no key, and {CONNECTION_VARIABLE} is not in "
+            "the environment of the driver. Set it before the session starts, or give the option in "
+            "SELECT ... FROM table WITH (connection = '...')"
+        )
+    return {**options, "connection": connection}
 
 
 def refuse_unknown(given: Mapping[str, str]) -> None:

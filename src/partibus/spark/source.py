@@ -6,7 +6,7 @@ unless a session option is on, so only a user who asks for it gets one. The impo
 because Spark imports the file to learn the source's name, also in sessions that read other sources.
 """
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import (
@@ -26,7 +26,14 @@ from pyspark.sql.types import StructType
 
 from partibus.client.extensions.ranges import open_ranges
 from partibus.spark.errors import OptionError
-from partibus.spark.option_table import FATES
+from partibus.spark.option_table import (
+    BY_LOWER_NAME,
+    FATES,
+    is_of_table,
+    options_for_catalog,
+    with_comment,
+    with_options_of_catalog,
+)
 from partibus.spark.options import Options
 from partibus.spark.ports import OpenClient, RangeReader
 from partibus.spark.schema import DISPOSITION_DDL, FATE_TYPE_OF, TYPE_OF, check_subset, table_ddl
@@ -59,35 +66,43 @@ class PartibusSource(Sink):
         return "partibus"
 
     def schema(self) -> str:
-        """Check the options, and return the schema of the table."""
-        options = Options.parse(self._given)
-        if options.table == FATES:
-            return DISPOSITION_DDL
-        return table_ddl(
-            include_body=options.include_body,
-            include_properties=options.include_properties,
-            body_schema=options.body_schema,
+        """Check the options, and return the schema of the table.
+
+        The schema of a table that Spark's catalog creates holds the options in a comment.
+        """
+        given: Mapping[str, str] = self.options
+        options = Options.parse(given)
+        ddl = (
+            DISPOSITION_DDL
+            if options.table == FATES
+            else table_ddl(
+                include_body=options.include_body,
+                include_properties=options.include_properties,
+                body_schema=options.body_schema,
+            )
         )
+        return with_comment(ddl, options_for_catalog(given, BY_LOWER_NAME)) if is_of_table(given) else ddl
 
     def reader(self, schema: StructType) -> "SplitReader":
         """Return the reader of a batch."""
-        options = Options.parse(self._given)
+        options = Options.parse(self._given(schema))
         options.check_batch()
         kind = PushingReader if options.pushdown else SplitReader
         return kind(options, _arrow(schema, options), type(self).open_client)
 
     def streamReader(self, schema: StructType) -> "StreamReader | DispositionsReader":  # noqa: N802 (PySpark's name)
         """Return the reader of a stream."""
-        options = Options.parse(self._given)
-        options.check_stream(self._given)
+        given = self._given(schema)
+        options = Options.parse(given)
+        options.check_stream(given)
         if options.table == FATES:
             return DispositionsReader(options, _arrow(schema, options))
         return StreamReader(options, _arrow(schema, options), type(self).open_client)
 
-    @property
-    def _given(self) -> MutableMapping[str, str]:
-        given: MutableMapping[str, str] = self.options
-        return given
+    def _given(self, schema: StructType) -> Mapping[str, str]:
+        """Return the given options, with those of the catalog's table that ``schema`` is of."""
+        comment = schema.fields[0].metadata.get("comment", "") if schema.fields else ""
+        return with_options_of_catalog(self.options, comment)
 
 
 def _arrow(schema: StructType, options: Options) -> "pa.Schema":
