@@ -16,6 +16,7 @@ JOBS = {
     "capture": Lazy(
         "partibus.cli.jobs.capture", "capture", "Write messages and what became of them to Parquet, or send them again."
     ),
+    "compact": Lazy("partibus.cli.jobs.compact", "compact", "Join small files of a capture into large ones."),
     "repartition": Lazy(
         "partibus.cli.jobs.repartition", "repartition", "Move a queue into one with other partitions, and prove it."
     ),

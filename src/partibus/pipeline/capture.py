@@ -76,7 +76,8 @@ DATE = "date"
 _TIMES = {MESSAGES: "enqueued_time", FATES: "fate_time"}
 FILES_OF_RUN = 4
 """Files that one run writes of each day: tasks that write at the same time."""
-_TIME_TYPE = "spark.sql.parquet.outputTimestampType"
+TIME_TYPE = "spark.sql.parquet.outputTimestampType"
+"""Spark's setting of how files have times."""
 
 
 def start(
@@ -89,7 +90,7 @@ def start(
     ``dated`` divides the tables by `DATE`; a capture keeps the layout with which it began.
     """
     # Spark's default, INT96, has no statistics by which a reader could skip files.
-    spark.conf.set(_TIME_TYPE, "TIMESTAMP_MICROS")
+    spark.conf.set(TIME_TYPE, "TIMESTAMP_MICROS")
     queries = []
     for name in (MESSAGES, FATES):
         rows = spark.readStream.format("partibus").options(**{**options, "table": name}).load().drop(*NOT_CAPTURED)
@@ -494,33 +495,61 @@ class Place:
 
     def read(self, name: str) -> Values | None:
         """Read the JSON object in a file; None when there is none."""
-        path, files = self._open(name)
+        text = self.text(name)
+        if text is None:
+            return None
+        found: Values = json.loads(text)
+        return found
+
+    def text(self, *names: str) -> str | None:
+        """Read a file; None when there is none."""
+        path, files = self._open(*names)
         if not files.exists(path):
             return None
         with_bytes = files.open(path)
         try:
-            found: Values = json.loads(bytes(with_bytes.readAllBytes()).decode())
+            return bytes(with_bytes.readAllBytes()).decode()
         finally:
             with_bytes.close()
-        return found
 
     def write(self, name: str, values: Values) -> None:
+        """Replace a file by JSON, as `write_text` does."""
+        self.write_text((name,), json.dumps(values, ensure_ascii=False, indent=2, default=str))
+
+    def write_text(self, names: Sequence[str], text: str) -> None:
         """Replace a file. A read after a crash returns the old content or the new one."""
-        aside, files = self._open(f".{name}.new")
+        *folders, name = names
+        aside, files = self._open(*folders, f".{name}.new")
         stream = files.create(aside, True)
-        stream.write(bytearray(json.dumps(values, ensure_ascii=False, indent=2, default=str).encode()))
+        stream.write(bytearray(text.encode()))
         stream.close()
         context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(files.getUri(), self._configuration)
         renames = self._jvm.java.lang.reflect.Array.newInstance(
             self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename"), 1
         )
         renames[0] = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename").OVERWRITE
-        context.rename(aside, self._open(name)[0], renames)
+        context.rename(aside, self._open(*names)[0], renames)
 
     def remove(self, *names: str) -> None:
         """Remove an item with its content. Idempotent."""
         path, files = self._open(*names)
         files.delete(path, True)
+
+    def names(self, *names: str) -> list[str]:
+        """Return the names of all items in a folder; none when there is no folder."""
+        path, files = self._open(*names)
+        return [one.getPath().getName() for one in files.listStatus(path)] if files.exists(path) else []
+
+    def status(self, *names: str) -> Any:
+        """Return Hadoop's description of an item."""
+        path, files = self._open(*names)
+        return files.getFileStatus(path)
+
+    def move(self, names: Sequence[str], target: Sequence[str]) -> None:
+        """Move a file to a name that is free. Raises `JobError`."""
+        path, files = self._open(*names)
+        if not files.rename(path, self._open(*target)[0]):
+            raise JobError(f"{self.at(*names)} can't be moved to {self.at(*target)}")
 
     def _open(self, *names: str) -> tuple[Any, Any]:
         path = self._jvm.org.apache.hadoop.fs.Path(self.at(*names))
