@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -70,3 +75,34 @@ def test_the_readmes_program_works(spark: SparkSession, tmp_path: Path, monkeypa
         snippets.run_python(program, readme, {"connection_string": broker.connection_string})
         assert not spark.streams.active, "the program waits for its query"
     assert spark.read.parquet(str(tmp_path / "orders")).count() == 1
+
+
+@pytest.mark.row("D1", "D2", "D3", "D5")
+def test_block_for_spark_connect_works_over_a_server(spark: SparkSession, tmp_path: Path) -> None:
+    """The server runs in the session's JVM; the client is a process of its own, as one process can't be both."""
+    page = PAGE.read_text(encoding="utf-8")
+    (text,) = [text for _, text in snippets.blocks(page) if "SPARK_REMOTE" in text]
+    gateway: Any = spark.sparkContext._jvm
+    service = gateway.org.apache.spark.sql.connect.service.SparkConnectService
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    context = spark.sparkContext._jsc.sc()
+    context.conf().set("spark.connect.grpc.binding.port", str(port))
+    service.start(context)
+    try:
+        with BrokerProcess(tmp_path) as broker:
+            broker.create_queue("orders", EnablePartitioning=True)
+            remote = f"sc://localhost:{port}"
+            environment = os.environ | {"PARTIBUS_CONNECTION": broker.connection_string, "SPARK_REMOTE": remote}
+            client = subprocess.run(
+                [sys.executable, "-c", text.replace('"data/', f'"{tmp_path}/data/')],
+                env=environment, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert client.returncode == 0, client.stderr
+            said = client.stdout.splitlines()
+            assert said[:2] == ["2 messages", "2 rows in the stream"]
+            assert said[2].startswith("completed up to {0: ")
+            assert broker.describe("orders").messages == 0
+        assert spark.read.parquet(str(tmp_path / "data" / "remote")).count() == 2
+    finally:
+        service.stop(gateway.scala.Option.empty(), gateway.scala.Option.empty())
