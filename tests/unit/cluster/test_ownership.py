@@ -158,8 +158,19 @@ def test_a_store_that_is_asked_all_the_time_is_given_up_all_the_same(world: Worl
     world.run(lambda: given)
 
 
-def test_receivers_and_those_who_wait_go_on_with_the_next_owner(world: World) -> None:
+def test_a_request_that_is_held_for_the_next_owner_is_made_when_this_broker_takes_an_idle_store(world: World) -> None:
     world.take(0)
+    stored = world.ask(0, enqueue(1))
+    world.run(lambda: stored)
+    answers: list[Any] = []
+    world.stores.routes[0].hold(ROW, OPTIONS, c.RenewLocks(7, 0, []), answers.append)
+    world.run(lambda: answers)
+    assert isinstance(answers[0], r.LocksRenewed)
+
+
+def test_receivers_and_those_who_wait_go_on_with_the_next_owner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = world.take(0)
+    monkeypatch.setattr(type(runtime), "overloaded", True)
     route = world.stores.routes[0]
     told: list[Any] = []
     usable: list[bool] = []
@@ -169,6 +180,7 @@ def test_receivers_and_those_who_wait_go_on_with_the_next_owner(world: World) ->
     world.give_up(0)
     assert [(reply.request, reply.executed) for reply in told] == [(3, False)]
     assert usable == []
+    monkeypatch.undo()
     world.take(0)
     world.run(lambda: usable)
 

@@ -359,9 +359,22 @@ def test_receivers_are_told_and_the_store_is_opened_again() -> None:
     assert accepted.first_sequence == 2, "what failed took no number"
 
 
-def test_who_waits_for_relief_is_told_of_a_failure_and_who_waits_for_the_store_is_not() -> None:
+def test_an_idle_store_calls_at_once_whoever_waits_until_it_is_usable() -> None:
+    """Such as the holder of requests for the next owner, which is this broker: no other event would tell it."""
+    broker = Broker()
+    broker.rest()
+    usable: list[bool] = []
+    broker.runtime.when_usable(lambda: usable.append(True))
+    assert usable == [], "not before it returns"
+    broker.run_until(lambda: usable)
+
+
+def test_who_waits_for_relief_is_told_of_a_failure_and_who_waits_for_the_store_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     broker = Broker()
     broker.answered(broker.send())
+    monkeypatch.setattr(type(broker.runtime), "overloaded", True)
     relieved: list[str | None] = []
     back: list[str | None] = []
     broker.runtime.when_usable(lambda: relieved.append(broker.failure()))
@@ -370,6 +383,7 @@ def test_who_waits_for_relief_is_told_of_a_failure_and_who_waits_for_the_store_i
     broker.send()
     broker.run_until(lambda: relieved)
     assert (relieved, back) == (["disk on fire"], [])
+    monkeypatch.undo()
     broker.rest()
     assert (relieved, back) == (["disk on fire"], [None])
 

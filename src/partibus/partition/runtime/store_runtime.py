@@ -203,8 +203,13 @@ class StoreRuntime:
         return self._backlog.overloaded
 
     def when_usable(self, call: Callable[[], None]) -> None:
-        """Call once, when the store has caught up or can be used again; never before this returns."""
+        """Call once, when the store has caught up or can be used again; never before this returns.
+
+        A store that is usable and idle calls soon: no commit of its own may follow that would tell the caller.
+        """
         self._backlog.when_less(call)
+        if self.failure is None and not self.overloaded:
+            self._call_soon(self._tell_usable)
 
     def retire(self, why: str) -> list[Callable[[], None]]:
         """Let receivers go before the store gets another owner; requests are still answered.
