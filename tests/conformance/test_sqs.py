@@ -138,6 +138,27 @@ def test_errors_have_the_codes_that_clients_compare(sqs: Any) -> None:
     assert unordered.value.response["Error"]["Code"] == "InvalidParameterValue"
 
 
+def test_a_receive_can_be_repeated_after_a_kill(tmp_path: Path) -> None:
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    with BrokerProcess(tmp_path, arguments=("--clock", "manual", "--sqs-port", "0")) as broker:
+        sqs = client_of(broker)
+        queue = sqs.create_queue(QueueName="again.fifo", Attributes=attributes)["QueueUrl"]
+        for number in range(3):
+            sqs.send_message(QueueUrl=queue, MessageBody=f"m{number}", MessageGroupId=f"g{number % 2}")
+        first = receive(sqs, queue, ReceiveRequestAttemptId="once")
+        # The locks of a grant are durable with the next commit.
+        sqs.send_message(QueueUrl=queue, MessageBody="next", MessageGroupId="g0")
+        broker.kill()
+        broker.start()
+        sqs = client_of(broker)
+        queue = sqs.get_queue_url(QueueName="again.fifo")["QueueUrl"]
+        again = receive(sqs, queue, ReceiveRequestAttemptId="once")
+        assert [one["ReceiptHandle"] for one in again] == [one["ReceiptHandle"] for one in first]
+        assert [one["Body"] for one in again] == [one["Body"] for one in first]
+        assert len(delete(sqs, queue, again)["Successful"]) == 3
+        assert [one["Body"] for one in receive(sqs, queue, ReceiveRequestAttemptId="once")] == ["next"]
+
+
 def test_messages_outlive_a_kill(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, arguments=("--sqs-port", "0")) as broker:
         queue = client_of(broker).create_queue(QueueName="kept.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]

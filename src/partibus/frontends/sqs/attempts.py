@@ -1,7 +1,8 @@
 """Receives of FIFO queues that a client may repeat: ``ReceiveRequestAttemptId``.
 
 A client whose connection broke before the answer asks again with the same id, and gets the same messages with the same
-handles, as long as it has neither deleted one nor changed its visibility.
+handles, as long as it has neither deleted one nor changed its visibility. Partitions remember attempts, too, for other
+brokers and after a restart; they do not note a change of visibility.
 """
 
 from collections import OrderedDict

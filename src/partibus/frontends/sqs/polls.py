@@ -253,6 +253,9 @@ class GroupPoll(_Poll):
 
     _first_turn = 0
 
+    attempt: str | None = None
+    """The id under which partitions remember what they grant."""
+
     is_closed: Callable[[int], bool] = staticmethod(lambda partition_id: False)
     """Tells whether a partition has no budget to answer from now."""
 
@@ -316,7 +319,7 @@ class GroupPoll(_Poll):
             self._answered(request, partition, reply, wait=wait)
 
         room, size_bytes = self._count - self._got, max(1, ANSWER_BYTES - self._size_bytes)
-        partition.submit(ReceiveGroups(request, room, size_bytes, self._lock_ms, wait), answered)
+        partition.submit(ReceiveGroups(request, room, size_bytes, self._lock_ms, wait, self.attempt), answered)
 
     def _answered(self, request: int, partition: PartitionHandle, reply: Any, *, wait: bool) -> None:
         self._asked.pop(request, None)

@@ -220,6 +220,12 @@ class DuplicateIds:
         self._mark(accepted, now_ms, now_ms)
         return duplicate, accepted
 
+    def remember(self, item: bytes, note: bytes, now_ms: int) -> None:
+        """Note an id that is of no message, in place of what was known of it."""
+        self._recent.pop(item, None)
+        self.accept([item], now_ms)
+        self.originals[item] = note
+
     def known(self, ids: Iterable[bytes | None], now_ms: int) -> list[int]:
         """Return the indexes of ids that were accepted in the window. `unknown` has said that all can be told."""
         recent, answered = self._recent, self.answered

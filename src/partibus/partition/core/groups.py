@@ -20,6 +20,9 @@ from copy import copy
 from operator import attrgetter
 from typing import Final
 
+from partibus.message import Message
+from partibus.partition.core.duplicates import id_of, note_of
+from partibus.partition.core.events import IdsRemembered
 from partibus.partition.core.grants import take
 from partibus.partition.core.locks import lock
 from partibus.partition.core.ready_list import ReadyList
@@ -29,6 +32,7 @@ from partibus.partition.core.sessions import Groups, Sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER
+from partibus.partition.protocol.attempts import pack_attempt
 from partibus.partition.protocol.commands import CancelReceiveGroups, ReceiveGroups
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
@@ -114,6 +118,8 @@ def serve_groups(state: PartitionState, now_ms: int, step: Step) -> None:
             subqueue = state.subqueues[SubqueueKind.ACTIVE]
             in_order = sorted(entries, key=attrgetter("pos"))
             lock_id, until_ms = lock(state, subqueue, in_order, now_ms, step, max(1, asked.lock_ms))
+            if asked.attempt is not None and asked.lock_ms > 0:
+                _remember_attempt(state, asked.attempt, lock_id, entries, now_ms, step)
             if asked.lock_ms <= 0:
                 entries = [copy(entry) for entry in entries]  # as delivered: their count rises now
                 batch = subqueue.locks.find(lock_id)
@@ -121,6 +127,19 @@ def serve_groups(state: PartitionState, now_ms: int, step: Step) -> None:
                 state.unlock(subqueue, batch, [entry.pos for entry in in_order], step, still_covered=True)
                 requeue(state, SubqueueKind.ACTIVE, in_order, now_ms, step, counted=True)
             step.replies.append(GroupsGranted(asked.request, lock_id, until_ms, entries))
+
+
+def _remember_attempt(
+    state: PartitionState, attempt: str, lock_id: int, entries: list[Entry], now_ms: int, step: Step
+) -> None:
+    """Note what a request got, so that it can be repeated; durable with the locks."""
+    duplicates = state.duplicates
+    item = id_of(Message(b"", message_id=attempt))
+    if duplicates is None or item is None:
+        return
+    note = note_of(lock_id, pack_attempt(now_ms, [entry.pos for entry in entries]))
+    duplicates.remember(item, note, now_ms)
+    step.events.append(IdsRemembered(duplicates.bucket_for(1, now_ms), now_ms, [item], [note]))
 
 
 def _answer_the_impatient(groups: Groups, step: Step) -> None:

@@ -205,6 +205,9 @@ class ReceiveGroups(Struct):
     lock_ms: int
     """0: the messages are counted and stay visible."""
     wait: bool = False
+    attempt: str | None = None
+    """An id under which the grant is remembered among the ids of duplicate detection: `CheckIds` gives its lock id, and
+    what `pack_attempt` has packed."""
 
 
 class CancelReceiveGroups(Struct):

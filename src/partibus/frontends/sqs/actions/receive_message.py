@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from msgspec import Struct
+
 from partibus.errors import InvalidOperation
 from partibus.frontends.sqs.attempts import Attempt
 from partibus.frontends.sqs.attributes import VISIBILITY_MAX_S
@@ -23,13 +25,16 @@ from partibus.frontends.sqs.names import arn_of, queue_of_entity
 from partibus.frontends.sqs.polls import Found, GroupPoll, StandardPoll
 from partibus.frontends.sqs.queues import SqsQueue
 from partibus.frontends.sqs.quotas import ReceiveBudget
+from partibus.message import WIDE_ID, Message
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entity import Entity
-from partibus.partition.protocol.commands import ChangeLocks, LockToken, Outcome, Settle
+from partibus.partition.protocol.attempts import unpack_attempt
+from partibus.partition.protocol.commands import ChangeLocks, CheckIds, LockToken, Outcome, Peek, Settle
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.replies import Failed
+from partibus.partition.protocol.ports import EntryRow
+from partibus.partition.protocol.replies import Failed, IdsKnown
 from partibus.routing.partitions import PartitionHandle
 from partibus.throttling.counters import Operation
 
@@ -98,6 +103,15 @@ def receive_message(call: Call) -> None:
     _Receive(call, queue, entity, wanted).start()
 
 
+class _Part(Struct, frozen=True, eq=False):
+    """The messages of an attempt in one partition, as that remembers them."""
+
+    partition: PartitionHandle
+    lock_id: int
+    granted_ms: int
+    positions: list[int]
+
+
 class _Receive:
     """One receive under way."""
 
@@ -117,7 +131,9 @@ class _Receive:
             attempt = self._call.state.attempts.find(self._attempt_key, self._call.broker.clock.now_ms())
             if attempt is not None:
                 self._repeat(attempt)
-                return
+            else:
+                self._look_up(list(self._entity.route.partitions), [])
+            return
         self._poll()
 
     def _poll(self) -> None:
@@ -127,6 +143,8 @@ class _Receive:
         if isinstance(poll, GroupPoll) and self._entity.elastic is not None:
             self._budget = ReceiveBudget(self._call, self._queue, self._entity)
             poll.is_closed = self._budget.is_spent
+        if isinstance(poll, GroupPoll):
+            poll.attempt = self._stored_attempt
         poll.start()
 
     # -- attempts ------------------------------------------------------------------------------------------------------
@@ -134,6 +152,65 @@ class _Receive:
     @property
     def _attempt_key(self) -> tuple[int, str]:
         return self._queue.queue.entity_id, self._wanted.attempt or ""
+
+    @property
+    def _stored_attempt(self) -> str | None:
+        """The name of the attempt among the ids of the queue, which no deduplication id can have."""
+        attempt = self._wanted.attempt
+        return None if attempt is None else f"{WIDE_ID}attempt\0{attempt}"
+
+    def _look_up(self, left: list[PartitionHandle], found: list[_Part]) -> None:
+        """Ask each partition for an attempt that this process does not know: of another broker, or before a restart."""
+        if self._call.is_answered:  # the client has left
+            return
+        if not left:
+            wanted = [(part, pos) for part in found for pos in part.positions]
+            self._read_again(found, wanted, {})
+            return
+        partition = left.pop(0)
+
+        def told(reply: Any) -> None:
+            original = reply.originals.get(0) if isinstance(reply, IdsKnown) else None
+            if original is not None:
+                found.append(_Part(partition, original[0], *unpack_attempt(original[1])))
+            self._look_up(left, found)
+
+        question = CheckIds(self._entity.route.numbers.next(), [Message(b"", message_id=self._stored_attempt)])
+        partition.submit(question, self._call.guarded(told))
+
+    def _read_again(
+        self, parts: list[_Part], left: list[tuple[_Part, int]], rows: dict[tuple[_Part, int], EntryRow]
+    ) -> None:
+        """Read the messages of an attempt. Then repeat it, or receive anew if there is none or a message is gone."""
+        if not left:
+            self._repeat_read(parts, rows)
+            return
+        part, pos = left.pop(0)
+
+        def read(reply: Any) -> None:
+            row = None if isinstance(reply, Failed) or not reply.rows else reply.rows[0]
+            if row is None or row.pos != pos:
+                self._poll()
+            else:
+                rows[part, pos] = row
+                self._read_again(parts, left, rows)
+
+        part.partition.submit(Peek(self._entity.route.numbers.next(), _ACTIVE, pos, 1), self._call.guarded(read))
+
+    def _repeat_read(self, parts: list[_Part], rows: dict[tuple[_Part, int], EntryRow]) -> None:
+        if not rows:
+            self._poll()
+            return
+        messages = [
+            self._message(part.partition, part.lock_id, row, part.granted_ms) for (part, _), row in rows.items()
+        ]
+        tokens: list[tuple[PartitionHandle, list[LockToken]]] = [
+            (part.partition, [(part.lock_id, pos) for pos in part.positions]) for part in parts
+        ]
+        granted_ms, size = min(part.granted_ms for part in parts), sum(len(row.data) for row in rows.values())
+        attempt = Attempt(granted_ms, messages, tokens, size)
+        self._call.state.attempts.keep(self._attempt_key, attempt)
+        self._repeat(attempt)
 
     def _repeat(self, attempt: Attempt) -> None:
         """Give the same messages again, if all of them are still locked; else receive anew."""
@@ -167,7 +244,9 @@ class _Receive:
         tracer = self._entity.tracer
         if self._budget is not None:
             self._budget.pay({partition.partition_id: len(entries) for partition, _, _, entries in found})
-        for partition, lock_id, _, entries in found:
+        for partition, lock_id, until_ms, entries in found:
+            if self._queue.fifo and self._wanted.lock_ms:
+                now_ms = until_ms - self._wanted.lock_ms  # as the partition remembers it
             messages += [self._message(partition, lock_id, entry, now_ms) for entry in entries]
             locked: list[LockToken] = [(lock_id, entry.pos) for entry in entries]
             if not self._wanted.lock_ms and not self._queue.fifo:
@@ -183,7 +262,9 @@ class _Receive:
             self._call.state.attempts.keep(self._attempt_key, Attempt(now_ms, messages, tokens, size))
         self._call.answer({"Messages": messages} if messages else None)
 
-    def _message(self, partition: PartitionHandle, lock_id: int, entry: Entry, now_ms: int) -> dict[str, Any]:
+    def _message(
+        self, partition: PartitionHandle, lock_id: int, entry: Entry | EntryRow, now_ms: int
+    ) -> dict[str, Any]:
         assert entry.data is not None, "a grant brings bodies"
         stored = read_stored(entry.data)
         entity = self._queue.queue
@@ -207,7 +288,7 @@ class _Receive:
         return message
 
     def _system_attributes(
-        self, stored: Incoming, partition: PartitionHandle, entry: Entry, first_ms: int
+        self, stored: Incoming, partition: PartitionHandle, entry: Entry | EntryRow, first_ms: int
     ) -> dict[str, str]:
         wanted = self._wanted.system
         found: dict[str, str | None] = {
