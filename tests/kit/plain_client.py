@@ -1,7 +1,7 @@
 """The blocking client as proofs need it: each message a transfer of its own, nothing repeated, errors as they came.
 
-A test of losses must know what the broker has acknowledged and what it may have done. So a link that was lost stays
-lost, and a client goes on only where the test makes another one.
+A test of losses must know what the broker has acknowledged and what it may have done. So a link or a connection that
+was lost stays lost, and the test makes another client.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from partibus.amqp import DeliveryState
     from partibus.client import aio
+    from partibus.client.aio.connection import Connection
     from partibus.client.endpoint import Endpoint
     from partibus.client.messages import IncomingMessage, OutgoingMessage
 
@@ -70,6 +71,8 @@ class Client:
 
     def __init__(self, connection_string: str, *, container_id: str | None = None, timeout_s: float = 30.0) -> None:
         self.inner = sync.connect(connection_string, container_id=container_id, timeout=timeout_s)
+        for connection in self.inner.inner._connections:
+            connection.connect = _stays_lost
         self.timeout_s = timeout_s
 
     @property
@@ -116,6 +119,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+async def _stays_lost(connection: Connection) -> None:
+    raise ConnectionLost(connection.trouble or f"the connection to {connection.peer} was lost")
 
 
 def connect(connection_string: str, *, container_id: str | None = None, timeout_s: float = 30.0) -> Client:

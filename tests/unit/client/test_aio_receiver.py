@@ -201,6 +201,25 @@ def test_completions_of_one_interval_travel_together() -> None:
     run(work())
 
 
+def settled_by_token(broker: SimulatedBroker) -> list[UUID]:
+    """Have the broker settle messages by their tokens; return the tokens that it will have settled."""
+    settled: list[UUID] = []
+
+    def settle(body: dict[Any, Any]) -> tuple[int, str | None, object]:
+        array = body["lock-tokens"]
+        assert isinstance(array, Array)
+        tokens = [one for one in array.items if isinstance(one, UUID)]
+        if any(one.bytes_le not in broker.locked for one in tokens):
+            return 410, "com.microsoft:message-lock-lost", None
+        settled.extend(tokens)
+        for one in tokens:
+            broker.completed.append(broker.locked.pop(one.bytes_le)[1])
+        return 200, None, {}
+
+    broker.answers["com.microsoft:update-disposition"] = settle
+    return settled
+
+
 @pytest.mark.parametrize("interval", [0.0, 0.02])
 def test_completions_of_one_call_travel_together_and_have_one_result(interval: float) -> None:
     async def work() -> None:
@@ -232,15 +251,7 @@ def test_completions_of_one_call_outlast_the_loss_of_their_link() -> None:
     async def work() -> None:
         broker = SimulatedBroker()
         fill(broker, 6)
-        tokens: list[int] = []
-
-        def settle(body: dict[Any, Any]) -> tuple[int, str | None, object]:
-            array = body["lock-tokens"]
-            assert isinstance(array, Array)
-            tokens.append(len(array.items))
-            return 200, None, {}
-
-        broker.answers["com.microsoft:update-disposition"] = settle
+        settled = settled_by_token(broker)
         client = broker.client()
         receiver = client.receiver("q")
         messages = await receiver.receive(6)
@@ -249,7 +260,8 @@ def test_completions_of_one_call_outlast_the_loss_of_their_link() -> None:
         await asyncio.sleep(1)
         broker.restart()
         await under_way
-        assert tokens == [6]
+        assert settled == [one.lock_token for one in messages]
+        assert len(broker.requests) == 1
         await client.close()
 
     run(work())
@@ -311,21 +323,7 @@ def test_messages_of_a_lost_link_are_settled_by_their_tokens() -> None:
     async def work() -> None:
         broker = SimulatedBroker()
         fill(broker, 5)
-        settled: list[UUID] = []
-
-        def settle(body: dict[Any, Any]) -> tuple[int, str | None, object]:
-            array = body["lock-tokens"]
-            assert isinstance(array, Array)
-            tokens = [one for one in array.items if isinstance(one, UUID)]
-            lost = [one for one in tokens if one.bytes_le not in broker.locked]
-            if lost:
-                return 410, "com.microsoft:message-lock-lost", None
-            settled.extend(tokens)
-            for one in tokens:
-                broker.completed.append(broker.locked.pop(one.bytes_le)[1])
-            return 200, None, {}
-
-        broker.answers["com.microsoft:update-disposition"] = settle
+        settled = settled_by_token(broker)
         client = broker.client(prefetch=5)
         receiver = client.receiver("q")
         (first,) = await receiver.receive(1)

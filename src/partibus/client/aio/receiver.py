@@ -578,16 +578,8 @@ class Receiver(Attachment):
             self._connection.statistics.settled += len(event.delivery_ids)
         for delivery_id in event.delivery_ids:
             found = settling.pop(delivery_id, None)
-            if found is None:
-                continue
-            future = found[2]
-            if type(future) is _Together:
-                future.answered(error)
-            elif not future.done():
-                if error is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(error)
+            if found is not None:
+                _finish(found[2], error)
         if not event.settled and self._link is not None:
             held: list[Delivery] = [one for one in event.contexts if isinstance(one, Delivery)]
             self._link.settle_many(held, event.state)
@@ -1025,8 +1017,8 @@ class SessionReceiver(Receiver):
 
 
 def _finish(future: "asyncio.Future[None]", error: ClientError | None) -> None:
-    """Give one settlement its result."""
-    if isinstance(future, _Together):
+    """Give one settlement its result. Hot path."""
+    if type(future) is _Together:
         future.answered(error)
     elif not future.done():
         if error is None:
