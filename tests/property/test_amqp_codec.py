@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from partibus.amqp import DecodeError
 from partibus.amqp.codec.decoder import decode, decode_all
 from partibus.amqp.codec.encoder import encode
-from partibus.amqp.codec.fast import read_disposition, read_transfer
+from partibus.amqp.codec.fast import read_disposition, read_flow, read_transfer
 from partibus.amqp.codec.performatives import decode_performative
 from partibus.amqp.codec.skip import skip_value
 from partibus.amqp.codec.types import (
@@ -178,6 +178,7 @@ def test_garbage_in_the_fast_readers_is_read_or_a_decode_error(data: bytes, beyo
         b"\xc0\x0f\x05\x52\x01\x52\x02\xa0\x01",
         b"\xc0\x0b\x0b\x43\x40\x40\x40",
         b"\xc0\x09\x06\x41\x52",
+        b"\xc0\x0c\x08\x40\x43\x52\x01\x43\x43\x43\x43\x43",
     ):
         buf = prefix + data + bytes(beyond)
         end = len(buf) - beyond
@@ -185,6 +186,8 @@ def test_garbage_in_the_fast_readers_is_read_or_a_decode_error(data: bytes, beyo
             assert read_transfer(buf, 0, end)[8] <= end
         with suppress(DecodeError):
             read_disposition(buf, 0, end)
+        with suppress(DecodeError):
+            read_flow(buf, 0, end)
 
 
 @given(st.uuids())

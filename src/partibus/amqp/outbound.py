@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from partibus.amqp import serial
 from partibus.amqp.codec.fast import DispositionWriter, TransferWriter, transfer_head
-from partibus.amqp.codec.states import DeliveryState, Received
+from partibus.amqp.codec.states import ACCEPTED, DeliveryState, Received
 from partibus.amqp.endpoint import ENDING
 from partibus.amqp.errors import UsageError
 from partibus.amqp.events import Event, WindowOpened
@@ -64,6 +64,7 @@ class Outbound:
     """The sending half of a session."""
 
     __slots__ = (
+        "_accepted",
         "_drained_later",
         "_refused",
         "_session",
@@ -92,6 +93,7 @@ class Outbound:
         self.bytes_waiting = 0
         self._drained_later: list[Sender] = []
         self._refused = False
+        self._accepted = DispositionWriter(session.local_channel, _SENDER_ROLE, True, ACCEPTED)
 
     def send_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
         """Send the first `count` items, which have credit; return how many were accepted. Hot path."""
@@ -264,7 +266,8 @@ class Outbound:
             return 0
         unsettled, stated = self.unsettled, self.stated
         before = len(unsettled) + len(stated)
-        writer = DispositionWriter(session.local_channel, _SENDER_ROLE, True, state)
+        accepted = state is ACCEPTED
+        writer = self._accepted if accepted else DispositionWriter(session.local_channel, _SENDER_ROLE, True, state)
         first = last = -1
         for delivery_id in delivery_ids:
             entry = stated.pop(delivery_id, None)

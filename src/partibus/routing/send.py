@@ -40,11 +40,7 @@ def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more:
             return
     messages = [message for batch in batches for message in batch]
     first = route.next_partition() if route.partitioned else route.partitions[0]
-
-    def done(_: PartitionHandle, result: int | PartibusError) -> None:
-        on_sent([result] * len(batches) if isinstance(result, PartibusError) else None)
-
-    _send_unkeyed(route, messages, first, done, more=more)
+    _UnkeyedRun(route, messages, len(batches), on_sent, more=more).send_to(first)
 
 
 def send_in_runs(route: EntityRoute, batches: Sequence[Batch], most: int, on_sent: OnSent) -> None:
@@ -72,41 +68,23 @@ def send_in_runs(route: EntityRoute, batches: Sequence[Batch], most: int, on_sen
         send(route, run, partial(sent, index))
 
 
-def _send_unkeyed(
-    route: EntityRoute,
-    messages: list[Message],
-    partition: PartitionHandle,
-    on_done: Callable[[PartitionHandle, int | PartibusError], None],
-    *,
-    more: bool,
-) -> None:
-    """Store messages without a key together in ``partition``, or in another one if it surely failed (K12).
-
-    ``on_done`` gets the partition and the first counter that it assigned, or the error.
-    """
-    _UnkeyedRun(route, messages, on_done, more=more).send_to(partition)
-
-
 class _UnkeyedRun:
-    """Messages without a key in flight.
+    """Messages without a key in flight: they go to one partition together, or to another one if it surely failed (K12).
 
     This is an object, because functions that call one another would form a reference cycle. A cycle keeps the messages
     in memory until garbage collection, and would make up most of the collector's work.
     """
 
-    __slots__ = ("_messages", "_more", "_on_done", "_route", "_target", "_tried")
+    __slots__ = ("_batches", "_messages", "_more", "_on_sent", "_route", "_target", "_tried")
 
     def __init__(
-        self,
-        route: EntityRoute,
-        messages: list[Message],
-        on_done: Callable[[PartitionHandle, int | PartibusError], None],
-        *,
-        more: bool,
+        self, route: EntityRoute, messages: list[Message], batches: int, on_sent: OnSent, *, more: bool
     ) -> None:
+        """Prepare a run; ``on_sent`` gets None, or an error for each of ``batches``."""
         self._route = route
         self._messages = messages
-        self._on_done = on_done
+        self._batches = batches
+        self._on_sent = on_sent
         self._more = more
         self._tried: tuple[PartitionHandle, ...] = ()
 
@@ -115,8 +93,8 @@ class _UnkeyedRun:
         target.submit(Enqueue(self._route.numbers.next(), self._messages), self._answered, more=self._more)
 
     def _answered(self, reply: Any) -> None:
-        if isinstance(reply, Accepted):
-            self._on_done(self._target, reply.first_sequence)
+        if type(reply) is Accepted:
+            self._on_sent(None)
             return
         self._tried += (self._target,)
         if isinstance(reply, Failed) and reply.executed is False:
@@ -124,7 +102,30 @@ class _UnkeyedRun:
                 if other not in self._tried and other.available:
                     self.send_to(other)
                     return
-        self._on_done(self._target, error_of(reply, self._route.name))
+        self._on_sent([error_of(reply, self._route.name)] * self._batches)
+
+
+class _NumberedUnkeyedRun(_UnkeyedRun):
+    """Messages without a key whose sender wants their numbers."""
+
+    __slots__ = ("_on_numbered",)
+
+    def __init__(
+        self,
+        route: EntityRoute,
+        messages: list[Message],
+        on_numbered: Callable[[PartitionHandle, int], None],
+        on_failed: OnSent,
+    ) -> None:
+        """Prepare a run; ``on_numbered`` gets the partition that stored it and the first counter that it assigned."""
+        super().__init__(route, messages, 1, on_failed, more=False)
+        self._on_numbered = on_numbered
+
+    def _answered(self, reply: Any) -> None:
+        if type(reply) is Accepted:
+            self._on_numbered(self._target, reply.first_sequence)
+        else:
+            super()._answered(reply)
 
 
 def send_through(route: EntityRoute, destination: str, batches: Sequence[Batch], on_sent: OnSent) -> None:
@@ -209,13 +210,12 @@ class _KeyedRun:
         self._open_unkeyed = bool(unkeyed)
         self._parts.send_by_key(range(len(self._keyed)), measured=measured)
         if unkeyed:
-            first = self._route.next_partition()
 
-            def done(_: PartitionHandle, result: int | PartibusError) -> None:
+            def sent(errors: list[PartibusError | None] | None) -> None:
                 self._open_unkeyed = False
-                self._done(unkeyed_members, result if isinstance(result, PartibusError) else None)
+                self._done(unkeyed_members, None if errors is None else errors[0])
 
-            _send_unkeyed(self._route, unkeyed, first, done, more=self._more)
+            _UnkeyedRun(self._route, unkeyed, 1, sent, more=self._more).send_to(self._route.next_partition())
 
     def _command(self, request: int, indexes: list[int]) -> Enqueue:
         return Enqueue(request, [self._keyed[index] for index in indexes])
@@ -272,28 +272,38 @@ class _NumberedRun:
         self._parts.send_by_key([index for index in everything if self._messages[index].key is not None])
         if unkeyed:
 
-            def done(partition: PartitionHandle, result: int | PartibusError) -> None:
+            def numbered(partition: PartitionHandle, first: int) -> None:
                 self._open_unkeyed = False
-                self._done(partition, unkeyed, result)
+                self._stored_at(partition, unkeyed, first)
+
+            def failed(errors: list[PartibusError | None] | None) -> None:
+                self._open_unkeyed = False
+                self._failed(None if errors is None else errors[0])
 
             messages = [self._messages[index] for index in unkeyed]
-            _send_unkeyed(route, messages, route.next_partition(), done, more=False)
+            _NumberedUnkeyedRun(route, messages, numbered, failed).send_to(route.next_partition())
 
     def _command(self, request: int, indexes: list[int]) -> Enqueue:
         return Enqueue(request, [self._messages[index] for index in indexes])
 
     def _answered(self, partition: PartitionHandle, indexes: list[int], reply: Any) -> None:
-        accepted = isinstance(reply, Accepted)
-        self._done(partition, indexes, reply.first_sequence if accepted else error_of(reply, self._route.name))
-
-    def _done(self, partition: PartitionHandle, members: list[int], result: int | PartibusError) -> None:
-        if isinstance(result, PartibusError):
-            self._error = result
+        if isinstance(reply, Accepted):
+            self._stored_at(partition, indexes, reply.first_sequence)
         else:
-            counters = list(range(result, result + len(members)))
-            self._stored.append((partition, counters))
-            for index, counter in zip(members, counters, strict=True):
-                self._numbers[index] = partition.partition_id << COUNTER_BITS | counter
+            self._failed(error_of(reply, self._route.name))
+
+    def _stored_at(self, partition: PartitionHandle, members: list[int], first: int) -> None:
+        counters = list(range(first, first + len(members)))
+        self._stored.append((partition, counters))
+        for index, counter in zip(members, counters, strict=True):
+            self._numbers[index] = partition.partition_id << COUNTER_BITS | counter
+        self._finish_if_done()
+
+    def _failed(self, error: PartibusError | None) -> None:
+        self._error = error
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
         if not self._parts.open and not self._open_unkeyed:
             del self._parts  # a reference cycle
             self._finish()

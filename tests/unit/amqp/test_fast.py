@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 
 from partibus.amqp import ACCEPTED, RELEASED, AmqpError, DecodeError, Modified, Rejected, TransactionalState
+from partibus.amqp.codec.composite import from_list
+from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.fast import (
     DispositionWriter,
     TransferWriter,
     read_disposition,
+    read_flow,
     read_transfer,
     transfer_head,
 )
-from partibus.amqp.codec.performatives import Disposition, Transfer
+from partibus.amqp.codec.performatives import Disposition, Flow, Transfer
 from partibus.amqp.codec.types import Described, UByte, UInt, ULong
 from tests.unit.amqp.peers import read_frames
 
@@ -129,6 +132,31 @@ def test_malformed_disposition_is_a_decode_error(spelling: str) -> None:
         read_disposition(body, 0, len(body))
     with pytest.raises(DecodeError):
         read_disposition(body + b"\x40" * 300, 0, len(body))
+
+
+def test_flow_is_read_in_every_width() -> None:
+    numbers: list[UInt | None] = [None, UInt(0), UInt(200), BIG]
+    maps: list[dict[object, object] | None] = [None, {}]
+    for known, window, handle, credit, drain, echo, properties in product(
+        numbers, numbers[1:], numbers, numbers[1:], FLAGS, FLAGS, maps
+    ):
+        items: list[object] = [known, window, UInt(7), BIG, handle, credit, credit, None, drain, echo, properties]
+        for length in (4, 7, 9, 10, 11):
+            encoded = fields_of(items[:length])
+            value, _ = decode(encoded, 0, len(encoded))
+            assert read_flow(encoded + b"\x41" * 20, 0, len(encoded)) == from_list(Flow, value)
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["", "45", "c0", "c00504404343", "c0050443434340", "c00604434343434343", "c0050443434341", "c00604434343437001"],
+)
+def test_malformed_flow_is_a_decode_error(spelling: str) -> None:
+    body = bytes.fromhex(spelling)
+    with pytest.raises(DecodeError):
+        read_flow(body, 0, len(body))
+    with pytest.raises(DecodeError):
+        read_flow(body + b"\x40" * 300, 0, len(body))
 
 
 @pytest.mark.parametrize("settled", [True, False])

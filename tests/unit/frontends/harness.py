@@ -123,10 +123,12 @@ class Servant:
 class World:
     """A broker with stores in memory."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(
+        self, folder: Path, limits: Limits | None = None, servant: Callable[[World], Servant] = Servant
+    ) -> None:
         self.limits = limits or Limits()
         self.timeline = Timeline(NOW_S * 1000.0)
-        self.stores = [Servant(self) for _ in range(STORES)]
+        self.stores = [servant(self) for _ in range(STORES)]
         self.catalog = open_catalog(folder, STORES)
         self.namespace = Namespace(self.catalog, self.timeline)
         self.subscribers = TopicSubscribers(

@@ -1,9 +1,10 @@
 """The performatives that run once per message, read and written without objects.
 
 `read_transfer` and `read_disposition` decode the common constructors inline and look the rest of the list up in tables
-of its usual encodings. Other encodings go through the general decoder, with the same result. Both are called with the
-position after the descriptor. The buffer may hold more bytes than the frame, so the functions check afterwards that
-they read no further than the end of the list.
+of its usual encodings. `read_flow` does the same for a flow, which a receiver may send for each message. Other
+encodings go through the general decoder, with the same result. All three are called with the position after the
+descriptor. The buffer may hold more bytes than the frame, so the functions check afterwards that they read no further
+than the end of the list.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import ClassVar, Final
 from partibus.amqp.codec.composite import from_list
 from partibus.amqp.codec.decoder import MAX_NESTING, decode
 from partibus.amqp.codec.encoder import encode
-from partibus.amqp.codec.performatives import Disposition, Transfer
+from partibus.amqp.codec.performatives import Disposition, Flow, Transfer
 from partibus.amqp.codec.states import ACCEPTED, RELEASED, DeliveryState
 from partibus.amqp.codec.types import UInt
 from partibus.amqp.errors import DecodeError
@@ -66,6 +67,21 @@ def _disposition_tails() -> dict[bytes, tuple[bool, DeliveryState | None, int]]:
     return tails
 
 
+def _flow_tails() -> dict[bytes, tuple[bool, bool, int]]:
+    """Build the table of the part after available (drain, echo), with its field count; null properties may follow."""
+    tails = {b"": (False, False, 0)}
+    for drain in (_NULL, b"\x41", b"\x42"):
+        tails[drain] = (_FLAGS[drain], False, 1)
+        for echo in (_NULL, b"\x41", b"\x42"):
+            for properties in (b"", _NULL):
+                tails[drain + echo + properties] = (_FLAGS[drain], _FLAGS[echo], 2 + len(properties))
+    return tails
+
+
+_FLOW_NUMBERS: Final = 8
+_FLOW_FLAGS: Final = 3
+"""The fields of a flow after its numbers: drain, echo, and properties that are null."""
+_FLOW_TAILS: Final = _flow_tails()
 _TRANSFER_TAILS: Final = _transfer_tails()
 _DISPOSITION_TAILS: Final = _disposition_tails()
 
@@ -208,6 +224,61 @@ def _read_any_disposition(buf: bytes, pos: int, end: int, depth: int) -> Disposi
     disposition: Disposition = from_list(Disposition, items)
     last = disposition.first if disposition.last is None else disposition.last
     return disposition.role, disposition.first, last, disposition.settled, disposition.state
+
+
+def read_flow(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> Flow:
+    """Read the flow whose list starts at `pos`; the frame ends at `end`."""
+    start = pos
+    try:
+        count = buf[pos + 2]
+        if buf[pos] != 0xC0 or count > _FLOW_NUMBERS + _FLOW_FLAGS or pos + 2 + buf[pos + 1] != end:
+            return _read_any_flow(buf, start, end, depth)
+        pos += 3
+        numbers: list[int | None] = []
+        for _ in range(min(count, _FLOW_NUMBERS)):
+            code = buf[pos]
+            if code == 0x52:
+                numbers.append(buf[pos + 1])
+                pos += 2
+            elif code == 0x70:
+                numbers.append(_U32(buf, pos + 1)[0])
+                pos += 5
+            elif code == 0x43 or code == 0x40:
+                numbers.append(0 if code == 0x43 else None)
+                pos += 1
+            else:
+                return _read_any_flow(buf, start, end, depth)
+    except (IndexError, StructError):
+        raise DecodeError(f"the flow at byte {start} is cut short") from None
+    flags = _FLOW_TAILS.get(buf[pos:end]) if pos <= end else None
+    numbers += (None,) * (_FLOW_NUMBERS - len(numbers))
+    known, incoming_window, next_outgoing_id, outgoing_window, handle, delivery_count, credit, available = numbers
+    if (
+        flags is None
+        or flags[2] != max(0, count - _FLOW_NUMBERS)
+        or incoming_window is None
+        or next_outgoing_id is None
+        or outgoing_window is None
+    ):
+        return _read_any_flow(buf, start, end, depth)
+    return Flow(
+        next_incoming_id=known,
+        incoming_window=incoming_window,
+        next_outgoing_id=next_outgoing_id,
+        outgoing_window=outgoing_window,
+        handle=handle,
+        delivery_count=delivery_count,
+        link_credit=credit,
+        available=available,
+        drain=flags[0],
+        echo=flags[1],
+    )
+
+
+def _read_any_flow(buf: bytes, pos: int, end: int, depth: int) -> Flow:
+    items, _after = decode(buf, pos, end, depth)
+    flow: Flow = from_list(Flow, items)
+    return flow
 
 
 class TransferWriter:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -163,7 +164,7 @@ class IncomingLink:
         if not count:
             self._finish(run, None)
         elif not refused:
-            self._send(batches, lambda errors: self._finish(run, errors))
+            self._send(batches, partial(self._finish, run))
         elif batches:
             self._send(batches, lambda errors: self._finish(run, _merge(count, refused, errors)))
         else:

@@ -128,14 +128,15 @@ class OutgoingLink:
         """
         if self._closed:
             return
-        self._send_held()
+        if self._held:
+            self._send_held()
         if self._stopping:
             return
-        wanted = self._wanted()
-        surplus = self._link.credit < len(self._held) and not self._delete
-        if self._link.drain_requested or wanted < self._asked or surplus:
+        wanted, flow = self._wanted(), self._link.flow
+        surplus = flow.available < len(self._held) and not self._delete
+        if flow.drain or wanted < self._asked or surplus:
             self._stopping = True
-            if self._link.drain_requested and wanted > self._asked and not self._held:
+            if flow.drain and wanted > self._asked and not self._held:
                 # This credit came with the drain: available messages must come before the answer (section 4.5).
                 self._ask(wanted)
             self._source.stop(self._stopped)
@@ -185,7 +186,7 @@ class OutgoingLink:
 
     def _wanted(self) -> int:
         room = self._limits.unsettled_max - self._unsettled
-        return max(0, min(self._link.credit - len(self._held), room))
+        return max(0, min(self._link.flow.available - len(self._held), room))
 
     def _stopped(self) -> None:
         self._asked = 0
@@ -296,12 +297,11 @@ class OutgoingLink:
 
     def _send_held(self) -> None:
         held = self._held
+        taken = self._send(list(held))
+        for _ in range(taken):
+            held.popleft()
         if held:
-            taken = self._send(list(held))
-            for _ in range(taken):
-                held.popleft()
-            if held:
-                self._congested_links.wait(self)
+            self._congested_links.wait(self)
 
     def _on_failed(self, error: PartibusError) -> None:
         is_told = isinstance(error, SessionLockLost | ReadExclusively)
@@ -333,7 +333,7 @@ class OutgoingLink:
             self._refuse(event, error)
             return
         first = contexts[0][0]
-        if all(context[0] is first for context in contexts):
+        if len(contexts) == 1 or all(context[0] is first for context in contexts):
             self._settle(first, [context[1:] for context in contexts], event.delivery_ids, settlement, event.settled)
         else:
             for partition, indexes in _by_partition(contexts).items():

@@ -165,7 +165,7 @@ class Peer:
     @property
     def more_to_read(self) -> bool:
         """Whether the client's input must wait for another turn. `receive_data` then takes no bytes."""
-        return self.is_behind or self.connection.more_to_read
+        return bool(self._left) or self.connection.more_to_read
 
     @property
     def is_behind(self) -> bool:

@@ -54,18 +54,19 @@ class LockBatch:
 class LockTable:
     """Lock id -> batch, and the deadlines in order."""
 
-    __slots__ = ("_batches", "_deadlines")
+    __slots__ = ("_deadlines", "batches")
 
     def __init__(self) -> None:
-        self._batches: dict[int, LockBatch] = {}
+        self.batches: dict[int, LockBatch] = {}
+        """The batches by lock id."""
         self._deadlines = DeadlineHeap()
         """Of each batch a time before which none of its locks ends."""
 
     def __len__(self) -> int:
-        return sum(len(batch.entries) for batch in self._batches.values())
+        return sum(len(batch.entries) for batch in self.batches.values())
 
     def __bool__(self) -> bool:
-        return bool(self._batches)
+        return bool(self.batches)
 
     def held(self, now_ms: int) -> int:
         """Return the number of entries whose lock holds.
@@ -74,21 +75,21 @@ class LockTable:
         """
         return sum(
             len(batch.entries) - len(batch.over(now_ms)) if batch.renewed else len(batch.entries)
-            for batch in self._batches.values()
+            for batch in self.batches.values()
             if batch.renewed or batch.until_ms > now_ms
         )
 
     def __iter__(self) -> Iterator[LockBatch]:
-        return iter(self._batches.values())
+        return iter(self.batches.values())
 
     def add(self, batch: LockBatch) -> None:
         """Lock the entries of a batch."""
-        self._batches[batch.lock_id] = batch
+        self.batches[batch.lock_id] = batch
         self._deadlines.set(batch.lock_id, batch.until_ms)
 
     def find(self, lock_id: int) -> LockBatch | None:
         """Return the batch of a lock id; `LockBatch.held` tells whether its locks still hold."""
-        return self._batches.get(lock_id)
+        return self.batches.get(lock_id)
 
     def renew(self, batch: LockBatch, positions: Iterable[int], until_ms: int) -> None:
         """Move the end of some of a batch's locks."""
@@ -104,7 +105,7 @@ class LockTable:
 
     def unlock(self, lock_id: int, positions: Iterable[int]) -> bool:
         """Take positions out of a batch; True when that was the last of it."""
-        batch = self._batches[lock_id]
+        batch = self.batches[lock_id]
         entries = batch.entries
         for pos in positions:
             del entries[pos]
@@ -113,7 +114,7 @@ class LockTable:
                 batch.renewed.pop(pos, None)
         if entries:
             return False
-        del self._batches[lock_id]
+        del self.batches[lock_id]
         self._deadlines.discard(lock_id)
         return True
 
@@ -123,7 +124,7 @@ class LockTable:
 
     def expired(self, now_ms: int) -> list[LockBatch]:
         """Return the batches with locks whose deadline has passed, earliest first; they stay until `unlock`."""
-        over = [self._batches[lock_id] for _, lock_id in self._deadlines.take_due(now_ms)]
+        over = [self.batches[lock_id] for _, lock_id in self._deadlines.take_due(now_ms)]
         for batch in over:
             if len(batch.entries) > len(batch.over(now_ms)):  # the rest has another deadline
                 later_ms = min(

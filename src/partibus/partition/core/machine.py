@@ -259,8 +259,8 @@ class Partition:
         state = self.state
         earliest = NEVER
         for subqueue in state.subqueues.values():
-            for deadline in (subqueue.locks.next_deadline_ms(), subqueue.reservations.next_deadline_ms()):
-                if deadline is not None and deadline < earliest:
+            for table in (subqueue.locks, subqueue.reservations):
+                if table.batches and (deadline := table.next_deadline_ms()) is not None and deadline < earliest:
                     earliest = deadline
             if subqueue.cursors is not None and (deadline := subqueue.cursors.next_deadline_ms()) is not None:
                 earliest = min(earliest, deadline)
@@ -288,14 +288,16 @@ class Partition:
         return (*state.express.counters(state.next_sequence, state.next_number), state.session_state_bytes)
 
     def counts(self) -> Iterable[tuple[int, int, int]]:
-        """(sub-queue key, messages, bytes) of every sub-queue, as the store has it: goes into each commit, too."""
-        express = self.state.express
+        """Return (sub-queue key, messages, bytes) of every sub-queue as the store has it, for each commit, too."""
+        express, first = self.state.express, subqueue_key(self.state.row, 0)
+        counts: list[tuple[int, int, int]] = []
         for kind, subqueue in self.state.subqueues.items():
             messages, size_bytes = subqueue.messages, subqueue.size_bytes
             if express is not None and kind == SubqueueKind.ACTIVE:
                 messages -= len(express.unwritten)
                 size_bytes -= express.size_bytes
-            yield subqueue_key(self.state.row, kind), messages, size_bytes
+            counts.append((first | kind, messages, size_bytes))
+        return counts
 
 
 def _has_unwritten(state: PartitionState) -> bool:

@@ -10,6 +10,7 @@ through:
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from partibus.clock import Clock, SystemClock
@@ -143,7 +144,7 @@ class Commits:
                     is_told = self.queue.under_way is not writes
                     self._lifecycle.broke(error, "the end of a commit", of_commit=not is_told, executed=not is_told)
 
-        self._host.write(lambda: self.meter.timed(lambda: store.commit(writes)), committed)
+        self._host.write(partial(self.meter.timed, store, writes), committed)
 
     def _write_behind(self) -> None:
         """Write everything that is only in memory (D18)."""

@@ -47,13 +47,16 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
         execute_rows(connection, "replace_partitions", COUNTER_COLUMNS, _flat(writes.counters))
     if writes.counts:
         execute_rows(connection, "replace_subqueues", COUNT_COLUMNS, _flat(writes.counts))
-    execute_rows(connection, "insert_bodies", BODY_COLUMNS, writes.bodies)
-    execute_rows(connection, "insert_entries", ENTRY_COLUMNS, writes.entries)
+    if writes.bodies:
+        execute_rows(connection, "insert_bodies", BODY_COLUMNS, writes.bodies)
+    if writes.entries:
+        execute_rows(connection, "insert_entries", ENTRY_COLUMNS, writes.entries)
     if writes.entry_updates:
         execute_rows(connection, "update_entries", UPDATE_COLUMNS, last_updates(writes.entry_updates))
     if writes.session_states:
         _set_session_states(connection, writes.session_states)
-    execute_rows(connection, "replace_duplicate_ids", DUPLICATE_COLUMNS, writes.duplicate_ids)
+    if writes.duplicate_ids:
+        execute_rows(connection, "replace_duplicate_ids", DUPLICATE_COLUMNS, writes.duplicate_ids)
     for partition_row, bucket, most in writes.forgotten_duplicates:
         forget_duplicates(connection, partition_row, bucket, most)
     if writes.inbound_marks:
@@ -70,13 +73,17 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
         _apply_sinks(connection, writes)
     if writes.session_locks:
         _apply_session_locks(connection, writes)
-    execute_keys(connection, "delete_lock_batches", writes.deleted_locks)
+    if writes.deleted_locks:
+        execute_keys(connection, "delete_lock_batches", writes.deleted_locks)
     if writes.lock_batches:
         lock_rows = [column for key, rows in writes.lock_batches.items() for row in rows for column in (key, *row)]
         execute_rows(connection, "replace_lock_batches", LOCK_COLUMNS, lock_rows)
-    _delete_ranges(connection, "delete_entries", "delete_entry_range", writes.deleted_entries)
-    _delete_ranges(connection, "delete_bodies", "delete_body_range", writes.deleted_bodies)
-    execute_keys(connection, "delete_unnamed_bodies", writes.deleted_shared_bodies)
+    if writes.deleted_entries:
+        _delete_ranges(connection, "delete_entries", "delete_entry_range", writes.deleted_entries)
+    if writes.deleted_bodies:
+        _delete_ranges(connection, "delete_bodies", "delete_body_range", writes.deleted_bodies)
+    if writes.deleted_shared_bodies:
+        execute_keys(connection, "delete_unnamed_bodies", writes.deleted_shared_bodies)
     for partition_row in writes.dropped_partitions:
         _drop_partition(connection, partition_row)
 
@@ -87,7 +94,10 @@ def sets_session_state(writes: Writes) -> bool:
 
 
 def _flat(rows: Mapping[int, tuple[int, ...]]) -> list[int]:
-    return [value for key, columns in rows.items() for value in (key, *columns)]
+    flat: list[int] = []
+    for key, columns in rows.items():
+        flat += (key, *columns)
+    return flat
 
 
 def _set_session_states(connection: Connection, states: dict[tuple[int, str], tuple[bytes | None, int]]) -> None:
@@ -157,7 +167,8 @@ def _delete_ranges(connection: Connection, by_keys: str, by_range: str, ranges: 
             keys.extend(range(first, last + 1))
         else:
             connection.execute(statement(by_range), (first, last))
-    execute_keys(connection, by_keys, keys)
+    if keys:
+        execute_keys(connection, by_keys, keys)
 
 
 def _drop_partition(connection: Connection, partition_row: int) -> None:

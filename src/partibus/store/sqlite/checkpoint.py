@@ -67,7 +67,8 @@ class Checkpoints:
         self._sync_failed = sync_failed
         self._appended_bytes = 0
         """Bytes appended since the last complete copy of the log."""
-        self._thread: Thread | None = None
+        self.thread: Thread | None = None
+        """The thread of the checkpoint under way; None while there is none."""
         self._stopped = False
         """Whether a sync has failed. Another checkpoint would treat the pages that this one copied as written."""
         self.last_error: Exception | None = None
@@ -81,13 +82,13 @@ class Checkpoints:
         The caller holds the commit lock and has committed since the last checkpoint.
         """
         self._appended_bytes += appended_bytes
-        if self._appended_bytes >= self._settings.checkpoint_bytes and self._thread is None and not self._stopped:
-            self._thread = thread = Thread(target=self._run, name=f"checkpoint {self._path.name}")
+        if self._appended_bytes >= self._settings.checkpoint_bytes and self.thread is None and not self._stopped:
+            self.thread = thread = Thread(target=self._run, name=f"checkpoint {self._path.name}")
             try:
                 thread.start()
             except RuntimeError as error:
                 # The process has too many threads. The commit is durable; the next commit tries again.
-                self._thread = None
+                self.thread = None
                 self.last_error = error
 
     def run_now(self, connection: sqlite3.Connection) -> None:
@@ -95,7 +96,7 @@ class Checkpoints:
 
         The caller holds the commit lock. The finished commit stays, whatever happens here.
         """
-        if self._thread is not None or self._stopped:
+        if self.thread is not None or self._stopped:
             return
         try:
             checkpoint(connection)
@@ -110,7 +111,7 @@ class Checkpoints:
         On a full disk such pages would stay in the log, and a log that can't start over takes no completes. The caller
         holds the commit lock, and releases it to wait.
         """
-        if self._thread is None or self._appended_bytes <= self._settings.reserved_bytes:
+        if self.thread is None or self._appended_bytes <= self._settings.reserved_bytes:
             return False
         try:
             ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
@@ -121,7 +122,7 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Wait until a checkpoint under way has ended. The caller does not hold the commit lock."""
-        thread = self._thread
+        thread = self.thread
         if thread is not None:
             thread.join()
 
@@ -136,7 +137,7 @@ class Checkpoints:
         except Exception as error:  # noqa: BLE001 (the thread has no caller)
             self.failed(error)
         finally:
-            self._thread = None
+            self.thread = None
 
     def failed(self, error: Exception) -> None:
         """Note the error of a checkpoint, or of another change that has no caller."""
@@ -149,22 +150,23 @@ class Checkpoints:
 def estimate_appended_bytes(writes: Writes) -> int:
     """Estimate how many bytes a commit appends to the log: SQLite does not report it."""
     sessions = writes.entries[_SESSION_COLUMN::ENTRY_COLUMNS]
-    return (
-        _PAGES_PER_COMMIT * PAGE_BYTES
-        + sum(map(len, writes.bodies[1::2]))  # type: ignore[arg-type]  # every second column is the message
-        + sum(len(state) for state, _ in writes.session_states.values() if state is not None)
-        + _BYTES_PER_COLUMN * (len(writes.entries) + len(writes.dispositions))
-        + _BYTES_PER_NAME
-        * (
-            len(sessions)
-            - sessions.count(None)
-            + len(writes.duplicate_ids) // DUPLICATE_COLUMNS
-            + len(writes.sink_ids) // SINK_ID_COLUMNS
-            + sum([len(ids) for *_, ids in writes.new_sink_ids])
-            + len(writes.session_locks)
-        )
-        + KIB * sum(last - first + 1 for first, last in writes.deleted_bodies)
+    names = (
+        len(sessions)
+        - sessions.count(None)
+        + len(writes.duplicate_ids) // DUPLICATE_COLUMNS
+        + len(writes.sink_ids) // SINK_ID_COLUMNS
+        + len(writes.session_locks)
     )
+    for *_, ids in writes.new_sink_ids:
+        names += len(ids)
+    size_bytes = _PAGES_PER_COMMIT * PAGE_BYTES + _BYTES_PER_NAME * names
+    size_bytes += sum(map(len, writes.bodies[1::2]))  # type: ignore[arg-type]  # every second column is the message
+    size_bytes += _BYTES_PER_COLUMN * (len(writes.entries) + len(writes.dispositions))
+    for state, _ in writes.session_states.values():
+        size_bytes += len(state or b"")
+    for first, last in writes.deleted_bodies:
+        size_bytes += KIB * (last - first + 1)
+    return size_bytes
 
 
 def checkpoint(connection: sqlite3.Connection, mode: str = "PASSIVE") -> None:

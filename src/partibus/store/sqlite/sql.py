@@ -62,17 +62,13 @@ def in_list_form(name: str, keys: int) -> str:
     return _IN_LIST.sub(f"IN ({', '.join('?' * keys)})", statement(name))
 
 
-def _form_size(rows: int) -> int:
-    return 1 << (rows - 1).bit_length()
-
-
 def execute_rows(connection: Connection, name: str, columns: int, flat: Sequence[object]) -> None:
     """Run a VALUES statement over rows in order, given as one flat list of columns; do nothing if it is empty."""
     step = ROWS_MAX * columns
     for start in range(0, len(flat), step):
         chunk = [*flat[start : start + step]]
         rows = len(chunk) // columns
-        size = _form_size(rows)
+        size = 1 << (rows - 1).bit_length()
         # Zeros, not None: the sqlite3 module binds an int at once but looks up an adapter for None (0.3 us each).
         chunk += (0,) * ((size - rows) * columns)
         chunk.append(rows)
@@ -83,7 +79,7 @@ def padded_keys(keys: Sequence[T]) -> list[list[T]]:
     """Split keys into lists as long as a form; pad the last list with its last key."""
     chunks: list[list[T]] = [[*keys[start : start + ROWS_MAX]] for start in range(0, len(keys), ROWS_MAX)]
     for chunk in chunks:
-        chunk += [chunk[-1]] * (_form_size(len(chunk)) - len(chunk))
+        chunk += [chunk[-1]] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
     return chunks
 
 

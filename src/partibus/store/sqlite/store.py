@@ -169,8 +169,13 @@ class SQLiteStore:
     def commit(self, writes: Writes) -> None:
         """Make all rows durable, or none. A key that exists already is an error of the caller: nothing is stored."""
         appended_bytes = estimate_appended_bytes(writes)
-        with self._committing():
-            brings_data = len(writes.bodies) > BODY_COLUMNS * writes.replacing_bodies or sets_session_state(writes)
+        if self._checkpoints.thread is not None:
+            self._await_checkpoint()
+        with self._commit_lock:
+            self._check_usable()
+            brings_data = len(writes.bodies) > BODY_COLUMNS * writes.replacing_bodies or (
+                bool(writes.session_states) and sets_session_state(writes)
+            )
             if brings_data and not self._room.admits(self._writer.connection, appended_bytes):
                 raise store_full(self._path, "a commit")
             change = partial(apply_writes, writes)
@@ -250,14 +255,19 @@ class SQLiteStore:
     @contextmanager
     def _committing(self) -> Iterator[None]:
         """Hold the commit lock of a usable store whose log is not too far ahead of its database."""
+        if self._checkpoints.thread is not None:
+            self._await_checkpoint()
+        with self._commit_lock:
+            self._check_usable()
+            yield
+
+    def _await_checkpoint(self) -> None:
+        """Wait for the checkpoint under way if the log is too far ahead of the database."""
         with self._commit_lock:
             self._check_usable()
             behind = self._checkpoints.is_behind(self._writer.connection)
         if behind:
             self._checkpoints.wait()
-        with self._commit_lock:
-            self._check_usable()
-            yield
 
     def _sync_failed(self, error: sqlite3.Error) -> None:
         """Note that a checkpoint's sync failed, on any thread: the store refuses the next commit and load."""

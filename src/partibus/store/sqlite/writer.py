@@ -2,8 +2,8 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -69,14 +69,16 @@ class Writer:
 
     def take_over(self, owner: Owner) -> None:
         """Make this run of this broker the owner. Raises `sqlite3.Error`; then the owner is unchanged."""
-        with self._transaction():
-            self._ownership = Ownership(self.connection, owner, self._path)
-            if generations.is_copy(self.connection, self._descriptor):
-                self._begin_generation(0, self.connection)
-            self.generations = generations.read_generations(self.connection)
-            self.dropped_partitions = [
-                row for (row,) in self.connection.execute(statement("select_dropped_partitions")).fetchall()
-            ]
+        self._in_transaction(partial(self._take_over, owner))
+
+    def _take_over(self, owner: Owner, connection: sqlite3.Connection) -> None:
+        self._ownership = Ownership(connection, owner, self._path)
+        if generations.is_copy(connection, self._descriptor):
+            self._begin_generation(0, connection)
+        self.generations = generations.read_generations(connection)
+        self.dropped_partitions = [
+            row for (row,) in connection.execute(statement("select_dropped_partitions")).fetchall()
+        ]
 
     def set_time(self, now_ms: int) -> None:
         """Turn `highest_ms` back to ``now_ms``, durably, and cut locks and leases accordingly.
@@ -110,10 +112,14 @@ class Writer:
         ``now_ms``: see `partition.protocol.ports.Writes`.
         """
         self._look_for_file()
+        ownership = self.ownership
+
+        def change_as_owner(connection: sqlite3.Connection) -> T:
+            ownership.confirm(connection, now_ms)
+            return change(connection)
+
         try:
-            with self._transaction():
-                self.ownership.confirm(self.connection, now_ms)
-                result = change(self.connection)
+            result = self._in_transaction(change_as_owner)
         except StoreFenced as error:
             self.refusal = str(error)
             raise
@@ -122,7 +128,7 @@ class Writer:
             if self._in_doubt or is_failed_sync(error):
                 self.refusal = str(failed)
             raise failed from error
-        self.ownership.committed()
+        ownership.committed()
         return result
 
     def close(self, *, keep_log: bool) -> None:
@@ -150,16 +156,19 @@ class Writer:
         finally:
             self.connection.execute("ROLLBACK")
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Commit at the end, roll back on any error. `_in_doubt` tells afterwards whether the outcome is unknown."""
+    def _in_transaction(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Commit what ``change`` does, or roll back on any error.
+
+        `_in_doubt` tells afterwards whether the outcome is unknown.
+        """
         self._in_doubt = False
         self.connection.execute("BEGIN IMMEDIATE")
         try:
-            yield
+            result = change(self.connection)
             self._in_doubt = True
             self.connection.execute("COMMIT")
             self._in_doubt = False
+            return result
         except BaseException as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                 # The log's last frame, which commits those before it, was not written completely.

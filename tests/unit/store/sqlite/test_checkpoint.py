@@ -161,8 +161,8 @@ def test_a_close_that_stops_at_an_error_is_found(tmp_path: Path, monkeypatch: py
 
 def starts_whatever_happens(checkpoints: Checkpoints, _appended_bytes: int) -> None:
     """A thread that did not start is waited for."""
-    checkpoints._thread = Thread(target=checkpoints._run)
-    checkpoints._thread.start()
+    checkpoints.thread = Thread(target=checkpoints._run)
+    checkpoints.thread.start()
 
 
 def test_a_checkpoint_that_waits_for_a_thread_that_never_started_is_found(

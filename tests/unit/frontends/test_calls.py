@@ -1,0 +1,181 @@
+"""The Python calls that the broker makes for one message: exact where times are not.
+
+The way is the whole one, from the bytes of a read to the bytes of the answer: connection, engine, front end, routing,
+state machine, commit and a store in a file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+import partibus
+from partibus.amqp import ACCEPTED, Connection, Deliveries, Disposed, Plain, Source, Target
+from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
+from partibus.partition.protocol.ports import Store
+from partibus.store.sqlite.owner import Owner
+from partibus.store.sqlite.store import SQLiteStore
+from tests.unit.frontends.harness import Servant, World, message
+from tests.unit.frontends.test_server import FakeLoop, FakeTransport
+
+SOURCE = str(Path(partibus.__file__).parent.parent)
+TESTS = str(Path(__file__).parents[2])
+CALLS_MAX = {"send": 182, "receive": 184, "settle": 184}
+"""What one message costs that is alone: a change that needs more says here why. Batches share most of it."""
+STATEMENTS_MAX = {"send": 7, "receive": 6, "settle": 8}
+"""The same for the statements of the commit that each of them causes, its begin and end included."""
+WARM_UP = 20
+"""Messages sent, received and settled before one is counted: what is made on first use is there."""
+
+
+class Calls:
+    """Counts the calls of the broker's own functions in this thread."""
+
+    def __init__(self) -> None:
+        self.by_code: Counter[CodeType] = Counter()
+
+    def __enter__(self) -> Calls:
+        sys.setprofile(self._see)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _see(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and not frame.f_code.co_filename.startswith(TESTS):
+            self.by_code[frame.f_code] += 1
+
+    @property
+    def total(self) -> int:
+        return self.by_code.total()
+
+    def __str__(self) -> str:
+        lines = [
+            f"{count:4} {code.co_filename.removeprefix(SOURCE)} {code.co_qualname}"
+            for code, count in sorted(self.by_code.items(), key=lambda item: item[0].co_filename)
+        ]
+        return f"{self.total} calls in {len({code.co_filename for code in self.by_code})} files\n" + "\n".join(lines)
+
+
+class FileServant(Servant):
+    """A store in a file."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self._folder = folder
+        self._number = len(list(folder.glob("*.db")))
+        self.store: SQLiteStore
+        super().__init__(world)
+
+    def _open(self) -> Store:
+        name = f"store-{self._number:02}"
+        self.store = SQLiteStore.open(self._folder / f"{name}.db", store_id=name, owner=Owner("counted", "1"))
+        return self.store
+
+
+class Lonely:
+    """A client that has one message at a time under way."""
+
+    def __init__(self, folder: Path, **properties: object) -> None:
+        (folder / "stores").mkdir()
+        self.world = World(folder, servant=lambda world: FileServant(world, folder / "stores"))
+        self.world.queue("q", **properties)
+        self.loop = FakeLoop()
+        self.transport = FakeTransport()
+        self.protocol = PeerProtocol(AmqpServer(self.world.namespaces, self.loop))  # type: ignore[arg-type]
+        self.protocol.connection_made(self.transport)
+        self.engine = Connection(server=False, login=Plain("root", "root-key"))
+        self.engine.open("client")
+        self._exchange()
+        session = self.engine.begin()
+        self.sender = session.attach_sender("s", source=Source("c"), target=Target("q"))
+        self.receiver = session.attach_receiver(
+            "r", source=Source("q"), target=Target("c"), snd_settle_mode=0, rcv_settle_mode=1
+        )
+        self._exchange()
+        self._sent = 0
+        self.statements: list[str] = []
+        """The statements of the operation that was counted last."""
+        servant = self.world.store_of("q")
+        assert isinstance(servant, FileServant)
+        servant.store._writer.connection.set_trace_callback(self._see_statement)
+
+    def _see_statement(self, text: str) -> None:
+        self.statements.append(text)
+
+    def _exchange(self) -> list[Any]:
+        """Carry bytes until both sides are silent; what the client has seen."""
+        seen: list[Any] = []
+        while True:
+            self._work(self.engine.data_to_send())
+            if not self.transport.unsent:
+                return seen
+            down = bytes(self.transport.unsent)
+            self.transport.unsent.clear()
+            seen += self.engine.receive_data(down)
+
+    def _work(self, up: bytes) -> None:
+        """What the broker does of what comes, until nothing is left to do but timers."""
+        if up:
+            self.protocol.data_received(up)
+        self.loop.run()
+        timeline = self.world.timeline
+        end_ms = timeline.time_ms + 50
+        timeline.call_later(50, lambda: None)
+        while timeline.time_ms < end_ms:
+            timeline.run_next()
+            self.loop.run()
+
+    def _counted(self) -> tuple[Calls, list[Any]]:
+        up = self.engine.data_to_send()
+        self.statements = []
+        with Calls() as calls:
+            self._work(up)
+        down = bytes(self.transport.unsent)
+        self.transport.unsent.clear()
+        return calls, self.engine.receive_data(down) + self._exchange()
+
+    def send(self) -> Calls:
+        self._sent += 1
+        assert self.sender.send(self._sent.to_bytes(4), message(b"x" * 1024))
+        calls, seen = self._counted()
+        assert [event.state for event in seen if isinstance(event, Disposed)] == [ACCEPTED]
+        return calls
+
+    def receive(self) -> tuple[Calls, Any]:
+        self.receiver.grant(1)
+        calls, seen = self._counted()
+        (delivery,) = [delivery for event in seen if isinstance(event, Deliveries) for delivery in event.deliveries]
+        return calls, delivery
+
+    def settle(self, delivery: Any) -> Calls:
+        self.receiver.settle_many([delivery], ACCEPTED, settled=False)
+        calls, seen = self._counted()
+        assert [event.state for event in seen if isinstance(event, Disposed)] == [ACCEPTED]
+        return calls
+
+
+@pytest.fixture
+def lonely(tmp_path: Path) -> Lonely:
+    lonely = Lonely(tmp_path)
+    for _ in range(WARM_UP):
+        lonely.send()
+        lonely.settle(lonely.receive()[1])
+    return lonely
+
+
+def test_one_message_alone_causes_no_more_calls_and_statements(lonely: Lonely) -> None:
+    calls, statements = {}, {}
+    calls["send"] = lonely.send()
+    statements["send"] = lonely.statements
+    calls["receive"], delivery = lonely.receive()
+    statements["receive"] = lonely.statements
+    calls["settle"] = lonely.settle(delivery)
+    statements["settle"] = lonely.statements
+    for name, most in CALLS_MAX.items():
+        assert 0 < calls[name].total <= most, f"{name}: {calls[name]}"
+        assert 0 < len(statements[name]) <= STATEMENTS_MAX[name], f"{name}: {statements[name]}"
