@@ -23,6 +23,8 @@ from partibus.routing.slots import SlotMap
 _BUCKET_MS = 1_000
 EVERY = 7
 """One run of so many is counted, for the cost of a hash: a prime, since keys may come in turn."""
+HOT_SAMPLES = 16
+"""Counted keys from which on a slot may be called hot. Large batches are few runs, and few of those are counted."""
 _AGED_AT = 100_000.0
 """Weight at which the loads of slots are halved, so that the last messages count most."""
 
@@ -56,7 +58,7 @@ class Decision(NamedTuple):
 class SlotLoad:
     """The load of slots, from one key of each run of messages. Recent messages count most."""
 
-    __slots__ = ("_passed", "_runs", "by_slot", "top_load", "top_slot", "total")
+    __slots__ = ("_passed", "_runs", "by_slot", "samples", "top_load", "top_slot", "total")
 
     def __init__(self) -> None:
         self.by_slot: dict[int, float] = {}
@@ -65,6 +67,8 @@ class SlotLoad:
         self.top_slot = -1
         """The slot with the most load; -1: there is none."""
         self.top_load = 0.0
+        self.samples = 0
+        """Keys that were counted."""
         self._runs = 0
         self._passed = 0
 
@@ -85,6 +89,7 @@ class SlotLoad:
     def note(self, key: str, messages: int) -> None:
         """Note a run of messages, of which one has this key."""
         slot = slot_for_key(key)
+        self.samples += 1
         load = self.by_slot[slot] = self.by_slot.get(slot, 0.0) + messages
         self.total += messages
         if load > self.top_load:
@@ -240,7 +245,9 @@ class Elastic:
         return decision
 
     def _hot_slot(self, slots: SlotMap, partition: int) -> int | None:
-        """Return the slot that has most of a partition's load."""
+        """Return the slot that has most of a partition's load; None as long as few keys were counted."""
+        if self._load.samples < HOT_SAMPLES:
+            return None
         loads = {slot: load for slot, load in self._load.by_slot.items() if slots.owner(slot) == partition}
         if not loads:
             return None

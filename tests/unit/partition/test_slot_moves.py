@@ -403,3 +403,14 @@ def test_a_question_for_many_groups_reads_the_source_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(type(store), "read", read)
     assert move.gone(*names) == {}
     assert reads == ["AbsentSessions"]
+
+
+def test_receiver_of_a_group_that_the_mover_knows_to_wait_is_sent_to_the_source() -> None:
+    move = moved()
+    assert move.held() == ["g"]
+    move.target.ask(c.OpenGroups(0, [], ["g"]))
+    asked = move.target.open_request(c.AcceptSession(0, 5, "g", wait=False))
+    told = move.target.answer(move.target.open_request(c.AwaitHeld(0, anew=False)))
+    assert (told.names, move.target.answer(asked)) == (["g"], None)
+    move.target.ask(c.OpenGroups(0, [], ["g"]))
+    assert move.target.answer(asked) == r.SessionElsewhere(asked, SOURCE, resident=True)

@@ -6,7 +6,7 @@ import pytest
 
 from partibus.limits import ElasticLimits
 from partibus.partition.protocol.slots import slot_for_key
-from partibus.routing.elastic import Action, Decision, Elastic, SlotLoad, owners_used, rebalance
+from partibus.routing.elastic import EVERY, Action, Decision, Elastic, SlotLoad, owners_used, rebalance
 from partibus.routing.slots import SlotMap
 
 KEYS = [f"item{n}" for n in range(200)]
@@ -181,3 +181,18 @@ def test_runs_that_are_alike_are_counted_at_each_place() -> None:
     for _ in range(30):
         load.note(run[load.turn(3)], 3)
     assert {load.by_slot[slot_for_key(key)] for key in run} == {30.0}
+
+
+@pytest.mark.row("S3")
+def test_few_large_batches_of_many_keys_are_no_hot_slot() -> None:
+    queue = Queue()
+    for second in range(12):
+        queue.elastic.note(0, Action.SEND, 6_000, queue.now_ms)
+        if second % EVERY == 0:
+            queue.load.note_run(KEYS[second], 6_000)
+        queue.now_ms += 1_000
+        decision = queue.elastic.decide(SlotMap(1), 1, MOST, queue.now_ms)
+        if decision is not None:
+            break
+    assert decision is not None
+    assert (decision.partitions > 1, decision.hot_slot) == (True, None)

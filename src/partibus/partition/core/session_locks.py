@@ -116,7 +116,7 @@ def _is_elsewhere(rules: SlotRules, command: AcceptSession, name: str, step: Ste
             step.replies.append(SessionElsewhere(command.request, given.target, resident=False))
         return not command.resident
     if rules.holds(name):
-        rules.gate.accepts.setdefault(name, []).append(command)
+        rules.gate.ask_for(name, command)
         return True
     return False
 

@@ -122,6 +122,11 @@ class Gate:
         """Whether the mover has to be told of groups."""
         return len(self._told) < len(self.held) + sum(name not in self.held for name in self.accepts)
 
+    def ask_for(self, name: str, command: AcceptSession) -> None:
+        """Keep a request for a named group. The mover asks the source, also when it knows that the group waits."""
+        self.accepts.setdefault(name, []).append(command)
+        self._told.discard(name)
+
     def cancel(self, request: int) -> None:
         """Forget a request for a named group."""
         for name, asked in list(self.accepts.items()):
