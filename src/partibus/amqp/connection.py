@@ -12,6 +12,7 @@ keep-alives and detects a silent peer.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 from partibus.amqp.codec.fast import read_flow
@@ -120,15 +121,23 @@ class Connection:
         if self.state in ENDING:
             return
         self.state = after(self.state, Move.SEND_OPEN, "the connection")
-        opening = Open(
-            container_id=container_id,
-            hostname=hostname,
-            max_frame_size=self.limits.max_frame_size,
-            channel_max=self.limits.channel_max,
-            idle_time_out=self.limits.idle_timeout_ms or None,
-            properties=properties,
-        )
-        self.output.write_first(frame(0, opening))
+        limits = self.limits
+        if properties is None:
+            idle_ms = limits.idle_timeout_ms or None
+            opening = _open_frame(container_id, hostname, limits.max_frame_size, limits.channel_max, idle_ms)
+        else:
+            opening = frame(
+                0,
+                Open(
+                    container_id=container_id,
+                    hostname=hostname,
+                    max_frame_size=limits.max_frame_size,
+                    channel_max=limits.channel_max,
+                    idle_time_out=limits.idle_timeout_ms or None,
+                    properties=properties,
+                ),
+            )
+        self.output.write_first(opening)
 
     def begin(self) -> Session:
         """Begin a session; `SessionOpened` follows."""
@@ -158,7 +167,7 @@ class Connection:
             self.open("closing")
         self.state = after(self.state, Move.SEND_CLOSE, "the connection")
         self._forget_sessions()
-        self.output.write(frame(0, Close(error)))
+        self.output.write(_CLOSE_FRAME if error is None else frame(0, Close(error)))
 
     def answer_login(self, accepted: bool) -> list[Event]:
         """Answer a `PlainLogin`; return the events of bytes that the client sent ahead."""
@@ -397,6 +406,26 @@ class Connection:
         self._sessions_out.clear()
         self._rest.clear()
         self.state = State.CLOSED
+
+
+_CLOSE_FRAME = frame(0, Close())
+
+
+@lru_cache(64)
+def _open_frame(
+    container_id: str, hostname: str | None, max_frame_size: int, channel_max: int, idle_time_out: int | None
+) -> bytes:
+    """Encode an open without properties: a broker's is the same on every connection."""
+    return frame(
+        0,
+        Open(
+            container_id=container_id,
+            hostname=hostname,
+            max_frame_size=max_frame_size,
+            channel_max=channel_max,
+            idle_time_out=idle_time_out,
+        ),
+    )
 
 
 def _connection_error(condition: str, description: str) -> PeerError:

@@ -110,11 +110,15 @@ class PeerProtocol(asyncio.Protocol):
             self._later += data
             self._wait_for_turn()
         else:
+            waits, self._flushing = self._flushing, True  # the flush below needs no other one at the end of the turn
             self._take(data)
-            if self._flushing:
+            connection = self.peer.connection
+            if waits or connection.bytes_buffered or connection.is_closed:
                 # Immediate answers leave before output for other connections, which waits for the end of the turn: a
                 # sender to an express queue gets its answer before its receiver is woken.
                 self._flush()
+            else:
+                self._flushing = False
             scheduler.end(account, len(data) + WRITE_BYTES)
             if self.peer.more_to_read:
                 self._wait_for_turn()
