@@ -45,7 +45,6 @@ def connected(broker: BrokerProcess) -> closing[JavaScriptServiceBus]:
     return closing(JavaScriptServiceBus(broker.connection_string))
 
 
-@pytest.mark.row("R14")
 def test_scheduled_messages(broker: BrokerProcess, end: End, make_queue: Callable[..., str]) -> None:
     """Those whose time passes while there is no broker come when there is one; what was cancelled stays so."""
     queue = make_queue(EnablePartitioning=True)

@@ -352,7 +352,6 @@ def test_who_reads_alone_completes_what_it_was_shown_and_nothing_else_whatever_i
     attack_who_reads_alone(tmp_path, place, 2 if place == "queue" else 1)
 
 
-@pytest.mark.row("R14")
 def test_who_reads_alone_does_so_with_stores_in_a_server_too(tmp_path: Path, server: PostgreSQLServer) -> None:
     url = server.url(parameters=f"schema={new_schema()}&stores=16")
     attack_who_reads_alone(tmp_path, "topic/Subscriptions/one", 1, "--store", url)

@@ -129,7 +129,6 @@ def test_a_copy_of_a_store_begins_a_generation_when_it_is_opened_first(filled: P
     assert drawn[0][1].id != drawn[1][1].id
 
 
-@pytest.mark.row("R14")
 def test_a_copy_by_other_means_begins_a_generation_and_a_renamed_store_does_not(filled: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.db"
     open_store(filled.parent).close()
@@ -180,7 +179,6 @@ def test_a_file_system_without_inode_generations_has_inodes(filled: Path, monkey
     assert len(identities) == 2
 
 
-@pytest.mark.row("R14")
 def test_an_operator_marks_the_stores_of_a_directory_that_a_snapshot_has_put_back(tmp_path: Path) -> None:
     data = tmp_path / "data"
     stores = open_stores(data, owner=US, created_ms=0, count=2)
