@@ -276,7 +276,6 @@ def moving_slot(random: Random) -> tuple[World, list[FrontEnd]]:
     return world, senders
 
 
-@pytest.mark.row("S5")
 @pytest.mark.parametrize("scene", [two_sends, moved_slot], ids=["two partitions", "a moved slot"])
 def test_of_two_sends_of_an_id_one_is_stored_in_every_order(
     scene: Callable[[], tuple[World, list[FrontEnd]]],
@@ -288,7 +287,6 @@ def test_of_two_sends_of_an_id_one_is_stored_in_every_order(
     assert len(orders) >= 15
 
 
-@pytest.mark.row("S5")
 def test_an_id_is_stored_once_while_slots_move_and_partitions_are_loaded_again() -> None:
     for seed in range(1_500):
         random = Random(seed)
