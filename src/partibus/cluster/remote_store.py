@@ -43,6 +43,7 @@ from partibus.limits import PeerLimits
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.overload import overloaded_stores
 from partibus.partition.runtime.dispatcher import OnReply
 from partibus.partition.runtime.executed import OnFound
 from partibus.routing.store_access import CAN_WAIT, StoreRoute
@@ -236,6 +237,7 @@ class RemoteBroker:
         stores, self._stores = self._stores, {}
         for store in stores.values():
             store.failure = why
+            overloaded_stores.discard(store)
         for store in stores.values():
             store.leave(why)
         requests, self.requests = self.requests, {}
@@ -290,6 +292,13 @@ class RemoteStore:
         return self.failure is None and (
             self._owner_overloaded or self._bulk_bytes + self._held_bytes > self._bulk_bytes_max
         )
+
+    def _look(self) -> None:
+        """Join or leave the overloaded stores."""
+        if self.overloaded:
+            overloaded_stores.add(self)
+        else:
+            overloaded_stores.discard(self)
 
     @property
     def run(self) -> str:
@@ -365,10 +374,12 @@ class RemoteStore:
                 broker.requests[request] = _Asked(on_reply, self, _NEVER, 0, recorded)
             self._held.append(_Held(frame, request if on_reply is not None else 0))
             self._held_bytes += size_bytes
+            self._look()
             return
         if on_reply is not None:
             broker.requests[request] = _Asked(on_reply, self, broker.outbox.batch, size_bytes, recorded)
             self._bulk_bytes += size_bytes
+            self._look()
         broker.outbox.put_encoded(frame)
 
     def _refuse(self, command: c.Command, on_reply: OnReply | None, why: str) -> None:
@@ -408,6 +419,7 @@ class RemoteStore:
             if self._held:
                 self._held.append(_Held(frame, 0))
                 self._held_bytes += len(frame)
+                self._look()
             else:
                 broker.outbox.put_encoded(frame)
 
@@ -423,6 +435,7 @@ class RemoteStore:
             return
         self.failure = condition.failure
         self._owner_overloaded = condition.overloaded
+        self._look()
 
     def answered(self, bulk_bytes: int) -> None:
         """Free the room of an answered request."""
@@ -439,6 +452,7 @@ class RemoteStore:
                 requests[request] = _Asked(asked.on_reply, self, outbox.batch, size_bytes, asked.recorded)
                 self._bulk_bytes += size_bytes
             outbox.put_encoded(frame)
+        self._look()
         if not self.overloaded:
             self._call(self._awaiting_relief)
         if self.failure is None:
@@ -463,6 +477,7 @@ class RemoteStore:
         """Return the callbacks that wait for relief: this store no longer blocks them."""
         self._retired = True
         self.failure = why
+        overloaded_stores.discard(self)
         self._call(self._awaiting_relief)
         waiting, self._awaiting_return = self._awaiting_return, []
         broker = self._broker

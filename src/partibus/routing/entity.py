@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from partibus.partition.protocol.overload import overloaded_stores
 from partibus.routing.elastic import SlotLoad
 from partibus.routing.front_end_cache import CallIdle, FrontEndCache
 from partibus.routing.partitions import Numbers, PartitionHandle
@@ -103,7 +104,7 @@ class EntityRoute:
     @property
     def overloaded(self) -> bool:
         """Whether one of the stores has more pending work than its limits allow."""
-        return any(partition.overloaded for partition in self.partitions)
+        return bool(overloaded_stores) and any(partition.overloaded for partition in self.partitions)
 
     def when_relieved(self, call: Callable[[], None]) -> None:
         """Call once, when an `overloaded` store has recovered; another one may still be overloaded."""

@@ -26,6 +26,7 @@ from partibus.partition.protocol.commands import (
     Settle,
 )
 from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.overload import overloaded_stores
 from partibus.partition.protocol.replies import Failed, refused
 from partibus.partition.runtime.dispatcher import OnReply
 from partibus.routing.partitions import PartitionHandle
@@ -171,16 +172,20 @@ class FaultyRoute:
         """Make a call now, or with the delay. Calls keep their order even if the delay changes."""
         if self._effect.delay_ms and not self._effect.fails:
             self._late.append((self._call_later(self._effect.delay_ms, self._run_oldest), call))
+            if len(self._late) > LATE_MAX:
+                overloaded_stores.add(self)
         else:
             call()
 
     def _run_oldest(self) -> None:
         self._late.popleft()[1]()
         if 2 * len(self._late) < LATE_MAX:
+            overloaded_stores.discard(self)
             self._tell_usable()
 
     def _run_late(self) -> None:
         late, self._late = self._late, deque()
+        overloaded_stores.discard(self)
         for timer, call in late:
             timer.cancel()
             call()

@@ -31,7 +31,8 @@ def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more:
 
     ``more`` means that the sender has other runs in flight.
     """
-    if route.partitioned:
+    partitioned = route.partitioned
+    if partitioned:
         if len(batches) == 1 and len(batches[0]) == 1 and (key := batches[0][0].key) is not None:
             _KeyedMessage(route, batches, on_sent, more).send(key)
             return
@@ -39,7 +40,7 @@ def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more:
             _KeyedRun(route, batches, on_sent, more=more).start()
             return
     messages = [message for batch in batches for message in batch]
-    first = route.next_partition() if route.partitioned else route.partitions[0]
+    first = route.next_partition() if partitioned else route.partitions[0]
     _UnkeyedRun(route, messages, len(batches), on_sent, more=more).send_to(first)
 
 

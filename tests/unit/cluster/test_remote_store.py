@@ -13,6 +13,7 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.overload import overloaded_stores
 from partibus.partition.protocol.ports import StoreError
 from tests.unit.cluster.far import OPTIONS, ROW, SESSIONS, STORE, FarBroker
 from tests.unit.partition import test_runtime
@@ -119,6 +120,7 @@ def test_overload_of_the_owner_is_known_to_the_guest_until_it_is_over() -> None:
     broker.send(test_runtime.LIMITS.queued_operations + 1)
     assert not broker.route.overloaded, "too few bytes to be the guest's own bound"
     broker.run_until(lambda: broker.route.overloaded)
+    assert overloaded_stores
     broker.route.when_usable(lambda: relieved.append(broker.route.overloaded))
     assert relieved == []
     broker.rest()
@@ -153,7 +155,7 @@ def test_more_than_the_bound_is_held_while_settlements_pass(monkeypatch: pytest.
 
     monkeypatch.setattr(broker.near, "submit", watch)
     requests = [broker.ask(lambda request: c.Enqueue(request, messages(1, 4_000))) for _ in range(10)]
-    overloaded = [broker.route.overloaded]
+    overloaded = [broker.route.overloaded and bool(overloaded_stores)]
     relieved: list[bool] = []
     broker.route.when_usable(lambda: relieved.append(True))
     settled = broker.settle(Outcome.COMPLETE, grant)

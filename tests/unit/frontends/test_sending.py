@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from partibus.amqp import ACCEPTED, Rejected
 from partibus.client.messages import IncomingMessage, OutgoingMessage
 from partibus.limits import Limits, StoreLimits
+from partibus.partition.protocol.overload import overloaded_stores
 from partibus.partition.protocol.ports import StoreError, StoreFull
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.harness import Client, World, body_of, message, until
@@ -28,7 +29,7 @@ def condition(state: object) -> str:
 
 
 def is_overloaded(client: Client) -> bool:
-    return client.peer.overloaded
+    return bool(overloaded_stores) and client.peer.overloaded
 
 
 def bodies(client: Client, queue: str, credit: int = 100) -> list[object]:

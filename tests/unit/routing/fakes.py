@@ -10,6 +10,7 @@ from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.overload import overloaded_stores
 from partibus.routing.partitions import PartitionHandle
 
 C = TypeVar("C")
@@ -27,7 +28,6 @@ class FakePartition(PartitionHandle):
         self.accepts = accepts
         self.fails: r.Failed | r.Refused | None = None
         self.is_available = True
-        self.is_overloaded = False
         self._callbacks: list[Callable[[Any], None]] = []
         self._awaiting: list[Callable[[], None]] = []
         self._reservations = count(1)
@@ -39,7 +39,11 @@ class FakePartition(PartitionHandle):
 
     @property
     def overloaded(self) -> bool:
-        return self.is_overloaded
+        return self in overloaded_stores
+
+    def overload(self) -> None:
+        """As a store does when its queue passes its limits; until `recover`."""
+        overloaded_stores.add(self)
 
     def when_usable(self, call: Callable[[], None]) -> None:
         self._awaiting.append(call)
@@ -108,6 +112,7 @@ class FakePartition(PartitionHandle):
             callback(r.Failed(receiver, executed=None, full=False, message="the disk is sick"))
 
     def recover(self) -> None:
+        overloaded_stores.discard(self)
         self.is_available = True
         calls, self._awaiting = self._awaiting, []
         for call in calls:

@@ -40,7 +40,7 @@ def test_when_all_are_away_one_is_named_all_the_same() -> None:
 def test_relief_is_told_by_a_store_that_is_overloaded() -> None:
     route, partitions = route_of(4)
     states = [route.overloaded]
-    partitions[2].is_overloaded = True
+    partitions[2].overload()
     states.append(route.overloaded)
     assert states == [False, True]
     told: list[int] = []

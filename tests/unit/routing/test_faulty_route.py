@@ -10,6 +10,7 @@ import pytest
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.overload import overloaded_stores
 from partibus.routing.faulty_route import LATE_MAX, NO_EFFECT, Effect, FaultyRoute
 from partibus.routing.partitions import PartitionHandle
 
@@ -206,6 +207,7 @@ def test_more_than_a_store_may_have_waiting_is_too_much(scene: Scene) -> None:
     for _ in range(LATE_MAX + 1):
         scene.partition.submit(c.Tick())
     assert scene.partition.overloaded
+    assert overloaded_stores
     relieved: list[str] = []
     scene.partition.when_usable(lambda: relieved.append("yes"))
     while len(scene.timers.set) > 1 and not relieved:

@@ -17,6 +17,7 @@ from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.peer import Peer
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
+from partibus.partition.protocol.overload import overloaded_stores
 from partibus.units.account import Account
 from partibus.units.fair_scheduler import PIECE_BYTES, FairScheduler
 
@@ -257,7 +258,7 @@ class PeerProtocol(asyncio.Protocol):
         """
         if self._transport is None or self._transport.is_closing():
             return
-        overloaded = self.peer.overloaded
+        overloaded = bool(overloaded_stores) and self.peer.overloaded
         if overloaded and not self._awaiting_relief:
             self._awaiting_relief = True
             self.peer.when_relieved(self._on_relieved)

@@ -42,7 +42,7 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
                 ready_list.absorb_tail()
         elif ready_list.has_more:
             _load_page(state, ready_list, step)
-    if ready_list.wants_quiet:
+    if ready_list.fairness is not None and ready_list.wants_quiet:
         _load_quiet(state, ready_list, step)
     if ready_list.demands or ready_list.waiting_dead_letters or _is_wanted(state, ready_list):
         _load_bodies(state, ready_list, step)

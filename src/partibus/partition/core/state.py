@@ -186,7 +186,9 @@ class PartitionState:
     @property
     def size_bytes(self) -> int:
         """Stored bytes in all sub-queues, of all session states, and in a topic's subscriptions."""
-        size_bytes = self.session_state_bytes + sum(subqueue.size_bytes for subqueue in self.subqueues.values())
+        size_bytes = self.session_state_bytes
+        for subqueue in self.subqueues.values():
+            size_bytes += subqueue.size_bytes
         return size_bytes if self.subscriptions is None else size_bytes + self.subscriptions.total
 
     @property

@@ -192,7 +192,8 @@ class CommitSchedule:
     def started(self) -> None:
         """Note that ``start`` was called, by this schedule or by a caller that could not wait."""
         self._soon = False
-        self._cancel()
+        if self._timer is not None:
+            self._cancel()
 
     def begun(self) -> None:
         """Note that the pending commit is under way or given up: the next one is empty."""

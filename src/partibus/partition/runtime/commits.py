@@ -86,7 +86,8 @@ class Commits:
         tally.operations += writes.operations
         writes.counters[slot.row] = machine.counters
         for subqueue, messages, size_bytes in machine.counts():
-            writes.counts[subqueue] = (messages, size_bytes)
+            if slot.counts.get(subqueue) != (messages, size_bytes):
+                slot.counts[subqueue] = writes.counts[subqueue] = (messages, size_bytes)
         slot.wrote(queue.number, waited_for=waited_for)
         if (express := machine.state.express) is not None:
             self._note_express(slot, express, step)

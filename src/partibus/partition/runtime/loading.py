@@ -22,6 +22,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.fan_out import COPIES_MAX
 from partibus.partition.protocol.load_requests import Input
 from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.protocol.overload import overloaded_stores
 from partibus.partition.protocol.ports import Snapshot, Store
 from partibus.partition.runtime.commit_queue import CommitQueue
 from partibus.partition.runtime.dispatcher import ReplyDispatcher
@@ -34,7 +35,7 @@ from partibus.partition.runtime.topic import TooManyCopies, Topics, publishes
 class Backlog:
     """Rows that are not durable yet, and commands that wait for their partition to be loaded."""
 
-    __slots__ = ("_awaiting", "_bytes", "_call_soon", "_limits", "_operations", "_queue")
+    __slots__ = ("_awaiting", "_bytes", "_call_soon", "_limits", "_operations", "_queue", "is_listed")
 
     def __init__(
         self, limits: StoreLimits, queue: CommitQueue, call_soon: Callable[[Callable[[], None]], None]
@@ -47,11 +48,14 @@ class Backlog:
         self._bytes = 0
         """Of commands that wait."""
         self._awaiting: list[Callable[[], None]] = []
+        self.is_listed = False
+        """Whether this store is one of the overloaded ones (`partibus.partition.protocol.overload`)."""
 
     def park(self, slot: Slot, command: Input, holdable: bool) -> None:
         """Add a command that waits for partitions to be loaded."""
         slot.waiting.append((command, holdable))
         self._count(command, 1)
+        self.look()
 
     def take_parked(self, slot: Slot) -> list[tuple[Input, bool]]:
         """Remove and return the commands that waited, in their order."""
@@ -73,8 +77,20 @@ class Backlog:
     @property
     def overloaded(self) -> bool:
         """Whether more waits than the limits allow: no more credit until the store has caught up."""
-        operations, size_bytes = self.queued
-        return operations > self._limits.queued_operations or size_bytes > self._limits.queued_bytes
+        self.look()
+        return self.is_listed
+
+    def look(self) -> None:
+        """Join or leave the overloaded stores: called when the queue has grown, and while it is listed, shrunk."""
+        pending, under_way = self._queue.pending, self._queue.under_way
+        operations, size_bytes = self._operations + pending.operations, self._bytes + pending.size_bytes
+        if under_way is not None:
+            operations += under_way.operations
+            size_bytes += under_way.size_bytes
+        is_over = operations > self._limits.queued_operations or size_bytes > self._limits.queued_bytes
+        if is_over is not self.is_listed:
+            self.is_listed = is_over
+            (overloaded_stores.add if is_over else overloaded_stores.discard)(self)
 
     def when_less(self, call: Callable[[], None]) -> None:
         """Have a call made by whoever takes them."""

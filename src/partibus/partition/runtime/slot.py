@@ -27,6 +27,7 @@ class Slot:
     """One partition in use."""
 
     __slots__ = (
+        "counts",
         "deadline_ms",
         "dependents",
         "ends",
@@ -70,6 +71,8 @@ class Slot:
         """The last commit with rows of this partition."""
         self.reserved = 0
         """The last commit that makes numbers durable which were given out already (D18)."""
+        self.counts: dict[int, tuple[int, int]] = {}
+        """Sub-queue key -> (messages, bytes) as the last commit that changed them has them."""
         self.ends: dict[int, int] = {}
         """Commit -> the end of the active sub-queue that it makes durable; the last durable one and those to come."""
         self.deadline_ms: int | None = None

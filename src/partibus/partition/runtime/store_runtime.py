@@ -221,6 +221,8 @@ class StoreRuntime:
         return self._backlog.take_calls()
 
     def _tell_usable(self) -> None:
+        if self._backlog.is_listed:
+            self._backlog.look()
         if self._backlog.awaited and self.failure is None and not self.overloaded:
             self._backlog.release()
         if self._residency.is_over:
@@ -450,6 +452,7 @@ class StoreRuntime:
             if SubqueueKind.TRANSFER in machine.state.subqueues:
                 self._forwards.see_transfers(machine)
             self._commits.record(slot, machine, step, holdable, unconfirmed=is_unconfirmed(command))
+            self._backlog.look()
         if self._recorder is not None:
             if step.notes:
                 self._recorder.noted(slot.row, step.notes, now_ms, self._queue.number if step.events else 0)
@@ -540,6 +543,7 @@ class StoreRuntime:
         self._cold_inspects.clear()
         self._topics.clear()
         self._deadlines.clear()
+        self._backlog.look()
         self._answers.deliver()
         return is_busy
 
@@ -550,6 +554,7 @@ class StoreRuntime:
         self._answers.fail_receivers(why)
         self._answers.deliver()
         self._backlog.release()  # it will not be usable here again: somewhere else, perhaps
+        self._backlog.look()
 
     def _refuse(self, command: w.Input | w.Load) -> None:
         self._answers.refuse(command, self.failure or "the store is closed")

@@ -77,9 +77,11 @@ def execute_rows(connection: Connection, name: str, columns: int, flat: Sequence
 
 def padded_keys(keys: Sequence[T]) -> list[list[T]]:
     """Split keys into lists as long as a form; pad the last list with its last key."""
-    chunks: list[list[T]] = [[*keys[start : start + ROWS_MAX]] for start in range(0, len(keys), ROWS_MAX)]
-    for chunk in chunks:
+    chunks: list[list[T]] = []
+    for start in range(0, len(keys), ROWS_MAX):
+        chunk = [*keys[start : start + ROWS_MAX]]
         chunk += [chunk[-1]] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
+        chunks.append(chunk)
     return chunks
 
 
