@@ -28,6 +28,7 @@ def test_demo_proves_that_what_was_sent_was_read(spark: SparkSession, tmp_path: 
     assert "PROOF OK" in text
     assert f"{ROWS} sent, {ROWS} read" in text
     assert "delayed 0," in text
+    assert "all as sent; partitions 1 → " in text
     assert str(out / "report.html") in text
     assert spark.range(1).count() == 1, "a session that was given is left running"
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -65,7 +66,14 @@ def check_jobs(out: Path, page: str) -> None:
     (topic,) = plan["entities"]
     assert (topic["entity"], topic["partitions"], topic["load"]) == ("flights", 16, ROWS)
     assert [one["partitions"] for one in topic["predictions"]] == [8, 16, 32, 64]
-    for name in ("telemetry.html", "plan.html"):
+    fifo = json.loads((out / "fifo.json").read_text(encoding="utf-8"))["result"]
+    (queue,) = fifo["entities"]
+    assert queue["entity"] == "departures.fifo"
+    assert queue["splits"] > 0
+    assert queue["merges"] > 0
+    assert (queue["partitions_first"], queue["partitions_last"]) == (1, 1)
+    assert queue["sent"] == queue["completed"] > 1_000
+    for name in ("telemetry.html", "plan.html", "fifo.html"):
         assert f'href="{name}"' in page
         assert "<svg" in (out / name).read_text(encoding="utf-8")
     assert "<b>16</b> (now)" in page

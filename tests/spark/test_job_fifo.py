@@ -30,7 +30,7 @@ def move(second: float, step: str, source: int, target: int, partitions: int, **
         "position": source, "requests": partitions, "asked_for": step, "messages": 8_192, "weight": 1.0,
         "rules": "busy", "latency_us": 5_000,
     }  # fmt: skip
-    return row(second, "move", target, **of_move | columns)
+    return row(second, "move", target, **of_move | {"sequence_number": int(second * 10)} | columns)
 
 
 def result(spark: SparkSession, folder: Path, rows: list[dict[str, Any]], **want: Any) -> dict[str, Any]:

@@ -194,7 +194,7 @@ COUNTS = (8, 16, 32, 64)
 def find_usage(spark: SparkSession, telemetry: Path, report: Path) -> Usage:
     """Run the job `telemetry` over the folder; ``report`` is its page, with the result as JSON beside it."""
     want = telemetry_job.Want([str(telemetry)])
-    found = telemetry_job.run(_job("telemetry", spark, telemetry, report), want)
+    found = telemetry_job.run(job_of("telemetry", spark, telemetry, report), want)
     entities: list[Values] = found["entities"]
     commits = found["commits"]
     return Usage(
@@ -218,7 +218,7 @@ def find_usage(spark: SparkSession, telemetry: Path, report: Path) -> Usage:
 def find_outlook(spark: SparkSession, telemetry: Path, report: Path) -> Outlook:
     """Run the job `plan` in the same way."""
     want = plan.Want([str(telemetry)], entities=[TOPIC], counts=COUNTS)
-    (found,) = plan.run(_job("plan", spark, telemetry, report), want)["entities"]
+    (found,) = plan.run(job_of("plan", spark, telemetry, report), want)["entities"]
     return Outlook(
         found["partitions"],
         [
@@ -231,7 +231,7 @@ def find_outlook(spark: SparkSession, telemetry: Path, report: Path) -> Outlook:
     )
 
 
-def _job(name: str, spark: SparkSession, telemetry: Path, report: Path) -> Job:
+def job_of(name: str, spark: SparkSession, telemetry: Path, report: Path) -> Job:
     """Make a run of a job without entering it as a context, which would draw its progress over the demo's."""
     options = JobOptions(spark=spark, json=report.with_suffix(".json"), report=report)
     return Job(name, options, {"paths": [str(telemetry)]})

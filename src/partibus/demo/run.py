@@ -24,9 +24,10 @@ from partibus.demo.capture import (
     source_options,
     write_derived,
 )
+from partibus.demo.fifo import Fifo, check_act, find_fifo, play
 from partibus.demo.flights import FLIGHT_COUNT, DemoError, read_carriers
 from partibus.demo.proof import Selection, check_left, check_selection, compare_selections, prove, read_input
-from partibus.demo.report import PLAN_PAGE, TELEMETRY_PAGE, write_report
+from partibus.demo.report import FIFO_PAGE, PLAN_PAGE, TELEMETRY_PAGE, write_report
 from partibus.demo.results import Captured, Outlook, Results, SubscriptionLoad, Usage, find_outlook, find_usage
 from partibus.demo.sending import Sending, Sent, Steps, run_watched, stderr_into
 from partibus.demo.topology import (
@@ -72,6 +73,11 @@ class Paths(NamedTuple):
         return self.out / "telemetry"
 
     @property
+    def telemetry_fifo(self) -> Path:
+        """The telemetry of the FIFO act's broker."""
+        return self.out / "telemetry-fifo"
+
+    @property
     def report(self) -> Path:
         """The file of the report."""
         return self.out / "report.html"
@@ -90,6 +96,7 @@ class Carried(NamedTuple):
     """Subscription -> messages that it still holds at the end."""
     usage: Usage
     outlook: Outlook
+    fifo: Fifo
     software: dict[str, str]
 
 
@@ -117,7 +124,8 @@ def run_demo(
     started = time.monotonic()
     paths = Paths(out.resolve())
     paths.tables.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(paths.telemetry, ignore_errors=True)
+    for telemetry in (paths.telemetry, paths.telemetry_fifo):
+        shutil.rmtree(telemetry, ignore_errors=True)
     silence_query_context()
     with ExitStack() as stack, Steps(console) as steps:
         carried = _carry(rows or FLIGHT_COUNT, paths, senders, session, stack, steps)
@@ -163,6 +171,14 @@ def _carry(
         usage = run_watched(spark, partial(find_usage, spark, paths.telemetry, paths.out / TELEMETRY_PAGE), step.at)
     with steps.step("report skew and plan") as step:
         outlook = run_watched(spark, partial(find_outlook, spark, paths.telemetry, paths.out / PLAN_PAGE), step.at)
+    with (
+        steps.step("FIFO: a burst and a calm") as step,
+        tempfile.TemporaryDirectory(prefix="partibus-demo-") as scratch,
+    ):
+        act = play(Path(scratch), paths.telemetry_fifo)
+        step.messages = act.messages
+    with steps.step("report FIFO partitions") as step:
+        fifo = run_watched(spark, partial(find_fifo, spark, act, paths.telemetry_fifo, paths.out / FIFO_PAGE), step.at)
     software = {
         "partibus": version("partibus"),
         "azure-servicebus": version("azure-servicebus"),
@@ -170,7 +186,7 @@ def _carry(
         "Python": platform.python_version(),
         "Java": java.found.partition(" (")[0].removeprefix("Java "),
     }
-    return Carried(rows, sent, senders, captured, tables, filters, left, usage, outlook, software)
+    return Carried(rows, sent, senders, captured, tables, filters, left, usage, outlook, fifo, software)
 
 
 def _results(carried: Carried, selections: list[Selection], folder: Path) -> Results:
@@ -180,7 +196,12 @@ def _results(carried: Carried, selections: list[Selection], folder: Path) -> Res
     proof = prove(carried.sent.keys, keys, partitions[ALL][1], partition_of, PARTITION_COUNT, carried.rows)
     return Results(
         proof=proof._replace(
-            checks=[*proof.checks, *map(check_selection, selections), check_left(selections, carried.left, CONSUMED)]
+            checks=[
+                *proof.checks,
+                *map(check_selection, selections),
+                check_left(selections, carried.left, CONSUMED),
+                check_act(carried.fifo),
+            ]
         ),
         body_bytes=carried.sent.body_bytes,
         senders=carried.senders,
@@ -214,6 +235,7 @@ def _print_end(console: Console, results: Results, paths: Paths) -> None:
     say(f"report     {paths.report}")
     say(f"usage      {paths.out / TELEMETRY_PAGE}")
     say(f"partitions {paths.out / PLAN_PAGE}")
+    say(f"FIFO       {paths.out / FIFO_PAGE}")
     say(f"tables     {results.tables}")
     say(f"telemetry  {paths.telemetry}")
     verdict = "[bold green]PROOF OK[/]" if proof.holds else "[bold red]PROOF FAILED[/]"

@@ -88,6 +88,7 @@ class Telemetry:
                 [
                     now_ms, namespace.name, queue.name, move.source, move.target, move.slots, partitions, step,
                     max(0, now_ms - move.began_ms), move.why,
+                    queue.slots.version,
                 ]
             )  # fmt: skip
 

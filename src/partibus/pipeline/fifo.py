@@ -99,7 +99,7 @@ def _seconds(bounds: Any) -> tuple[int, int]:
 def _moves(moves: DataFrame) -> list[tuple[tuple[str, str], Values]]:
     """Return the steps of moves in order of time, with the (namespace, entity) of each."""
     columns = ("time", *_PARTS, "position", "partition_id", "messages", "requests", "asked_for", "latency_us", "rules")
-    rows = moves.select(*columns).orderBy("time", sf.desc("asked_for"), "partition_id").collect()
+    rows = moves.select(*columns).orderBy("time", "sequence_number").collect()
     return [
         (
             (row["namespace"], row["entity"]),
@@ -156,7 +156,7 @@ def _entity(
 ) -> Values:
     """Return what is known of one queue. ``times`` are the points of its curves."""
     routed = [one for one in steps if one["step"] == STEPS[0]]
-    before = _partitions_before(routed, rates)
+    before = _partitions_before(routed, rates, times.step)
     changes = list(_changes(before, routed))
     used = sorted({partition for _, partition in rates})
     totals = {name: sum(sums[name] for sums in rates.values()) for name in _RATES}
@@ -181,11 +181,11 @@ def _entity(
     }
 
 
-def _partitions_before(routed: Sequence[Values], rates: dict[tuple[int, int], Values]) -> int:
+def _partitions_before(routed: Sequence[Values], rates: dict[tuple[int, int], Values], step: int) -> int:
     """Return the number of partitions before the first move: those that were sent to."""
     end = routed[0]["at"] if routed else None
-    early = {partition for (at, partition), sums in rates.items() if sums["sent"] and (end is None or at < end)}
-    return max(1, len(early) if not routed else min(len(early), routed[0]["partitions"]))
+    early = {at_of[1] for at_of, sums in rates.items() if sums["sent"] and (end is None or at_of[0] + step <= end)}
+    return max(1, len(early))
 
 
 def _changes(before: int, routed: Sequence[Values]) -> Iterator[Values]:

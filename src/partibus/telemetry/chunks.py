@@ -100,6 +100,8 @@ class Moved(NamedTuple):
     took_ms: int
     """Time since the move began."""
     why: str
+    version: int
+    """The version of the entity's slots, which rises with each change."""
 
 
 class Rows:

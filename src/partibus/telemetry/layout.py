@@ -11,7 +11,7 @@
  commit   type, runtime, row, commit, now ms, durable at us, took us, operations, bytes
  use      type, length of JSON, JSON {when in ms, [[namespace, entity, client, asked for, requests, units, rules], ...]}
  move     type, length of JSON, JSON [when in ms, namespace, entity, source, target, slots, partitions, step, took ms,
-          why]
+          why, version of the slots]
  failed   type, runtime: batches of that runtime that wait for a commit will never be durable
 ```
 

@@ -49,7 +49,7 @@ COLUMNS: Final = (
     TelemetryColumn("store", "int", "number of the messaging store"),
     TelemetryColumn("broker", "string", "which broker did it"),
     TelemetryColumn("position", "bigint", "place in its sub-queue and partition; of `move`, the source"),
-    TelemetryColumn("sequence_number", "bigint", "as clients see it"),
+    TelemetryColumn("sequence_number", "bigint", "as clients see it; of `move`, the version of the slots"),
     TelemetryColumn("key", "string", f"session id, else partition key; at most {KEY_MAX} characters"),
     TelemetryColumn("slot", "int", "0 to 16383: the slot of that key, which decides the partition"),
     TelemetryColumn("size_bytes", "bigint", "as stored; of a commit, all messages in it"),

@@ -190,6 +190,7 @@ class Tables:
             "partition_id": np.array([move.target for move in moves]),
             "broker": np.full(total, words.number(self._broker)),
             "position": np.array([move.source for move in moves]),
+            "sequence_number": np.array([move.version for move in moves]),
             "latency_us": np.array([move.took_ms * 1000 for move in moves]),
             "messages": np.array([move.slots for move in moves]),
             "outcome": np.full(total, words.number(OK)),

@@ -99,7 +99,7 @@ def test_page_is_well_formed_and_links_to_the_pages_beside_it_only(tmp_path: Pat
     balance.feed(page)
     assert balance.open == []
     links = re.findall(r"""(?:src|href)\s*=\s*["'](?!data:)([^"'#][^"']*)""", page)
-    assert links == ["telemetry.html", "plan.html"]
+    assert links == ["telemetry.html", "plan.html", "fifo.html"]
     assert "url(http" not in page
 
 

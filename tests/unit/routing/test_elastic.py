@@ -186,6 +186,7 @@ def test_runs_that_are_alike_are_counted_at_each_place() -> None:
 @pytest.mark.row("S3")
 def test_few_large_batches_of_many_keys_are_no_hot_slot() -> None:
     queue = Queue()
+    decision = None
     for second in range(12):
         queue.elastic.note(0, Action.SEND, 6_000, queue.now_ms)
         if second % EVERY == 0:

@@ -134,14 +134,14 @@ def test_what_clients_asked_for_is_a_row_per_sum(recording: Recording) -> None:
 
 
 def test_a_step_of_a_move_of_slots_is_a_row(recording: Recording) -> None:
-    recording.recorder.put_move([NOW_MS, "acme", "orders.fifo", 0, 2, 5_461, 3, "route", 12, "partition 0 is used"])
+    recording.recorder.put_move([NOW_MS, "acme", "orders.fifo", 0, 2, 5_461, 3, "route", 12, "partition 0 is used", 7])
     assert recording.recorder.rows == 1
     (row,) = ({name: value for name, value in row.items() if value is not None} for row in recording.rows())
     assert row.pop("time").timestamp() * 1000 == NOW_MS  # type: ignore[attr-defined]
     assert row == {
         "op": "move", "namespace": "acme", "entity": "orders.fifo", "partition_id": 2, "broker": "broker-0",
-        "position": 0, "latency_us": 12_000, "messages": 5_461, "outcome": "ok", "weight": 1.0, "asked_for": "route",
-        "requests": 3, "rules": "partition 0 is used",
+        "position": 0, "sequence_number": 7, "latency_us": 12_000, "messages": 5_461, "outcome": "ok", "weight": 1.0,
+        "asked_for": "route", "requests": 3, "rules": "partition 0 is used",
     }  # fmt: skip
 
 
