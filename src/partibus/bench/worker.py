@@ -8,17 +8,22 @@ import asyncio
 import json
 import sys
 import time
+from collections import deque
 from typing import Any, Final
 
-from partibus.client.aio import Client, OutgoingMessage, Sender
+from partibus.client.aio import Client, OutgoingMessage, Receiver, Sender, Sending
 from partibus.errors import PartibusError
 
 _RUN: Final = 500
 _PREFETCH: Final = 1_000
 _EVENTUALLY_S: Final = 30.0
 _TIME_BYTES: Final = 8
-_WINDOW: Final = 1_000
-"""Messages without an answer at which the sender waits."""
+_RECEIVERS: Final = 4
+"""Links of a receiving process: one that fills its empty cache would leave the broker idle meanwhile."""
+_SENT_AT_ONCE: Final = 64
+"""Messages of one write, so that the broker works while the next ones are prepared."""
+_RUNS: Final = 16
+"""Writes without an answer at which the sender waits."""
 
 
 def main(**settings: Any) -> int:
@@ -51,44 +56,43 @@ async def _send(client: Client, order: dict[str, Any]) -> dict[str, object]:
     left = order["count"]
     _wait_for_go()
     first_s = time.time()
-    unanswered: list[asyncio.Future[None]] = []
-    while left:
-        run = min(left, _RUN)
-        unanswered += sender.send_now([payload] * run)
-        left -= run
-        while len(unanswered) > _WINDOW - _RUN:
-            await unanswered[0]  # Results come in the order of the calls.
-            unanswered = [one for one in unanswered if not _stored(one)]
-    for one in unanswered:
-        await one
+    runs: deque[list[Sending]] = deque()
+    while left or runs:
+        if left and len(runs) < _RUNS:
+            run = min(left, _SENT_AT_ONCE)
+            runs.append(sender.send_now([payload] * run))
+            left -= run
+            await asyncio.sleep(0)
+            continue
+        answered = runs.popleft()
+        await answered[-1]  # Results come in the order of the calls.
+        for one in answered:
+            one.result()
     return {"messages": order["count"], "first_s": first_s, "last_s": time.time()}
 
 
-def _stored(result: "asyncio.Future[None]") -> bool:
-    """Tell whether a message is stored. Raises the error of a failed one."""
-    if not result.done():
-        return False
-    result.result()
-    return True
-
-
 async def _receive(client: Client, order: dict[str, Any]) -> dict[str, object]:
-    receiver = client.receiver(order["address"], prefetch=min(_PREFETCH, order["count"]))
+    prefetch = min(_PREFETCH, order["count"])
+    receivers = [client.receiver(order["address"], prefetch=prefetch) for _ in range(_RECEIVERS)]
     _wait_for_go()
     left, first_s = order["count"], 0.0
-    completed: asyncio.Future[None] | None = None
-    while left > 0:
-        messages = await receiver.receive(min(_RUN, left), _EVENTUALLY_S)
-        if not messages:
-            raise PartibusError(f"{left} of {order['count']} messages did not come within {_EVENTUALLY_S:g} s")
-        first_s = first_s or time.time()
-        completed = receiver.complete(messages)
-        left -= len(messages)
-    if completed is not None:
-        await completed
-    last_s = time.time()
-    await receiver.close()
-    return {"messages": order["count"], "first_s": first_s, "last_s": last_s}
+
+    async def work(receiver: Receiver) -> None:
+        nonlocal left, first_s
+        completed: list[asyncio.Future[None]] = []
+        while left > 0:
+            messages = await receiver.receive(_RUN, _EVENTUALLY_S)
+            if not messages and left > 0:
+                raise PartibusError(f"{left} of {order['count']} messages did not come within {_EVENTUALLY_S:g} s")
+            first_s = first_s or time.time()
+            completed.append(receiver.complete(messages))
+            left -= len(messages)
+        for other in receivers:
+            other.stop_waiting()
+        await asyncio.gather(*completed)
+
+    await asyncio.gather(*[work(receiver) for receiver in receivers])
+    return {"messages": order["count"], "first_s": first_s, "last_s": time.time()}
 
 
 async def _latency(client: Client, order: dict[str, Any]) -> dict[str, object]:
