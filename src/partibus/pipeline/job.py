@@ -230,7 +230,7 @@ def job_session(name: str, master: str | None, config: Mapping[str, str]) -> Spa
     else:
         local = _LOCAL if master is None or master.startswith("local") else {}
         log_errors_only(os.environ)
-        session = make_session(name, master or "local[*]", {**local, **_ALWAYS, **config})
+        session = make_session(name, master or "local[*]", {**local, **_ALWAYS, **config}, quiet=True)
         session.sparkContext.setLogLevel("ERROR")
     return session
 

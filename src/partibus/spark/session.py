@@ -35,17 +35,22 @@ def silence_query_context() -> None:
 
 
 def make_session(
-    app_name: str = "partibus", master: str = "local[*]", config: Mapping[str, str] | None = None
+    app_name: str = "partibus",
+    master: str = "local[*]",
+    config: Mapping[str, str] | None = None,
+    *,
+    quiet: bool = False,
 ) -> SparkSession:
     """Return a session on the Java that `find_java` chooses, with Python workers of this interpreter.
 
     Spark's default is the `python3` on PATH, which may lack pyarrow. Where all workers are on this machine they start
-    faster (`worker_python`, `partibus.spark.daemon`). ``config`` wins over `DEFAULTS`.
+    faster (`worker_python`, `partibus.spark.daemon`). ``config`` wins over `DEFAULTS`. ``quiet`` keeps Java from
+    printing a warning about an incubator module, which only Spark's machine learning gains from.
 
     The function sets JAVA_HOME, PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON of this process, since Spark's launcher reads
     them there; the two Python ones only if they are not set. Raises `JavaNotFound`.
     """
-    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ["JAVA_HOME"] = str(find_java(quiet=quiet).home)
     is_local = master.startswith("local")
     here = worker_python()
     python = here if is_local else sys.executable

@@ -121,3 +121,14 @@ def test_the_wheel_is_found_where_it_is_installed() -> None:
     home = java._wheel_home()
     assert home is not None
     assert os.access(home / "bin" / "java", os.X_OK)
+
+
+def test_quiet_java_gets_no_incubator_module_and_is_wrapped_once(tmp_path: Path, env: dict[str, str]) -> None:
+    env |= {"JAVA_HOME": str(runtime(tmp_path / "a", "17.0.9"))}
+    found = find_java(env, quiet=True)
+    said = subprocess.run(
+        [found.home / "bin" / "java", f"--add-modules={java.VECTOR_MODULE}", "-Xmx1g"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert said.split() == ["<-Xmx1g>"]
+    assert find_java({**env, "JAVA_HOME": str(found.home)}, quiet=True).home == found.home
