@@ -22,6 +22,7 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.errors import OptionError
 from partibus.spark.options import Options
 from partibus.testing.broker_process import BrokerProcess
+from tests.plugins import snippets
 
 
 @pytest.fixture(scope="module")
@@ -257,3 +258,18 @@ def test_the_folder_of_a_capture_is_a_table_of_messages_for_plan(made: Captured)
     assert entity["load"] == len(made.bench.rows())
     with Job("plan", JobOptions(spark=made.bench.spark), {}) as job, pytest.raises(JobError, match="no table of mess"):
         plan.run(job, plan.Want([made.bench.out + "/nowhere"], messages_of="q"))
+
+
+@pytest.mark.row("D6")
+def test_blocks_of_the_docs_read_and_export_a_capture(made: Captured, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "pipeline.md"
+    exported = tmp_path / "exported"
+    pasted: dict[str, object] = {"spark": made.bench.spark}
+    ran = 0
+    for language, text in snippets.blocks(page.read_text(encoding="utf-8")):
+        if language == "python":
+            text = text.replace("captured/orders", made.bench.out).replace("exported/orders", str(exported))
+            snippets.run_python(text, page, pasted)
+            ran += 1
+    assert ran == 2
+    assert pq.read_table(exported).num_rows == len(made.bench.rows()), "a reader without Spark's log"

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -90,6 +91,16 @@ def test_a_hot_key_is_named_and_no_split_is_proposed_for_it(spark: SparkSession,
     assert "The key 'hot' alone has 80.0% of the load, 6.4 times" in entity["advice"][0]
     assert entity["plan"]["stuck"] == [partition_for_key("hot", 8)]
     assert not [one for one in entity["plan"]["actions"] if one["action"] == "split"]
+
+
+@pytest.mark.row("D8")
+def test_messages_of_pandas_with_nanoseconds_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "messages.parquet"
+    times = pd.to_datetime(["2026-01-01T00:00:00.000000001Z", "2026-01-02T00:00:00.000000000Z"])
+    pd.DataFrame({"partition_id": [0, 0], "partition_key": ["a", "b"], "enqueued_time": times}).to_parquet(path)
+    found = planned(spark, tmp_path, [str(path)], messages_of="q")
+    assert (found["rows"], found["from"][:19], found["to"][:19]) == (2, "2026-01-01 00:00:00", "2026-01-02 00:00:00")
+    assert "2 messages are known, which is every one" in (tmp_path / "report.html").read_text()
 
 
 def test_partitions_that_changed_meanwhile_are_an_error_with_a_way_out(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """The load of each key, the input of `balance`."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.balance import slot_of
@@ -52,7 +52,7 @@ class Loads(NamedTuple):
 def sent_rows(rows: DataFrame) -> DataFrame:
     """Return the accepted sends of telemetry, each with a `load` of 1 message; keys keep their slots."""
     return rows.where((sf.col("op") == "send") & (sf.col("outcome") == OK)).select(
-        *ENTITY, "partition_id", "key", "slot", "size_bytes", sf.coalesce("weight", sf.lit(1.0)).alias("weight")
+        *ENTITY, "time", "partition_id", "key", "slot", "size_bytes", sf.coalesce("weight", sf.lit(1.0)).alias("weight")
     )
 
 
@@ -66,9 +66,11 @@ def message_rows(messages: DataFrame, entity: str) -> DataFrame:
     key = sf.coalesce(*keys) if keys else sf.lit(None).cast("string")
     keyed = messages.withColumn("whole_key", key)
     size = sf.length("body") if "body" in columns else sf.lit(0)
+    time = _time(messages)
     return keyed.select(
         sf.lit(NAMESPACE).alias("namespace"),
         sf.lit(entity).alias("entity"),
+        time.alias("time"),
         "partition_id",
         sf.col("whole_key").alias("key"),
         slot_of(sf.col("whole_key")).alias("slot"),
@@ -77,12 +79,36 @@ def message_rows(messages: DataFrame, entity: str) -> DataFrame:
     )
 
 
+_NS_LEAST = 10**16
+"""The least number that is taken for a time in nanoseconds."""
+
+
+def _time(messages: DataFrame) -> Column:
+    """Return the times of acceptance, null where they are unknown. Spark reads nanoseconds as numbers."""
+    kind = dict(messages.dtypes).get("enqueued_time")
+    value = sf.col("enqueued_time")
+    if kind == "bigint":
+        return sf.when(value >= _NS_LEAST, sf.timestamp_micros(sf.floor(value / 1000).cast("bigint")))
+    return value.cast("timestamp") if kind in ("timestamp", "timestamp_ntz") else sf.lit(None).cast("timestamp")
+
+
+def range_of(keys: DataFrame) -> dict[str, Any]:
+    """Return the first and last time, the rows and the number of entities of `key_loads`."""
+    found = keys.agg(
+        sf.min("first").alias("first"), sf.max("last").alias("last"), sf.sum("rows").alias("rows"),
+        sf.count_distinct(*ENTITY).alias("entities"),
+    ).collect()[0]  # fmt: skip
+    first, last = (None if one is None else one.isoformat(sep=" ") for one in (found["first"], found["last"]))
+    return {"from": first, "to": last, "rows": found["rows"] or 0, "entity_count": found["entities"]}
+
+
 def key_loads(sent: DataFrame, by_bytes: bool) -> DataFrame:
     """Return the load per entity, partition, slot and key. A null slot stands for messages without a key."""
     load = sf.col("weight") * (sf.coalesce("size_bytes", sf.lit(0)) if by_bytes else sf.lit(1.0))
     return sent.groupBy(*ENTITY, "partition_id", "slot", "key").agg(
-        sf.sum(load).alias("load"), sf.sum("weight").alias("messages"), sf.count(sf.lit(1)).alias("rows")
-    )
+        sf.sum(load).alias("load"), sf.sum("weight").alias("messages"), sf.count(sf.lit(1)).alias("rows"),
+        sf.min("time").alias("first"), sf.max("time").alias("last"),
+    )  # fmt: skip
 
 
 def slot_loads(keys: DataFrame) -> DataFrame:

@@ -61,13 +61,15 @@ _NS_LEAST: Final = 10**16
 """The least number that is taken for a time in nanoseconds: April 1970. Times in smaller units are below it."""
 
 
-def read_parquet(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+def read_parquet(spark: SparkSession, paths: Sequence[str], *, recursive: bool = True) -> DataFrame:
     """Read the Parquet files in folders and below. Raises `AnalysisException`.
+
+    Without ``recursive`` the names of folders are columns, as in `date=2026-01-31`.
 
     Spark refuses files with times in nanoseconds, as pandas writes them. It then reads these columns as numbers, for
     which the session's setting stays on, since rows are read later; `fitted` makes times of them.
     """
-    reader = spark.read.option("recursiveFileLookup", "true")
+    reader = spark.read.option("recursiveFileLookup", str(recursive).lower())
     try:
         return reader.parquet(*paths)
     except AnalysisException as error:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +11,23 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from partibus.client.extensions.cluster import PLAN_VERSION
-from partibus.pipeline.balance import Merge, Plan, Prediction, Split, observed_count, plan, predict, runs_of, skew
+from partibus.pipeline.balance import (
+    STANDARD_PARTITION_COUNT,
+    Merge,
+    Plan,
+    Prediction,
+    Split,
+    observed_count,
+    plan,
+    predict,
+    runs_of,
+    skew,
+)
 from partibus.pipeline.capture import CAPTURE, MESSAGES, Place
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job
-from partibus.pipeline.loads import Loads, collect_loads, key_loads, message_rows, sent_rows
+from partibus.pipeline.loads import Loads, collect_loads, key_loads, message_rows, range_of, sent_rows
+from partibus.pipeline.logs import read_parquet
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -27,10 +38,12 @@ from partibus.pipeline.report.page import (
     number,
     paragraph,
     percent,
+    prose,
     table,
 )
 from partibus.pipeline.report.plots import bars, curve, ranking, strip
 from partibus.pipeline.rows import of_entities, read_rows, within
+from partibus.pipeline.telemetry import is_subscription
 from partibus.routing.elastic import rebalance
 from partibus.routing.slots import SLOT_COUNT, SlotMap, partition_for_slot
 
@@ -39,6 +52,10 @@ Values = dict[str, Any]
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 SIGNIFICANT_ROWS = 100
 """Messages that must be known before a partition or key is called hot: fewer differ by chance."""
+WORTHWHILE = 0.9
+"""The share of the busiest partition's load that a move of slots may leave to it; above that no move is proposed."""
+NOT_PARTITIONED = 1.5
+"""Partitions that are worth fewer full ones than this help little."""
 HOT_KEY = 0.5
 """A key is hot when it alone has this share of a partition's mean load."""
 
@@ -75,7 +92,7 @@ def run(job: Job, want: Want) -> Values:
     keys = key_loads(rows, want.by_bytes).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with job.step("add up keys"):
-            job.watched(keys.count)
+            whole = job.watched(lambda: range_of(keys))
         with job.step("ask the sums"):
             loads = job.watched(
                 lambda: collect_loads(spark, keys, entities_max=want.entities_max, keys_max=want.keys_max)
@@ -83,7 +100,7 @@ def run(job: Job, want: Want) -> Values:
     finally:
         keys.unpersist()
     entities = [describe(one, want) for one in loads]
-    found = {"unit": "bytes" if want.by_bytes else "messages", "entities": entities}
+    found = {"unit": "bytes" if want.by_bytes else "messages", "entities": entities, **whole}
     if want.plan_file is not None:
         write_plan(Path(want.plan_file), loads, entities)
     job.finish(found, page=plan_page)
@@ -94,7 +111,7 @@ def _messages(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Read tables of messages; of the folder of a capture, its messages. Raises `JobError`."""
     tables = [f"{path.rstrip('/')}/{MESSAGES}" if Place(spark, path).exists(CAPTURE) else path for path in paths]
     try:
-        return spark.read.parquet(*tables)
+        return read_parquet(spark, tables, recursive=False)
     except AnalysisException as error:
         raise JobError(
             f"no table of messages at {', '.join(paths)}: {error.getCondition() or error}. Give the folder of "
@@ -204,6 +221,32 @@ def write_plan(path: Path, loads: Sequence[Loads], entities: Sequence[Values]) -
     aside.replace(path)
 
 
+class Relief(NamedTuple):
+    """Slots to move between the partitions that are there."""
+
+    runs: list[tuple[int, int, int]]
+    """(first slot, last slot, new partition)."""
+    before: float
+    """The busiest partition's share of the load with keys."""
+    after: float
+
+    @property
+    def slots(self) -> int:
+        """The number of slots to move."""
+        return sum(last - first + 1 for first, last, _ in self.runs)
+
+
+def relieve(loads: Loads, count: int) -> Relief:
+    """Choose slots whose move relieves the busiest of ``count`` partitions, as the broker does."""
+    owners = [partition_for_slot(slot, count) for slot in range(SLOT_COUNT)]
+    for slot, partition in loads.placed.items():
+        owners[slot] = partition
+    starts = [slot for slot in range(SLOT_COUNT) if not slot or owners[slot - 1] != owners[slot]]
+    wanted = rebalance(SlotMap(count, 1, [(slot, owners[slot]) for slot in starts]), loads.slots)
+    runs = [(first, last, target) for _, target, moved in wanted.moves for first, last in moved]
+    return Relief(sorted(runs), max(wanted.before), max(wanted.after))
+
+
 def planned_slots(loads: Loads, entity: Values) -> Values:
     """Return the part of a plan file about one entity.
 
@@ -212,21 +255,16 @@ def planned_slots(loads: Loads, entity: Values) -> Values:
     """
     count = entity["partitions"]
     known = loads.rows >= SIGNIFICANT_ROWS
-    owners = [partition_for_slot(slot, count) for slot in range(SLOT_COUNT)]
-    for slot, partition in loads.placed.items():
-        owners[slot] = partition
-    starts = [slot for slot in range(SLOT_COUNT) if not slot or owners[slot - 1] != owners[slot]]
-    wanted = rebalance(SlotMap(count, 1, [(slot, owners[slot]) for slot in starts]), loads.slots if known else {})
-    runs = [(first, last, target) for _, target, moved in wanted.moves for first, last in moved]
+    relief = relieve(loads, count) if known else Relief([], 0.0, 0.0)
     ends = [(run["first_slot"], run["end_slot"] - 1, run["partition"]) for run in entity["plan"]["partitions"]]
     return {
         "namespace": loads.namespace,
         "entity": loads.entity,
         "partitions": count,
         "same_count": {
-            "slots": sorted(runs),
-            "largest_share_before": max(wanted.before),
-            "largest_share_after": max(wanted.after),
+            "slots": relief.runs,
+            "largest_share_before": relief.before,
+            "largest_share_after": relief.after,
         },
         "other_count": {
             "partitions": len(ends),
@@ -261,12 +299,11 @@ def advice(
             "chance. Look at a longer time, or sample more."
         ]
     now = next(one for one in predictions if one.partitions == count)
-    return [
-        *_keys(keys, ratio),
-        *(_even(now) if now.skew.largest_over_mean <= ratio else _hot(now, predictions, planned)),
-        *_merges(planned),
-        *_doubt(loads, now),
-    ]
+    if now.skew.largest_over_mean <= ratio:
+        found = [*_keys(keys, ratio), *_even(now)]
+    else:
+        found = [*_keys(keys, ratio), *_moves(loads, count), *_splits(now, planned)]
+    return [*found, *_counts(loads, now, predictions), *_merges(planned), *_doubt(loads, now)]
 
 
 def _keys(keys: Sequence[Values], ratio: float) -> Iterator[str]:
@@ -274,8 +311,8 @@ def _keys(keys: Sequence[Values], ratio: float) -> Iterator[str]:
         if key["hot"] and key["times_mean"] > ratio:
             yield (
                 f"The key '{key['key']}' alone has {key['share']:.1%} of the load, {key['times_mean']:.1f} times what "
-                "a partition has on average: no number of partitions takes that from its partition. Use a finer key, "
-                "as the key and something of the message, where the order of the whole key is not needed."
+                "a partition has on average. No number of partitions takes that from its partition. Salt the key in "
+                "the senders: append something of the message, where the order of the whole key is not needed."
             )
 
 
@@ -288,32 +325,68 @@ def _even(now: Prediction) -> Iterator[str]:
     )
 
 
-def _hot(now: Prediction, predictions: Sequence[Prediction], planned: Plan) -> Iterator[str]:
+def _moves(loads: Loads, count: int) -> Iterator[str]:
+    if count == 1:
+        return
+    if is_subscription(loads.entity):
+        yield "Slots of topics and subscriptions do not move. Give the topic's messages more distinct keys."
+        return
+    relief = relieve(loads, count)
+    if relief.after > WORTHWHILE * relief.before:
+        yield f"No move of slots between the {count} partitions helps. Send with more distinct keys."
+        return
+    yield (
+        f"A move of {relief.slots:,} slots between the {count} partitions lowers the busiest one's share of the load "
+        f"with keys from {relief.before:.1%} to {relief.after:.1%}. Repeat this command with `--plan-file FILE`, then "
+        f"run `partibus partition rebalance {loads.entity} --plan FILE`, for a queue without sessions with "
+        "`--any-order`. Slots of a topic do not move: give its messages more distinct keys."
+    )
+
+
+def _splits(now: Prediction, planned: Plan) -> Iterator[str]:
     splits = sum(isinstance(action, Split) for action in planned.actions)
     if splits:
         yield (
             f"With {splits} split{'s' if splits > 1 else ''} the busiest partition would carry "
-            f"{max(planned.shares):.1%} of the load instead of {now.largest_share:.1%}. "
-            "Slots of a queue move by `--plan-file FILE` and `partibus partition rebalance --plan FILE`; a topic needs "
-            "finer keys."
+            f"{max(planned.shares):.1%} of the load instead of {now.largest_share:.1%}. {_ELASTIC_ONLY}"
         )
     for run in planned.stuck:
         yield (
-            f"No split helps partition {run.partition}: nearly all of its load is in one slot, that is, mostly of one "
-            "key."
+            f"No split helps partition {run.partition}: nearly all of its load is in one slot, mostly of one key. Salt "
+            "this key."
         )
-    better = [one for one in predictions if one.largest_share < 0.75 * now.largest_share]
-    if better:
+
+
+_ELASTIC_ONLY = (
+    "Only a queue with `--elastic-partitions` can do this: `partibus partition rebalance --plan FILE` carries it out."
+)
+
+
+def _counts(loads: Loads, now: Prediction, predictions: Sequence[Prediction]) -> Iterator[str]:
+    """Advise on the partition counts that a queue can be created with."""
+    wanted = {one.partitions: one for one in predictions}
+    many = wanted.get(STANDARD_PARTITION_COUNT)
+    command = f"`partibus pipeline repartition {loads.entity} --to NEW --partitions"
+    if now.partitions < STANDARD_PARTITION_COUNT and many and many.largest_share < 0.75 * now.largest_share:
         yield (
-            f"With {better[0].partitions} partitions the busiest would carry {better[0].largest_share:.1%}: all "
-            f"together are worth {better[0].effective_partitions:.1f} full ones, now {now.effective_partitions:.1f}."
+            f"With {many.partitions} partitions the busiest would carry {many.largest_share:.1%}: they are worth "
+            f"{many.effective_partitions:.1f} full ones, now {now.effective_partitions:.1f}. "
+            f"If one store is the limit, run {command} {many.partitions}`."
+        )
+    elif now.partitions == STANDARD_PARTITION_COUNT and now.effective_partitions < NOT_PARTITIONED:
+        yield (
+            f"The {now.partitions} partitions are worth {now.effective_partitions:.1f} full ones: a queue that is not "
+            f"partitioned carries nearly as much. Salt the keys, or run {command} 1`."
         )
 
 
 def _merges(planned: Plan) -> Iterator[str]:
     merges = sum(isinstance(action, Merge) for action in planned.actions)
     if merges:
-        yield f"{merges} merge{'s' if merges > 1 else ''} of cold neighbours would free as many partitions."
+        yield (
+            f"{merges} merge{'s' if merges > 1 else ''} of cold neighbours would free as many partitions. "
+            f"{_ELASTIC_ONLY}"
+        )
 
 
 def _doubt(loads: Loads, now: Prediction) -> Iterator[str]:
@@ -331,7 +404,8 @@ def plan_page(found: Values) -> Page:
     worst = max(entities, key=lambda entity: entity["now"]["skew"]["largest_over_mean"], default=None)
     return Page(
         title="Partitions and keys",
-        lead=f"How {found['unit']} spread over partitions when sent, what other partitions would do, what to change.",
+        lead=f"How {found['unit']} spread over partitions when sent, what other partitions would do, what to change. "
+        + _seen(found, entities),
         verdict=None
         if worst is None
         else Verdict(None, "TOO FEW MESSAGES", f"No entity has {SIGNIFICANT_ROWS} known messages, so none is judged.")
@@ -350,12 +424,28 @@ def plan_page(found: Values) -> Page:
             (number(sum(entity["keys"] for entity in entities)), "keys"),
             (number(sum(len(entity["hot_partitions"]) for entity in entities)), "hot partitions"),
             (number(sum(key["hot"] for entity in entities for key in entity["largest_keys"])), "hot keys"),
-            (number(sum(len(entity["plan"]["actions"]) for entity in entities)), "changes proposed"),
+            (
+                number(sum(len(entity["plan"]["actions"]) for entity in entities)),
+                "splits and merges, for elastic queues",
+            ),
         ],
         sections=[
             Section("Entities", [_overview(entities)]),
             *(Section(one["entity"], _entity(one)) for one in entities),
         ],
+    )
+
+
+def _seen(found: Values, entities: Sequence[Values]) -> str:
+    """State the time range, the sample, and what the figures do not include."""
+    times = f"{found['from'][:19]} to {found['to'][:19]}" if found["from"] else "Messages of unknown times"
+    rows, sampled = found["rows"], [entity["sampled_share"] for entity in entities]
+    left_out = found["entity_count"] - len(entities)
+    return (
+        f"{times}: {rows:,} messages are known"
+        + (", which is every one" if min(sampled, default=1.0) > 0.999 else f", {percent(min(sampled))} or more of all")
+        + (f"; {left_out:,} less busy entities are left out" if left_out else "")
+        + ". Sends that the broker refused are not counted."
     )
 
 
@@ -394,7 +484,7 @@ def _overview(entities: list[Values]) -> str:
 
 def _entity(entity: Values) -> list[str]:
     now, planned = entity["now"], entity["plan"]
-    advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in entity["advice"])
+    advice = "".join(f"<li>{prose(sentence)}</li>" for sentence in entity["advice"])
     blocks = [f"<ul>{advice}</ul>"]
     if entity["partitions"] > 1:
         ratio = planned["limit_share"] * entity["partitions"]
@@ -446,6 +536,12 @@ def _entity(entity: Values) -> list[str]:
             figure(ranking(f"Largest keys of {entity['entity']}", "largest keys, share of the load", keys, percent))
         )
     if planned["actions"]:
+        blocks.append(
+            paragraph(
+                "Splits and merges, which only a queue whose number of partitions follows its load "
+                "(PartibusElasticPartitions) can carry out:"
+            )
+        )
         before = [
             (run.first, run.end, share) for run, share in zip(runs_of(entity["partitions"]), now["shares"], strict=True)
         ]

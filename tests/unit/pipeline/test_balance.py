@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partibus.cli.jobs.plan import plan as plan_command
+from partibus.cli.main import main as main_group
 from partibus.pipeline.balance import (
     Merge,
     Run,
@@ -171,3 +175,43 @@ def test_a_few_messages_make_nothing_hot() -> None:
         "sample more."
     ]
     assert [one["partition"] for one in many["hot_partitions"]] == [0, 8]
+
+
+def advised(entity: str, slots: dict[int, float], partitions: int) -> str:
+    total = int(sum(slots.values()))
+    placed = {slot: partition_for_slot(slot, partitions) for slot in slots}
+    loads = Loads("default", entity, slots, {0: total}, 0.0, placed, [], len(slots), total, 1.0)
+    return " ".join(describe(loads, Want(["x"], partitions=partitions))["advice"])
+
+
+SPREAD = dict.fromkeys(range(0, 1000, 10), 100.0)
+"""Many keys that are all in the first of 16 partitions."""
+
+
+@pytest.mark.row("D8")
+@pytest.mark.parametrize(
+    ("entity", "slots", "partitions", "expected"),
+    [
+        ("orders", SPREAD, 16, "partibus partition rebalance orders --plan FILE"),
+        ("orders", SPREAD, 16, "partibus pipeline repartition orders --to NEW --partitions 1"),
+        ("orders", dict.fromkeys(range(0, 16_384, 64), 9.0), 1, "pipeline repartition orders --to NEW --partitions 16"),
+        ("t/Subscriptions/s", SPREAD, 16, "Slots of topics and subscriptions do not move"),
+        ("orders", {5: 1_000.0, 9_000: 10.0}, 16, "Salt this key"),
+    ],
+)
+def test_advice_names_commands_that_exist(entity: str, slots: dict[int, float], partitions: int, expected: str) -> None:
+    found = advised(entity, slots, partitions)
+    assert expected in found
+    for words in re.findall(r"`partibus ([^`]+)`", found):
+        command: click.Command = main_group
+        given = words.split()
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), given.pop(0)) or pytest.fail(words)
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in given if word.startswith("--")} <= known
+    plan_options = {option for one in plan_command.params for option in one.opts}
+    assert set(re.findall(r"`(--plan-file)", found)) <= plan_options
+
+
+def test_advice_for_subscriptions_proposes_no_move() -> None:
+    assert "rebalance t" not in advised("t/Subscriptions/s", SPREAD, 16)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import combinations
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from partibus.pipeline.capture import every_minute, replay_page
 from partibus.pipeline.redrive import redrive_page
+from partibus.pipeline.report import plots as plots_module
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -178,3 +185,68 @@ def test_a_chart_whose_bars_are_all_zero_is_a_sentence() -> None:
 
 def test_cells_repeat_their_heads_for_narrow_screens() -> None:
     assert '<td class="n" data-head="a &lt;b&gt;">1</td>' in table(["a <b>"], [["1"]], (0,))
+
+
+LONG = "a-very-long-name-without-any-space-" * 6
+TIMES = [1_767_225_600 + 60 * n for n in range(1_440)]
+
+
+@pytest.mark.row("D14")
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: lines(LONG, [(LONG, {f"{LONG}{n}": (TIMES, TIMES) for n in range(5)})]),
+        lambda: lines("t", [("a", {"x": (TIMES[:2], [0.001, 90.0])})], log=True, unit=lambda s: time_of_us(s * 1e6)),
+        lambda: bars(LONG, [(LONG, [0] * 9 + [600] + [0] * 6)], limit=1.5),
+        lambda: bars("t", [("a", [1, 1, 1])], limit=16),
+        lambda: bars("t", [("a", [1e9 + n for n in range(64)]), ("b", [3, 3.1])], limit=1.02),
+        lambda: ranking(LONG, "largest keys", [(f"{LONG}{n} (at {n})", 1 / (n + 1)) for n in range(10)], percent),
+        lambda: curve(LONG, "c", {LONG[:30]: ([1, 2, 64], [1, 1, 3.2]), "e": ([1, 2, 64], [1, 2, 64])}, "n", "w", {}),
+        lambda: strip("t", "s", [(n * 1_024, n * 1_024 + 1_024, 0.1) for n in range(16)],
+                      [(n * 256, n * 256 + 256, 1 / 64) for n in range(64)]),
+    ],
+)  # fmt: skip
+def test_texts_of_a_plot_are_inside_and_do_not_overlap(
+    draw: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    svg_of = plots_module.svg_of
+
+    def keep(shape: Figure, title: str) -> str:
+        drawn.append(shape)
+        return svg_of(shape, title)
+
+    monkeypatch.setattr(plots_module, "svg_of", keep)
+    draw()
+    assert drawn
+    texts: list[Text] = []
+    draw_text: Any = Text.draw
+
+    def note(text: Text, *given: Any, **named: Any) -> None:
+        texts.append(text)
+        draw_text(text, *given, **named)
+
+    monkeypatch.setattr(Text, "draw", note)
+    for shape in drawn:
+        texts.clear()
+        canvas = FigureCanvasAgg(shape)
+        canvas.draw()  # type: ignore[no-untyped-call]
+        shown = [one for one in texts if one.get_visible() and one.get_text().strip()]
+        assert len(shown) > 3
+        boxes = {f"{n} {one.get_text()}": one.get_window_extent() for n, one in enumerate(shown)}
+        width, height = canvas.get_width_height()
+        cut = [
+            text for text, box in boxes.items()
+            if min(box.x0, box.y0) < -1 or box.x1 > width + 1 or box.y1 > height + 1
+        ]  # fmt: skip
+        assert cut == []
+        met = [
+            (a, b) for (a, one), (b, other) in combinations(boxes.items(), 2)
+            if min(one.x1, other.x1) - max(one.x0, other.x0) > 1 and min(one.y1, other.y1) - max(one.y0, other.y0) > 1
+        ]  # fmt: skip
+        assert met == []
+
+
+def test_long_names_keep_what_tells_them_apart() -> None:
+    drawn = ranking("t", "keys", [(f"{LONG}{n}", 1.0) for n in range(3)], percent)
+    assert len(set(re.findall(r">a-very[^<]*…[^<]*<", drawn))) == 3

@@ -3,6 +3,7 @@
 Blocks are HTML. Every foreign value goes through `text` on its way into one.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -66,6 +67,11 @@ def text(value: object) -> str:
 def code(value: object) -> str:
     """Return a foreign name as HTML code."""
     return f"<code>{escape(str(value))}</code>"
+
+
+def prose(sentences: str) -> str:
+    """Return plain text as HTML, with what is between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentences))
 
 
 def paragraph(sentences: str) -> str:

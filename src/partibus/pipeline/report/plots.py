@@ -32,6 +32,12 @@ CHART_WIDTH = 5.2
 """Inches of one chart: its text is still readable where a narrow screen shows it at seven tenths."""
 TITLE_CHARS = 56
 LEGEND_CHARS = 66
+LABEL_SHARE = 0.08
+"""The height of a label as a share of a chart's."""
+STRIP_ROOM = 420
+"""Slots whose bar has room for a label that reads upwards."""
+STRIP_FLAT = 1_600
+"""Slots whose bar has room for a horizontal label."""
 FEW_POINTS = 3
 TICKS_MAX = 6
 _DAY = 86_400
@@ -127,9 +133,9 @@ def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: fl
             axes = shape.subplots()
             colours = [PEAK if value == peak and peak > mean else SERIES[0] for value in values]
             axes.bar(range(len(values)), values, color=colours, width=0.78)
-            _level(axes, mean, "mean")
-            if limit is not None:
-                _level(axes, mean * limit, "limit")
+            levels = {"mean": mean} if limit is None else {"mean": mean, "limit": mean * limit}
+            axes.set_ylim(0, max(peak, *levels.values()) * 1.05)
+            _levels(axes, levels)
             axes.set_title(_shortened(name, TITLE_CHARS))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _thousands(value)))
             axes.set_xticks(range(0, len(values), max(1, ceil(len(values) / 16))))
@@ -237,8 +243,7 @@ def curve(
         axes = shape.subplots()
         for colour, (label, (places, values)) in zip(SERIES, curves.items(), strict=False):
             axes.plot(places, values, color=colour, label=label, marker="o", markersize=4)
-        for name, level in levels.items():
-            _level(axes, level, name)
+        _levels(axes, levels)
         axes.set_title(heading)
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
@@ -263,7 +268,7 @@ def strip(
     Hot partitions are filled; the share is written where there is room.
     """
     with matplotlib.rc_context(STYLE):
-        shape = Figure(figsize=(WIDTH, 1.9), layout="constrained")
+        shape = Figure(figsize=(CHART_WIDTH, 2.6), layout="constrained")
         axes = shape.subplots()
         for row, runs in enumerate((before, after)):
             mean = sum(share for _, _, share in runs) / max(len(runs), 1)
@@ -278,8 +283,11 @@ def strip(
                     edgecolor=LINE,
                     linewidth=0.8,
                 )
-                if end - first > 500:
-                    axes.text((first + end) / 2, row, f"{share:.1%}", ha="center", va="center", fontsize=7.5, color=INK)
+                if end - first >= STRIP_ROOM:
+                    axes.text(
+                        (first + end) / 2, row, f"{share:.1%}", ha="center", va="center", fontsize=7.5, color=INK,
+                        rotation="vertical" if end - first < STRIP_FLAT else "horizontal",
+                    )  # fmt: skip
         axes.set_yticks((0, 1), ("now", "after"))
         axes.invert_yaxis()
         axes.set_xlim(0, max((end for _, end, _ in (*before, *after)), default=1))
@@ -290,12 +298,22 @@ def strip(
         return svg_of(shape, title)
 
 
-def _level(axes: Axes, level: float, name: str) -> None:
-    axes.axhline(level, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.annotate(
-        name, (1, level), xycoords=("axes fraction", "data"), xytext=(2, 0), textcoords="offset points",
-        va="center", fontsize=8, color=MUTED, annotation_clip=False,
-    )  # fmt: skip
+def _levels(axes: Axes, levels: Mapping[str, float]) -> None:
+    """Draw named levels. Names of levels that are close to each other share a line."""
+    low, high = axes.get_ylim()
+    least = (high - low) * LABEL_SHARE
+    shown: list[tuple[float, list[str]]] = []
+    for name, level in sorted(levels.items(), key=lambda one: one[1]):
+        axes.axhline(level, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        if shown and level - shown[-1][0] < least:
+            shown[-1][1].append(name)
+        else:
+            shown.append((level, [name]))
+    for level, names in shown:
+        axes.annotate(
+            ", ".join(names), (1, level), xycoords=("axes fraction", "data"), xytext=(2, 0),
+            textcoords="offset points", va="center", fontsize=8, color=MUTED, annotation_clip=False,
+        )  # fmt: skip
 
 
 def time_ticks(first: float, last: float) -> list[int]:
@@ -321,9 +339,12 @@ def _thousands(value: float) -> str:
 
 
 def _shortened(name: str, most: int = 40) -> str:
+    """Return at most ``most`` characters: start and end, as long names often differ at the end alone."""
     # A dollar would begin a formula.
-    name = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name).replace("$", r"\$")
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    name = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
+    head = most * 3 // 5
+    name = name if len(name) <= most else f"{name[:head]}…{name[len(name) - (most - head - 1) :]}"
+    return name.replace("$", r"\$")
 
 
 def svg_of(shape: Figure, title: str) -> str:
