@@ -34,6 +34,7 @@ from partibus.pipeline.report.page import (
     figure,
     number,
     paragraph,
+    range_of_times,
     table,
     text,
     time_of_us,
@@ -415,7 +416,10 @@ def capture_page(found: Values) -> Page:
     left = {name: one for name, one in fates.items() if name != "here"}
     return Page(
         title="Capture",
-        lead=f"Every message of {found['entity']}, and what became of it, in {found['out']}.",
+        lead=f"Every message of {found['entity']} since the first run, and its disposition, in {found['out']}."
+        + range_of_times(at for points in found["series"].values() for at, _ in points)
+        + f" Curves have at most the last {_MINUTES_MAX:,} minutes. Messages that had left before the first run are "
+        "missing.",
         tiles=[
             (number(found["messages"]), "messages captured"),
             (number(found["new_messages"]), "of them by this run"),

@@ -2,7 +2,18 @@
 
 from typing import Any, Final
 
-from partibus.pipeline.report.page import Page, Section, Verdict, code, figure, number, paragraph, percent, table
+from partibus.pipeline.report.page import (
+    Page,
+    Section,
+    Verdict,
+    code,
+    figure,
+    number,
+    paragraph,
+    percent,
+    range_of_times,
+    table,
+)  # fmt: skip
 from partibus.pipeline.report.plots import lines, ranking
 
 Values = dict[str, Any]
@@ -19,7 +30,8 @@ def credits_page(found: Values) -> Page:
     refused, asked = (sum(one[key] for one in namespaces) for key in ("refused_credits", "credits"))
     return Page(
         title="Credits",
-        lead=f"What clients asked for, replayed against {rate} credits per second and namespace.",
+        lead=f"Requests of clients, replayed against {rate} credits per second and namespace."
+        + range_of_times(point["at"] for one in namespaces for point in one["series"]),
         verdict=Verdict(
             False,
             "THROTTLED",

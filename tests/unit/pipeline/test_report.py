@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from partibus.pipeline.capture import every_minute, replay_page
+from partibus.pipeline.capture import capture_page, every_minute, replay_page
 from partibus.pipeline.redrive import redrive_page
 from partibus.pipeline.report import plots as plots_module
 from partibus.pipeline.report.page import (
@@ -25,6 +25,7 @@ from partibus.pipeline.report.page import (
     figure,
     folded,
     percent,
+    range_of_times,
     render,
     table,
     time_of_us,
@@ -250,3 +251,12 @@ def test_texts_of_a_plot_are_inside_and_do_not_overlap(
 def test_long_names_keep_what_tells_them_apart() -> None:
     drawn = ranking("t", "keys", [(f"{LONG}{n}", 1.0) for n in range(3)], percent)
     assert len(set(re.findall(r">a-very[^<]*…[^<]*<", drawn))) == 3
+
+
+def test_pages_state_their_time_range() -> None:
+    assert range_of_times([]) == ""
+    assert range_of_times([60, 0.5, 1_767_225_600]) == " 1970-01-01 00:00:00 to 2026-01-01 00:00:00."
+    fate = {"messages": 2, "dwell_ms": {"p50": 1, "p95": 1, "p99": 1}}
+    found = {"entity": "q", "out": "o", "messages": 2, "new_messages": 2, "fates": {"completed": fate},
+             "partitions": {"0": 2}, "series": {"accepted": [[0, 1], [60, 1]], "completed": [[120, 2]]}}  # fmt: skip
+    assert "1970-01-01 00:00:00 to 1970-01-01 00:02:00." in render(capture_page(found))

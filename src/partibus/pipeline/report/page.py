@@ -132,6 +132,15 @@ def percent(share: float) -> str:
     return "< 0.1 %" if 0 < share < 0.001 else f"{share:.1%}".replace("%", " %")
 
 
+def range_of_times(times: Iterable[float]) -> str:
+    """Return a sentence with the first and last of Unix times, with a space before it; empty without times."""
+    known = list(times)
+    if not known:
+        return ""
+    first, last = (datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S") for at in (min(known), max(known)))
+    return f" {first} to {last}."
+
+
 def size(size_bytes: float) -> str:
     """Format a size as `1.5 MB`, in powers of ten."""
     for unit, power in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
