@@ -78,6 +78,9 @@ def commands(seed: int, folder: Path) -> list[tuple[str, ...]]:
 
 def run_until(ends_s: float, command: Sequence[str], environment: dict[str, str]) -> int | None:
     """Run a command of a round: its status, or None when the time was over first."""
+    # A shell starts a background job with SIGINT ignored, and the child would inherit that and never end by it.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # A session of its own: its tests and their brokers get the signal with it.
     child = subprocess.Popen(command, cwd=PROJECT, env=os.environ | environment, start_new_session=True)
     try:

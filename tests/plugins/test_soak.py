@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.plugins import soak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
 
 PROJECT = Path(__file__).parents[2]
 
@@ -74,10 +81,25 @@ def test_the_commands_of_a_round_exist_and_have_its_seed() -> None:
         assert any(word in ("7", "--hypothesis-seed=7") for word in command)
 
 
-def test_a_soak_ends_when_its_time_is_over() -> None:
-    code = "import signal, time; signal.signal(signal.SIGINT, lambda *_: exit(3)); time.sleep(300)"
-    began_s = time.monotonic()
-    assert soak.run_until(began_s, python(code), {}) is None
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["terminal", "background job"])
+def test_a_soak_ends_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, handler: Callable[[int, FrameType | None], Any] | signal.Handlers
+) -> None:
+    sent = []
+    kill = os.killpg
+
+    def record(group: int, number: int) -> None:
+        sent.append(number)
+        kill(group, number)
+
+    monkeypatch.setattr(os, "killpg", record)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        began_s = time.monotonic()
+        assert soak.run_until(began_s, python("import time; time.sleep(300)"), {}) is None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert sent == [signal.SIGINT], "the child had to be killed"
     assert soak.run_until(began_s + 300, python("import os; exit(os.environ['X'] == '1')"), {"X": "1"}) == 1
     assert soak.main(["1", "0"]) == 0
     assert soak.main([]) == 2
