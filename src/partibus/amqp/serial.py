@@ -25,8 +25,3 @@ def distance(start: int, end: int) -> int:
     """
     steps = (end - start) & MASK
     return steps if steps < _HALF else steps - _CIRCLE
-
-
-def is_before(left: int, right: int) -> bool:
-    """Tell whether `right` is ahead of `left`."""
-    return distance(left, right) > 0

@@ -71,13 +71,6 @@ def _bound(path: Path) -> socket.socket:
     return listener
 
 
-async def listen_tls(
-    host: str, port: int, make: MakeProtocol, context: ssl.SSLContext, loop: asyncio.AbstractEventLoop
-) -> asyncio.Server:
-    """Listen for connections from other machines. Raises OSError."""
-    return await loop.create_server(make, host, port, ssl=context, backlog=BACKLOG)
-
-
 def bound_tcp(host: str, port: int) -> socket.socket:
     """Return a bound socket without a listener, so that its port is known early. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -91,14 +84,17 @@ def bound_tcp(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def listen_tls_at(
+async def listen_tls(
     listener: socket.socket,
     make: MakeProtocol,
     context: ssl.SSLContext,
     loop: asyncio.AbstractEventLoop,
     handshake_s: float,
 ) -> asyncio.Server:
-    """Listen as `listen_tls`, at a bound socket. A TLS handshake may take ``handshake_s``."""
+    """Listen at a bound socket for connections from other machines. A TLS handshake may take ``handshake_s``.
+
+    Raises OSError.
+    """
     return await loop.create_server(
         make, sock=listener, ssl=context, backlog=BACKLOG, ssl_handshake_timeout=handshake_s
     )

@@ -29,7 +29,7 @@ from partibus.cluster.ownership import Owner, Stores
 from partibus.cluster.peers import PeerChannels
 from partibus.cluster.serving import Serving
 from partibus.cluster.share import Member, owners_of, steps_of
-from partibus.cluster.sockets import Address, TcpAddress, listen_tls_at
+from partibus.cluster.sockets import Address, TcpAddress, listen_tls
 from partibus.errors import InvalidOperation, StartError, StoreUnavailable
 from partibus.namespace.announcing import Change
 from partibus.namespace.broker import Broker
@@ -182,7 +182,7 @@ class ClusterBroker:
         from partibus.store.postgresql.registry import LEASE_S
 
         settings = self._settings
-        self._server = await listen_tls_at(
+        self._server = await listen_tls(
             self._listener,
             lambda: self._peers.make_answering(self._certificate),
             self._inbound,

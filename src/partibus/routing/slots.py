@@ -19,7 +19,6 @@ __all__ = [
     "SlotMap",
     "partition_for_key",
     "partition_for_slot",
-    "partitions_for_keys",
     "runs_of",
     "slot_for_key",
     "slots_in",
@@ -37,18 +36,6 @@ def partition_for_key(key: str, partition_count: int) -> int:
     Equal keys have equal partitions (K1).
     """
     return slot_for_key(key) * partition_count >> SLOT_BITS
-
-
-def partitions_for_keys(keys: Iterable[str], partition_count: int) -> list[int]:
-    """Return the partitions of a batch of keys in order; each distinct key is hashed once."""
-    known: dict[str, int] = {}
-    partitions: list[int] = []
-    for key in keys:
-        partition = known.get(key)
-        if partition is None:
-            partition = known[key] = slot_for_key(key) * partition_count >> SLOT_BITS
-        partitions.append(partition)
-    return partitions
 
 
 class SlotMap:

@@ -74,11 +74,6 @@ class ThrottlingSettings(Struct, frozen=True):
         return self.credits_per_s * self.period_ms // 1_000
 
 
-def setting_names() -> tuple[str, ...]:
-    """Return every field of `ThrottlingSettings`, in order."""
-    return ThrottlingSettings.__struct_fields__
-
-
 def _policy(text: object) -> ThrottlingPolicy:
     try:
         return ThrottlingPolicy(str(text))

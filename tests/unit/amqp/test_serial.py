@@ -20,9 +20,3 @@ def test_distance_goes_the_short_way_round(start: int, end: int, steps: int) -> 
 
 def test_half_the_circle_away_counts_as_behind() -> None:
     assert serial.distance(0, 0x80000000) == -0x80000000
-
-
-def test_a_number_is_before_the_next_one_across_the_wrap() -> None:
-    assert serial.is_before(LAST, 0)
-    assert not serial.is_before(0, LAST)
-    assert not serial.is_before(7, 7)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from partibus.cluster.handshake import Identity
 from partibus.cluster.peers import PeerChannels
 from partibus.cluster.secret import load_secret
 from partibus.cluster.serving import Serving
-from partibus.cluster.sockets import Address, TcpAddress, listen, listen_tls
+from partibus.cluster.sockets import Address, TcpAddress, bound_tcp, listen, listen_tls
 from partibus.errors import UnusableFile
 from partibus.message import Message, pack
 from partibus.node.host import AsyncioHost
@@ -364,13 +363,13 @@ async def test_brokers_on_other_machines_are_reached_over_tls(tmp_path: Path) ->
     outbound = ssl.create_default_context()
     outbound.check_hostname = False
     outbound.verify_mode = ssl.CERT_NONE
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
 
     async def reached(shown: bytes) -> tuple[Broker, Broker, asyncio.Server]:
         a, b = Broker("a", tmp_path), Broker("b", tmp_path)
         b.own(1)
-        server = await listen_tls("127.0.0.1", port, lambda: b.peers.make_answering(shown), inbound, b.loop)
+        listener = bound_tcp("127.0.0.1", 0)
+        port = listener.getsockname()[1]
+        server = await listen_tls(listener, lambda: b.peers.make_answering(shown), inbound, b.loop, 10)
         a.peers._address_of = lambda owner: TcpAddress("127.0.0.1", port, outbound)
         a.peers.lead(a.routes[1], b.identity, 1)
         return a, b, server

@@ -9,7 +9,6 @@ from partibus.routing.slots import (
     SlotMap,
     partition_for_key,
     partition_for_slot,
-    partitions_for_keys,
     slot_for_key,
 )
 
@@ -36,11 +35,6 @@ def test_vectors_are_frozen(key: str, slot: int, of_16: int, of_4: int) -> None:
     assert partition_for_key(key, 1) == 0
 
 
-def test_batch_answers_as_single_calls_do_in_order() -> None:
-    keys = [f"key-{n % 7}" for n in range(50)]
-    assert partitions_for_keys(keys, 16) == [partition_for_key(key, 16) for key in keys]
-
-
 @pytest.mark.parametrize("count", [1, 2, 4, 16, 64, 100])
 def test_partitions_own_contiguous_even_runs_of_slots(count: int) -> None:
     owners = [partition_for_slot(slot, count) for slot in range(SLOT_COUNT)]
@@ -51,7 +45,7 @@ def test_partitions_own_contiguous_even_runs_of_slots(count: int) -> None:
 
 
 def test_many_keys_spread_evenly() -> None:
-    counts = Counter(partitions_for_keys((f"device-{n}" for n in range(16_000)), 16))
+    counts = Counter(partition_for_key(f"device-{n}", 16) for n in range(16_000))
     assert min(counts.values()) > 850
     assert max(counts.values()) < 1150
 

@@ -184,11 +184,6 @@ class Peer:
         self._links.check_claims()
 
     @property
-    def is_claimed(self) -> bool:
-        """Whether the connection has shown a claim."""
-        return self._counted is not None
-
-    @property
     def links(self) -> int:
         """The number of links to entities and nodes, in both directions."""
         return len(self._links)
