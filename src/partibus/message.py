@@ -72,7 +72,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     scheduled_ms: int | None = None
     """The time at which the message becomes active, in ms since 1970; None means at once."""
     tag: bytes = b""
-    """What duplicate detection remembers with the message id, for replies about duplicates."""
+    """The note that duplicate detection keeps with the message id, for replies about duplicates."""
     enqueued_ms: int | None = None
     """When a forwarded message was first stored, from which its time to live runs; None: it is stored now."""
 
@@ -85,7 +85,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
 
 WIDE_ID = "\0entity "
-"""The beginning of a message id that is unique in the whole entity, whatever the message's key.
+"""The beginning of a message id that is unique in the whole entity, across all keys.
 
 No other id begins so: see `id_text`.
 """
@@ -318,7 +318,7 @@ def with_application_properties(data: bytes, changes: Mapping[str, object]) -> b
     return stored.pack()
 
 
-# What the broker writes into every delivery -------------------------------------------------------------------------
+# Fields that the broker writes into every delivery -------------------------------------------------------------------
 
 # Header (0x70) as a list8 of durable, priority (ubyte), ttl (uint or null), first-acquirer (null), delivery-count
 # (uint). Every delivery needs it: without it clients report no delivery count.

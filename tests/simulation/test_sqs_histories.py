@@ -358,7 +358,8 @@ def test_planted_bugs_are_caught(
 ) -> None:
     plant(monkeypatch)
     found: set[str] = set()
-    for seed in range(6):
+    # Seed 4 finds each of the bugs, in 1 to 3 s of a processor. Seed 0 finds two of them, in 4 s.
+    for seed in (4, 1, 3, 0, 2, 5):
         inside = tmp_path / str(seed)
         inside.mkdir()
         try:

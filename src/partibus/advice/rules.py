@@ -84,16 +84,16 @@ class Advice:
     rule: str
     entity: str
     setting: str
-    """What is set, and how."""
+    """The setting and its value."""
     evidence: str
-    """What was measured."""
+    """The measurement behind the advice."""
     sentence: Sentence
     gain: str
     where: Where
     change: str
     """The command, or the line of Python."""
     caution: str = ""
-    """What to know before the change; "" for nothing."""
+    """The consequences of the change that an operator must know; "" for none."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values."""

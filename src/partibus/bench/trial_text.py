@@ -74,7 +74,7 @@ RUN_COLUMNS: Final = (
 
 
 class Conditions(NamedTuple):
-    """What the results depend on."""
+    """The machine and the software that the results depend on."""
 
     machine: Machine
     load: float

@@ -41,7 +41,7 @@ class Score(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many clients a scenario has, and what they do."""
+    """The number of clients of a scenario, and their work."""
 
     score: Score
     queues: int = 1

@@ -42,9 +42,9 @@ SAMPLED_MAX: Final = 100
 @CONNECTION
 @JSON
 def advise(entities: tuple[str, ...], seconds: float, telemetry: Path | None, connection: str, as_json: bool) -> None:
-    """Watch the traffic of entities, and say which settings depart from the guidance.
+    """Watch the traffic of entities and list the settings that depart from the guidance.
 
-    Each advice names the setting, what was measured, the sentence of the guidance, the expected gain, and the command
+    Each advice names the setting, the measurement, the sentence of the guidance, the expected gain, and the command
     or line of code that changes it. Entities with little traffic get none. The exit code is 3 if there is advice. Needs
     the Manage right.
     """

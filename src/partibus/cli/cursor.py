@@ -84,7 +84,7 @@ def warnings(one: CursorSummary) -> Iterator[str]:
     if one.lag and one.now_ms - moved_ms > SILENT_MS:
         yield (
             f"cursor '{one.name}' has not moved since {_time(moved_ms)}, and has messages before it. If its reader is "
-            "gone for good: partibus cursor drop."
+            "not coming back: partibus cursor drop."
         )
 
 

@@ -27,7 +27,8 @@ def demo(ctx: click.Context, rows: int | None, out: Path) -> None:
         from partibus.demo.run import run_demo
     except ModuleNotFoundError as error:
         raise Unsupported(
-            f"The demo without {error.name}", "Install it with what it needs: pip install 'partibus[demo]'."
+            f"The demo without {error.name}",
+            "Install the demo's dependencies: pip install 'partibus[demo]'.",
         ) from error
 
     ctx.exit(0 if run_demo(rows, out) else 1)

@@ -50,11 +50,15 @@ _PARTITIONS = click.option(
     "--partitions", type=int, help="Premium: partitions of every entity, a power of two up to 64; for life."
 )
 _SETTINGS = (
-    click.option("--throttling", type=click.Choice(_POLICIES), help="What is done when its credits are used up."),
-    click.option("--credits-per-second", type=int, help="What it may use; a message is 1 to send and 1 to receive."),
-    click.option("--period", "period_ms", type=int, metavar="MS", help="Credits are handed out so often."),
+    click.option("--throttling", type=click.Choice(_POLICIES), help="What to do without credits left."),
+    click.option(
+        "--credits-per-second",
+        type=int,
+        help="Its rate; a message costs 1 to send and 1 to receive.",
+    ),
+    click.option("--period", "period_ms", type=int, metavar="MS", help="The interval at which it gets credits."),
     *(
-        click.option(f"--{name}", type=int, help=f"What {_PRICES[name]} costs.")
+        click.option(f"--{name}", type=int, help=f"The credits that {_PRICES[name]} costs.")
         for name in THROTTLING
         if name.endswith("-credits")
     ),
@@ -107,7 +111,13 @@ def namespace() -> None:
 @namespace.command()
 @click.argument("name")
 @_options(
-    click.option("--tier", type=click.Choice(_TIERS), default="standard", show_default=True, help="What it allows."),
+    click.option(
+        "--tier",
+        type=click.Choice(_TIERS),
+        default="standard",
+        show_default=True,
+        help="Its limits and features.",
+    ),
     _PARTITIONS,
     *_UNITS,
     *_SETTINGS,
@@ -189,7 +199,7 @@ def update(ctx: click.Context, name: str, options: dict[str, object], connection
 @CONNECTION
 @JSON
 def migrate(name: str, options: dict[str, object], connection: str, as_json: bool) -> None:
-    """Make a premium namespace of the standard namespace NAME, for good.
+    """Turn the standard namespace NAME into a premium one. There is no way back.
 
     It stays in use: its entities keep their partitions and messages, its clients their connections. New entities have
     the partitions of the namespace.

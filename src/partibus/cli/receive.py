@@ -29,7 +29,7 @@ _OUTCOMES = ("complete", "abandon", "defer", "dead-letter")
     type=click.Choice(_OUTCOMES),
     default="complete",
     show_default=True,
-    help="What becomes of a message once it is printed (peek-lock).",
+    help="The settlement of a printed message (peek-lock).",
 )
 @click.option("--reason", metavar="TEXT", help="With --settle dead-letter.")
 @click.option("--session", metavar="ID", help="From this session, which no other receiver may hold.")

@@ -14,7 +14,7 @@ AMQPS_PORT = 5671
 HTTPS_PORT = 5343
 SQS_TLS_PORT = 9343
 ROLL_MIN_MS = 100
-"""More files in a second are no use to anybody, and each is synced."""
+"""The shortest interval. Each file is synced, so shorter ones would only load the disk."""
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")

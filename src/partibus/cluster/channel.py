@@ -160,7 +160,7 @@ class Channel(asyncio.Protocol):
             return
         length = len(batch) - HEAD_BYTES
         if length > BATCH_BYTES_MAX:
-            self._fail(f"{length} bytes are to be sent at once, at most {BATCH_BYTES_MAX} can be")
+            self._fail(f"a batch of {length} bytes is too large; the limit is {BATCH_BYTES_MAX}")
             return
         batch[:HEAD_BYTES] = length.to_bytes(HEAD_BYTES, "big")
         self._spoke_s = self._loop.time()

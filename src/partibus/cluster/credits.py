@@ -44,7 +44,7 @@ class Credits:
     """One broker's view of the allocators. All calls are on the loop."""
 
     def __init__(self, us: Owner, stores: int, channels: Channels, clock: Clock, time_s: Callable[[], float]) -> None:
-        """Follow ``stores`` stores. ``time_s`` is real time, whatever the clock says."""
+        """Follow ``stores`` stores. ``time_s`` is real time, also with a manual clock."""
         self._us = us
         self._channels = channels
         self._clock = clock
@@ -118,7 +118,7 @@ class Credits:
         return here.allocator
 
     def _home(self, namespace: int) -> int | None:
-        """Return the store whose owner is to be asked; None while it is not known."""
+        """Return the store whose owner allocates the credits; None while it is unknown."""
         count, now_s = len(self._owners), self._time_s()
         for offset in range(count):
             store_no = (namespace + offset) % count

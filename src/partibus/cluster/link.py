@@ -31,7 +31,7 @@ MakeHandshake = Callable[[Identity, Callable[[], bytes]], Handshake]
 
 
 class Link:
-    """The channel to one owner. ``on_over`` is called when it has ended for good."""
+    """The channel to one owner. ``on_over`` is called once the channel has ended."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ class Outbox:
         self._added()
 
     def close(self) -> None:
-        """Drop all frames and write no more. Idempotent."""
+        """Drop all frames and refuse further ones. Idempotent."""
         self._closed = True
         self._frames = bytearray(_ROOM)
         self._count = 0

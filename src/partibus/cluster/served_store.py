@@ -86,7 +86,7 @@ class ServedStore:
         kind = type(command)
         messages = command.messages if kind is c.Enqueue else ()
         self.remote_broker.asked.note(row, len(messages), len(messages[0].data) if messages else 0)
-        if kind is c.Settle or kind is c.Enqueue:  # most are, and nothing is to be remembered of them
+        if kind is c.Settle or kind is c.Enqueue:  # most commands, which need no bookkeeping
             self.store.submit(row, options, command, on_reply, holdable=frame.holdable)
             return
         match command:

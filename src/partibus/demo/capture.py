@@ -143,7 +143,7 @@ CURSOR = "capture"
 BATCHES = 4
 """Micro-batches that all flights make. One costs about a second besides its rows, for tasks, files and the log."""
 LOOK_SECONDS = 0.02
-"""How often a run that is to be ended in a micro-batch is looked at: a small one takes some tenths of a second."""
+"""The interval between looks at a run that must end within a micro-batch: a small one takes some tenths of a second."""
 
 Options = dict[str, str]
 
@@ -212,7 +212,7 @@ class Capture:
         left = [file for file in self._table.glob("*/*.parquet") if file not in named]
         rows = 0
         for file in left:
-            # A file whose end was not written can't be read by anybody: it has no rows.
+            # A file without its footer is unreadable: it has no rows.
             with suppress(pa.ArrowInvalid, OSError):
                 rows += pq.read_metadata(file).num_rows
             file.unlink()

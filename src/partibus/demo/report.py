@@ -249,7 +249,7 @@ def _summary(results: Results) -> str:
         "Everything that was sent was read: once, unchanged, in its partition and in order; and every subscription "
         "holds exactly what its filter selects."
         if holds
-        else "What was read is not what was sent. The checks below say where they differ."
+        else "The messages read differ from the messages sent. The checks below say where."
     )
     rates = {phase.name: phase.messages / phase.seconds for phase in results.phases if phase.messages}
     figures = [
@@ -314,7 +314,7 @@ def _proof(proof: Proof) -> str:
         [[mark(check.holds), escape(check.claim), escape(check.found)] for check in proof.checks],
     )
     partitions = table(
-        ["partition", "sent", "read", "checksum of what was sent", "checksum of what was read", ""],
+        ["partition", "sent", "read", "checksum sent", "checksum read", ""],
         [
             [
                 str(part.partition_id),

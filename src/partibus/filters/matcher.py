@@ -37,17 +37,17 @@ HEADERS_REASON: Final = "HeaderSizeExceeded"
 """The DeadLetterReason of a message to which an action gave too many properties (dialect section 11.3)."""
 
 MESSAGE_WORK: Final = 20
-"""The units of work of each message, whatever the rules are."""
+"""The units of work of each message, independent of the rules."""
 LOOK_UP_WORK: Final = 20
-"""Those of looking a message up among correlation filters on the same properties."""
+"""The units of a lookup of a message among correlation filters on the same properties."""
 TEST_WORK: Final = 10
-"""Those of an SQL filter, beside what it spends on long texts."""
+"""The units of an SQL filter, besides those for long texts."""
 COPY_WORK: Final = 20
-"""Those of one copy, until it is in the pending commit."""
+"""The units of one copy, until it is in the pending commit."""
 ACTION_WORK: Final = 160
-"""Those of a copy that an action changes, beside what it spends on its properties."""
+"""The units of a copy that an action changes, besides those for its properties."""
 FAILURE_WORK: Final = 300
-"""Those of a dead letter."""
+"""The units of a dead letter."""
 BYTES_PER_UNIT: Final = 8
 """Bytes of a message that are decoded in one unit of work, at worst."""
 

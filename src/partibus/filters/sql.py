@@ -57,7 +57,7 @@ class CompiledAction(Struct, frozen=True):
 def compile_filter(described: SqlFilter, field: str = "SqlExpression") -> CompiledFilter:
     """Compile a filter.
 
-    Raises `ArgumentError` whose text gives the place of the error and what was expected there. ``field`` is the
+    Raises `ArgumentError` whose text gives the position of the error and the expected text. ``field`` is the
     caller's name of the expression.
     """
     try:

@@ -85,7 +85,7 @@ class SasPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Rights of one policy on the entities at or below ``path``, until ``expires_s`` (Unix seconds; None: for good)."""
+    """Rights of one policy on the entities at or below ``path``, until ``expires_s`` (Unix seconds; None: no end)."""
 
     policy_name: str
     rights: Right

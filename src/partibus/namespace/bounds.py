@@ -31,7 +31,7 @@ class Bounds:
         self.property_bytes: int = limits.property_kb * _KIB
         self.properties_bytes: int = limits.properties_kb * _KIB
         self.small_bytes: int = min(self.property_bytes, self.properties_bytes)
-        """A message of this size can't break either, whatever is in it."""
+        """No message of this size can exceed either bound."""
 
     def check_headers(self, headers_bytes: int, properties: Iterable[tuple[str, bytes]]) -> None:
         """Check the size of a message's properties and headers (dialect section 11.2).

@@ -324,8 +324,8 @@ class Broker:
         queue = self.namespace.entity(path)
         if kind is not None and queue.kind is not kind:
             raise InvalidOperation(
-                f"'{queue.name}' is a {queue.kind.value} and no {kind.value}. "
-                f"Name a {kind.value}, or address it as what it is."
+                f"'{queue.name}' is a {queue.kind.value}, not a {kind.value}. "
+                f"Name a {kind.value}, or use the operations of a {queue.kind.value}."
             )
         return queue
 

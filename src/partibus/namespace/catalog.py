@@ -190,9 +190,9 @@ class Catalog:
     ) -> EntityRecord:
         """Add an entity, and place its partitions on the stores that are not ``away``.
 
-        Those of a subscription lie beside its topic's (D17). Raises `ArgumentError` for its name or for more partitions
-        than stores, `EntityExists`, `QuotaExceeded`, `EntityNotFound` for a missing topic, and `StoreUnavailable` when
-        too many stores are away (row A2).
+        Partitions of a subscription lie beside those of its topic (D17). Raises `ArgumentError` for its name or for
+        more partitions than stores, `EntityExists`, `QuotaExceeded`, `EntityNotFound` for a missing topic, and
+        `StoreUnavailable` when too many stores are away (row A2).
         """
         with self._changing():
             if description.kind is EntityKind.SUBSCRIPTION:

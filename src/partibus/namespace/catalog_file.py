@@ -338,7 +338,7 @@ class _Turn:
     """The right to make a checkpoint, which one broker of the machine has at a time."""
 
     def __init__(self, catalog: Path) -> None:
-        """Nothing is opened before it is wanted."""
+        """Name the lock file, without opening it."""
         self._path = catalog.with_suffix(".lock")
         self._descriptor = -1
 

@@ -52,5 +52,5 @@ def format_duration(ms: int) -> str:
 
 
 def _with_unit(count: int | str, unit: str) -> str:
-    """Nothing for a count of zero or an empty text."""
+    """Write a count and its unit; an empty text for a count of zero."""
     return f"{count}{unit}" if count else ""

@@ -71,7 +71,7 @@ class EntitiesInUse:
         for partition, placement in zip(route.partitions, queue.partitions, strict=True):
             partition.follow(self._make_handle(queue, placement))
             if queue.description.options.forwards:
-                partition.wake()  # what waits there is forwarded from now on, though nobody uses it
+                partition.wake()  # it forwards its waiting messages from now on, also without clients
         entity.tell_changed()
 
     def let_go(self, queue: Queue) -> None:

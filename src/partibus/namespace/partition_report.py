@@ -1,4 +1,4 @@
-"""What an operator sees of an entity's partitions: slots, load, messages, moves."""
+"""An operator's view of an entity's partitions: slots, load, messages, moves."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

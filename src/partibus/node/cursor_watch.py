@@ -130,7 +130,7 @@ class CursorWatch:
                 elif lags and not lagged:
                     log.warning(
                         "%s: lags: %d of %d bytes are kept for it and others; past that the oldest messages go unread. "
-                        "If its reader is gone for good: partibus cursor drop.",
+                        "If its reader is not coming back: partibus cursor drop.",
                         what,
                         retained_bytes,
                         cursor.bound_bytes,

@@ -1,1 +1,1 @@
-"""The broker of one partition: a pure state machine, and what it needs of a store."""
+"""The broker of one partition: a pure state machine, and the port of the store that keeps its rows."""

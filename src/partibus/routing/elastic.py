@@ -46,7 +46,7 @@ class Use(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to do with a queue."""
+    """A decision about a queue."""
 
     partitions: int
     """The number of partitions that should own slots."""

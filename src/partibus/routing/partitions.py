@@ -36,7 +36,7 @@ class PartitionHandle:
         self.used = False
         """Whether commands came, except those that read counts. `EntityRoute.take_used` resets it."""
         self.receivers: dict[int, OnReply] = {}
-        """The registered receivers. Those that a store failure has ended stay until they unregister."""
+        """The registered receivers. Receivers that a store failure has ended stay until they unregister."""
         self._store = store
 
     def follow(self, other: "PartitionHandle") -> None:

@@ -176,7 +176,7 @@ class _Part:
         parts = self._all
         parts.open += len(groups) - 1
         for place, indexes in groups.items():
-            # What former owners know is asked for anew: there is one more of them.
+            # There is one more former owner, so ask all of them again.
             part = _Part(parts, indexes, None, self._hops + 1)
             part._unique = self._unique
             part.begin(place)
@@ -185,7 +185,7 @@ class _Part:
         """Ask the next partition which of the messages it knows; then send the part again."""
         parts = self._all
         if self._unique and self._asked:
-            # Those that were added meanwhile are among them.
+            # They include partitions that were added meanwhile.
             self._sources += [one.partition_id for one in parts._route.partitions]
         while self._sources:
             source = self._sources.pop()

@@ -172,8 +172,8 @@ class _KeyedMessage:
         if kind is Accepted:
             self._on_sent(None)
         elif kind is Moved or kind is ScreenFirst:
-            # Nothing was stored. The key's slot has moved: the general way follows it, and asks the same partition
-            # again.
+            # The partition stored nothing, since the key's slot has moved. The general way follows it, and asks the
+            # same partition again.
             _KeyedRun(self._route, self._batches, self._on_sent, more=self._more).start(measured=True)
         else:
             self._on_sent([error_of(reply, self._route.name)])

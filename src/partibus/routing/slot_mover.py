@@ -94,7 +94,7 @@ class SlotMover:
         self._after: str | None = None
         self._pause_ms = SCAN_MS_MIN
         self.step = "begin"
-        """What the mover does now, for operators."""
+        """The mover's current step, for operators."""
         self.over = False
 
     def start(self) -> None:

@@ -55,7 +55,7 @@ class StorePlace(NamedTuple):
 CheckTime = Callable[[str, int], int | None]
 """A function that gets the name of an opened store and its `highest_ms`.
 
-It returns the time to which the store is to be turned back, or None. It raises `StoreError` if the store may not be
+It returns the time to which the store must be turned back, or None. It raises `StoreError` if the store may not be
 used at this time.
 """
 
@@ -322,7 +322,7 @@ def _look_up(address: "Address", listing: Listing) -> str | None:
     if identity.cluster != listing.cluster:
         raise _refused(
             f"{address.name}: is {identity.store_id} of another data directory or catalog, not of {listing.name}; "
-            "choose another schema (?schema=NAME), or serve with what it was made with"
+            "choose another schema (?schema=NAME), or serve with the data directory or catalog that it was made with"
         )
     return identity.store_id
 

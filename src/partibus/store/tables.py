@@ -253,7 +253,7 @@ class Tables:
         return {key: SubqueueCounts(*self.counts[key]) for key in keys[:most]}
 
     def executed_by(self, asker: str) -> dict[int, int]:
-        """Return the answered requests of one run of a broker, with what is known of each."""
+        """Return the answered requests of one run of a broker, with the known outcome of each."""
         return executed_requests(part for of, _, part in self.executed if of == asker)
 
     def timed_partitions(self) -> list[int]:

@@ -56,7 +56,9 @@ COLUMNS: Final = (
     TelemetryColumn("delivery_count", "int", "deliveries until then, this one included"),
     TelemetryColumn("dwell_ms", "bigint", "since the message was enqueued; not of `send` and `commit`"),
     TelemetryColumn(
-        "latency_us", "bigint", "from the command to durability; of a commit, what it took; of `move`, since it began"
+        "latency_us",
+        "bigint",
+        "from the command to durability; of a commit, its duration; of `move`, since its begin",
     ),
     TelemetryColumn(
         "messages",

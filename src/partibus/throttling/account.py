@@ -220,7 +220,7 @@ class Account:
         self._serve()
 
     def tell_debt(self) -> None:
-        """Tell a new allocator, at another broker, what the namespace owes."""
+        """Report the namespace's debt to a new allocator, at another broker."""
         self._look()
         if self._debt[1] or self._asked is not None:
             self._ask()
@@ -253,7 +253,7 @@ class Account:
     def _serve(self) -> None:
         """Serve waiting requests with the credits at hand, and ask for more."""
         if self._serving:
-            return  # somebody that was answered has come back: the loop below goes on with it
+            return  # a client that got its answer has called again: the loop below serves it
         self._serving = True
         try:
             while self._waiting and self._asked is None and self._retry is None:
@@ -318,14 +318,14 @@ class Account:
         if grant is not None and self._period <= grant.period <= self._period + 1:
             self._take(grant)
             if self._asked is not None:
-                self.tell_debt()  # it is of an allocator that is perhaps no more the one to ask
+                self.tell_debt()  # the reply may come from a former allocator
             self._serve()
             if self._spent and not self.credits:
                 self._on_exhausted()
         elif grant is not None and ask.period < self._period:
             self._serve()  # the period has ended meanwhile
         else:
-            self._ask_later()  # nobody is there, or its clock is not where ours is: in a moment
+            self._ask_later()  # no allocator yet, or its clock differs from ours: retry in a moment
 
     def _take(self, grant: Grant) -> None:
         if grant.period > self._period:

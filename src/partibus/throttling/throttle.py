@@ -168,7 +168,7 @@ class Throttle:
         return self._account.periods
 
     def tell_debt(self) -> None:
-        """Tell the new allocator, at another broker, what the namespace owes."""
+        """Report the namespace's debt to the new allocator, at another broker."""
         self._account.tell_debt()
 
     # -- requests ----------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Throttle:
     def charge(self, operation: Operation, count: int) -> None:
         """Charge ``count`` units of finished work."""
         if self._overload is not None:
-            return  # nobody counts credits
+            return  # overloaded units refuse requests: no credits are counted
         cost = count * self._prices[operation]
         self.counters.used[operation] += cost
         if self.enforces:

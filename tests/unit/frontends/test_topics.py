@@ -139,9 +139,9 @@ def test_an_update_changes_what_it_names_or_all(world: World) -> None:
     assert queue.partitioned
     with pytest.raises(InvalidOperation, match=r"RequiresSession of the subscription '.*' is true for life"):
         world.broker.update(PATH, {"RequiresSession": False}, whole=True)
-    with pytest.raises(InvalidOperation, match="'t' is a topic and no queue"):
+    with pytest.raises(InvalidOperation, match="'t' is a topic, not a queue"):
         world.broker.update("t", {}, kind=EntityKind.QUEUE)
-    with pytest.raises(InvalidOperation, match="is a subscription and no topic"):
+    with pytest.raises(InvalidOperation, match="is a subscription, not a topic"):
         world.broker.delete(PATH, kind=EntityKind.TOPIC)
 
 

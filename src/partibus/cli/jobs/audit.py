@@ -19,7 +19,7 @@ _FORMATS: Final = ("parquet", "json", "csv")
 @click.command()
 @click.option("--produced", multiple=True, required=True, metavar="PATH", help="Log of the producers; repeatable.")
 @click.option("--consumed", multiple=True, required=True, metavar="PATH", help="Log of the consumers; repeatable.")
-@click.option("--remaining", multiple=True, metavar="PATH", help="What is still there, by message_id: not lost.")
+@click.option("--remaining", multiple=True, metavar="PATH", help="Messages still in entities: not lost.")
 @click.option("--format", "form", type=click.Choice(_FORMATS), help="Of the logs; without it, their names tell.")
 @click.option(
     "--slack",

@@ -38,9 +38,9 @@ _FATES = (
     type=click.IntRange(1 << 20, 1 << 50),
     default=1 << 30,
     show_default=True,
-    help="What finished messages may take up in each partition until they are captured.",
+    help="Bytes that finished messages may take in each partition until the job has captured them.",
 )
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue with new messages until Ctrl-C.")
 @click.option(
     "--every", type=duration, default="60s", show_default=True, metavar="DURATION", help="With --follow: how often."
 )

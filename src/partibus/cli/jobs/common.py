@@ -85,7 +85,8 @@ def job_options(*, changes: bool = False) -> Callable[[Command], Command]:
                 from partibus.pipeline.job import JobOptions
             except ModuleNotFoundError as error:
                 raise Unsupported(
-                    f"A job without {error.name}", "Install it with what it needs: pip install 'partibus[pipeline]'."
+                    f"A job without {error.name}",
+                    "Install the dependencies of jobs: pip install 'partibus[pipeline]'.",
                 ) from error
             options = JobOptions(master, conf, json_path, report, rest.pop("dry_run", False))
             return command(*args, options=options, **rest)

@@ -35,7 +35,7 @@ def _price(name: str, default: int, what: str) -> Callable[[Command], Command]:
     default=1_000,
     show_default=True,
     type=click.IntRange(min=1),
-    help="What the namespace may use.",
+    help="Credits per second of the namespace.",
 )
 @_price("send", 1, "message sent")
 @_price("receive", 1, "message delivered")

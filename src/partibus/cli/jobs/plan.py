@@ -80,7 +80,7 @@ def plan(
 ) -> None:
     """Find hot partitions and keys, predict other partition counts, and plan splits and merges.
 
-    Nothing is changed. TELEMETRY are the directories that brokers write to.
+    The job changes nothing. TELEMETRY are the directories that brokers write to.
     """
     if messages and len(entities) != 1:
         raise click.UsageError("--messages needs the one --entity that the messages are of")

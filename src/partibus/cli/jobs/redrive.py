@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @CONNECTION
 @click.option(
-    "--entity", required=True, metavar="NAME", help="Whose dead letters: a queue, a subscription, or all of a topic's."
+    "--entity", required=True, metavar="NAME", help="A queue, a subscription, or a topic with all of its subscriptions."
 )
 @click.option("--to", metavar="NAME", help="Queue or topic to send them to; without it where they were sent at first.")
 @click.option(
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     metavar="COLUMN=SQL",
     help="Change what is sent: a column, or property.NAME; repeatable.",
 )
-@click.option("--out", metavar="DIR", help="The audit trail, and what is needed to go on; not with --dry-run.")
+@click.option("--out", metavar="DIR", help="The directory of the audit trail and the checkpoints; not with --dry-run.")
 @click.option("--rate", type=click.FloatRange(0.01), metavar="N", help="Send at most this many in a second.")
 @click.option("--new-ids", is_flag=True, help="Send with new message ids.")
 @click.option(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out", metavar="DIR", help="Write the sums as Parquet tables there. With --follow, also its checkpoint."
 )
-@click.option("--follow", is_flag=True, help="Go on with what the broker writes; needs --out. Ends with Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue with new files of the broker until Ctrl-C; needs --out.")
 @click.option("--once", is_flag=True, help="With --follow: add up what is new since the last time, and end.")
 @click.option(
     "--every", type=duration, default="10s", show_default=True, metavar="DURATION", help="With --follow: how often."

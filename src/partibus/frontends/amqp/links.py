@@ -16,7 +16,7 @@ from partibus.namespace.sas import Path
 
 
 class LinkUse(NamedTuple):
-    """What one link uses of an entity at the moment."""
+    """The use that one link makes of an entity at the moment."""
 
     entity: Queue
     sends: bool

@@ -83,7 +83,7 @@ class OutgoingLink:
         self._unpaid: deque[Granted] = deque()
         """Granted messages for which the namespace may lack credits."""
         self._withheld = False
-        """Whether the namespace had no credits; if so, until the next period, whatever is left of this one."""
+        """Whether the namespace ran out of credits; True until the next period, even if some return."""
         self._stopping = False
         self._closed = False
         self._encoders: dict[int, DeliveryEncoder] = {}

@@ -157,7 +157,7 @@ class Peer:
     # -- events ------------------------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes) -> None:
-        """Handle bytes from the client, or, with none, what is left of the former ones (`more_to_read`)."""
+        """Handle bytes from the client; without bytes, continue with the rest of earlier ones (`more_to_read`)."""
         left, self._left = self._left, []
         self._ingress.begin()
         self._dispatch(left or self.connection.receive_data(data))

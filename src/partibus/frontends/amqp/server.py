@@ -170,7 +170,7 @@ class PeerProtocol(asyncio.Protocol):
             log.exception("internal error: a connection ends")
             self.peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
         connection = self.peer.connection
-        if connection.bytes_buffered or connection.is_closed:  # most of what comes is answered later
+        if connection.bytes_buffered or connection.is_closed:  # most requests are answered later
             self._flush_soon()
 
     def pause_writing(self) -> None:

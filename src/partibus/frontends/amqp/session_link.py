@@ -167,7 +167,7 @@ class SessionLink:
     # -- holding -----------------------------------------------------------------------------------------------------
 
     def _make_source(self, on_granted: receive.OnGranted, on_failed: receive.OnFailed) -> receive.Source:
-        assert self._hold is not None, "made by who holds a session"
+        assert self._hold is not None, "only a link with a session makes one"
 
         def lost(error: PartibusError) -> None:
             self._forget_hold()

@@ -88,7 +88,7 @@ class CoordinatorLink:
                 transaction.commit(lambda error: self._on_committed(delivery, error))
         elif request.global_id is not None:
             raise Unsupported("A distributed transaction", "Declare without a global id.")
-        elif not delivery.settled:  # else nobody would learn the id
+        elif not delivery.settled:  # a settled delivery gets no reply, so the client could not learn the id
             transaction = self._transactions.declare(self)
             self._link.settle_many([delivery], Declared(txn_id=transaction.id))
 

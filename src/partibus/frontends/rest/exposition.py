@@ -67,7 +67,7 @@ class Rows:
         self._lines = 0
 
     def add(self, text: bytes, numbers: Iterable[int]) -> None:
-        """``text``: what `line` or `lines` gives; ``numbers``: of each line all."""
+        """Add the result of `line` or `lines`, with all ``numbers`` of each line."""
         if not self._last:
             self.chunks.append((b"", []))
         self._last.append(text)
@@ -77,7 +77,7 @@ class Rows:
             self.end()
 
     def end(self) -> None:
-        """No more are added for now."""
+        """Join the lines of the current chunk. The next `add` begins another one."""
         if self._last:
             self.chunks[-1] = (b"".join(self._last), self.chunks[-1][1])
             self._last = []

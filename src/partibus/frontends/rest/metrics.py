@@ -170,7 +170,7 @@ class Told:
             self.partitions.add(text, numbers)
 
     def end(self) -> None:
-        """No more are told of."""
+        """Finish the tables, after the last entity."""
         for rows in (self.entities, self.waiting, self.partitions):
             rows.end()
 
@@ -323,7 +323,7 @@ _NAMESPACE_GAUGES = {
     "connections": ("namespace_connections", "AMQP connections of the namespace's clients."),
     "messages": ("namespace_messages", "Messages in the stores, in whatever state."),
     "bytes": ("namespace_bytes", "Bytes of messages in the stores."),
-    "rate": ("namespace_credits_per_second", "What the namespace may use, whether that is enforced or not."),
+    "rate": ("namespace_credits_per_second", "Credits per second of the namespace, enforced or not."),
     "held_bytes": ("namespace_memory_bytes", "Memory of the broker that the namespace takes."),
     "closed": ("namespace_overloaded", "1: requests are refused because the namespace's units are busy."),
     "units": ("namespace_units", "Messaging units of the namespace; 0: none of its own."),

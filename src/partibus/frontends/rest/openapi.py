@@ -161,7 +161,7 @@ _DATA_OPERATIONS = {
 _REASONS = {
     200: "Done",
     201: "Made, stored, or locked",
-    204: "Nothing came in time",
+    204: "No message came in time",
     400: "Something in the request is not right",
     401: "No claim, or none that is good for this",
     403: "A quota, or nothing that this version has",
@@ -171,7 +171,7 @@ _REASONS = {
     412: "It was changed in between",
     413: "The body is too large",
     503: "A messaging store is away, or too busy; nothing was done",
-    504: "Nobody can tell yet whether it was done",
+    504: "The outcome is still unknown",
 }
 
 
@@ -217,7 +217,7 @@ def _described(path: str, operation: _Operation) -> Json:
 
 
 class ShowDescription:
-    """Answers with the document; anybody may read it, it says nothing about this namespace."""
+    """The resource of the document. It is public: it says nothing about this namespace."""
 
     def __init__(self) -> None:
         self._response = JSONResponse(describe())

@@ -1,4 +1,4 @@
-"""What the batch actions have in common: checks of their entries, and answers by entry."""
+"""Common parts of the batch actions: checks of their entries, and answers by entry."""
 
 import re
 from collections.abc import Mapping

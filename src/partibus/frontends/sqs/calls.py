@@ -1,4 +1,4 @@
-"""One request under way: what it asks for, who asks, and its one answer."""
+"""One request under way: its parameters, its client, and its one answer."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -93,7 +93,7 @@ class Call:
             self._finish(answer_to(self.parsed, output, self.request_id))
 
     def answer_when_followed(self, output: Mapping[str, Any] | None = None) -> None:
-        """Give the answer once every broker goes by what was changed."""
+        """Give the answer once every broker follows the change."""
         self.broker.when_followed(lambda: self.answer(output))
 
     def refuse(self, error: SqsError | PartibusError) -> None:

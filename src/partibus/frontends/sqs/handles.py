@@ -23,7 +23,7 @@ _PERSON: Final = b"sqs-receipt"
 
 
 class Handle(NamedTuple):
-    """What a receipt handle names."""
+    """The delivery that a receipt handle names."""
 
     entity_id: int
     created_ms: int

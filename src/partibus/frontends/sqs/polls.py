@@ -43,7 +43,7 @@ OnFound = Callable[[Found], None]
 
 
 class _Timers(Protocol):
-    """What sets timers."""
+    """A source of timers."""
 
     @property
     def call_later(self) -> CallLater:
@@ -52,7 +52,7 @@ class _Timers(Protocol):
 
 
 class Asker(Protocol):
-    """What polls: a request, or a message move task."""
+    """The owner of a poll: a request, or a message move task."""
 
     on_gone: Callable[[], None] | None
     end_early: Callable[[], None] | None
@@ -77,7 +77,7 @@ class Asker(Protocol):
 
 
 class _Poll:
-    """What both kinds of polls have in common."""
+    """The common part of both kinds of polls."""
 
     def __init__(
         self, call: Asker, entity: Entity, count: int, wait_ms: float, lock_ms: int, on_found: OnFound
@@ -168,7 +168,7 @@ class _Poll:
         raise NotImplementedError
 
     def _close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is no state to close."""
 
 
 class StandardPoll(_Poll):
@@ -275,7 +275,7 @@ class GroupPoll(_Poll):
             self._ask_next()
 
     def _ask_next(self) -> None:
-        """Ask the next partition for what it has at once."""
+        """Ask the next partition for the messages that it has ready."""
         if self._is_ending:
             self._finish()
         elif self._left:

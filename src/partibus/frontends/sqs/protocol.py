@@ -37,7 +37,7 @@ class Request(Struct):
 
 
 class Parsed(Struct):
-    """What a request asks for."""
+    """The action and the parameters of a request."""
 
     action: str = ""
     is_json: bool = True
@@ -60,9 +60,9 @@ class Answer(Struct):
 
 
 def parse(request: Request) -> Parsed:
-    """Read a request. What is wrong with it is in the result, since the answer has to be in the request's protocol.
+    """Read a request. The result holds its errors, since the answer has to be in the request's protocol.
 
-    It needs nothing but the request, so large ones can be parsed on another thread.
+    The function needs only the request, so large ones can be parsed on another thread.
     """
     headers = request.headers
     target = headers.get("x-amz-target")

@@ -96,7 +96,7 @@ class SqsQueue:
 
 
 def attributes_of(options: EntityOptions) -> dict[str, str]:
-    """Return the set attributes of an entity: the options that the broker acts on count, whoever has changed them."""
+    """Return the set attributes of an entity: the broker's options count, whichever front end set them."""
     attributes = {} if options.sqs is None else dict(options.sqs.attributes)
     if options.sqs is None:
         attributes[VISIBILITY] = str(options.lock_duration_ms // 1000)

@@ -121,7 +121,7 @@ _NAMES: Final = {spelling: name.lower() for name in _USUAL_NAMES for spelling in
 
 
 class SqsServer:
-    """What the connections of the SQS port share."""
+    """The shared state of the connections of the SQS port."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class SqsConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """Close: a client that sends no more gets no answer."""
+        """Close the connection: a client that has closed its side gets no answer."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:

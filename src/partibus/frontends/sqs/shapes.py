@@ -38,7 +38,7 @@ class Member(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What one action takes."""
+    """The parameters of one action."""
 
     members: tuple[Member, ...]
     on_queue: bool = True

@@ -39,7 +39,7 @@ _QUERY_MAX: Final = 1_000
 
 
 class Signed(NamedTuple):
-    """What a request says about its signature."""
+    """The fields of a request about its signature."""
 
     key_id: str
     date: str
@@ -123,7 +123,7 @@ def _of_query(query: Mapping[str, str]) -> Signed:
 
 
 class _Scope(NamedTuple):
-    """What all requests of one client say alike about their signatures; the first fields of `Signed`."""
+    """The fields that are equal in all signatures of one client; the first fields of `Signed`."""
 
     key_id: str
     date: str

@@ -1,4 +1,4 @@
-"""What the requests of SQS share: queues by name, waiting work, and the intervals that an operator sets."""
+"""Shared state of SQS requests: queues by name, waiting work, and the intervals that an operator sets."""
 
 from collections.abc import Callable
 

@@ -80,7 +80,7 @@ def _read(members: tuple[Member, ...], document: Mapping[str, Any]) -> dict[str,
 
 
 def _members_by_name(members: tuple[Member, ...]) -> Mapping[str, Member]:
-    """Return the members of a shape by name. Requests have few of them, so what is there is looked up."""
+    """Return the members of a shape by name. Requests have few members, so the caller looks up those present."""
     known = _BY_NAME.get(id(members))
     if known is None or known[0] is not members:
         known = _BY_NAME[id(members)] = (members, {member.name: member for member in members})

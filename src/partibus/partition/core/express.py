@@ -15,12 +15,12 @@ from partibus.partition.core.subqueue import NEVER
 from partibus.partition.protocol.entry import Entry
 
 NUMBERS_AHEAD = 1 << 16
-"""Numbers reserved by one commit. Whoever was shown the number of a message that was lost in a crash must never see
-another message with it, so numbers are durable before they are shown: 65,536 messages, or locks, for one row."""
+"""Numbers reserved by one commit. A client that saw the number of a message that was lost in a crash must never see
+another message with it. So numbers are durable before a client sees them: 65,536 messages, or locks, for one row."""
 _RENEWED_AT = NUMBERS_AHEAD // 2
 SLICE_MAX = 512
-"""Messages that one step writes because of their age, or for want of memory: about half a millisecond. The next ones
-have their turn after what else has come, so that a burst of sends does not hold up everybody when it is old."""
+"""Messages that one step writes because of their age, or for want of memory: about half a millisecond. The next
+ones follow after the other commands that have arrived, so an old burst of sends does not hold up other clients."""
 
 
 class Room:

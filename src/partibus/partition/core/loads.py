@@ -49,7 +49,7 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
 
 
 def _is_wanted(state: PartitionState, ready_list: ReadyList) -> bool:
-    """Tell whether a session is to be granted once a message of it is found, or is a message group that is probed."""
+    """Tell whether a message of the session is wanted: by a receiver that asked for it, or by a probe of its group."""
     session = state.sessions.by_lock.get(ready_list.holder) if state.sessions is not None else None
     if session is None or not session.is_group:
         return session is not None and session.asked is not None

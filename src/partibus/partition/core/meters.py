@@ -34,15 +34,15 @@ class Tally:
 
     def __init__(self) -> None:
         self.received = 0
-        """Stored, scheduled ones included; at a topic: published, whoever gets them."""
+        """Messages stored, scheduled ones included; at a topic, messages published, with or without a subscription."""
         self.delivered = 0
-        """Handed out, each time."""
+        """Deliveries, repeated ones included."""
         self.completed = 0
-        """Completed by their receivers, or deleted as they were received."""
+        """Messages completed by their receivers, or deleted as they were received."""
         self.abandoned = 0
         self.deferred = 0
         self.dead_lettered = 0
-        """Went to the dead-letter sub-queue, or the transfer dead-letter sub-queue, for whatever reason."""
+        """Messages moved to the dead-letter or the transfer dead-letter sub-queue, for any reason."""
         self.expired = 0
         """Their time to live was over; dead-lettered or dropped."""
         self.locks_expired = 0

@@ -120,7 +120,7 @@ def share_some(state: PartitionState, rest: PublishRest, step: Step) -> None:
         work += planned.plan.work
         _share(state, planned.plan, keys, bodies, step, are_stored=rest.are_stored)
     if bodies:
-        # Were due messages refused for lack of room, the store would fail again and again.
+        # A partition without room must still publish due messages: a refusal would fail the store again and again.
         step.events.append(Published(bodies, are_new=not rest.are_stored))
     step.rest = rest if rest.shares else None
     state.publishing = bool(rest.shares)

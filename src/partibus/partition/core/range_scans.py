@@ -45,14 +45,14 @@ SLICE_COPIES = 20_000
 
 
 def begin_due_scans(state: PartitionState, now_ms: int, step: Step) -> None:
-    """Have the store asked for entries whose time has come."""
+    """Ask the store for entries whose time has come."""
     for subqueue in state.subqueues.values():
         for entry_state, due_ms in list(subqueue.next_due.items()):
             if due_ms <= now_ms:
                 del subqueue.next_due[entry_state]
                 if entry_state == EntryState.ACTIVE and forwards(state, subqueue.kind):
-                    continue  # on their way: their time runs where they arrive
-                if entry_state != EntryState.DEFERRED:  # those wait for whoever asks for them
+                    continue  # being forwarded: they expire at their destination
+                if entry_state != EntryState.DEFERRED:  # deferred ones wait until a receiver asks for them
                     add_range_scan(state, subqueue, DueScan(entry_state, now_ms), step)
 
 

@@ -169,7 +169,7 @@ class ReadyList:
 
     @property
     def is_exhausted(self) -> bool:
-        """Nothing waits and nothing is held."""
+        """Whether no entry waits and none is locked or reserved."""
         return self.in_memory and not (self.ready or self.tail or self.locks or self.reservations)
 
     def arrive(self, entries: list[Entry], size_bytes: int, *, window_entries: int, window_bytes: int) -> None:

@@ -54,7 +54,7 @@ def holder_of(state: PartitionState, command: AcceptSession) -> str:
 def resumed(state: PartitionState, load: SessionResume, rows: list[EntryRow], now_ms: int, step: Step) -> None:
     """Take some rows of the holder's messages."""
     sessions = state.sessions
-    assert sessions is not None, "somebody resumed one"
+    assert sessions is not None, "a resume needs a partition with sessions"
     command = load.command
     session = sessions.by_lock.get(command.resumes)
     if session is None:

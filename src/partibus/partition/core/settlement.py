@@ -93,10 +93,10 @@ def bodies_missing(state: PartitionState, command: Settle, now_ms: int) -> list[
 def take_bodies(state: PartitionState, load: BodyLoad, found: dict[int, bytes], now_ms: int, step: Step) -> None:
     """Take loaded bodies of locked entries.
 
-    A message whose body the store has lost can't be moved, delivered or read. It is removed, or its partition would ask
-    for the body for ever.
+    A message whose body the store has lost can't be moved, delivered or read. It is removed: otherwise its partition
+    would ask for the body for ever.
     """
-    assert load.then is not None, "somebody waited"
+    assert load.then is not None, "only a command that waits asks for bodies"
     commands = load.then.commands if isinstance(load.then, Transact) else [load.then]
     for command in commands:
         if not isinstance(command, Settle) or command.kind != load.kind:
@@ -135,7 +135,7 @@ def _defer(state: PartitionState, kind: int, entries: list[Entry], step: Step) -
     claimed = state.subqueues[kind].claimed
     for entry in entries:
         if entry.state == EntryState.DEFERRED:
-            claimed.discard(entry.sequence)  # else whoever asked for it meanwhile has the claim
+            claimed.discard(entry.sequence)  # else a receiver that asked for it meanwhile has the claim
         entry.state = EntryState.DEFERRED
         entry.delivery_count += counts_deliveries(kind)
     step.events.append(Updated(kind, entries))

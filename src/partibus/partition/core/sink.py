@@ -144,14 +144,14 @@ class Sinks:
         """The memory of the ids in memory."""
         return self._memory.size_bytes
 
-    # -- the line ----------------------------------------------------------------------------------------------------
+    # -- waiting commands --------------------------------------------------------------------------------------------
 
     def lets_pass(self, command: Enqueue) -> bool:
-        """Tell whether a command has been in line, and is to be carried out."""
+        """Tell whether a command has waited for its turn, which has come."""
         return command is self._passing
 
     def wait(self, command: Enqueue) -> None:
-        """Stand in line."""
+        """Queue a command behind those that wait."""
         self._waiting.append(command)
 
     def next(self, step: Step) -> Enqueue | None:
@@ -167,7 +167,7 @@ class Sinks:
         sink, ids = _rows(self._waiting[0])
         if self._sink != sink or any(item not in self._known for item in ids):
             if self._memory.lacks(sink, ids):
-                self._known.clear()  # says of none of them that it is stored, which is so no more
+                self._known.clear()  # it lists none of these ids as stored, which is about to change
                 self._passing = self._waiting.popleft()
                 return self._passing
             # Earlier answers are of no use: the commands whose ids were looked up last have passed.

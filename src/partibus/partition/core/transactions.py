@@ -41,7 +41,7 @@ def transact(
         step.replies.append(refused)
         return
     answers = step.replies
-    step.replies = []  # the parts' own answers are nobody's
+    step.replies = []  # the client gets one answer, not one per part
     for part in command.commands:
         if isinstance(part, Enqueue):
             store(state, part, now_ms, step, ids)

@@ -146,7 +146,7 @@ def _needed(express: Express, load: Load) -> list[Entry]:
             return list(every)
         case SessionScan() | SessionListLoad() | SessionResume():
             return list(every)
-    return []  # it asks for what is never unwritten: due, deferred, scheduled, dead
+    return []  # other loads ask for entries that are always written: due, deferred, scheduled, dead
 
 
 def _filter(state: PartitionState, express: Express, events: list[Event], written: list[Entry]) -> list[Event]:
@@ -191,7 +191,7 @@ def _filter(state: PartitionState, express: Express, events: list[Event], writte
                 left.append(event)
         elif type(event) is Updated:
             away = express.let_go([entry for entry in event.entries if entry.state != EntryState.ACTIVE])
-            written += away  # whoever wants it again asks the store
+            written += away  # the next reader asks the store
             updated = [entry for entry in _others(event.entries, away) if entry.pos not in unwritten]
             if updated:
                 left.append(Updated(event.kind, updated))

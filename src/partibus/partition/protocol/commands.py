@@ -495,7 +495,7 @@ class GiveSlots(Struct):
     version: int
     runs: list[tuple[int, int]]
     sequence_max: int
-    """Nothing changes if the partition has given out higher sequence counters."""
+    """The partition changes nothing if it has assigned higher sequence counters."""
 
 
 class FinishSlots(Struct):
@@ -552,8 +552,8 @@ class ScanSlots(Struct):
 
 
 FORMER, SAME, LOWER, HIGHER = range(4)
-"""Who asks for ids: for a partition that slots came to; for a message whose id is unique in all partitions of the
-entity, the partition itself, a lower one or a higher one (`partition.core.intents`)."""
+"""Askers for ids: `FORMER` is a partition that got slots. The others ask for a message whose id is unique in all
+partitions of the entity: the partition itself, a lower one or a higher one (`partition.core.intents`)."""
 
 
 class CheckIds(Struct):

@@ -26,7 +26,7 @@ class Accepted(Struct):
 
 
 class Refused(Struct):
-    """Nothing was stored: the partition is full (row P21)."""
+    """A refusal: the partition is full and stored no message (row P21)."""
 
     request: int
     size_bytes: int
@@ -76,7 +76,7 @@ class Settled(Struct):
     request: int
     lost: list[int]
     gone: list[int] = field(default_factory=list)
-    """Those of ``lost`` whose messages do not exist, where the command asks for them."""
+    """The part of ``lost`` whose messages do not exist, where the command asks for it."""
 
 
 class GroupsGranted(Struct):
@@ -95,7 +95,7 @@ class Done(Struct):
 
 
 class NotFound(Struct):
-    """Nothing was done: no message that the request could be about has these sequence counters."""
+    """A refusal: no message that the request could be about has these sequence counters."""
 
     request: int
     sequences: list[int]
@@ -158,7 +158,7 @@ class SessionRenewed(Struct):
 
 
 class SessionLost(Struct):
-    """Nothing was done: the session's lock has ended."""
+    """A refusal: the session's lock has ended."""
 
     request: int
 
@@ -191,7 +191,7 @@ class Transacted(Struct):
 
 
 class TransactionRefused(Struct):
-    """Nothing was done, because of the command at ``index``."""
+    """A refused transaction: the command at ``index`` is the reason."""
 
     request: int
     index: int
@@ -271,7 +271,7 @@ class CursorRefused(Struct):
 
 
 class CursorLost(Struct):
-    """Nothing was done: the cursor does not exist, or its lease has ended."""
+    """A refusal: the cursor does not exist, or its lease has ended."""
 
     request: int
     reason: str
@@ -334,7 +334,7 @@ class Inspected(Struct):
 
 
 class Moved(Struct):
-    """Nothing was stored: slots of some messages belong to other partitions (ADR 0026)."""
+    """A refusal: slots of some messages belong to other partitions (ADR 0026). No message was stored."""
 
     request: int
     places: dict[int, int]
@@ -342,7 +342,7 @@ class Moved(Struct):
 
 
 class ScreenFirst(Struct):
-    """Nothing was stored: other partitions have to be asked for duplicates (`CheckIds`)."""
+    """A request to ask other partitions for duplicates first (`CheckIds`). No message was stored."""
 
     request: int
     sources: dict[int, list[int]]
@@ -351,7 +351,7 @@ class ScreenFirst(Struct):
 
 
 class SessionElsewhere(Struct):
-    """A named session is to be asked for at another partition."""
+    """A referral of a named session to another partition."""
 
     request: int
     partition: int

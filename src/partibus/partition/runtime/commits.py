@@ -105,7 +105,7 @@ class Commits:
     def start(self) -> None:
         """Begin the pending commit, unless one is under way.
 
-        With nothing pending, close a store that is to be closed.
+        With no pending commit, close a store that was asked to close.
         """
         try:
             self._start()

@@ -236,11 +236,11 @@ class StoreLifecycle:
 
     @property
     def is_closing(self) -> bool:
-        """Whether it is to be closed as soon as nothing is pending."""
+        """Whether the store closes as soon as no commit is pending."""
         return self._closing is not None
 
     def end(self) -> None:
-        """Close the store, if it is to be closed and open: nothing is pending."""
+        """Close an open store that was asked to close, with no commit pending."""
         if self._closing is None or self.store is None:
             return
         store, done = self.store, self._closing

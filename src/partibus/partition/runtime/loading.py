@@ -76,7 +76,7 @@ class Backlog:
 
     @property
     def overloaded(self) -> bool:
-        """Whether more waits than the limits allow: no more credit until the store has caught up."""
+        """Whether more waits than the limits allow. Clients then get no credit until the store has caught up."""
         self.look()
         return self.is_listed
 
@@ -93,7 +93,7 @@ class Backlog:
             (overloaded_stores.add if is_over else overloaded_stores.discard)(self)
 
     def when_less(self, call: Callable[[], None]) -> None:
-        """Have a call made by whoever takes them."""
+        """Register a call to make once the backlog has shrunk."""
         self._awaiting.append(call)
 
     @property
@@ -102,7 +102,7 @@ class Backlog:
         return bool(self._awaiting)
 
     def take_calls(self) -> list[Callable[[], None]]:
-        """All calls of `when_less`, once."""
+        """Return the calls registered by `when_less`, and forget them."""
         calls, self._awaiting = self._awaiting, []
         return calls
 
@@ -312,7 +312,7 @@ class Waiting:
         self._woken(slot)
 
     def refuse(self, slot: Slot, why: str) -> None:
-        """Nothing that waits at a partition will be done."""
+        """Refuse all commands that wait at a partition."""
         for command, _ in self._backlog.take_parked(slot):
             self._answers.refuse(command, why)
 

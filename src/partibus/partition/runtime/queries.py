@@ -244,14 +244,14 @@ class ColdInspect(NamedTuple):
 
 
 class ColdInspects:
-    """The partitions of one store that are to be looked at, some at a time."""
+    """The cold partitions of one store that wait for an inspection, which reads some at a time."""
 
     __slots__ = ("_asked", "_clock", "_lifecycle", "_looking", "_seen")
 
     def __init__(
         self, lifecycle: StoreLifecycle, clock: Clock, seen: Callable[[Sequence[tuple[ColdInspect, r.Inspected]]], None]
     ) -> None:
-        """``seen`` gets what some of them hold, in the order in which they were asked."""
+        """``seen`` gets the results of some inspections, in the order of the requests."""
         self._lifecycle = lifecycle
         self._clock = clock
         self._seen = seen

@@ -274,7 +274,7 @@ class StoreRuntime:
         slot = self._slots.get(row)
         if slot is None:
             if row in self._dropped:
-                # Loading it again would put it into the store again, for good.
+                # Loading would create the deleted partition in the store again.
                 self._answers.refuse(command, "the entity was deleted")
                 self._answers.deliver()
                 return
@@ -524,7 +524,7 @@ class StoreRuntime:
     def _forget_all(self, error: BaseException, of_commit: bool) -> bool:
         """Forget everything after a failure (`StoreLifecycle`).
 
-        Nothing was done for requests that still wait for a load.
+        Requests that still wait for a load had no effect.
         """
         if self._failed is not None:
             self._failed()
@@ -589,7 +589,7 @@ class StoreRuntime:
                 self._waiting.publish(slot, answer, True)
             self._answers.deliver()
 
-        def given_up() -> None:  # whoever asked must not wait for ever
+        def given_up() -> None:  # the asker must not wait for ever
             self._refuse(load)
             self._answers.deliver()
 

@@ -1,4 +1,4 @@
-"""Messaging stores in PostgreSQL databases, a schema each; see `store` for layout, sync points and what may be lost."""
+"""Messaging stores in PostgreSQL databases, a schema each; see `store` for layout, sync points and possible losses."""
 
 from partibus.store.postgresql.address import Address, parse_address
 from partibus.store.postgresql.creation import Identity, identity_of, make_store

@@ -280,7 +280,7 @@ class CatalogSchema:
         self._run(_NOTIFY)
 
     def close(self) -> None:
-        """Close the connection for good. Idempotent."""
+        """Close the connection. Idempotent."""
         with self._lock:
             self._closed.set()
             connection, self._connection = self._connection, None

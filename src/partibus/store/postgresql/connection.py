@@ -32,7 +32,7 @@ _SESSION = """
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 """
 """A queue's tables are full at one moment and empty at the next, so statistics mislead and plans must not depend on
-them. Every load is an index scan. An answered commit is on the disk, whatever the server's default.
+them. Every load is an index scan. An answered commit is on the disk, independent of the server's default.
 """
 
 

@@ -45,7 +45,7 @@ _UNREACHABLE = "see that the server runs and that its host and port are right an
 
 
 def store_error(error: Exception, name: str, doing: str, *, executed: bool | None) -> StoreError:
-    """Return the error to raise in place of what the driver (or the binding of a value) raised while ``doing``."""
+    """Return the error to raise in place of that of the driver (or of the binding of a value) while ``doing``."""
     code = getattr(error, "sqlstate", None)
     text = " ".join(str(error).split())
     if code == DISK_FULL:

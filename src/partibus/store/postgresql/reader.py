@@ -111,7 +111,7 @@ def load_filled(connection: Connection, most: int) -> dict[int, SubqueueCounts]:
 
 
 def load_executed(connection: Connection, asker: str) -> dict[int, int]:
-    """Return the answered requests of one run of a broker, with what is known of each."""
+    """Return the answered requests of one run of a broker, with the known outcome of each."""
     rows = _rows(connection, statement("executed"), {"asker": asker.encode()})
     return executed_requests(bytes(part) for (part,) in rows)
 

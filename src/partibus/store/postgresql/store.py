@@ -305,4 +305,4 @@ class PostgreSQLStore:
     def _check_usable(self) -> None:
         refusal = "closed" if self._closed else self._writer.refusal
         if refusal is not None:
-            raise refused(self.name, f"not in use any more ({refusal}); open it anew")
+            raise refused(self.name, f"not usable ({refusal}); open it again")

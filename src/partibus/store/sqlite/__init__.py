@@ -1,4 +1,4 @@
-"""Messaging stores in SQLite files, one file each; see `store` for layout, sync points and what may be lost."""
+"""Messaging stores in SQLite files, one file each; see `store` for layout, sync points and possible losses."""
 
 from partibus.store.sqlite.directory import close_stores, lock_data_directory, open_stores
 from partibus.store.sqlite.owner import Owner

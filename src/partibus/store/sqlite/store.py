@@ -162,7 +162,7 @@ class SQLiteStore:
 
     @property
     def checkpoint_error(self) -> str | None:
-        """The reason why the log could not be copied last time, or None. Nothing is lost, but the log grows."""
+        """The reason why the log could not be copied last time, or None. No row is lost, but the log grows."""
         error = self._checkpoints.last_error
         return None if error is None else str(error)
 
@@ -288,7 +288,7 @@ class SQLiteStore:
     def _check_usable(self) -> None:
         refusal = "closed" if self._closed else self._writer.refusal or self._failed_sync
         if refusal is not None:
-            raise refused(self._path, f"not in use any more ({refusal}); open it anew")
+            raise refused(self._path, f"not usable ({refusal}); open it again")
 
 
 _READS: Mapping[type[Query[Any]], Callable[..., Any]] = {

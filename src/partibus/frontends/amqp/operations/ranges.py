@@ -68,7 +68,7 @@ def _map(request: EntityRequest, found: list[Inspected]) -> dict[object, object]
     rows: list[dict[object, object]] = []
     for index, one in enumerate(found):
         retained, retained_bytes = one.retained.get(kind, (0, 0))
-        subqueue = one.subqueues.get(kind)  # those for transfers come into being with what they hold
+        subqueue = one.subqueues.get(kind)  # sub-queues for transfers exist only while they hold messages
         rows.append(
             {
                 "partition-id": Int(index),

@@ -111,7 +111,7 @@ class EntityRequest(Struct):
             known(at_once)
 
     def note_sends(self, count: int) -> None:
-        """Count ``count`` messages that are to be sent to the entity."""
+        """Charge the namespace for ``count`` messages to be sent to the entity."""
         uses, queue = self.throttle.uses, self.entity.queue
         if uses is not None:
             client = client_name(self.connection.client)

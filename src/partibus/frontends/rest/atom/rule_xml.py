@@ -130,7 +130,7 @@ def _sql_xml(name: str, kind: str, expression: str, parameters: Mapping[str, Con
 
 
 def _pairs_xml(name: str, pairs: Mapping[str, Constant]) -> str:
-    """Nothing when there are none. The spelling of the attributes is looked at by JavaScript (trap 30)."""
+    """Write the pairs; an empty text without pairs. JavaScript clients need this spelling (trap 30)."""
     written = ""
     for key, constant in pairs.items():
         kind, text = write_constant(constant)

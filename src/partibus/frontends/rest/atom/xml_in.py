@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from partibus.errors import ArgumentError
 
 BODY_BYTES_MAX = 256 * 1024
-"""The largest description that anybody needs has twelve authorization rules, or a filter with parameters of some KB."""
+"""The limit of a description. The largest has twelve authorization rules, or a filter with parameters of some KB."""
 DEPTH_MAX = 32
 """A value of a filter of a default rule is 9 deep."""
 

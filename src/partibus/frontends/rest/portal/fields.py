@@ -74,7 +74,7 @@ LABELS: Final[Mapping[str, Label]] = {
     PARTITIONING: Label("Enable partitioning"),
     _MAX_SIZE: Label("Maximum size of each partition"),
     _TTL: Label("Time to live", "Default, and the longest that a message may have. Empty: no limit."),
-    "LockDuration": Label("Lock duration", "How long a receiver may keep a message before it is somebody else's turn."),
+    "LockDuration": Label("Lock duration", "How long a receiver may keep a message before another one can get it."),
     "MaxDeliveryCount": Label("Maximum delivery count", "After so many tries a message is dead-lettered."),
     "RequiresSession": Label(
         "Sessions", "Every message has a session id; those of a session are received in order.", Feature.SESSIONS

@@ -32,7 +32,7 @@ class Portal:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to the portal, which is imported with the first one."""
         if self._site is None:
-            # Takes some 150 ms of a processor, in which others are to be served.
+            # It takes some 150 ms of a processor, and the loop must serve other clients meanwhile.
             self._site = await done_elsewhere(self._make)
         await self._site(scope, receive, send)
 

@@ -57,7 +57,7 @@ _ACTIVE: Final = int(SubqueueKind.ACTIVE)
 
 
 class _Wanted:
-    """What a receive asks for. Raises `SqsError`."""
+    """The checked parameters of a receive. Raises `SqsError`."""
 
     def __init__(self, call: Call, queue: SqsQueue) -> None:
         members = call.members

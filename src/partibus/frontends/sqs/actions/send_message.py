@@ -38,7 +38,7 @@ TAG_BYTES: Final = 16
 
 
 class Prepared(NamedTuple):
-    """A checked message, and what the answer says about it."""
+    """A checked message, and its part of the answer."""
 
     message: Message
     output: dict[str, Any]
