@@ -18,6 +18,7 @@ from partibus.partition.core.forwarding import forwards, to_the_end
 from partibus.partition.core.lock_table import LockBatch, LockTable
 from partibus.partition.core.publish import publish_due
 from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.requeue import requeue
 from partibus.partition.core.retention import cursors_of
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
@@ -34,7 +35,7 @@ from partibus.partition.protocol.load_requests import (
     RangeScan,
     RangeScanLoad,
 )
-from partibus.partition.protocol.notes import COMPLETE, DELETE, PURGE, RENEW
+from partibus.partition.protocol.notes import ABANDON, COMPLETE, DELETE, PURGE, RENEW
 from partibus.partition.protocol.ports import FINISHED, Disposition, DueRows, EntryRow, EntryState
 from partibus.partition.protocol.replies import Done, NotFound, Purged, Settled
 
@@ -322,19 +323,26 @@ def _change_lost(
 ) -> tuple[list[int], list[int]]:
     """Lock messages again, or report them: indexes of lost tokens, and of gone messages.
 
-    A message that another receiver holds keeps that lock. A late change may prolong it, but never shortens it.
+    A late change of a message that was received again sets the end of its present lock, as the service does.
     """
     locked = _holders(subqueue.locks, stored)
     lost: list[int] = []
     gone: list[int] = []
     for index in tokens:
         pos = command.tokens[index][1]
-        if pos in locked and command.late and command.lock_ms[index] > 0:
-            batch, until_ms = locked[pos], now_ms + command.lock_ms[index]
-            if batch.renewed.get(pos, batch.until_ms) < until_ms:
-                subqueue.locks.renew(batch, [pos], until_ms)
-                step.notes.append((RENEW, subqueue.kind, [batch.entries[pos]], None))
+        if pos in locked and command.late:
+            batch, lock_ms = locked[pos], command.lock_ms[index]
+            entries = [batch.entries[pos]]
+            if lock_ms > 0:
+                subqueue.locks.renew(batch, [pos], now_ms + lock_ms)
+                step.notes.append((RENEW, subqueue.kind, entries, None))
                 step.events.append(LockChanged(subqueue.kind, batch.lock_id, batch.parts()))
+            else:
+                del locked[pos]
+                state.tally.abandoned += 1
+                step.notes.append((ABANDON, subqueue.kind, entries, None))
+                state.unlock(subqueue, batch, [pos], step, still_covered=True)
+                requeue(state, subqueue.kind, entries, now_ms, step, counted=True)
         elif pos in locked:
             lost.append(index)
         elif pos not in stored:
