@@ -531,9 +531,13 @@ def _entity(entity: Values) -> list[str]:
         )
     )
     if entity["largest_keys"]:
-        keys = [(f"{key['key']} (partition {key['partition']})", key["share"]) for key in entity["largest_keys"]]
+        keys = [(f"{key['partition']}: {key['key']}", key["share"]) for key in entity["largest_keys"]]
         blocks.append(
-            figure(ranking(f"Largest keys of {entity['entity']}", "largest keys, share of the load", keys, percent))
+            figure(
+                ranking(
+                    f"Largest keys of {entity['entity']}", "partition: largest keys, share of the load", keys, percent
+                )
+            )
         )
     if planned["actions"]:
         blocks.append(

@@ -25,6 +25,7 @@ from partibus.pipeline.report.page import (
     figure,
     folded,
     percent,
+    prose,
     range_of_times,
     render,
     table,
@@ -105,7 +106,19 @@ def test_shares_of_what_is_there_are_not_shown_as_nothing(share: float, text: st
     assert percent(share) == text
 
 
-@pytest.mark.parametrize(("us", "text"), [(5, "5 µs"), (1500, "1.5 ms"), (2_000_000, "2 s")])
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (5, "5 µs"),
+        (1500, "1.5 ms"),
+        (2_000_000, "2 s"),
+        (9e7, "90 s"),
+        (1e9, "16.7 min"),
+        (1e10, "2.78 h"),
+        (1e12, "11.6 d"),
+        (1e15, "11,574 d"),
+    ],
+)
 def test_times_have_the_unit_that_fits(us: float, text: str) -> None:
     assert time_of_us(us) == text
 
@@ -260,3 +273,8 @@ def test_pages_state_their_time_range() -> None:
     found = {"entity": "q", "out": "o", "messages": 2, "new_messages": 2, "fates": {"completed": fate},
              "partitions": {"0": 2}, "series": {"accepted": [[0, 1], [60, 1]], "completed": [[120, 2]]}}  # fmt: skip
     assert "1970-01-01 00:00:00 to 1970-01-01 00:02:00." in render(capture_page(found))
+
+
+def test_options_in_advice_stay_on_one_line() -> None:
+    shown = prose(f"run `--plan-file FILE` <now> `{'x' * 40}`")
+    assert shown == f'run <code class="short">--plan-file FILE</code> &lt;now&gt; <code>{"x" * 40}</code>'

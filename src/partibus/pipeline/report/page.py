@@ -13,6 +13,10 @@ from typing import NamedTuple
 CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 
+SHORT_CODE = 32
+"""Characters of code that stay on one line."""
+
+
 class Verdict(NamedTuple):
     """The one sentence that answers the reader's question."""
 
@@ -71,7 +75,13 @@ def code(value: object) -> str:
 
 def prose(sentences: str) -> str:
     """Return plain text as HTML, with what is between backticks as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentences))
+
+    def as_code(found: re.Match[str]) -> str:
+        # A line break after a hyphen would tear an option apart; a long command has to break.
+        kind = ' class="short"' if len(found[1]) <= SHORT_CODE else ""
+        return f"<code{kind}>{found[1]}</code>"
+
+    return re.sub(r"`([^`]+)`", as_code, escape(sentences))
 
 
 def paragraph(sentences: str) -> str:
@@ -143,17 +153,18 @@ def range_of_times(times: Iterable[float]) -> str:
 
 def size(size_bytes: float) -> str:
     """Format a size as `1.5 MB`, in powers of ten."""
-    for unit, power in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, power in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= power:
             return f"{size_bytes / power:.1f} {unit}"
     return f"{size_bytes:.0f} B"
 
 
 def time_of_us(value_us: float) -> str:
-    """Format a duration as `1.2 ms`."""
-    for unit, power in (("s", 1e6), ("ms", 1e3)):
-        if value_us >= power:
-            return f"{value_us / power:.3g} {unit}"
+    """Format a duration as `1.2 ms`, from ten minutes on as `12.5 min`, `3 h` or `4 d`."""
+    for unit, power, least in (("d", 8.64e10, 2), ("h", 3.6e9, 2), ("min", 6e7, 10), ("s", 1e6, 1), ("ms", 1e3, 1)):
+        if value_us >= power * least:
+            value = value_us / power
+            return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
     return f"{value_us:.3g} µs"
 
 
