@@ -198,7 +198,7 @@ def _entities(run: Run) -> Rows:
 def _cold(run: Run) -> Rows:
     for queues, queue_kib, message_kib in COLD:
         yield measure_cold(
-            WORK / "cold", queues=queues, queue_kib=queue_kib, message_kib=message_kib, wakes=100
+            WORK / "cold", queues=queues, queue_kib=queue_kib, message_kib=message_kib, wakes=300
         ).as_dict()
 
 

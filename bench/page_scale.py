@@ -61,7 +61,8 @@ def _entities(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
             what = f"{row['queues']:,} queues with {row['queue_kib']:,} KiB each"
             yield f"resident memory after {what} were sent to", f"{row['used_mib']:.0f} MiB"
             yield f"at most, while {what} were sent to", f"{row['highest_mib']:.0f} MiB"
-            yield f"first message of one of {what} that is cold", f"{row['wake_ms']:.1f} ms"
+            p99 = f", p99 {row['wake_p99_ms']:.1f} ms" if "wake_p99_ms" in row else ""
+            yield f"first message of one of {what} that is cold", f"{row['wake_ms']:.1f} ms{p99}"
             yield f"first message of one of {what} that is in use", f"{row['warm_ms']:.1f} ms"
 
 
