@@ -343,6 +343,10 @@ _PARTITION_ID = _symbol("x-opt-partition-id") + b"\x61"
 _LOCKED_UNTIL = _symbol("x-opt-locked-until") + b"\x83"
 
 
+_LARGE_BYTES = 8 * 1024
+"""The size from which on a copy takes longer than the making of a view."""
+
+
 class DeliveryEncoder:
     """An encoder for the head of deliveries from one sub-queue of one partition.
 
@@ -388,11 +392,11 @@ class DeliveryEncoder:
         delivery_count: int,
         locked_until_ms: int | None = None,
         state: int = 0,
-    ) -> tuple[bytes, bytes, bytes]:
+    ) -> tuple[bytes, bytes, bytes | memoryview]:
         """Return the parts of an encoded message, to be joined.
 
         The parts are the header, the annotations up to the sender's, and the rest of the stored form unchanged. The
-        sender's annotations come first in that rest.
+        sender's annotations come first in that rest. It is a view of a large form, so that this does not copy it.
         """
         _, flags, priority, annotation_count, ttl_ms, length, _, _ = _PREFIX.unpack_from(data)
         if flags & (_HOPS | _WAS_DEAD_LETTER | _HAS_DELIVERY_ANNOTATIONS) != self._shown:
@@ -426,7 +430,9 @@ class DeliveryEncoder:
                 _TIME, enqueued_ms, _SEQUENCE, self._sequence_base | sequence, _STATE, state, self._tail,
                 _LOCKED_UNTIL, locked_until_ms,
             )  # fmt: skip
-        return header, annotations, data[_PREFIX.size :]
+        if len(data) < _LARGE_BYTES:
+            return header, annotations, data[_PREFIX.size :]
+        return header, annotations, memoryview(data)[_PREFIX.size :]
 
     def _variant(self, shown: int) -> "DeliveryEncoder":
         """Return the encoder for messages that were forwarded."""

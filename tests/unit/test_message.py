@@ -33,7 +33,7 @@ def pairs(annotations: Mapping[Symbol, object]) -> bytes:
     return b"".join(encode(key) + encode(value) for key, value in annotations.items())
 
 
-def sections(parts: Iterable[bytes]) -> list[tuple[int, object]]:
+def sections(parts: Iterable[bytes | memoryview]) -> list[tuple[int, object]]:
     """(code, value) of each section of an encoded message."""
     encoded = b"".join(parts)
     found = []
@@ -220,3 +220,10 @@ def test_what_a_forwarded_message_brings_along_is_shown_once() -> None:
         plain = dict(sections(encoder.encode(data, sequence=5, enqueued_ms=1, delivery_count=0)))[ANNOTATIONS]
         assert isinstance(plain, dict)
         assert plain[Symbol("x-opt-enqueue-sequence-number")] == 0
+
+
+def test_head_of_a_large_message_brings_a_view_of_the_rest() -> None:
+    data = pack(rest=bytes(64 * 1024))
+    *_, rest = DeliveryEncoder(None).encode(data, sequence=1, enqueued_ms=1, delivery_count=0)
+    assert isinstance(rest, memoryview)
+    assert rest.obj is data

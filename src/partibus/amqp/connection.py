@@ -108,6 +108,11 @@ class Connection:
         """The number of bytes that `data_to_send` has not returned yet."""
         return self.output.size + self._handshake.output.size
 
+    @property
+    def must_flush(self) -> bool:
+        """Whether there are bytes to send, or the connection has ended."""
+        return self.output.size > 0 or self._handshake.output.size > 0 or self.state is State.CLOSED
+
     # -- verbs -----------------------------------------------------------------------------------------
 
     def open(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from partibus.amqp.sender import Sender
     from partibus.amqp.session import Session
 
-Payload = bytes | tuple[bytes, ...]
+Payload = bytes | tuple[bytes | memoryview, ...]
 """An encoded message, in one piece or in parts to be joined."""
 
 Item = tuple[bytes, Payload, object]
@@ -37,7 +37,18 @@ _SENDER_ROLE: Final = False
 class _Waiting:
     """A delivery that is not completely written. `delivery_id` is None until its first frame is written."""
 
-    __slots__ = ("context", "delivery_id", "link", "message_format", "offset", "payload", "settled", "state", "tag")
+    __slots__ = (
+        "context",
+        "delivery_id",
+        "link",
+        "message_format",
+        "offset",
+        "parts",
+        "settled",
+        "size_bytes",
+        "state",
+        "tag",
+    )
 
     def __init__(
         self,
@@ -51,13 +62,24 @@ class _Waiting:
     ) -> None:
         self.link = link
         self.tag = tag
-        self.payload = payload if isinstance(payload, bytes) else b"".join(payload)
+        self.parts = payload if isinstance(payload, tuple) else (payload,)
+        self.size_bytes = sum(map(len, self.parts))
         self.context = context
         self.message_format = message_format
         self.settled = settled
         self.state = state
         self.offset = 0
         self.delivery_id: int | None = None
+
+    def cut(self, start: int, end: int) -> list[memoryview]:
+        """Return views of the payload between two offsets: a large message is copied when it is written, not before."""
+        views: list[memoryview] = []
+        for part in self.parts:
+            if start < len(part) and end > 0:
+                views.append(memoryview(part)[max(0, start) : end])
+            start -= len(part)
+            end -= len(part)
+        return views
 
 
 class Outbound:
@@ -167,7 +189,7 @@ class Outbound:
             return False
         waiting = _Waiting(link, tag, payload, context, message_format, settled, state)
         self._waiting.append(waiting)
-        self.bytes_waiting += len(waiting.payload)
+        self.bytes_waiting += waiting.size_bytes
         self._flush()
         return True
 
@@ -176,7 +198,7 @@ class Outbound:
             waiting = self._waiting[0]
             if self._write_part(waiting):
                 self._waiting.popleft()
-                self.bytes_waiting -= len(waiting.payload)
+                self.bytes_waiting -= waiting.size_bytes
         if not self._waiting and self._drained_later:
             links, self._drained_later = self._drained_later, []
             for link in links:
@@ -195,12 +217,13 @@ class Outbound:
             identity = None
         head = transfer_head(waiting.link.handle, identity, waiting.settled, waiting.state)
         start = waiting.offset
-        end = start + session.connection.max_frame_size_out - HEADER_BYTES - len(head.last)
-        more = end < len(waiting.payload)
-        chunk = memoryview(waiting.payload)[start:end] if more or start else waiting.payload
+        end = min(start + session.connection.max_frame_size_out - HEADER_BYTES - len(head.last), waiting.size_bytes)
+        more = end < waiting.size_bytes
         body = head.more if more else head.last
-        session.output.write(HEADER.pack(HEADER_BYTES + len(body) + len(chunk), 2, 0, session.local_channel) + body)
-        session.output.write(chunk)
+        size = HEADER_BYTES + len(body) + end - start
+        session.output.write(HEADER.pack(size, 2, 0, session.local_channel) + body)
+        for view in waiting.cut(start, end):
+            session.output.write(view)
         waiting.offset = end
         self.next_transfer_id = serial.add(self.next_transfer_id, 1)
         self.window -= 1
@@ -300,7 +323,7 @@ class Outbound:
         """Discard the state of a link that has ended."""
         if self._waiting:
             self._waiting = deque(waiting for waiting in self._waiting if waiting.link is not link)
-            self.bytes_waiting = sum(len(waiting.payload) for waiting in self._waiting)
+            self.bytes_waiting = sum(waiting.size_bytes for waiting in self._waiting)
         if link in self._drained_later:
             self._drained_later.remove(link)
         for held in (self.unsettled, self.stated):

@@ -128,6 +128,19 @@ def test_large_message_is_cut_at_the_frame_size_of_the_peer(size: int, one_by_on
     assert scripted.connection.output.size == 0
 
 
+@pytest.mark.parametrize("frame_bytes", [512, 1 << 20])
+def test_large_message_is_not_copied_before_it_is_written(frame_bytes: int) -> None:
+    scripted = Scripted()
+    link = scripted.with_sender(max_frame_size=frame_bytes)
+    scripted.heard()
+    large = bytes(range(256)) * 256
+    assert link.send_many([(b"tag", (b"head", memoryview(large)[100:]), "context")]) == 1
+    shared = [part for part in link.session.output.parts if isinstance(part, memoryview) and part.obj is large]
+    assert sum(map(len, shared)) == len(large) - 100
+    payload = b"".join([bytes(heard.payload) for heard in transfers(scripted)])
+    assert payload == b"head" + large[100:]
+
+
 def test_window_of_the_peer_counts_frames() -> None:
     """Trap 20: one client throws beyond 2048 frames."""
     scripted = Scripted()

@@ -35,7 +35,7 @@ from partibus.tracing.tracer import Held
 
 Context = tuple[PartitionHandle, int, int]
 """The context of a delivery on the wire: partition, lock id, position."""
-Item = tuple[bytes, tuple[bytes, ...], Context]
+Item = tuple[bytes, tuple[bytes | memoryview, ...], Context]
 _RECEIVE = Operation.RECEIVE
 """An enum member takes ten times as long to look up as a global, and each grant needs this one."""
 

@@ -113,8 +113,7 @@ class PeerProtocol(asyncio.Protocol):
         else:
             waits, self._flushing = self._flushing, True  # the flush below needs no other one at the end of the turn
             self._take(data)
-            connection = self.peer.connection
-            if waits or connection.bytes_buffered or connection.is_closed:
+            if waits or self.peer.connection.must_flush:
                 # Immediate answers leave before output for other connections, which waits for the end of the turn: a
                 # sender to an express queue gets its answer before its receiver is woken.
                 self._flush()
@@ -169,8 +168,7 @@ class PeerProtocol(asyncio.Protocol):
         except Exception:  # a bug of ours: it ends this connection and no other
             log.exception("internal error: a connection ends")
             self.peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
-        connection = self.peer.connection
-        if connection.bytes_buffered or connection.is_closed:  # most requests are answered later
+        if self.peer.connection.must_flush:  # most requests are answered later
             self._flush_soon()
 
     def pause_writing(self) -> None:
