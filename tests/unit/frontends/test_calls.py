@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import partibus
+from bench.page import ONE_ALONE
 from partibus.amqp import ACCEPTED, Connection, Deliveries, Disposed, Plain, Source, Target
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
 from partibus.partition.protocol.ports import Store
@@ -26,10 +27,6 @@ from tests.unit.frontends.test_server import FakeLoop, FakeTransport
 
 SOURCE = str(Path(partibus.__file__).parent.parent)
 TESTS = str(Path(__file__).parents[2])
-CALLS_MAX = {"send": 163, "receive": 163, "settle": 165}
-"""What one message costs that is alone: a change that needs more says here why. Batches share most of it."""
-STATEMENTS_MAX = {"send": 7, "receive": 5, "settle": 8}
-"""The same for the statements of the commit that each of them causes, its begin and end included."""
 WARM_UP = 20
 """Messages sent, received and settled before one is counted: what is made on first use is there."""
 
@@ -178,6 +175,6 @@ def test_one_message_alone_causes_no_more_calls_and_statements(lonely: Lonely) -
     statements["receive"] = lonely.statements
     calls["settle"] = lonely.settle(delivery)
     statements["settle"] = lonely.statements
-    for name, most in CALLS_MAX.items():
-        assert 0 < calls[name].total <= most, f"{name}: {calls[name]}"
-        assert 0 < len(statements[name]) <= STATEMENTS_MAX[name], f"{name}: {statements[name]}"
+    for name, (calls_max, statements_max) in ONE_ALONE.items():
+        assert 0 < calls[name].total <= calls_max, f"{name}: {calls[name]}"
+        assert 0 < len(statements[name]) <= statements_max, f"{name}: {statements[name]}"
