@@ -417,10 +417,10 @@ def test_close_may_be_called_again_and_a_closed_store_refuses(store: Store) -> N
     store.commit(enqueued(1))
     store.close()
     store.close()
-    with pytest.raises(StoreError, match="open it anew") as caught:
+    with pytest.raises(StoreError, match="open it again") as caught:
         store.commit(enqueued(2))
     assert caught.value.executed is False
-    with pytest.raises(StoreError, match="open it anew"):
+    with pytest.raises(StoreError, match="open it again"):
         store.read(q.Page(QUEUE, 0, 1, 1))
 
 

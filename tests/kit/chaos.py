@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from msgspec import structs
+
 from partibus.client.errors import ClientError
 from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
@@ -247,7 +249,7 @@ class Cast:
         place = parse_connection_string(self._broker.connection_string)
         assert isinstance(way.address, tuple), "TCP"
         host, port = way.address
-        return replace(place, host=host, port=port).text
+        return structs.replace(place, host=host, port=port).text
 
     def _engage(self, unkeyed: range, keyed: range, where: str) -> None:
         history = self._history

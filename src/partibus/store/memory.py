@@ -193,7 +193,7 @@ class MemoryStore:
 
     def _tables(self) -> Tables:
         if self._closed:
-            raise StoreError(f"{self._name}: closed; open it anew", executed=False)
+            raise StoreError(f"{self._name}: closed; open it again", executed=False)
         return self.disk.written
 
     def _check_owner(self) -> None:

@@ -95,7 +95,7 @@ def test_a_crash_keeps_every_commit_that_returned(tmp_path: Path, open_inner: Ca
     store.commit(enqueued(1))
     store.commit(enqueued(2))
     store.crash()
-    with pytest.raises(StoreError, match="open it anew"):
+    with pytest.raises(StoreError, match="open it again"):
         store.commit(enqueued(3))
     again = store.reopen()
     assert positions(again) == [1, 2]

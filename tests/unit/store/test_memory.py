@@ -32,7 +32,7 @@ def test_a_crash_closes_the_store() -> None:
     store = MemoryStore()
     store.commit(enqueued(1))
     store.crash()
-    with pytest.raises(StoreError, match="open it anew"):
+    with pytest.raises(StoreError, match="open it again"):
         positions(store)
     assert positions(store.reopen()) == [1]
 

@@ -194,7 +194,7 @@ class StoreLifecycle:
             self.fail(StoreError(why, executed=executed), of_commit=of_commit)
 
     def discard(self, store: Store) -> None:
-        """Close a failed store, and open it anew."""
+        """Close a failed store, and open it again."""
         self._host.write(store.close, lambda _: self._reopen_later() if self._is_broken else self._reopen())
 
     def _reopen_later(self) -> None:

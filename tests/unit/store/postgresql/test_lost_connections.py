@@ -48,7 +48,7 @@ def test_nobody_can_tell_while_the_server_is_out_of_reach_but_the_next_opening_c
         with pytest.raises(StoreError) as caught:
             store.commit(enqueued(2))
         assert caught.value.executed is None
-        with pytest.raises(StoreError, match="open it anew"):
+        with pytest.raises(StoreError, match="open it again"):
             store.commit(enqueued(3))
         with pytest.raises(StoreError, match="opening the store failed"):
             store.reopen()

@@ -91,7 +91,7 @@ def test_a_disk_that_fails_in_the_commit_leaves_its_end_unknown_and_the_store_un
         store.commit(enqueued(2, data=bytes(100_000)))
     assert caught.value.executed is None
     assert str(tmp_path / "store-00.db") in str(caught.value)
-    with pytest.raises(StoreError, match="open it anew") as caught:
+    with pytest.raises(StoreError, match="open it again") as caught:
         store.commit(enqueued(3))
     assert caught.value.executed is False
     again = store.reopen()
