@@ -5,7 +5,7 @@ but under load they queue for a thread, and the commit that waits gathers more, 
 that wake each other for small commits.
 
 A store that hangs (a locked file, a disk that does not answer) keeps the thread that it hangs in: the thread serves
-this store alone from then on, and a new thread takes its place among the shared ones. See `_Crew`.
+this store alone from then on, and a new thread takes its place among the shared ones. See `_WorkerPool`.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ SWITCH_INTERVAL_S = 0.0002
 """A thread that comes back from SQLite waits so long for the interpreter at most. The default of 5 ms would make every
 statement of a commit wait that long beside a busy loop (measured: docs/adr/0002)."""
 LOOK_S = 0.05
-"""How often a crew with work looks for threads that hang. When no job has begun for so long and some wait, it starts
-threads for those: twenty commits under load take this long."""
+"""The time between two looks of a pool with work for threads that hang. When no job has begun for so long and some
+wait, the pool starts threads for those: twenty commits under load take this long."""
 HANGS_S = 0.25
 """A store hangs when one of its jobs takes this long."""
 QUIET_S = 10.0
@@ -39,22 +39,22 @@ STOP_S = 10.0
 """How long `AsyncioHost.stop` waits for jobs under way. Threads are daemons: one that hangs ends with the process."""
 
 
-class _Lane:
+class _StoreQueue:
     """The jobs of one store."""
 
-    __slots__ = ("hung_s", "jobs", "keepers")
+    __slots__ = ("dedicated", "hung_s", "jobs")
 
     def __init__(self) -> None:
-        self.keepers = 0
-        """Threads that serve this store alone. With none the shared ones do."""
+        self.dedicated = 0
+        """The number of threads that serve this store alone. With none the shared ones do."""
         self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        """Jobs for the keepers."""
+        """Jobs for the dedicated threads."""
         self.hung_s = 0.0
         """The end of the latest job that took `HANGS_S`."""
 
 
 class _Job(NamedTuple):
-    lane: _Lane
+    store: _StoreQueue
     run: Callable[[], Any]
     done: Callable[[Any], None]
 
@@ -62,27 +62,27 @@ class _Job(NamedTuple):
 class _Worker:
     """A shared thread and the job that it runs."""
 
-    __slots__ = ("begun_s", "is_keeper", "lane")
+    __slots__ = ("begun_s", "is_dedicated", "store")
 
     def __init__(self) -> None:
         self.begun_s = 0.0
         """The start of its latest job."""
-        self.lane: _Lane | None = None
-        """The lane of the present job."""
-        self.is_keeper = False
+        self.store: _StoreQueue | None = None
+        """The queue of the present job's store."""
+        self.is_dedicated = False
         """Whether its store hangs: then, after the job, it serves this store alone."""
 
 
-class _Crew:
+class _WorkerPool:
     """Threads that do the jobs of several stores.
 
     ```text
-       put ─▶ jobs ─▶ shared workers ──hangs──▶ keeper of its lane ──quiet──▶ end
-                 └──▶ lane.jobs, while the lane has keepers ─▶┘
+       put ─▶ jobs ─▶ shared workers ──hangs──▶ dedicated to its store ──quiet──▶ end
+                 └──▶ store.jobs, while the store has dedicated threads ─▶┘
     ```
 
-    Each lane has at most as many keepers as there are shared workers, and stand-ins are at most as many as lanes, so
-    the threads are bounded by the number of stores.
+    Each store has at most as many dedicated threads as there are shared workers, and at most one more thread for each
+    store stands in for those. So the number of stores bounds the number of threads.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, count: int) -> None:
@@ -90,13 +90,13 @@ class _Crew:
         self._loop = loop
         self._name = name
         self._count = count
-        self._lanes = 0
+        self._stores = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = Lock()
-        """Guards the assignment of keepers to lanes."""
+        """Guards the assignment of dedicated threads to stores."""
         self._shared: set[_Worker] = set()
-        self._kept: list[_Lane] = []
-        """The lane of each keeper."""
+        self._dedicated: list[_StoreQueue] = []
+        """The store of each dedicated thread."""
         self._threads: set[Thread] = set()
         self._looking: asyncio.TimerHandle | None = None
         self._stopped = False
@@ -108,17 +108,17 @@ class _Crew:
         """The number of threads."""
         return len(self._threads)
 
-    def lane(self) -> _Lane:
-        """Make the lane of one more store."""
-        self._lanes += 1
-        return _Lane()
+    def add_store(self) -> _StoreQueue:
+        """Make the queue of one more store."""
+        self._stores += 1
+        return _StoreQueue()
 
     def put(self, job: _Job) -> None:
-        """Have a job done. On the loop."""
-        if job.lane.keepers and self._kept_back(job):
+        """Queue a job. On the loop."""
+        if job.store.dedicated and self._put_dedicated(job):
             return
         self._jobs.put(job)
-        if self._looking is None and self._lanes > 1:
+        if self._looking is None and self._stores > 1:
             self._looking = self._loop.call_later(LOOK_S, self._look)
 
     def stop(self) -> list[Thread]:
@@ -129,16 +129,16 @@ class _Crew:
         with self._lock:
             for _ in self._shared:
                 self._jobs.put(None)
-            for lane in self._kept:
-                lane.jobs.put(None)
+            for store in self._dedicated:
+                store.jobs.put(None)
         return list(self._threads)
 
-    def _kept_back(self, job: _Job) -> bool:
-        """Give a job to the keepers of its lane. Returns False when it has none."""
+    def _put_dedicated(self, job: _Job) -> bool:
+        """Give a job to the dedicated threads of its store. Returns False when it has none."""
         with self._lock:
-            if not job.lane.keepers:
+            if not job.store.dedicated:
                 return False
-            job.lane.jobs.put(job)
+            job.store.jobs.put(job)
             return True
 
     def _start(self) -> None:
@@ -160,18 +160,18 @@ class _Crew:
         self._looking = None
         now_s = monotonic()
         with self._lock:
-            busy = [worker for worker in self._shared if worker.lane is not None]
+            busy = [worker for worker in self._shared if worker.store is not None]
             for worker in busy:
-                lane = worker.lane
-                if lane is not None and now_s - worker.begun_s >= HANGS_S:
-                    worker.is_keeper = True
+                store = worker.store
+                if store is not None and now_s - worker.begun_s >= HANGS_S:
+                    worker.is_dedicated = True
                     self._shared.discard(worker)
-                    lane.keepers += 1
-                    self._kept.append(lane)
+                    store.dedicated += 1
+                    self._dedicated.append(store)
             missing = self._count - len(self._shared)
             waiting = self._jobs.qsize()
             if waiting and all(now_s - worker.begun_s >= LOOK_S for worker in self._shared):
-                missing = max(missing, min(waiting, self._lanes + self._count - len(self._shared)))
+                missing = max(missing, min(waiting, self._stores + self._count - len(self._shared)))
         try:
             for _ in range(missing):
                 self._start()
@@ -183,47 +183,47 @@ class _Crew:
     def _work(self, worker: _Worker) -> None:
         lock, shared = self._lock, self._shared
         while (job := self._jobs.get()) is not None:
-            lane = job.lane
-            if lane.keepers and self._kept_back(job):  # since it was put
+            store = job.store
+            if store.dedicated and self._put_dedicated(job):  # since it was put
                 continue
             worker.begun_s = monotonic()
-            worker.lane = lane
+            worker.store = store
             self._do(job)
             with lock:
-                worker.lane = None
-                if len(shared) <= self._count and not worker.is_keeper:
+                worker.store = None
+                if len(shared) <= self._count and not worker.is_dedicated:
                     continue
                 shared.discard(worker)
-            if worker.is_keeper:
-                self._keep(lane)
+            if worker.is_dedicated:
+                self._serve_alone(store)
             break
         else:
             with lock:
                 shared.discard(worker)
         self._end()
 
-    def _keep(self, lane: _Lane) -> None:
-        """Serve one store until it has been quick for a while."""
-        lane.hung_s = monotonic()
+    def _serve_alone(self, store: _StoreQueue) -> None:
+        """Serve one store until it has been quick for `QUIET_S`."""
+        store.hung_s = monotonic()
         while True:
             job: _Job | None = None
             with suppress(Empty):
-                job = lane.jobs.get(timeout=QUIET_S)
+                job = store.jobs.get(timeout=QUIET_S)
             if job is not None:
                 begun_s = monotonic()
                 self._do(job)
                 now_s = monotonic()
                 if now_s - begun_s >= HANGS_S:
-                    lane.hung_s = now_s
-                if now_s - lane.hung_s < QUIET_S:
+                    store.hung_s = now_s
+                if now_s - store.hung_s < QUIET_S:
                     continue
             with self._lock:
-                if job is None and not self._stopped and not lane.jobs.empty():
+                if job is None and not self._stopped and not store.jobs.empty():
                     continue
-                lane.keepers -= 1
-                self._kept.remove(lane)
-                while not lane.keepers and not lane.jobs.empty():
-                    self._jobs.put(lane.jobs.get())
+                store.dedicated -= 1
+                self._dedicated.remove(store)
+                while not store.dedicated and not store.jobs.empty():
+                    self._jobs.put(store.jobs.get())
                 return
 
     def _do(self, job: _Job) -> None:
@@ -242,17 +242,22 @@ class _Crew:
 class AsyncioHost:
     """`partition.protocol.host.Host` of one store in production."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, writers: int = WRITERS, readers: int = READERS) -> None:
-        """``writers`` and ``readers``: how many threads; see `beside` and `of_distant_store`."""
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._begin(loop, _Crew(loop, "writer", writers), _Crew(loop, "reader", readers))
-
-    def _begin(self, loop: asyncio.AbstractEventLoop, writers: _Crew, readers: _Crew) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        writers: int = WRITERS,
+        readers: int = READERS,
+        *,
+        pools: tuple[_WorkerPool, _WorkerPool] | None = None,
+    ) -> None:
+        """Start ``writers`` and ``readers`` threads, or use the ``pools`` of another host."""
+        if pools is None:
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
+            pools = _WorkerPool(loop, "writer", writers), _WorkerPool(loop, "reader", readers)
         self._loop = loop
-        self._writers = writers
-        self._readers = readers
-        self._writes = writers.lane()
-        self._reads = readers.lane()
+        self._writers, self._readers = pools
+        self._writes = self._writers.add_store()
+        self._reads = self._readers.add_store()
 
     @classmethod
     def of_distant_store(cls, loop: asyncio.AbstractEventLoop) -> Self:
@@ -264,9 +269,7 @@ class AsyncioHost:
 
     def beside(self) -> Self:
         """Make the host of another store on the same threads."""
-        host = type(self).__new__(type(self))
-        host._begin(self._loop, self._writers, self._readers)
-        return host
+        return type(self)(self._loop, pools=(self._writers, self._readers))
 
     @property
     def threads(self) -> int:

@@ -15,7 +15,7 @@ import pytest
 from partibus.clock import SystemClock
 from partibus.message import Message, pack
 from partibus.node import host as host_module
-from partibus.node.host import READERS, WRITERS, AsyncioHost, _Crew
+from partibus.node.host import READERS, WRITERS, AsyncioHost, _WorkerPool
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
@@ -61,17 +61,17 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.problem: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        look = _Crew._look
+        look = _WorkerPool._look
 
-        def look_and_check(crew: _Crew) -> None:
+        def look_and_check(pool: _WorkerPool) -> None:
             began_s = monotonic()
-            look(crew)
-            free = [one for one in crew._shared if one.lane is None or began_s - one.begun_s < HUNG_S]
-            if len(free) < crew._count and not self.problem.done():
-                problem = f"{len(free)} threads of {crew._count} serve the stores that answer"
+            look(pool)
+            free = [one for one in pool._shared if one.store is None or began_s - one.begun_s < HUNG_S]
+            if len(free) < pool._count and not self.problem.done():
+                problem = f"{len(free)} threads of {pool._count} serve the stores that answer"
                 self.problem.set_exception(BrokenPromise(problem))
 
-        monkeypatch.setattr(_Crew, "_look", look_and_check)
+        monkeypatch.setattr(_WorkerPool, "_look", look_and_check)
 
     async def unless_broken(self, work: Awaitable[None]) -> None:
         """Wait for work. Raises BrokenPromise when a look leaves too few threads, which may stop the work for good."""
@@ -90,29 +90,29 @@ def test_stores_that_hang_leave_threads_to_the_others(run: Write, monkeypatch: p
     hang(run, monkeypatch)
 
 
-def starts_none(_crew: _Crew) -> None:
+def starts_none(_pool: _WorkerPool) -> None:
     """No thread takes the place of one that hangs."""
 
 
-def starts_one(crew: _Crew) -> None:
+def starts_one(pool: _WorkerPool) -> None:
     """One thread takes the place of one that hangs, and none that of the others."""
-    if not crew._kept[1:]:
-        start_thread(crew)
+    if not pool._dedicated[1:]:
+        start_thread(pool)
 
 
-start_thread = _Crew._start
+start_thread = _WorkerPool._start
 
 
 @pytest.mark.parametrize("run", [write, read])
 @pytest.mark.parametrize("planted", [starts_none, starts_one])
-def test_a_crew_that_leaves_threads_to_stores_that_hang_is_found(
-    planted: Callable[[_Crew], None], run: Write, monkeypatch: pytest.MonkeyPatch
+def test_a_pool_that_leaves_threads_to_stores_that_hang_is_found(
+    planted: Callable[[_WorkerPool], None], run: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(BrokenPromise, match="threads of 2 serve the stores that answer"):
         hang(run, monkeypatch, planted)
 
 
-def test_a_crew_that_finds_no_store_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_finds_no_store_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BrokenPromise, match="0 threads of 2 serve the stores that answer"):
         hang(write, monkeypatch, hangs_s=3_600)
 
@@ -120,7 +120,7 @@ def test_a_crew_that_finds_no_store_that_hangs_is_found(monkeypatch: pytest.Monk
 def hang(
     run: Write,
     monkeypatch: pytest.MonkeyPatch,
-    start: Callable[[_Crew], None] | None = None,
+    start: Callable[[_WorkerPool], None] | None = None,
     hangs_s: float = HUNG_S,
 ) -> None:
     """Have half of the stores hang. ``start``: of threads, once there are the first ones."""
@@ -135,7 +135,7 @@ def hang(
             hosts = ending.enter_context(hosts_of(STORES))
             ending.callback(answer.set)
             if start is not None:
-                monkeypatch.setattr(_Crew, "_start", start)
+                monkeypatch.setattr(_WorkerPool, "_start", start)
             await looks.unless_broken(work(hosts))
 
     async def work(hosts: list[AsyncioHost]) -> None:
