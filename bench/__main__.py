@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from bench.admission import measure_admission
 from bench.before import ONE_BROKER, measure_before
-from bench.brokers import partibus, rabbitmq
+from bench.brokers import activemq, nats, partibus, rabbitmq
 from bench.cold import measure_cold
 from bench.duplicates import measure_duplicates
 from bench.entities import measure_entities
@@ -31,9 +32,9 @@ from bench.many import measure_many
 from bench.metering import measure_metering
 from bench.metrics import measure_metrics
 from bench.page import write_page
+from bench.peers import ActiveMq, Nats, RabbitMq
 from bench.postgresql import measure_postgresql
-from bench.proton import build
-from bench.rabbitmq import is_installed
+from bench.proton import build, build_for_nats
 from bench.results import RESULTS, keep, replace_all
 from bench.scale import measure_scale
 from bench.sessions import measure_accept, measure_sessions
@@ -279,11 +280,17 @@ def _spark_beside(run: Run) -> Rows:
 
 
 def _peers(run: Run) -> Rows:
-    with rabbitmq(WORK / "rabbitmq", run.program) as rabbit:
-        for result in runs(rabbit, rabbit.foreign, run.scale):
-            yield result.as_dict()
-        for kind in rabbit.kinds:
-            yield latencies(rabbit, kind, rabbit.foreign, run.scale).as_dict()
+    """Every other broker that is installed, one after the other."""
+    for server, start in ((RabbitMq, rabbitmq), (ActiveMq, activemq), (Nats, nats)):
+        if not server.is_installed():
+            print(f"bench: {server.name} is not installed and is left out (apt-get install {server.package})")
+            continue
+        program = build_for_nats(WORK) if server is Nats else run.program
+        with start(WORK / server.package, program) as peer:
+            for result in runs(peer, peer.foreign, run.scale):
+                yield result.as_dict()
+            for kind in peer.kinds:
+                yield latencies(peer, kind, peer.foreign, run.scale).as_dict()
 
 
 def _sqs(run: Run) -> Rows:
@@ -341,6 +348,12 @@ def measure(parts: Sequence[str], run: Run) -> Rows:
             yield row | {"part": part}
 
 
+def _commit() -> str:
+    """The commit that is measured; empty outside of a clone."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="half a minute, our broker only, no page")
@@ -358,12 +371,9 @@ def main() -> int:
     parts = tuple(arguments.only or (QUICK_PARTS if arguments.quick else PARTS))
     if arguments.no_peers:
         parts = tuple(part for part in parts if part != "peers")
-    if "peers" in parts and not is_installed():
-        print("bench: RabbitMQ is not installed, so the page will have no peer (apt-get install rabbitmq-server)")
-        parts = tuple(part for part in parts if part != "peers")
     whole = not (arguments.quick or arguments.only or arguments.no_peers)
     WORK.mkdir(parents=True, exist_ok=True)
-    machine = this_machine(WORK).as_dict() | {"when": time.strftime("%Y-%m-%d")}
+    machine = this_machine(WORK).as_dict() | {"when": time.strftime("%Y-%m-%d"), "commit": _commit()}
     rows: list[Row] = []
     print(json.dumps({"machine": machine}))
     try:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from bench.proton import ProtonGenerator
-from bench.rabbitmq import RabbitMq
+from bench.peers import ActiveMq, Nats, RabbitMq
+from bench.proton import NatsGenerator, ProtonGenerator
 from partibus.bench.load import Generator, OwnGenerator
 from partibus.bench.scenarios import Target
 from partibus.bench.temporary import TemporaryBroker
@@ -88,26 +88,27 @@ class Partibus:
 
 
 @dataclass
-class Rabbit:
-    """RabbitMQ."""
+class Other:
+    """A broker that is not ours."""
 
-    node: RabbitMq
+    node: RabbitMq | ActiveMq | Nats
     foreign: Generator
-    name: str
-    kinds: tuple[str, ...] = ("classic", "quorum")
+    kinds: tuple[str, ...]
+    declare: Callable[[str, str], str]
+    """Makes a queue of a name and a kind, and returns its address."""
 
     def __post_init__(self) -> None:
+        self.name = f"{self.node.name} {self.node.version}"
         self._numbers = count(1)
 
     def queue(self, kind: str) -> Target:
-        return Target(self.name, kind, self.node.declare(f"bench-{next(self._numbers)}", kind), self.node.pid)
+        return Target(self.name, kind, self.declare(f"bench-{next(self._numbers)}", kind), self.node.pid)
 
 
 @contextmanager
 def partibus(directory: Path, program: Path, arguments: Sequence[str] = ()) -> Iterator[Partibus]:
     """``arguments``: more flags of ``serve``."""
-    shutil.rmtree(directory, ignore_errors=True)
-    with TemporaryBroker(directory, arguments=arguments) as broker:
+    with TemporaryBroker(_emptied(directory), arguments=arguments) as broker:
         yield attach(broker, program)
 
 
@@ -119,7 +120,27 @@ def attach(broker: TemporaryBroker, program: Path) -> Partibus:
 
 
 @contextmanager
-def rabbitmq(directory: Path, program: Path) -> Iterator[Rabbit]:
+def rabbitmq(directory: Path, program: Path) -> Iterator[Other]:
+    with RabbitMq(_emptied(directory)) as node:
+        foreign = ProtonGenerator(program, node.port, node.user, node.password)
+        yield Other(node, foreign, ("classic", "quorum"), node.declare)
+
+
+@contextmanager
+def activemq(directory: Path, program: Path) -> Iterator[Other]:
+    with ActiveMq(_emptied(directory)) as node:
+        foreign = ProtonGenerator(program, node.port, node.user, node.password)
+        yield Other(node, foreign, ("KahaDB",), lambda name, _: f"queue://{name}")
+
+
+@contextmanager
+def nats(directory: Path, program: Path) -> Iterator[Other]:
+    """``program``: the generator for NATS."""
+    with Nats(_emptied(directory)) as node:
+        foreign = NatsGenerator(program, node.port)
+        yield Other(node, foreign, ("file, not synced",), lambda name, _: foreign.declare(name))
+
+
+def _emptied(directory: Path) -> Path:
     shutil.rmtree(directory, ignore_errors=True)
-    with RabbitMq(directory) as node:
-        yield Rabbit(node, ProtonGenerator(program, node.port, node.user, node.password), f"RabbitMQ {node.version}")
+    return directory

@@ -20,8 +20,7 @@ _HEAD = """\
 # Benchmarks
 
 Written by `make bench`; the numbers are in `bench/results.jsonl`. A quick look at a change: `python -m bench --quick`.
-
-{machines}
+The [last table](#machines) says on which machine, day and commit each part was measured.
 
 **How.** Brokers and load generators share the machine, over loopback, one broker at a time, each with a new data
 directory on the same disk. Messages are durable; a send counts when the broker has accepted it, a receive when the
@@ -33,31 +32,35 @@ before it sleeps, which counts as its CPU.
 """
 
 
-_MACHINE = """\
-**{title}.** {cpu}, {cores} cores, {memory_gib} GiB, {kernel}, {python}. Writing 16 KiB with fdatasync took
-{sync_ms} ms (median) when the run began. Measured on {when}.\
-"""
-
-
 def write_page(results: Path, page: Path) -> None:
     runs, rows = read(results)
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(_sections(runs, rows)))
 
 
-def _machines(runs: Sequence[Row]) -> Iterator[str]:
-    """The machine, or, of several runs, each with the parts that were measured in it."""
+_MACHINES = ("parts", "CPU", "cores", "memory", "kernel", "Python", "16 KiB with fdatasync", "day", "commit")
+
+
+def _machines(runs: Sequence[Row]) -> Iterator[list[str]]:
+    """A line for each run."""
     for run in runs:
-        title = "Machine" if len(runs) == 1 else f"Machine of {', '.join(run['parts'])}"
-        yield _MACHINE.format(**run["machine"], title=title)
+        machine = run["machine"]
+        yield [
+            ", ".join(run["parts"]),
+            *(str(machine[key]) for key in ("cpu", "cores")),
+            f"{machine['memory_gib']} GiB",
+            *(machine[key] for key in ("kernel", "python")),
+            f"{machine['sync_ms']} ms",
+            machine["when"],
+            machine.get("commit", ""),
+        ]
 
 
 def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
-    yield _HEAD.format(machines="\n\n".join(_machines(runs)))
+    yield _HEAD
     yield from section("Targets", ("what", "target", "measured", ""), verdicts(found))
     for generator in dict.fromkeys(row["generator"] for row in found if row["scenario"] == "both"):
-        title = "Throughput, foreign client" if "proton" in generator else "Throughput, own client"
-        yield from section(title, _THROUGHPUT, _throughput(found, generator))
+        yield from section(_CLIENTS[generator], _THROUGHPUT, _throughput(found, generator))
     yield from section("Latency at a fixed rate, foreign client", _LATENCY, _latency(found))
     alone = [[name, str(calls), str(statements)] for name, (calls, statements) in ONE_ALONE.items()]
     yield from section("One message alone", ("operation", "Python calls", "SQL statements"), alone, _ONE_ALONE_NOTE)
@@ -79,7 +82,14 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield from sqs_sections(found)
     yield from spark_sections(found)
     yield from scale_sections(found)
+    yield from section("Machines", _MACHINES, _machines(runs))
 
+
+_CLIENTS = {
+    "qpid-proton C++": "Throughput, foreign client",
+    "partibus.client": "Throughput, own client",
+    "nats.c": "Throughput, NATS with its own client",
+}
 
 ONE_ALONE = {"send": (163, 7), "receive": (163, 5), "settle": (165, 8)}
 """Operation -> calls and statements: the most that `tests/unit/frontends/test_calls.py` lets the broker make."""

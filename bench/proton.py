@@ -1,4 +1,5 @@
-"""The foreign load generator: `foreign/generator.cpp`, compiled here against Qpid Proton C++."""
+"""The foreign load generators, compiled here: `foreign/generator.cpp` against Qpid Proton C++, `foreign/nats.c` against
+the C client of NATS."""
 
 from __future__ import annotations
 
@@ -13,26 +14,35 @@ from typing import Self
 
 from partibus.bench.load import BenchError, Job, Mode, Running
 
-SOURCE = Path(__file__).parent / "foreign" / "generator.cpp"
+_SOURCES = Path(__file__).parent / "foreign"
 KEEP_WINDOW = 200
 """Messages in flight on each connection of a generator that keeps sending, or receiving."""
-PACKAGES = "g++ libqpid-proton-cpp12-dev libsasl2-modules"
 
 
 def build(directory: Path) -> Path:
-    """Compile if the program is missing or older than its source. Raises `BenchError` with the packages it needs."""
-    program = directory / "generator"
-    if program.exists() and program.stat().st_mtime >= SOURCE.stat().st_mtime:
+    """Compile the generator for AMQP 1.0 if it is missing or older than its source. Raises `BenchError`."""
+    options = ("-std=c++17", "-lqpid-proton-cpp")
+    return _compile("g++", "generator.cpp", directory, options, "g++ libqpid-proton-cpp12-dev libsasl2-modules")
+
+
+def build_for_nats(directory: Path) -> Path:
+    """Compile the generator for NATS if it is missing or older than its source. Raises `BenchError`."""
+    return _compile("gcc", "nats.c", directory, ("-std=gnu17", "-lnats", "-lpthread"), "gcc libnats-dev")
+
+
+def _compile(compiler: str, name: str, directory: Path, options: Sequence[str], packages: str) -> Path:
+    source = _SOURCES / name
+    program = directory / source.stem
+    if program.exists() and program.stat().st_mtime >= source.stat().st_mtime:
         return program
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if compiler is None:
-        raise BenchError(f"there is no C++ compiler for the foreign load generator: apt-get install {PACKAGES}")
+    if shutil.which(compiler) is None:
+        raise BenchError(f"there is no {compiler} for the load generator {name}: apt-get install {packages}")
     directory.mkdir(parents=True, exist_ok=True)
-    command = [compiler, "-O2", "-std=c++17", "-Wall", "-Wextra", str(SOURCE), "-lqpid-proton-cpp", "-o", str(program)]
+    command = [compiler, "-O2", "-Wall", "-Wextra", str(source), *options, "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
-        raise BenchError(f"the foreign load generator does not compile ({first}): apt-get install {PACKAGES}")
+        raise BenchError(f"the load generator {name} does not compile ({first}): apt-get install {packages}")
     return program
 
 
@@ -160,6 +170,36 @@ class ProtonGenerator:
             text=True,
             env=os.environ | {"PARTIBUS_BENCH_USER": self._user, "PARTIBUS_BENCH_PASSWORD": self._password},
         )
+
+
+class NatsGenerator:
+    """One process with all connections, on JetStream."""
+
+    name = "nats.c"
+
+    def __init__(self, program: Path, port: int) -> None:
+        self._program = program
+        self._port = port
+
+    def declare(self, name: str) -> str:
+        """Make a stream that is a work queue on files, and return its name. Raises `BenchError`."""
+        process = self._run("declare", name, ())
+        _, err = process.communicate()
+        if process.returncode:
+            raise BenchError(err.strip())
+        return name
+
+    def start(self, job: Job) -> Running:
+        arguments = ["--size", str(job.size_bytes)]
+        if job.mode is Mode.LATENCY:
+            arguments += ["--rate", str(job.rate), "--seconds", str(job.seconds)]
+        else:
+            arguments += ["--count", str(job.count), "--connections", str(job.connections)]
+        return Running([self._run(job.mode.value, job.address, arguments)])
+
+    def _run(self, mode: str, name: str, arguments: Sequence[str]) -> subprocess.Popen[str]:
+        command = [str(self._program), mode, f"127.0.0.1:{self._port}", name, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _steady(between_s: tuple[float, float], connections: int, window: int, keys: int) -> list[str]:
