@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.admission import measure_admission
 from bench.before import ONE_BROKER, measure_before
-from bench.brokers import activemq, nats, partibus, rabbitmq
+from bench.brokers import nats, partibus, rabbitmq
 from bench.cold import measure_cold
 from bench.duplicates import measure_duplicates
 from bench.entities import measure_entities
@@ -32,7 +32,7 @@ from bench.many import measure_many
 from bench.metering import measure_metering
 from bench.metrics import measure_metrics
 from bench.page import write_page
-from bench.peers import ActiveMq, Nats, RabbitMq
+from bench.peers import Nats, RabbitMq
 from bench.postgresql import measure_postgresql
 from bench.proton import build, build_for_nats
 from bench.results import RESULTS, keep, replace_all
@@ -281,7 +281,7 @@ def _spark_beside(run: Run) -> Rows:
 
 def _peers(run: Run) -> Rows:
     """Every other broker that is installed, one after the other."""
-    for server, start in ((RabbitMq, rabbitmq), (ActiveMq, activemq), (Nats, nats)):
+    for server, start in ((RabbitMq, rabbitmq), (Nats, nats)):
         if not server.is_installed():
             print(f"bench: {server.name} is not installed and is left out (apt-get install {server.package})")
             continue

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from bench.peers import ActiveMq, Nats, RabbitMq
+from bench.peers import Nats, RabbitMq
 from bench.proton import NatsGenerator, ProtonGenerator
 from partibus.bench.load import Generator, OwnGenerator
 from partibus.bench.scenarios import Target
@@ -91,7 +91,7 @@ class Partibus:
 class Other:
     """A broker that is not ours."""
 
-    node: RabbitMq | ActiveMq | Nats
+    node: RabbitMq | Nats
     foreign: Generator
     kinds: tuple[str, ...]
     declare: Callable[[str, str], str]
@@ -124,13 +124,6 @@ def rabbitmq(directory: Path, program: Path) -> Iterator[Other]:
     with RabbitMq(_emptied(directory)) as node:
         foreign = ProtonGenerator(program, node.port, node.user, node.password)
         yield Other(node, foreign, ("classic", "quorum"), node.declare)
-
-
-@contextmanager
-def activemq(directory: Path, program: Path) -> Iterator[Other]:
-    with ActiveMq(_emptied(directory)) as node:
-        foreign = ProtonGenerator(program, node.port, node.user, node.password)
-        yield Other(node, foreign, ("KahaDB",), lambda name, _: f"queue://{name}")
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
 _CLIENTS = {
     "qpid-proton C++": "Throughput, foreign client",
     "partibus.client": "Throughput, own client",
-    "nats.c": "Throughput, NATS with its own client",
+    "nats_generator.c": "Throughput, NATS with its own client",
 }
 
 ONE_ALONE = {"send": (163, 7), "receive": (163, 5), "settle": (165, 8)}

@@ -1,10 +1,11 @@
 """Other brokers, as Debian packages them, each on free ports of loopback and in a directory of its own.
 
+Debian's ActiveMQ has no AMQP 1.0 (`activemq-amqp` is not packaged), so it can't be compared by the same client.
+
 | broker | Debian's package | before it acknowledges a message |
 |---|---|---|
 | RabbitMQ, classic queue | rabbitmq-server | the message store syncs its file |
 | RabbitMQ, quorum queue | rabbitmq-server | the log of the one node is synced |
-| ActiveMQ | activemq | KahaDB's journal is synced |
 | NATS JetStream | nats-server | the file system has the message; a sync follows within two minutes |
 """
 
@@ -185,47 +186,6 @@ class RabbitMq(Server):
         if done.returncode:
             raise BenchError(f"rabbitmqctl {arguments[0]}: {(done.stderr or done.stdout).strip()[-300:]}")
         return done.stdout
-
-
-_ACTIVEMQ = """\
-<beans xmlns="http://www.springframework.org/schema/beans" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
-  xsi:schemaLocation="http://www.springframework.org/schema/beans
-    http://www.springframework.org/schema/beans/spring-beans.xsd
-    http://activemq.apache.org/schema/core http://activemq.apache.org/schema/core/activemq-core.xsd">
-  <broker xmlns="http://activemq.apache.org/schema/core" brokerName="bench" useJmx="false"
-    dataDirectory="{directory}/data">
-    <persistenceAdapter><kahaDB directory="{directory}/kahadb"/></persistenceAdapter>
-    <transportConnectors>
-      <transportConnector name="amqp" uri="amqp://127.0.0.1:{port}?maximumConnections=1000"/>
-    </transportConnectors>
-  </broker>
-</beans>
-"""
-
-
-class ActiveMq(Server):
-    """ActiveMQ "classic" with its defaults: KahaDB, whose journal is synced before a message is acknowledged."""
-
-    name = "ActiveMQ"
-    package = "activemq"
-    program = Path("/usr/share/activemq/bin/activemq.jar")
-    user = password = "guest"
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        (self.port,) = _free_ports(1)
-
-    @property
-    def version(self) -> str:
-        return _debian_version(self.package)
-
-    def _start(self) -> None:
-        settings = self.directory / "activemq.xml"
-        settings.write_text(_ACTIVEMQ.format(directory=self.directory, port=self.port))
-        home = self.program.parents[1]
-        places = [f"-Dactivemq.{name}={path}" for name, path in (("home", home), ("base", self.directory))]
-        command = ["java", "-Xms64M", "-Xmx1G", *places, "-jar", str(self.program), "start", f"xbean:file:{settings}"]
-        self._run(command, os.environ)
 
 
 _NATS = """\

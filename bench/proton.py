@@ -1,4 +1,4 @@
-"""The foreign load generators, compiled here: `foreign/generator.cpp` against Qpid Proton C++, `foreign/nats.c` against
+"""The foreign load generators, compiled here: `foreign/generator.cpp` against Qpid Proton C++, `foreign/nats_generator.c` against
 the C client of NATS."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def build(directory: Path) -> Path:
 
 def build_for_nats(directory: Path) -> Path:
     """Compile the generator for NATS if it is missing or older than its source. Raises `BenchError`."""
-    return _compile("gcc", "nats.c", directory, ("-std=gnu17", "-lnats", "-lpthread"), "gcc libnats-dev")
+    return _compile("gcc", "nats_generator.c", directory, ("-std=gnu17", "-lnats", "-lpthread"), "gcc libnats-dev")
 
 
 def _compile(compiler: str, name: str, directory: Path, options: Sequence[str], packages: str) -> Path:
@@ -175,7 +175,7 @@ class ProtonGenerator:
 class NatsGenerator:
     """One process with all connections, on JetStream."""
 
-    name = "nats.c"
+    name = "nats_generator.c"
 
     def __init__(self, program: Path, port: int) -> None:
         self._program = program

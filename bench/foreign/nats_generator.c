@@ -32,6 +32,9 @@ typedef struct {
 
 typedef struct {
     const Options* options;
+    natsConnection* connection;
+    jsCtx* context;
+    natsSubscription* subscription;
     int64_t share;
     double first_s, last_s;
 } Part;
@@ -101,14 +104,12 @@ static void await_acknowledgements(jsCtx* context) {
 
 static void* send_share(void* argument) {
     Part* part = argument;
-    natsConnection* connection = NULL;
-    jsCtx* context = connect_to(part->options, &connection);
     char* body = malloc((size_t)part->options->size);
     memset(body, 'x', (size_t)part->options->size);
     part->first_s = now_s();
     for (int64_t sent = 0; sent < part->share; ++sent)
-        check(js_PublishAsync(context, part->options->name, body, (int)part->options->size, NULL), "publish");
-    await_acknowledgements(context);
+        check(js_PublishAsync(part->context, part->options->name, body, (int)part->options->size, NULL), "publish");
+    await_acknowledgements(part->context);
     part->last_s = now_s();
     free(body);
     return NULL;
@@ -130,11 +131,9 @@ static natsSubscription* subscribe(const Options* options, jsCtx* context) {
 static void* receive_share(void* argument) {
     Part* part = argument;
     const Options* options = part->options;
-    natsConnection* connection = NULL;
-    natsSubscription* subscription = subscribe(options, connect_to(options, &connection));
     while (atomic_load(&received) < options->count) {
         natsMsg* message = NULL;
-        const natsStatus status = natsSubscription_NextMsg(&message, subscription, POLL_MS);
+        const natsStatus status = natsSubscription_NextMsg(&message, part->subscription, POLL_MS);
         if (status == NATS_TIMEOUT) continue;
         check(status, "receive");
         if (part->first_s == 0) part->first_s = now_s();
@@ -142,7 +141,7 @@ static void* receive_share(void* argument) {
         natsMsg_Destroy(message);
         atomic_fetch_add(&received, 1);
     }
-    check(natsConnection_FlushTimeout(connection, ANSWER_MS), "wait for the server");
+    check(natsConnection_FlushTimeout(part->connection, ANSWER_MS), "wait for the server");
     part->last_s = now_s();
     return NULL;
 }
@@ -150,13 +149,10 @@ static void* receive_share(void* argument) {
 static void* receive_timed(void* argument) {
     Part* part = argument;
     const Options* options = part->options;
-    natsConnection* connection = NULL;
-    natsSubscription* subscription = subscribe(options, connect_to(options, &connection));
-    atomic_store(&received, 0);
     for (int64_t seen = 0; seen < options->count;) {
         natsMsg* message = NULL;
         int64_t due_ns;
-        const natsStatus status = natsSubscription_NextMsg(&message, subscription, POLL_MS);
+        const natsStatus status = natsSubscription_NextMsg(&message, part->subscription, POLL_MS);
         if (status == NATS_TIMEOUT) continue;
         check(status, "receive");
         memcpy(&due_ns, natsMsg_GetData(message), sizeof due_ns);
@@ -172,8 +168,6 @@ static void* receive_timed(void* argument) {
 static void* send_timed(void* argument) {
     Part* part = argument;
     const Options* options = part->options;
-    natsConnection* connection = NULL;
-    jsCtx* context = connect_to(options, &connection);
     char* body = calloc(1, (size_t)options->size);
     part->first_s = now_s();
     const int64_t start_ns = now_ns();
@@ -183,11 +177,11 @@ static void* send_timed(void* argument) {
         const int64_t woken_ns = now_ns();
         while (sent < options->count && start_ns + sent * 1000000000 / options->rate <= woken_ns) {
             memcpy(body, &woken_ns, sizeof woken_ns);
-            check(js_PublishAsync(context, options->name, body, (int)options->size, NULL), "publish");
+            check(js_PublishAsync(part->context, options->name, body, (int)options->size, NULL), "publish");
             ++sent;
         }
     }
-    await_acknowledgements(context);
+    await_acknowledgements(part->context);
     free(body);
     return NULL;
 }
@@ -260,6 +254,10 @@ int main(int argc, char** argv) {
         parts[index].options = &options;
         parts[index].share = options.count / number + (index < options.count % number);
         if (!latencies_us) of[index] = !strcmp(options.mode, "send") ? send_share : receive_share;
+        parts[index].context = connect_to(&options, &parts[index].connection);
+        // One after the other: the first one makes the consumer.
+        if (of[index] != send_share && of[index] != send_timed)
+            parts[index].subscription = subscribe(&options, parts[index].context);
     }
     run(parts, number, of);
     print(&options, parts, number);
