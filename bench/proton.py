@@ -1,5 +1,7 @@
-"""The foreign load generators, compiled here: `foreign/generator.cpp` against Qpid Proton C++, `foreign/nats_generator.c` against
-the C client of NATS."""
+"""The foreign load generators, compiled here.
+
+`foreign/generator.cpp` uses Qpid Proton C++, `foreign/nats_generator.c` uses the C client of NATS.
+"""
 
 from __future__ import annotations
 
