@@ -161,10 +161,10 @@ def error_of(reply: Failed | Refused | CursorHeld | ReceiveRefused | Moved | Scr
         )
     if isinstance(reply, Refused) and reply.copies:
         return QuotaExceeded(
-            f"A batch to '{entity}' that makes more than {reply.size_bytes} copies for its subscriptions",
+            f"A batch or transaction to '{entity}' that makes {reply.size_bytes} copies or more",
             reply.size_bytes_max,
             "copies",
-            "Send it as several batches.",
+            "Send it in several parts.",
         )
     if isinstance(reply, Refused):
         return QuotaExceeded(

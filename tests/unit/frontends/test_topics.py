@@ -187,7 +187,7 @@ def test_a_batch_of_too_many_copies_is_refused_and_a_run_is_cut(
         if isinstance(state, Rejected):
             assert state.error is not None
             assert state.error.condition == "amqp:resource-limit-exceeded"
-            assert "Send it as several batches" in str(state.error.description)
+            assert "Send it in several parts" in str(state.error.description)
     assert len(peek(client, "t/Subscriptions/a")) == 60
 
 

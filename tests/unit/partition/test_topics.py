@@ -635,6 +635,24 @@ def test_a_send_that_makes_too_many_copies_is_refused_alone() -> None:
 
 
 @pytest.mark.usefixtures("few_copies")
+def test_a_transaction_that_makes_too_many_copies_does_nothing() -> None:
+    broker = Broker(everything, everything)
+    fits = [c.Enqueue(0, [message(number)]) for number in range(1, 11)]
+    done = broker.ask(TOPIC, c.Transact(0, [*fits]))
+    large = [c.Enqueue(0, [message(number)]) for number in range(11, 22)]
+    refused = broker.ask(TOPIC, c.Transact(0, [*large]))
+    after = broker.publish(22)
+    broker.rest()
+    assert isinstance(broker.answers[done], r.Transacted)
+    answer = broker.answers[refused]
+    assert isinstance(answer, r.TransactionRefused)
+    assert isinstance(answer.because, r.Refused)
+    assert (answer.index, answer.because.copies, answer.because.size_bytes) == (10, True, 22)
+    assert isinstance(broker.answers[after], r.Accepted)
+    assert [broker.stored(row) for row in (A, B)] == [[*range(1, 11), 22]] * 2
+
+
+@pytest.mark.usefixtures("few_copies")
 def test_one_message_makes_as_many_copies_as_there_are_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("partibus.partition.runtime.topic.COPIES_MAX", 1)
     broker = Broker(everything, everything)

@@ -288,8 +288,12 @@ class Waiting:
         self._answers.deliver()
 
     def _refuse_copies(self, command: Input, error: TooManyCopies) -> None:
-        assert isinstance(command, c.Enqueue), "of a client"
-        reply = r.Refused(command.request, error.args[0], COPIES_MAX, copies=True)
+        assert isinstance(command, c.Enqueue | c.Transact), "of a client"
+        copies, index = error.args
+        refused = r.Refused(command.request, copies, COPIES_MAX, copies=True)
+        reply: r.Reply = refused
+        if isinstance(command, c.Transact):
+            reply = r.TransactionRefused(command.request, index, refused)
         if (callback := self._answers.whose(reply)) is not None:
             self._answers.put(callback, reply)
 

@@ -22,19 +22,21 @@ def publishes(command: w.Input) -> bool:
 
 
 class TooManyCopies(Exception):
-    """A client's send makes more than `COPIES_MAX` copies. The argument is their number so far."""
+    """A client's send makes more than `COPIES_MAX` copies.
+
+    The arguments are their number so far, and the index of the send in its transaction.
+    """
 
 
 def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) -> Iterator[None]:
     """Note the fan-out in a command that `publishes`; yield after each `PUBLISH_WORK_MAX` units of work.
 
-    Raises `TooManyCopies`. Forwarded messages and those of a sink come in small parts, and can't come otherwise.
+    Raises `TooManyCopies` for what a client could send in parts. Forwarded messages and those of a sink are in small
+    parts already, and a single message can't be divided.
     ``one_by_one``: some of the messages may be duplicates, so each has a plan of its own.
     """
     work = copies = 0
-    can_be_divided = (
-        isinstance(command, c.Enqueue) and command.origin is None and command.sink is None and len(command.messages) > 1
-    )
+    can_be_divided = _can_be_divided(command)
     for planned, indexes, messages in _to_plan(command, now_ms, one_by_one=one_by_one):
         at = 0
         while at < len(messages):
@@ -49,7 +51,21 @@ def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) ->
             at = end
             copies += sum(map(len, found.shares.values()))
             if copies > COPIES_MAX and can_be_divided:
-                raise TooManyCopies(copies)
+                raise TooManyCopies(copies, _index_of(command, planned))
+
+
+def _can_be_divided(command: w.Input) -> bool:
+    if isinstance(command, c.Transact):
+        return sum(len(send.messages) for send in _sends(command)) > 1
+    return (
+        isinstance(command, c.Enqueue) and command.origin is None and command.sink is None and len(command.messages) > 1
+    )
+
+
+def _index_of(command: w.Input, planned: list[Planned]) -> int:
+    """Return the index in a transaction of the send whose plans these are; 0 without a transaction."""
+    parts = command.commands if isinstance(command, c.Transact) else [command]
+    return next(index for index, part in enumerate(parts) if isinstance(part, c.Enqueue) and part.planned is planned)
 
 
 def _to_plan(
