@@ -12,7 +12,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.job import Job
-from partibus.pipeline.report.page import Page, Section, Verdict, code, figure, number, paragraph, table, time_of_us
+from partibus.pipeline.report.page import (
+    Page,
+    Section,
+    Verdict,
+    code,
+    figure,
+    number,
+    paragraph,
+    range_of_times,
+    table,
+    time_of_us,
+)
 from partibus.pipeline.report.plots import lines
 from partibus.pipeline.rows import of_entities, read_rows, within
 from partibus.telemetry.schema import OK, STEPS
@@ -224,12 +235,17 @@ def _point(
 def fifo_page(found: Values) -> Page:
     """Make the page of a result of `run`."""
     entities: list[Values] = found["entities"]
+    step: int = found["step_seconds"]
     splits, merges = (sum(one[name] for one in entities) for name in ("splits", "merges"))
     most = max((one["partitions_most"] for one in entities), default=0)
     longest = max((one["longest_move_ms"] or 0 for one in entities), default=0)
     return Page(
         title="FIFO queues and their partitions",
-        lead="How the number of partitions followed the load, and what rate and age were meanwhile.",
+        lead="How the number of partitions followed the load, and what rate and age were meanwhile."
+        + range_of_times(
+            end for one in entities for point in one["series"] for end in (point["at"], point["at"] + step)
+        )
+        + " Messages and moves that telemetry did not record are not included.",
         verdict=Verdict(None, "NO QUEUE", "No message of a FIFO queue and no move of slots is in this time range.")
         if not entities
         else Verdict(
@@ -248,7 +264,7 @@ def fifo_page(found: Values) -> Page:
         ],
         sections=[
             Section("Queues", [_overview(entities)]),
-            *(Section(one["entity"], _blocks(one, found["step_seconds"])) for one in entities),
+            *(Section(one["entity"], _blocks(one, step)) for one in entities),
         ],
     )
 

@@ -21,7 +21,18 @@ from partibus.client.sync import connect
 from partibus.pipeline.capture import Place
 from partibus.pipeline.errors import JobError
 from partibus.pipeline.job import Job
-from partibus.pipeline.report.page import Page, Section, Verdict, code, number, paragraph, table, text
+from partibus.pipeline.report.page import (
+    Page,
+    Section,
+    Verdict,
+    code,
+    moment,
+    number,
+    paragraph,
+    range_of_times,
+    table,
+    text,
+)
 from partibus.pipeline.sending import Sending, check_target, forget, sent
 from partibus.spark.lease import Lease
 from partibus.spark.option_table import DEAD_LETTER_QUEUE
@@ -112,10 +123,14 @@ def changed(rows: DataFrame, changes: Sequence[Change], *, new_ids: bool = False
 
 
 def by_reason(rows: DataFrame) -> list[Values]:
-    """Count messages by the reason of their dead-lettering, most first."""
-    reason = sf.coalesce("dead_letter_reason", sf.lit(""))
-    counted = rows.groupBy(reason.alias("reason")).count().orderBy(sf.desc("count"), "reason").collect()
-    return [{"reason": row.reason, "messages": row["count"]} for row in counted]
+    """Count messages by the reason of their dead-lettering, most first, with the times of the oldest and newest."""
+    reason = sf.coalesce("dead_letter_reason", sf.lit("")).alias("reason")
+    ends = (
+        sf.min("enqueued_time").cast("double").alias("oldest"),
+        sf.max("enqueued_time").cast("double").alias("newest"),
+    )
+    counted = rows.groupBy(reason).agg(sf.count("*").alias("messages"), *ends)
+    return [row.asDict() for row in counted.orderBy(sf.desc("messages"), "reason").collect()]
 
 
 def samples(rows: DataFrame, most: int) -> list[Values]:
@@ -394,12 +409,17 @@ def _spelled(asked: Values) -> str:
     return ", ".join(f"{name} {value!r}" for name, value in asked.items() if value)
 
 
+_ENDS = ("oldest", "newest")
+
+
 def redrive_page(found: Values) -> Page:
     """Make the page of a result of `run`."""
     is_dry = not any(source["audit"] for source in found["sources"])
     return Page(
         title="Redrive",
-        lead="Dead letters back to work.",
+        lead="Dead letters back to work."
+        + range_of_times(one[end] for source in found["sources"] for one in source["reasons"] for end in _ENDS)
+        + " A message that was dead-lettered after the job had read the queue is not in these figures.",
         verdict=Verdict(None, "DRY RUN", "Nothing was sent.") if is_dry else None,
         tiles=[
             (number(found["dead_letters"]), "dead letters"),
@@ -418,8 +438,11 @@ def _source(source: Values) -> list[str]:
     blocks = [paragraph(sentences)]
     if source["audit"]:
         blocks.append(paragraph(f"Which message went when: {source['audit']}"))
-    reasons = [[code(one["reason"] or "none given"), number(one["messages"])] for one in source["reasons"]]
-    blocks.append(table(["reason", "chosen"], reasons, (1,)))
+    reasons = [
+        [code(one["reason"] or "none given"), number(one["messages"]), moment(one["oldest"]), moment(one["newest"])]
+        for one in source["reasons"]
+    ]
+    blocks.append(table(["reason", "chosen", "oldest enqueued", "newest enqueued"], reasons, (1,)))
     if source["samples"]:
         rows = [
             [number(one["partition_id"]), number(one["position"]), code(one["message_id"]),

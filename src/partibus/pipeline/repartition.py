@@ -21,7 +21,18 @@ from partibus.pipeline.balance import partition_of, predict, slot_of
 from partibus.pipeline.capture import Place
 from partibus.pipeline.errors import JobError, said
 from partibus.pipeline.job import DONE, FINDINGS, Job
-from partibus.pipeline.report.page import Page, Section, Verdict, figure, number, paragraph, percent, table, text
+from partibus.pipeline.report.page import (
+    Page,
+    Section,
+    Verdict,
+    figure,
+    number,
+    paragraph,
+    percent,
+    range_of_times,
+    table,
+    text,
+)
 from partibus.pipeline.report.plots import bars
 from partibus.spark.tail import complete_tail
 
@@ -168,7 +179,7 @@ _OWN = frozenset(("EnablePartitioning", "ForwardTo", "ForwardDeadLetteredMessage
 """Properties that the new queue does not copy."""
 _LIGHT = (
     "entity_id string, partition_id int, position bigint, session_id string, partition_key string, message_id string, "
-    "state string"
+    "enqueued_time timestamp, state string"
 )
 
 
@@ -212,7 +223,7 @@ def run(job: Job, want: Want) -> Values:
             result: Values = {
                 "source": source.name, "to": want.to, "partitions": {"from": source.partitions, "to": partitions},
                 "created": target is None, "before": states, "moved": 0, "left": states, "proof": None,
-                "holds": None, "shares": shares(live, None, partitions),
+                "holds": None, "shares": shares(live, None, partitions), "times": _times(live),
             }  # fmt: skip
         finally:
             live.unpersist()
@@ -293,6 +304,12 @@ def _states(rows: DataFrame, source: EntityInfo) -> Values:
     found["scheduled"] = max(0, source.messages - sum(counted.values()))
     found["dead_lettered"] = source.dead_letter_messages
     return found
+
+
+def _times(rows: DataFrame) -> list[float]:
+    """Return the Unix times of the oldest and the newest message; empty without messages."""
+    ends = [end("enqueued_time").cast("double") for end in (sf.min, sf.max)]
+    return [at for at in rows.select(*ends).first() or () if at is not None]
 
 
 def _check_states(want: Want, states: Values) -> None:
@@ -432,7 +449,9 @@ def repartition_page(found: Values) -> Page:
         sections.append(Section("Proof", [table(["", "count"], rows, (1,))]))
     return Page(
         title=f"{found['source']} to {found['to']}",
-        lead=f"A queue with {partitions['from']} partitions moved into one with {partitions['to']}.",
+        lead=f"A queue of {_partitions(partitions['from'])} moved into one of {_partitions(partitions['to'])}."
+        + range_of_times(found["times"])
+        + " The figures cover every message that was in the source when the job began.",
         verdict=_verdict(found),
         tiles=[
             (number(found["before"]["active"]), "to be moved at the start"),
@@ -441,6 +460,10 @@ def repartition_page(found: Values) -> Page:
         ],
         sections=sections,
     )
+
+
+def _partitions(count: int) -> str:
+    return f"{number(count)} partition{'' if count == 1 else 's'}"
 
 
 def _verdict(found: Values) -> Verdict:

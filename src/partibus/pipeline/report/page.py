@@ -147,8 +147,12 @@ def range_of_times(times: Iterable[float]) -> str:
     known = list(times)
     if not known:
         return ""
-    first, last = (datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S") for at in (min(known), max(known)))
-    return f" {first} to {last}."
+    return f" {moment(min(known))} to {moment(max(known))}."
+
+
+def moment(at: float) -> str:
+    """Format a Unix time as `2026-01-31 12:00:00`."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def size(size_bytes: float) -> str:
