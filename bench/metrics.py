@@ -22,8 +22,9 @@ from partibus.amqp.section_encoding import encode_data, encode_properties
 from partibus.message import Message, pack
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import EntityDescription, EntityOptions
-from partibus.node.node import Node
+from partibus.node.node import Broker
 from partibus.node.settings import Settings
+from partibus.node.single_process import make_broker
 from partibus.partition.protocol.commands import Enqueue
 
 PARTITIONS = 16
@@ -74,19 +75,19 @@ def _create(catalog: Catalog, entities: int) -> None:
 
 async def _once(settings: Settings) -> None:
     """Have the data directory made."""
-    node = Node(settings, asyncio.get_running_loop())
-    await node.start()
-    await node.stop()
+    broker = make_broker(settings, asyncio.get_running_loop())
+    await broker.start()
+    await broker.stop()
 
 
 async def _measure(settings: Settings, entities: int, rounds: int) -> list[Scrape]:
-    node = Node(settings, asyncio.get_running_loop())
-    await node.start()
+    broker = make_broker(settings, asyncio.get_running_loop())
+    await broker.start()
     try:
-        await _fill(node)
+        await _fill(broker)
         gc.collect()
         gc.freeze()
-        url = f"http://127.0.0.1:{node.ready['http_port']}/metrics"
+        url = f"http://127.0.0.1:{broker.ready['http_port']}/metrics"
         found = []
         for counted in (True, False):
             # Who watches takes every turn that is free: time and cost are of those that nobody watches.
@@ -94,24 +95,24 @@ async def _measure(settings: Settings, entities: int, rounds: int) -> list[Scrap
             for _ in range(rounds):
                 for watched in by_watched:
                     if counted:
-                        node.measuring.forget()
+                        broker.front.measuring.forget()
                     by_watched[watched].append(await _scrape(url, entities, counted=counted, watched=watched))
             found.append(_median(by_watched[False], max(one.stall_ms for one in by_watched[True])))
         return found
     finally:
-        await node.stop()
+        await broker.stop()
 
 
-async def _fill(node: Node) -> None:
+async def _fill(broker: Broker) -> None:
     loop = asyncio.get_running_loop()
     message = Message(pack(durable=True, properties=encode_properties(), rest=encode_data(b"x" * 200)))
-    broker = node.broker
-    handles = [partition for queue in broker.namespace for partition in broker.entity_of(queue).route.partitions]
+    entities = broker.front.broker
+    handles = [partition for queue in entities.namespace for partition in entities.entity_of(queue).route.partitions]
     for first in range(0, len(handles), AT_ONCE):
         some = handles[first : first + AT_ONCE]
         answers = [loop.create_future() for _ in some]
         for handle, answer in zip(some, answers, strict=True):
-            handle.submit(Enqueue(broker.numbers.next(), [message]), answer.set_result)
+            handle.submit(Enqueue(entities.numbers.next(), [message]), answer.set_result)
         await asyncio.gather(*answers)
 
 

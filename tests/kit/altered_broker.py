@@ -105,7 +105,7 @@ def spares_the_silent() -> None:
     fenced: that is what the epoch is for."""
     from partibus.cluster.children import Child
     from partibus.cluster.supervisor import Supervisor
-    from partibus.node import supervised_broker
+    from partibus.node import supervised
 
     kill, ended = Child.kill, Supervisor._ended
     supervisors: list[Supervisor] = []
@@ -125,7 +125,7 @@ def spares_the_silent() -> None:
 
     _replace(Supervisor, "_run", noted)
     _replace(Child, "kill", spare)
-    _replace(supervised_broker, "_orphaned", lambda: None)
+    _replace(supervised, "_orphaned", lambda: None)
 
 
 def forgets_the_epoch() -> None:
@@ -327,10 +327,10 @@ def main() -> None:
         alter = globals()[name]
         alter(argument) if argument else alter()
     if sys.argv[1] == _CHILD:
-        from partibus.node import supervised_broker
+        from partibus.node import supervised
 
         sys.argv[1:] = sys.argv[2:]
-        supervised_broker.main()
+        supervised.main()
         return
     from partibus.cli.main import main as command
     from partibus.node import brokers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.cluster.ownership import Owner
+from partibus.cluster.ownership import Identity
 from partibus.durable import replace_file
 from partibus.namespace.keys_file import _write_owner_only
 from partibus.node.certificates import _write
@@ -23,7 +23,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     LISTING: lambda directory: _ListingFile(directory).save(),
     "keys.json": lambda directory: _write_owner_only(directory / "keys.json", b"new"),
     "server.pem": lambda directory: _write(directory / "server.pem", b"new", 0o600),
-    MARK: lambda directory: _note_run(directory, {}, "catalog", "cluster", Owner("a", "run-1")),
+    MARK: lambda directory: _note_run(directory, {}, "catalog", "cluster", Identity("a", "run-1")),
     LIST: lambda directory: _write_list(directory, Backup(0, {}, [], True)),
     "progress.json": lambda directory: Progress(directory / "progress.json", {}).note(0, 0, 1, 1),
 }

@@ -1,11 +1,12 @@
-"""Requests to all brokers of a machine through any of them: health, the cluster's state, the clock, changes."""
+"""Requests to all brokers of a machine through any of them: their status, the clock, changes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from partibus.cluster.children import Child, Children
 from partibus.cluster.control import Body, ControlRefused
+from partibus.cluster.status import broker_status, stores_status
 
 
 class ClusterAdmin:
@@ -28,8 +29,6 @@ class ClusterAdmin:
                 self.changes |= {key: value for key, value in change.items() if key != "entity"}
                 await self._children.ask_all("follow", but=child, change=change)
                 return None
-            case "health":
-                return {"stores": await self.health()}
             case "status":
                 return await self.status()
             case "measurements":
@@ -40,40 +39,18 @@ class ClusterAdmin:
                 return {"now_ms": await self.advance(body["milliseconds"])}
         raise ControlRefused(f"the supervisor knows no operation '{op}'")
 
-    async def health(self) -> dict[str, str]:
-        """Return the health of each store, by name."""
-        stores = dict.fromkeys(self._names, "no broker has it at the moment")
-        for answer in (await self._children.ask_all("facts")).values():
-            stores |= {name: facts["trouble"] or "ok" for name, facts in answer["stores"].items()}
-        return stores
-
     async def status(self) -> dict[str, Any]:
         """Return the status of brokers and stores."""
-        facts = await self._children.ask_all("facts")
-        stores: dict[str, dict[str, Any]] = {
-            name: {"name": name, "owner": None, "trouble": "no broker has it at the moment"} for name in self._names
-        }
-        for broker, answer in facts.items():
-            for name, one in answer["stores"].items():
-                stores[name] = {"name": name, "owner": broker, **one}
+        reports = await self._children.ask_all("facts")
         return {
-            "brokers": [self._broker_status(broker, facts) for broker in self._children.brokers],
-            "stores": list(stores.values()),
+            "brokers": [self._broker_status(broker, reports.get(broker, {})) for broker in self._children.brokers],
+            "stores": stores_status(self._names, reports),
         }
 
-    def _broker_status(self, broker: str, facts: Mapping[str, Body]) -> dict[str, Any]:
+    def _broker_status(self, broker: str, report: Body) -> dict[str, Any]:
         child = self._children.find(broker)
-        return {
-            "id": broker,
-            "pid": None if child is None else child.pid,
-            "incarnation": None if child is None else child.incarnation,
-            "state": "away" if child is None else "serving" if child.serving else "starting",
-            "stores": len(facts[broker]["stores"]) if broker in facts else 0,
-            "connections": facts[broker]["connections"] if broker in facts else 0,
-            "namespaces": facts[broker]["namespaces"] if broker in facts else {},
-            "restarts": self._children.restarts[broker],
-            "lag_ms": None if child is None else round(child.lag_ms, 1),
-        }
+        facts = {} if child is None else {**report, **child.facts}
+        return broker_status(broker, facts | {"restarts": self._children.restarts[broker]})
 
     async def used(self) -> list[int]:
         """Return the ids of the entities that were used through any broker since the last call."""

@@ -50,6 +50,12 @@ class Child:
         """The process id."""
         return self.process.pid
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts for its status that it does not report itself."""
+        state = "serving" if self.serving else "starting"
+        return {"pid": self.pid, "incarnation": self.incarnation, "state": state, "lag_ms": round(self.lag_ms, 1)}
+
     def kill(self) -> None:
         """Kill the process with SIGKILL, whatever state it is in."""
         with suppress(ProcessLookupError):

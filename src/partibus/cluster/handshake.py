@@ -15,11 +15,11 @@ itself never travels. Each side's nonce is part of the proof, so no proof can be
 
 import hmac
 from collections.abc import Callable
-from typing import NamedTuple
 
 import msgspec
 
 from partibus.cluster.forms import FINGERPRINT
+from partibus.cluster.ownership import Identity
 from partibus.cluster.wire import VERSION
 
 MESSAGE_BYTES_MAX = 4_096
@@ -30,18 +30,6 @@ _CONTEXT = b"partibus channel, version 1, "
 
 class HandshakeError(Exception):
     """The peer is not the expected broker, or has another version; the text gives the next step."""
-
-
-class Identity(NamedTuple):
-    """One run of one broker."""
-
-    broker: str
-    incarnation: str
-
-    @property
-    def run(self) -> str:
-        """The identity as one text, under which requests are recorded."""
-        return f"{self.broker}/{self.incarnation}"
 
 
 class _Greeting(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable
 
 from partibus.cluster.channel import Channel, Receive
-from partibus.cluster.handshake import Handshake, Identity
+from partibus.cluster.handshake import Handshake
 from partibus.cluster.in_doubt import InDoubt
+from partibus.cluster.ownership import Identity
 from partibus.cluster.remote_store import RemoteBroker
 from partibus.cluster.sockets import Address, TcpAddress, binding_of, connect
 from partibus.cluster.wire import read_answers

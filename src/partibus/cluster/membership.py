@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 
-from partibus.cluster.ownership import Owner
+from partibus.cluster.ownership import Identity
 from partibus.cluster.share import Member
 from partibus.errors import InvalidOperation, StoreUnavailable
 
@@ -137,7 +137,7 @@ class Us(Protocol):
 class Membership:
     """The membership of one broker. All calls are on the loop; the registry is asked on a thread of its own."""
 
-    def __init__(self, registry: Registry, us: Owner, here: Us, followed: int, lease_s: float) -> None:
+    def __init__(self, registry: Registry, us: Identity, here: Us, followed: int, lease_s: float) -> None:
         """Set up the membership.
 
         ``followed`` is the last change when the catalog was read, ``lease_s`` the registry's lease.
@@ -153,7 +153,7 @@ class Membership:
         self._lease_s = lease_s
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "partibus-membership")
-        self._rows: dict[Owner, tuple[str, float]] = {}
+        self._rows: dict[Identity, tuple[str, float]] = {}
         """The version of each broker's row, and the loop's time at which it was first read."""
         self._told = ""
         """The last reported part of the report that others must know at once."""
@@ -269,7 +269,7 @@ class Membership:
         """Judge a broker by its row. A pause of this process while it asked does not count as silence of others."""
         broker, incarnation, address, version, followed, said = row
         facts = json.loads(said)
-        owner = Owner(broker, incarnation)
+        owner = Identity(broker, incarnation)
         if self._rows.get(owner, ("",))[0] != version:
             self._rows[owner] = version, self._loop.time()
         silent_s = asked_s - self._rows[owner][1]

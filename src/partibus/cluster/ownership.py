@@ -7,12 +7,10 @@
 ```
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from partibus.cluster.handshake import Identity
-from partibus.cluster.store_facts import facts_of
 from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.ports import Store
 from partibus.partition.runtime.store_runtime import StoreRuntime
@@ -25,11 +23,16 @@ MakeRuntime = Callable[[int, Callable[[], Store]], StoreRuntime]
 """Makes a runtime for a store that is not open yet."""
 
 
-class Owner(NamedTuple):
-    """One run of a broker, as its peers know it."""
+class Identity(NamedTuple):
+    """One run of one broker."""
 
     broker: str
     incarnation: str
+
+    @property
+    def run(self) -> str:
+        """The identity as one text, under which requests are recorded."""
+        return f"{self.broker}/{self.incarnation}"
 
 
 class Peers(Protocol):
@@ -66,7 +69,7 @@ class Stores:
     def __init__(
         self,
         names: Sequence[str],
-        us: Owner,
+        us: Identity,
         host: Host,
         peers: Peers,
         serving: Serving,
@@ -84,9 +87,9 @@ class Stores:
         self.routes = [StoreRoute(name, host.call_soon, host.call_later) for name in names]
         self.runtimes: dict[int, StoreRuntime] = {}
         """The stores that this broker owns."""
-        self.on_owners: Callable[[Sequence[Owner | None]], None] = lambda owners: None
+        self.on_owners: Callable[[Sequence[Identity | None]], None] = lambda owners: None
         """Called with the owners of all stores whenever one changes; None: no owner."""
-        self._leads_to: dict[int, Owner] = {}
+        self._leads_to: dict[int, Identity] = {}
         """The owners of other brokers' stores."""
         self._version = 0
         self._present: Set[str] = frozenset()
@@ -99,7 +102,7 @@ class Stores:
         """
         runtime = self._make_runtime(store_no, partial(self._open_store, store_no))
         runtime.executed.asker_of = self._serving.asker_of
-        runtime.run = Identity(*self._us).run
+        runtime.run = self._us.run
         runtime.is_present = self._is_present
         self.runtimes[store_no] = runtime
 
@@ -130,7 +133,7 @@ class Stores:
 
         runtime.close(closed)
 
-    def follow(self, version: int, owners: Sequence[Owner | None], present: Iterable[Owner]) -> None:
+    def follow(self, version: int, owners: Sequence[Identity | None], present: Iterable[Identity]) -> None:
         """Take the owners by store number and the running brokers, as the supervisor knows them.
 
         Older news than the last are ignored. Sessions of a broker that has ended are free (D21).
@@ -139,7 +142,7 @@ class Stores:
             return
         self._version = version
         there = set(present)
-        before, self._present = self._present, {Identity(*owner).run for owner in there}
+        before, self._present = self._present, {owner.run for owner in there}
         if before - self._present:
             for runtime in list(self.runtimes.values()):
                 runtime.release_gone()
@@ -159,7 +162,7 @@ class Stores:
                 self._peers.lead(route, owner, store_no)
         self.on_owners(self._owners())
 
-    def _owners(self) -> list[Owner | None]:
+    def _owners(self) -> list[Identity | None]:
         """Return the owners by number; ours are the stores open here and not being given up."""
         return [
             self._us
@@ -169,23 +172,4 @@ class Stores:
         ]
 
     def _is_present(self, run: str) -> bool:
-        return run in self._present or run == Identity(*self._us).run
-
-    def facts(self) -> dict[str, Mapping[str, Any]]:
-        """Return the facts for status and health of the stores that this broker owns, by name."""
-        return {self.names[store_no]: facts_of(runtime) for store_no, runtime in self.runtimes.items()}
-
-    def close(self, closed: Callable[[], None]) -> None:
-        """Give up all stores, and call ``closed``."""
-        remaining = len(self.runtimes)
-        if not remaining:
-            closed()
-
-        def given() -> None:
-            nonlocal remaining
-            remaining -= 1
-            if not remaining:
-                closed()
-
-        for store_no in list(self.runtimes):
-            self.give_up(store_no, given)
+        return run in self._present or run == self._us.run

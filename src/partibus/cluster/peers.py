@@ -6,9 +6,10 @@ from collections.abc import Callable, Set
 from functools import partial
 
 from partibus.cluster.channel import Channel, Receive
-from partibus.cluster.handshake import NONCE_BYTES, Handshake, Identity
+from partibus.cluster.handshake import NONCE_BYTES, Handshake
 from partibus.cluster.in_doubt import InDoubt
 from partibus.cluster.link import Link
+from partibus.cluster.ownership import Identity
 from partibus.cluster.serving import RemoteBroker, Serving
 from partibus.cluster.sockets import Address, binding_of
 from partibus.cluster.wire import read_questions

@@ -18,13 +18,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from partibus.cluster.assignment import assign
-from partibus.cluster.ownership import Owner
+from partibus.cluster.ownership import Identity
 
 
 class Member(NamedTuple):
     """A broker as it has reported itself."""
 
-    owner: Owner
+    owner: Identity
     is_there: bool
     """Whether its heartbeats are heard, or it is too early to tell."""
     is_leaving: bool
@@ -42,9 +42,9 @@ class Steps(NamedTuple):
     """Stores to give up: another broker should have them, or has them."""
 
 
-def owners_of(store_count: int, members: Sequence[Member]) -> list[Owner | None]:
+def owners_of(store_count: int, members: Sequence[Member]) -> list[Identity | None]:
     """Return the owner of each store, present or not; None for a store that no broker reports."""
-    owners: list[Owner | None] = [None] * store_count
+    owners: list[Identity | None] = [None] * store_count
     epochs = [-1] * store_count
     for member in members:
         for store_no, epoch in member.owned.items():
@@ -53,7 +53,7 @@ def owners_of(store_count: int, members: Sequence[Member]) -> list[Owner | None]
     return owners
 
 
-def steps_of(us: Owner, store_count: int, members: Sequence[Member], ours: Collection[int]) -> Steps:
+def steps_of(us: Identity, store_count: int, members: Sequence[Member], ours: Collection[int]) -> Steps:
     """Return the steps of the broker ``us``. ``ours``: the stores that it has open, which ``members`` show as well."""
     owners = owners_of(store_count, members)
     present = {member.owner for member in members if member.is_there}

@@ -139,7 +139,7 @@ class Supervisor:
         await self._all_joined.wait()
         for broker in self.children.brokers:
             self._plan.joined(broker)
-        self._go_on()
+        self._reconcile()
         await self._settled.wait()
         await asyncio.gather(*(self._listen(self.children[broker]) for broker in self.children.brokers))
 
@@ -209,7 +209,7 @@ class Supervisor:
                 self._all_joined.set()
             if self._started:
                 self._plan.joined(child.broker)
-                self._go_on()
+                self._reconcile()
                 await self._listen(child)
                 again = log.warning if self.children.restarts[child.broker] else log.info
                 again("%s runs now as process %d", child.broker, child.pid)
@@ -227,7 +227,7 @@ class Supervisor:
                 "%s (process %d) has ended with code %d; the others take its stores", child.broker, child.pid, code
             )
         self._plan.left(child.broker)
-        self._go_on()
+        self._reconcile()
 
     async def _tick(self) -> None:
         while True:
@@ -285,7 +285,7 @@ class Supervisor:
     async def _end(self, child: Child) -> None:
         child.leaving = True
         self._plan.leaving(child.broker)
-        self._go_on()
+        self._reconcile()
         while self._plan.has_any(child.broker) and child.process.returncode is None:
             await self._moved()
         with suppress(ControlLost, ControlRefused, TimeoutError):
@@ -304,7 +304,7 @@ class Supervisor:
 
     # -- ownership ---------------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _reconcile(self) -> None:
         """After every event, send the possible requests, and tell all children the owners."""
         if self._stopping:
             return
@@ -337,4 +337,4 @@ class Supervisor:
             else:
                 await child.channel.ask("give-up", store_no=step.store_no)
                 self._plan.released(step.store_no, step.broker)
-            self._go_on()
+            self._reconcile()

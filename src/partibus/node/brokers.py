@@ -4,7 +4,6 @@ Keys, catalog, the secret and the files of the stores are made here, before seve
 chosen here and held as long as the supervisor lives.
 """
 
-import os
 import socket
 import sys
 from secrets import token_hex
@@ -14,12 +13,9 @@ from partibus.clock import SystemClock
 from partibus.cluster.secret import load_secret
 from partibus.cluster.supervisor import CLOSE_S, Supervisor
 from partibus.namespace.catalog import Catalog
-from partibus.namespace.config_json import read_config_json
-from partibus.namespace.config_namespaces import apply_namespaces
 from partibus.namespace.keys_file import load_policies
-from partibus.node.ready_file import first_keys, ready_document, write_ready_file
+from partibus.node.ready_file import prepare_namespaces, publish_ready
 from partibus.node.settings import Ports, Settings, settings_to_plain
-from partibus.node.tls import prepare_certificate
 from partibus.store.acknowledged import AcknowledgedChanges
 from partibus.store.opening import find_stores
 from partibus.store.owner import Owner
@@ -45,12 +41,9 @@ class Brokers:
         self._access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
         load_secret(settings.data)
         catalog = Catalog(settings.data, len(self._places), record=AcknowledgedChanges(settings.data))
-        if settings.config is not None:
-            apply_namespaces(catalog, read_config_json(settings.config), clock.now_ms())
+        self._keys = prepare_namespaces(settings, catalog, clock.now_ms())
         catalog.list_entities()  # reports an unreadable catalog once, at the start
-        self._keys = first_keys(catalog)
         catalog.close()
-        prepare_certificate(settings, self._keys)
         held = [None if port is None else _hold(settings.host, port) for port in settings.ports]
         self._held = [one for one in held if one is not None]
         self._ports = Ports._make(None if one is None else one.getsockname()[1] for one in held)
@@ -69,9 +62,7 @@ class Brokers:
     async def start(self) -> None:
         """Start the brokers; writes the ready file last. Raises `SupervisorError`."""
         brokers = await self._supervisor.start()
-        self.ready = ready_document(self._settings, self._access, os.getpid(), self._ports, brokers, self._keys)
-        if self._settings.ready_file is not None:
-            write_ready_file(self._settings.ready_file, self.ready)
+        self.ready = publish_ready(self._settings, self._access, self._ports, brokers, self._keys)
 
     async def stop(self) -> None:
         """Have everything committed and closed, then all ended."""

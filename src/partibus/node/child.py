@@ -4,12 +4,12 @@ import gc
 
 
 def main() -> None:
-    """See `partibus.node.supervised_broker.main`."""
+    """Run a supervised broker (`partibus.node.supervised.main`)."""
     # As in `partibus serve`: modules and objects made at the start stay.
     gc.disable()
-    from partibus.node.supervised_broker import main as be_member
+    from partibus.node.supervised import main as run
 
-    be_member()
+    run()
 
 
 if __name__ == "__main__":

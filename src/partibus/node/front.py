@@ -2,22 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter_ns, process_time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from partibus.clock import Clock, ManualClock
-from partibus.cluster.credits import Credits
 from partibus.errors import UnusableFile
 from partibus.forwarding.forwarder import Forwarder
 from partibus.frontends.admission import Admission
 from partibus.frontends.amqp.server import AmqpServer
 from partibus.limits import TlsLimits
 from partibus.namespace.access import AccessPolicies
-from partibus.namespace.announcing import Announcer, Change
+from partibus.namespace.announcing import Announcer
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.fan_out import TopicSubscribers
@@ -27,6 +26,7 @@ from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.placement import Placement
 from partibus.node.backups import Backups
 from partibus.node.clock_hand import ClockHand
+from partibus.node.coordinator import Coordinator
 from partibus.node.cursor_watch import LOOK_S, CursorWatch
 from partibus.node.descriptors import Share, raise_limit
 from partibus.node.http_server import HttpServer
@@ -39,12 +39,8 @@ from partibus.node.tls import ServerTls, TlsListener, fit_certificate
 from partibus.node.tracing import Tracing
 from partibus.node.unit_watch import UnitWatch
 from partibus.partition.core.meters import Meters
-from partibus.partition.protocol.host import Host
-from partibus.partition.protocol.ports import Store
-from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.fault_injections import FaultInjections, to_plain
 from partibus.routing.partitions import Numbers, PartitionHandle
-from partibus.routing.store_access import StoreAccess
 from partibus.throttling.settings import ThrottlingSettings
 from partibus.units.fair_scheduler import FairScheduler
 
@@ -60,37 +56,6 @@ DRAIN_S = 0.2
 """The pause between telling clients to go and closing their connections."""
 
 
-class ClusterAdmin(Protocol):
-    """All brokers of the server: a client gets the same answer from each."""
-
-    def announce(self, change: Change, followed: Callable[[], None]) -> None:
-        """Announce a change (`partibus.namespace.announcing.Announce`)."""
-        ...
-
-    async def health(self) -> Mapping[str, str]:
-        """Return "ok" by name of the store, or why sends or receives to it do not work."""
-        ...
-
-    async def status(self) -> dict[str, Any]:
-        """Return ``brokers`` and ``stores``: lists of their status."""
-        ...
-
-    async def measurements(self) -> Mapping[str, Measurements]:
-        """Return the measurements of the brokers that answer."""
-        ...
-
-    async def advance(self, milliseconds: int) -> int:
-        """Move the manual clock; returns the new time when everything due has run and is durable."""
-        ...
-
-    async def used(self) -> Iterable[int] | None:
-        """Return ids of the queues used through any broker since the last call.
-
-        None when another broker deletes idle queues.
-        """
-        ...
-
-
 class Front:
     """The part of a broker that clients see."""
 
@@ -101,29 +66,26 @@ class Front:
         clock: Clock,
         catalog: Catalog,
         access: AccessPolicies,
-        stores: Mapping[str, StoreAccess],
-        runtimes: Callable[[], Collection[StoreRuntime]],
-        admin: ClusterAdmin,
+        coordinator: Coordinator,
         meters: Meters,
-        credits: Credits | None = None,
-        broker_name: str = "broker-0",
+        broker_name: str,
     ) -> None:
         """Build the front ends; the certificate of ``settings`` exists already.
 
-        ``stores`` are the ways to all stores by name, in the order of their numbers. ``runtimes`` are those of the
-        stores that this broker owns at the moment. ``credits`` is the way to the credits' allocator, where there are
-        other brokers. Raises the errors of reading the catalog, and `UnusableFile` for a certificate.
+        Raises the errors of reading the catalog, and `UnusableFile` for a certificate.
         """
+        stores, credits = coordinator.stores.access, coordinator.stores.credits
+        runtimes = coordinator.stores.runtimes.values
         self._settings = settings
         self._loop = loop
         self._stores = list(stores.values())
-        self._whole = admin
+        self._coordinator = coordinator
         self._tracing = Tracing(settings.otlp_endpoint, broker_name)
         self.catalog = catalog
         topics_by_row: TopicsByRow = {}
         queues_by_row: QueuesByRow = {}
         self.subscribers = TopicSubscribers(topics_by_row, lambda queue: partition_options(queue, settings.limits))
-        numbers, announcer = Numbers(), Announcer(admin.announce)
+        numbers, announcer = Numbers(), Announcer(coordinator.announce)
         fault_injections = FaultInjections(list(stores), self._call_later)
         fault_injections.on_changed = lambda rules: announcer.spread({"rehearsals": to_plain(rules)})
 
@@ -164,7 +126,6 @@ class Front:
         self.idle = IdleQueues(self.namespaces, clock)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._runtimes = runtimes
         self._scheduler = FairScheduler(loop.call_soon, perf_counter_ns)
         self.admission = Admission(settings.limits.admission, loop.time)
         self._amqp = AmqpServer(self.namespaces, loop, self._scheduler, self.admission)
@@ -186,7 +147,7 @@ class Front:
         self._advance: Callable[[int], Awaitable[int]] | None = None
         if isinstance(clock, ManualClock):
             self.hand = ClockHand(clock, self.namespaces.clock_moved, runtimes, self.idle)
-            self._advance = admin.advance
+            self._advance = coordinator.advance
         self._clock = clock
         self._http = HttpServer(
             self._make_app,
@@ -332,50 +293,14 @@ class Front:
             for task in self._tasks:
                 task.cancel()
 
-    def make_runtime(self, open_store: Callable[[], Store], host: Host, clock: Clock, meters: Meters) -> StoreRuntime:
-        """Make the runtime of a store that this broker takes over, with timers and forwarding through the front end."""
-
-        def forward(partition_row: int, transfers: bool) -> None:
-            self.forwarder.see(runtime, partition_row, transfers=transfers)
-
-        runtime = StoreRuntime(
-            open_store,
-            host,
-            clock,
-            self._settings.limits.store,
-            wake=self.wake,
-            forward=forward,
-            subscribers=self.subscribers,
-            meters=meters,
-        )
-        return runtime
-
-    def wake(self, partition_rows: list[int]) -> None:
-        """Load partitions, of a store that this broker owns, in which something is due."""
-        self.namespaces.wake_partitions(partition_rows)
-
-    def time_jumped(self) -> None:
-        """React to a clock that went forward by itself: earlier delays are too long."""
-        self.namespaces.clock_moved()
-        for runtime in self._runtimes():
-            runtime.run_due()
-
-    def drop_leftovers(self, store_no: int, runtime: StoreRuntime) -> None:
-        """Delete the rows of deleted entities in a store that this broker has just opened."""
-        for row, place in self.catalog.dropped_partitions():
-            if place == store_no:
-                runtime.drop(row, lambda dropped: self.namespace.forget_dropped([dropped]))
-
     async def health(self) -> tuple[bool, dict[str, Any]]:
         """Return whether sends and receives work, and what each store says.
 
         An injected loss shows here, too: a monitor of health takes part in the exercise.
         """
         injected = self.broker.fault_injections.trouble
-        stores = {
-            name: (injected(name) or said) if said == "ok" else said
-            for name, said in (await self._whole.health()).items()
-        }
+        status = await self._coordinator.status()
+        stores = {store["name"]: store["trouble"] or injected(store["name"]) or "ok" for store in status["stores"]}
         healthy = all(said == "ok" for said in stores.values())
         details: dict[str, Any] = {"status": "healthy" if healthy else "unhealthy", "stores": stores}
         if self.tls is not None:
@@ -403,34 +328,40 @@ class Front:
         return WithKeys(scheduler, self._identity)
 
     async def _metrics(self, only: str | None) -> "Snapshot":
-        status, measured = await self._whole.status(), await self._whole.measurements()
+        status, measured = await self._coordinator.status(), await self._coordinator.measurements()
         return await self.measuring.describe(measured, status, only)
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        """Start a task and keep it until `close`: the loop itself keeps only weak references."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _ask_status(self, answer: Callable[[dict[object, object]], None]) -> None:
         async def ask() -> None:
-            status: dict[Any, object] = await self._whole.status()
+            status: dict[Any, object] = await self._coordinator.status()
             answer(status)
 
-        self._keep(ask())
+        self.spawn(ask())
 
     def _ask_measured(self, answer: Callable[[Mapping[str, Measurements]], None]) -> None:
         async def ask() -> None:
-            answer(await self._whole.measurements())
+            answer(await self._coordinator.measurements())
 
-        self._keep(ask())
+        self.spawn(ask())
 
     def _check_idle(self) -> None:
         async def check() -> None:
-            used = await self._whole.used()
+            used = await self._coordinator.used()
             if used is not None:
                 self.idle.check(AT_A_TIME, used)
 
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
-        self._keep(check())
+        self.spawn(check())
 
     def _look_at_cursors(self) -> None:
         self._cursor_timer = self._loop.call_later(LOOK_S, self._look_at_cursors)
-        self._keep(self._cursors.look())
+        self.spawn(self._cursors.look())
 
     def _make_handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
         options = partition_options(queue, self._settings.limits)
@@ -446,9 +377,3 @@ class Front:
     def _tell_debts(self) -> None:
         for broker in self.namespaces:
             broker.throttle.tell_debt()
-
-    def _keep(self, work: Any) -> None:
-        """Keep a task referenced; the loop itself holds tasks weakly."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from partibus import __version__
 from partibus.cluster.forms import FINGERPRINT
-from partibus.cluster.ownership import Owner
+from partibus.cluster.ownership import Identity
 from partibus.cluster.secret import FILE_NAME as SECRET_FILE
 from partibus.cluster.secret import read_secret
 from partibus.cluster.sockets import bound_tcp
@@ -49,7 +49,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class Joined:
     """A broker that has joined the cluster and has no clients yet."""
 
-    us: Owner
+    us: Identity
     catalog: "Address"
     registry: "Registry"
     places: list[StorePlace]
@@ -110,7 +110,7 @@ def join(settings: Settings, address: "Address", created_ms: int) -> Joined:
         record = AcknowledgedCommits(settings.data, CATALOG_RECORD)
     except OSError as error:
         raise UnusableFile(str(settings.data), f"can't be read ({error})", "Give it to the broker's user.") from error
-    us = Owner(settings.cluster.broker or socket.gethostname(), token_hex(8))
+    us = Identity(settings.cluster.broker or socket.gethostname(), token_hex(8))
     registry = Registry(address, us.broker, us.incarnation, version())
     try:
         with registry.starting():
@@ -123,7 +123,7 @@ def join(settings: Settings, address: "Address", created_ms: int) -> Joined:
 def _join(
     settings: Settings,
     created_ms: int,
-    us: Owner,
+    us: Identity,
     address: "Address",
     registry: "Registry",
     record: AcknowledgedCommits,
@@ -224,7 +224,7 @@ def _check_mark(data: Path, catalog: str, cluster: str) -> Mapping[str, Any]:
     return known
 
 
-def _note_run(data: Path, mark: Mapping[str, Any], catalog: str, cluster: str, us: Owner) -> list[str]:
+def _note_run(data: Path, mark: Mapping[str, Any], catalog: str, cluster: str, us: Identity) -> list[str]:
     """Note this run in the mark; return the earlier runs of this broker that have surely ended.
 
     This process has the lock of the data directory, so an earlier run that had it has ended. The lock tells nothing of

@@ -62,14 +62,14 @@ def serve(settings: Settings) -> int:
 def _service_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> _Service:
     check(settings.telemetry)
     if settings.catalog is not None:
-        from partibus.node.cluster_broker import ClusterBroker
+        from partibus.node.clustered import make_broker as make_clustered_broker
 
-        return ClusterBroker(settings, loop)
+        return make_clustered_broker(settings, loop)
     refuse_if_joined(settings.data)
     if settings.brokers_most == 1:
-        from partibus.node.node import Node
+        from partibus.node.single_process import make_broker
 
-        return Node(settings, loop)
+        return make_broker(settings, loop)
     from partibus.node.brokers import Brokers
 
     return Brokers(settings)

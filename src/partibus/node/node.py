@@ -1,197 +1,205 @@
-"""A broker that is alone: it owns every store, in one process without a supervisor."""
+"""A broker process from start to stop: stores, entities and front ends."""
 
 import asyncio
+import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
 
-from partibus.clock import Clock, ManualClock, SystemClock
-from partibus.cluster.store_facts import facts_of
-from partibus.namespace.announcing import nobody_else
-from partibus.namespace.broker import Broker
+from partibus.clock import Clock
+from partibus.cluster.ownership import Identity
+from partibus.cluster.status import facts_of
+from partibus.errors import StoreUnavailable
+from partibus.namespace.access import AccessPolicies
 from partibus.namespace.catalog import Catalog
-from partibus.namespace.config_json import read_config_json
-from partibus.namespace.config_namespaces import apply_namespaces
-from partibus.namespace.keys_file import load_policies
+from partibus.node.coordinator import Coordinator
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
-from partibus.node.metrics import Measurements, Measuring
-from partibus.node.ready_file import first_keys, ready_document, write_ready_file
-from partibus.node.settings import Settings
+from partibus.node.ready_file import Keys, publish_ready
+from partibus.node.settings import Ports, Settings
 from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
-from partibus.node.tls import prepare_certificate
 from partibus.partition.protocol.fan_out import FanOut
-from partibus.partition.protocol.ports import Store, StoreError
+from partibus.partition.protocol.ports import Store
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.acknowledged import AcknowledgedChanges
-from partibus.store.opening import Opener, StorePlace, find_stores, open_each
-from partibus.store.owner import Owner
-from partibus.store.sqlite.directory import lock_data_directory
+from partibus.store.opening import StorePlace
 
-BROKER = "broker-0"
+log = logging.getLogger(__name__)
 
 
-class Node:
-    """A broker process."""
+class Broker:
+    """A broker. Its coordinator decides which stores it owns, and speaks with the other brokers."""
 
-    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
-        """Open the data directory and its stores. Raises `StartError`, `ConfigError` or `StoreError`.
+    def __init__(
+        self,
+        us: Identity,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        places: Sequence[StorePlace],
+        catalog: Catalog,
+        access: AccessPolicies,
+        coordinate: Callable[["Broker"], Coordinator],
+        on_closed: Callable[[], None],
+        keys: Keys | None = None,
+    ) -> None:
+        """Build the broker; the certificate of ``settings`` exists already.
 
-        A store that can't be opened delays no other: its partitions are away until it can be opened, and health gives
-        the reason. Only when no store can be opened the broker does not start.
+        ``places`` are those of all stores, by number. ``coordinate`` makes the coordinator before the front end exists.
+        ``on_closed`` is called after `close`. ``keys`` are for the ready file. Raises the errors of ``coordinate``,
+        those of reading the catalog, and `UnusableFile` for a certificate.
         """
-        self._settings = settings
-        self.clock: Clock = ManualClock(SystemClock().now_ms()) if settings.manual_clock else SystemClock()
-        self._owner = Owner(BROKER, token_hex(8))
-        self._lock = lock_data_directory(settings.data, self._owner)
-        self._places = find_stores(settings.data, settings.stores, created_ms=self.clock.now_ms())
-        check_time = stored_time(self.clock, settings, self._time_jumped, loop)
-        openers = [Opener(place, self._owner, settings.data, check_time=check_time) for place in self._places]
-        opened = open_each(openers)
-        failures = [store for store in opened if isinstance(store, StoreError)]
-        if len(failures) == len(opened):
-            raise failures[0]
-        self._hosts = StoreHosts(loop)
-        self._telemetry = Telemetry(settings, BROKER, self._owner.incarnation, loop)
-        self._meters = self._telemetry.meters
-        self.runtimes = [
-            self._runtime(place, opener, store)
-            for place, opener, store in zip(self._places, openers, opened, strict=True)
-        ]
-        catalog = Catalog(settings.data, len(self._places), record=AcknowledgedChanges(settings.data))
-        self._access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
-        if settings.config is not None:
-            apply_namespaces(catalog, read_config_json(settings.config), self.clock.now_ms())
-        self._keys = first_keys(catalog)
-        prepare_certificate(settings, self._keys)
-        self._front = Front(
-            settings,
-            loop,
-            self.clock,
-            catalog,
-            self._access,
-            {place.store_id: runtime for place, runtime in zip(self._places, self.runtimes, strict=True)},
-            lambda: self.runtimes,
-            self,
-            self._meters,
+        self.us = us
+        self.settings = settings
+        self.loop = loop
+        self.clock = clock
+        self.places = places
+        self.state: Literal["starting", "serving", "leaving"] = "starting"
+        self.on_state: Callable[[], None] = lambda: None
+        """Called when ``state`` has changed."""
+        self.hosts = StoreHosts(loop)
+        self.check_time = stored_time(clock, settings, self._time_jumped, loop)
+        """The check of the times in stores, for openers."""
+        self._access = access
+        self._on_closed = on_closed
+        self._keys = keys or {}
+        self._telemetry = Telemetry(settings, *us, loop)
+        self.coordinator = coordinate(self)
+        self.stores = self.coordinator.stores
+        self.front = Front(
+            settings, loop, clock, catalog, access, self.coordinator, self._telemetry.meters, broker_name=us.broker
         )
-        self._front.units.leads = True
-        self._telemetry.begin(self._front.namespaces)
-        for store_no, runtime in enumerate(self.runtimes):
-            self._front.drop_leftovers(store_no, runtime)
+        self._telemetry.begin(self.front.namespaces)
 
-    @property
-    def broker(self) -> Broker:
-        """The entities."""
-        return self._front.broker
-
-    @property
-    def measuring(self) -> Measuring:
-        """The measurements for metrics."""
-        return self._front.measuring
+    # -- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve; writes the ready file last. Raises OSError when a port is taken."""
-        settings = self._settings
-        ports = await self._front.listen(settings.host, settings.ports)
-        brokers = [{"id": BROKER, "pid": os.getpid(), "stores": len(self.runtimes)}]
-        self.ready = ready_document(settings, self._access, os.getpid(), ports, brokers, self._keys)
-        for store_no, runtime in enumerate(self.runtimes):
-            runtime.wake_timed()
-            self._front.forwarder.opened(store_no, runtime)
-        if settings.ready_file is not None:
-            write_ready_file(settings.ready_file, self.ready)
+        """Own stores, serve, and write the ready file last.
+
+        Raises `StartError` when no store can be opened, OSError when a port is taken.
+        """
+        try:
+            await self.coordinator.join()
+            ports = await self.listen(self.settings.ports)
+        except BaseException:
+            await self.stop()
+            raise
+        brokers = [{"id": self.us.broker, "pid": os.getpid(), "stores": len(self.stores.runtimes)}]
+        self.ready = publish_ready(self.settings, self._access, ports, brokers, self._keys)
+
+    async def listen(self, ports: Ports, *, shared: bool = False) -> Ports:
+        """Accept connections; return the ports. ``shared``: other brokers listen on them, too."""
+        found = await self.front.listen(self.settings.host, ports, shared=shared)
+        if self.state == "starting":
+            self.state = "serving"
+        self.on_state()
+        return found
+
+    def reload(self) -> None:
+        """Reload the certificate from its files."""
+        self.front.reload()
 
     async def stop(self) -> None:
-        """Stop accepting, close clients' connections, commit pending rows, close the stores."""
-        async with AsyncExitStack() as stopping:  # the last of these first, whatever another one raises
-            stopping.callback(self._lock.release)
-            stopping.callback(self._front.close)
-            stopping.callback(self._telemetry.close)
-            stopping.callback(self._hosts.stop)
-            stopping.push_async_callback(self._close_stores)
-            stopping.push_async_callback(self._front.drain)
+        """Tell clients to go, give up the stores, end. Idempotent."""
+        if self.state != "leaving":
+            try:
+                await self.drain()
+            finally:
+                await self.close()
 
-    async def _close_stores(self) -> None:
-        results = await asyncio.gather(*map(self._closed, self.runtimes), return_exceptions=True)
+    async def drain(self) -> None:
+        """Stop accepting connections and tell clients to go. Idempotent."""
+        if self.state != "leaving":
+            self.state = "leaving"
+            self.on_state()
+            await self.front.drain()
+
+    async def close(self) -> None:
+        """Commit pending rows, give up the stores, and release everything else."""
+        async with AsyncExitStack() as closing:  # the last of these first, whatever another one raises
+            closing.callback(self._on_closed)
+            closing.callback(self.front.close)
+            closing.callback(self._telemetry.close)
+            closing.callback(self.hosts.stop)
+            closing.push_async_callback(self.coordinator.leave)
+            closing.push_async_callback(self._give_up_all)
+
+    # -- stores ------------------------------------------------------------------------------------------------------
+
+    def make_runtime(self, store_no: int, open_store: Callable[[], Store], store: Store | None = None) -> StoreRuntime:
+        """Make the runtime of a store that this broker owns. ``store``: the store if it is open already."""
+
+        def forward(partition_row: int, transfers: bool) -> None:
+            self.front.forwarder.see(runtime, partition_row, transfers=transfers)
+
+        runtime = StoreRuntime(
+            open_store,
+            self.hosts.of(self.places[store_no]),
+            self.clock,
+            self.settings.limits.store,
+            store,
+            wake=self._wake,
+            forward=forward,
+            subscribers=self,
+            meters=self._telemetry.meters,
+        )
+        return runtime
+
+    def _wake(self, partition_rows: list[int]) -> None:
+        """Load partitions in which something is due."""
+        self.front.namespaces.wake_partitions(partition_rows)
+
+    def _time_jumped(self) -> None:
+        """React to a clock that went forward by itself: earlier delays are too long."""
+        self.front.namespaces.clock_moved()
+        for runtime in self.stores.runtimes.values():
+            runtime.run_due()
+
+    def fan_out(self, row: int) -> FanOut | None:
+        """Find the fan-out of a topic's partition (`partition.protocol.fan_out.Subscribers`)."""
+        return self.front.subscribers.fan_out(row)
+
+    def opened(self, store_no: int, runtime: StoreRuntime) -> None:
+        """Forward from a store that has just been opened, and drop the rows of deleted entities in it."""
+        self.front.forwarder.opened(store_no, runtime)
+        try:
+            for row, number in self.front.catalog.dropped_partitions():
+                if number == store_no:
+                    runtime.drop(row, lambda dropped: self.front.namespace.forget_dropped([dropped]))
+        except StoreUnavailable as error:
+            name = self.places[store_no].store_id
+            log.warning("what deleted entities have left in %s stays for now: %s", name, error)
+
+    async def give_up(self, store_no: int) -> None:
+        """Commit pending rows, and close a store."""
+        given = asyncio.Event()
+        self.stores.give_up(store_no, given.set)
+        await given.wait()
+
+    async def _give_up_all(self) -> None:
+        results = await asyncio.gather(*map(self.give_up, self.stores.runtimes), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
-    def reload(self) -> None:
-        """Reload the certificate from its files."""
-        self._front.reload()
+    # -- as one of several -------------------------------------------------------------------------------------------
 
-    async def _closed(self, runtime: StoreRuntime) -> None:
-        closed = asyncio.Event()
-        runtime.close(closed.set)
-        await closed.wait()
-
-    def _runtime(self, place: StorePlace, opener: Opener, store: Store | StoreError) -> StoreRuntime:
-        def wake(partition_rows: list[int]) -> None:
-            self._front.wake(partition_rows)
-
-        def forward(partition_row: int, transfers: bool) -> None:
-            self._front.forwarder.see(runtime, partition_row, transfers=transfers)
-
-        opened = None if isinstance(store, StoreError) else store
-        host = self._hosts.of(place)
-        runtime = StoreRuntime(
-            opener, host, self.clock, self._settings.limits.store, opened, wake, forward, self, self._meters
-        )
-        if isinstance(store, StoreError):
-            runtime.begin(lambda: None, str(store))
-        return runtime
-
-    def _time_jumped(self) -> None:
-        self._front.time_jumped()
-
-    def fan_out(self, row: int) -> FanOut | None:
-        """Find the fan-out of a topic's partition (`partition.protocol.fan_out.Subscribers`)."""
-        return self._front.subscribers.fan_out(row)
-
-    # -- what `partibus.node.front.ClusterAdmin` asks for -------------------------------------------------------------
-
-    announce = staticmethod(nobody_else)
-
-    async def health(self) -> Mapping[str, str]:
-        """Return the health of each store (`ClusterAdmin`)."""
+    def report(self) -> dict[str, Any]:
+        """Return the facts for the status of this broker and its stores (`partibus.cluster.status`)."""
+        runtimes = self.stores.runtimes.items()
         return {
-            place.store_id: runtime.trouble or "ok" for place, runtime in zip(self._places, self.runtimes, strict=True)
-        }
-
-    async def status(self) -> dict[str, Any]:
-        """Return the status of brokers and stores (`ClusterAdmin`)."""
-        broker = {
-            "id": BROKER,
             "pid": os.getpid(),
-            "incarnation": self._owner.incarnation,
-            "state": "serving",
-            "stores": len(self.runtimes),
-            "connections": self._front.connections,
-            "namespaces": self._front.connections_by_namespace,
-            "restarts": 0,
-            "lag_ms": 0.0,
+            "incarnation": self.us.incarnation,
+            "state": self.state,
+            "stores": {self.places[store_no].store_id: facts_of(runtime) for store_no, runtime in runtimes},
+            "connections": self.front.connections,
+            "namespaces": self.front.connections_by_namespace,
         }
-        stores = [
-            {"name": place.store_id, "owner": BROKER, **facts_of(runtime)}
-            for place, runtime in zip(self._places, self.runtimes, strict=True)
-        ]
-        return {"brokers": [broker], "stores": stores}
 
-    async def measurements(self) -> Mapping[str, Measurements]:
-        """Return the measurements of this broker (`ClusterAdmin`)."""
-        return {BROKER: await self._front.measuring.measure()}
-
-    async def advance(self, milliseconds: int) -> int:
-        """Move the manual clock (`ClusterAdmin`)."""
-        hand = self._front.hand
-        assert hand is not None, "the clock is manual"
-        return await hand.advance(milliseconds)
-
-    async def used(self) -> Iterable[int] | None:
-        """Return the queues used since the last call (`ClusterAdmin`)."""
-        return ()
+    def lead(self, leads: bool) -> None:
+        """Let this broker delete idle queues and move slots for all, or leave that to another one."""
+        units = self.front.units
+        if leads and not units.leads:
+            self.front.idle.begin()
+        units.leads = leads

@@ -1,20 +1,36 @@
-"""The file that says that a broker is ready, and how to reach it."""
+"""The file that says that a broker is ready, and how to reach it; and what a start prepares for it."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies, Right, SasPolicy
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.config_json import read_config_json
+from partibus.namespace.config_namespaces import apply_namespaces
 from partibus.namespace.namespace_options import DEFAULT_ID
 from partibus.node.settings import Ports, Settings
+from partibus.node.tls import prepare_certificate
 
 Keys = Mapping[str, SasPolicy | None]
 """A policy with all rights, if there is one, by name of each namespace but the default one."""
 
 
-def first_keys(catalog: Catalog) -> Keys:
+def prepare_namespaces(settings: Settings, catalog: Catalog, now_ms: int) -> Keys:
+    """Apply the configuration file to the catalog, prepare the certificate, and return the namespaces' first keys.
+
+    Raises `ConfigError`, `UnusableFile`, and the errors of reading the catalog.
+    """
+    if settings.config is not None:
+        apply_namespaces(catalog, read_config_json(settings.config), now_ms)
+    keys = _first_keys(catalog)
+    prepare_certificate(settings, keys)
+    return keys
+
+
+def _first_keys(catalog: Catalog) -> Keys:
     """Return the first keys of the present namespaces."""
     found: dict[str, SasPolicy | None] = {}
     for record in catalog.list_namespaces():
@@ -28,17 +44,17 @@ def first_keys(catalog: Catalog) -> Keys:
     return found
 
 
-def ready_document(
-    settings: Settings, access: AccessPolicies, pid: int, ports: Ports, brokers: list[dict[str, Any]], keys: Keys
+def publish_ready(
+    settings: Settings, access: AccessPolicies, ports: Ports, brokers: list[dict[str, Any]], keys: Keys
 ) -> dict[str, Any]:
-    """Return the content of the ready file.
+    """Write the ready file, if ``settings`` name one, and return its content.
 
     ``brokers``: ``id``, ``pid`` and number of ``stores`` of each. ``keys``: of the ``namespaces`` beside the default
     one.
     """
     key = EMULATOR_KEY if settings.emulator else access.policy(ROOT_POLICY).primary_key
-    return {
-        "pid": pid,
+    document = {
+        "pid": os.getpid(),
         "amqp_port": ports.amqp,
         "http_port": ports.http,
         "amqps_port": ports.amqps,
@@ -53,6 +69,9 @@ def ready_document(
         ],
         "brokers": brokers,
     }
+    if settings.ready_file is not None:
+        _write_ready_file(settings.ready_file, document)
+    return document
 
 
 def _connection_string(settings: Settings, ports: Ports, namespace: str, policy: str, key: str) -> str:
@@ -68,8 +87,8 @@ def _connection_string(settings: Settings, ports: Ports, namespace: str, policy:
     )
 
 
-def write_ready_file(path: Path, document: Mapping[str, Any]) -> None:
-    """Readers see all of the file or none: it holds a key, so only its owner may read it."""
+def _write_ready_file(path: Path, document: Mapping[str, Any]) -> None:
+    """Write the file as a whole. It holds a key, so only its owner may read it."""
     part = path.with_name(f".{path.name}.part")
     part.touch(mode=0o600)
     part.write_text(json.dumps(document, indent=2) + "\n")

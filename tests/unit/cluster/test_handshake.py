@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.cluster import handshake
-from partibus.cluster.handshake import Handshake, HandshakeError, Identity
+from partibus.cluster.handshake import Handshake, HandshakeError
+from partibus.cluster.ownership import Identity
 from partibus.cluster.wire import VERSION
 
 REMOTE_BROKER, OWNER = Identity("broker-0", "a1"), Identity("broker-1", "b2")

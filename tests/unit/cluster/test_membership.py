@@ -13,11 +13,11 @@ import pytest
 
 from partibus.cluster import membership as membership_module
 from partibus.cluster.membership import MemberInfo, Membership, Row
-from partibus.cluster.ownership import Owner
+from partibus.cluster.ownership import Identity
 from partibus.errors import InvalidOperation, StoreUnavailable
 from tests.unit.cluster.loops import eventually, on_loop
 
-US = Owner("a", "1")
+US = Identity("a", "1")
 
 
 class HeartbeatReply(NamedTuple):
@@ -250,12 +250,12 @@ async def test_an_outage_of_the_registry_is_no_silence_of_the_others() -> None:
     registry.put("b", 0, is_silent=True)
     async with membership(registry, here, lease_s=3_600) as one:
         await eventually(lambda: here.beats > 1)
-        since_s = one._rows[Owner("b", "run of b")][1]
+        since_s = one._rows[Identity("b", "run of b")][1]
         registry.failure = StoreUnavailable("away")
         await eventually(lambda: one.failure is not None)
         registry.failure = None
         await eventually(lambda: one.failure is None)
-        assert one._rows[Owner("b", "run of b")][1] > since_s
+        assert one._rows[Identity("b", "run of b")][1] > since_s
 
 
 @on_loop
@@ -265,7 +265,7 @@ async def test_a_broker_that_stood_still_while_it_asked_misses_nobody() -> None:
     registry.put("b", 0, is_silent=True)
     async with membership(registry, here, lease_s=3_600) as one:
         await eventually(lambda: here.beats > 1)
-        owner = Owner("b", "run of b")
+        owner = Identity("b", "run of b")
         version, since_s = one._rows[owner]
         row = ("b", owner.incarnation, "b:1", version, 0, "{}")
         one._rows[owner] = version, since_s - 7_200

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from partibus.cluster.ownership import Owner, Stores
+from partibus.cluster.ownership import Identity, Stores
+from partibus.cluster.status import facts_of
 from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
@@ -21,7 +22,7 @@ from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
 
 NAMES = ["store-00", "store-01", "store-02"]
-US, OTHER, THIRD = Owner("broker-0", "run-a"), Owner("broker-1", "run-b"), Owner("broker-2", "run-c")
+US, OTHER, THIRD = Identity("broker-0", "run-a"), Identity("broker-1", "run-b"), Identity("broker-2", "run-c")
 OPTIONS = PartitionOptions()
 ROW = 7
 
@@ -115,8 +116,8 @@ def test_what_is_taken_is_used_here_and_offered_to_peers(world: World) -> None:
     replies = world.ask(1, enqueue(5))
     world.run(lambda: replies)
     assert isinstance(replies[0], r.Accepted)
-    assert list(world.stores.facts()) == ["store-01"]
-    assert world.stores.facts()["store-01"]["trouble"] is None
+    assert list(world.stores.runtimes) == [1]
+    assert facts_of(runtime)["trouble"] is None
 
 
 def test_nothing_is_asked_of_a_store_that_nobody_has(world: World) -> None:
@@ -189,7 +190,7 @@ def test_a_store_that_can_not_be_opened_is_owned_and_tried_again(world: World) -
     world.damaged.add(2)
     runtime = world.take(2)
     assert runtime.failure == "store-02: damaged"
-    assert world.stores.facts()["store-02"]["trouble"] == "store-02: damaged"
+    assert facts_of(world.stores.runtimes[2])["trouble"] == "store-02: damaged"
     (failed,) = world.ask(2, enqueue(5))
     assert failed.executed is False
     world.damaged.clear()
@@ -221,7 +222,7 @@ def test_ways_lead_to_whom_the_supervisor_names(world: World) -> None:
 
 def test_another_run_of_the_same_broker_is_another_owner(world: World) -> None:
     world.stores.follow(1, [OTHER, None, None], [])
-    world.stores.follow(2, [Owner("broker-1", "run-d"), None, None], [])
+    world.stores.follow(2, [Identity("broker-1", "run-d"), None, None], [])
     assert world.led == [(*OTHER, 0), ("broker-1", "run-d", 0)]
 
 
@@ -242,9 +243,8 @@ def test_all_are_closed_together(world: World) -> None:
     world.damaged.add(1)
     for number in range(3):
         world.take(number)
-    closed: list[bool] = []
-    world.stores.close(lambda: closed.append(True))
-    world.run(lambda: closed)
+    given: list[int] = []
+    for number in range(3):
+        world.stores.give_up(number, partial(given.append, number))
+    world.run(lambda: len(given) == 3)
     assert world.stores.runtimes == {}
-    world.stores.close(lambda: closed.append(True))
-    assert closed == [True, True]

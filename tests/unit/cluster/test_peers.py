@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from partibus.clock import SystemClock
-from partibus.cluster.handshake import Identity
+from partibus.cluster.ownership import Identity
 from partibus.cluster.peers import PeerChannels
 from partibus.cluster.secret import load_secret
 from partibus.cluster.serving import Serving

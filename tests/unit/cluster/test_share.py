@@ -7,17 +7,17 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.cluster.ownership import Owner
+from partibus.cluster.ownership import Identity
 from partibus.cluster.share import Member, Steps, owners_of, steps_of
 
-A, B, C = (Owner(name, f"run of {name}") for name in "abc")
+A, B, C = (Identity(name, f"run of {name}") for name in "abc")
 
 
-def there(owner: Owner, owned: dict[int, int], *, leaving: bool = False) -> Member:
+def there(owner: Identity, owned: dict[int, int], *, leaving: bool = False) -> Member:
     return Member(owner, True, leaving, owned)
 
 
-def gone(owner: Owner, owned: dict[int, int]) -> Member:
+def gone(owner: Identity, owned: dict[int, int]) -> Member:
     return Member(owner, False, False, owned)
 
 
@@ -51,10 +51,10 @@ class Stores:
     """As in the database: one owner with a lease at a time, an epoch that rises."""
 
     def __init__(self, count: int) -> None:
-        self.leased: list[Owner | None] = [None] * count
+        self.leased: list[Identity | None] = [None] * count
         self.epochs = [0] * count
 
-    def open(self, owner: Owner, store_no: int) -> int | None:
+    def open(self, owner: Identity, store_no: int) -> int | None:
         """The epoch; None: somebody has it."""
         if self.leased[store_no] not in (None, owner):
             return None
@@ -67,12 +67,12 @@ class Stores:
 def test_brokers_that_act_on_old_news_end_with_an_even_share(count: int, seed: int) -> None:
     random = Random(seed)
     stores = Stores(count)
-    owned: dict[Owner, dict[int, int]] = {A: {}, B: {}, C: {}}
+    owned: dict[Identity, dict[int, int]] = {A: {}, B: {}, C: {}}
     alive = {A, B, C}
     """Whose lease on the roster is valid."""
-    news: dict[Owner, list[Member]] = {owner: [] for owner in owned}
+    news: dict[Identity, list[Member]] = {owner: [] for owner in owned}
 
-    def act(us: Owner) -> None:
+    def act(us: Identity) -> None:
         for store_no in owned[us]:  # a lease that has ended: its runtime opens the store anew, if that is still free
             if stores.leased[store_no] != us and (epoch := stores.open(us, store_no)) is not None:
                 owned[us][store_no] = epoch
@@ -87,7 +87,7 @@ def test_brokers_that_act_on_old_news_end_with_an_even_share(count: int, seed: i
             if epoch is not None:
                 owned[us][store_no] = epoch
 
-    def hear(us: Owner) -> None:
+    def hear(us: Identity) -> None:
         news[us] = [Member(one, one in alive, False, dict(owned[one])) for one in owned]
 
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Moving the clock of a whole node: what has happened, and is durable, when the mover is answered (D26)."""
+"""Moving the clock of a whole broker: what has happened, and is durable, when the mover is answered (D26)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from partibus.clock import ManualClock
 from partibus.message import Message, pack
 from partibus.namespace.entity import Entity
 from partibus.node.clock_hand import ClockHand
-from partibus.node.node import Node
+from partibus.node.node import Broker
 from partibus.node.settings import Settings
+from partibus.node.single_process import make_broker
 from partibus.partition.protocol.commands import Enqueue, Inspect, Receive
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Accepted, Granted, Inspected
@@ -22,31 +23,33 @@ MINUTE_MS = 60_000
 LOTS = 1_300
 """More than two slices of a sweep."""
 
-Scene = Callable[[Node, "Hand"], Awaitable[None]]
+Scene = Callable[[Broker, "Hand"], Awaitable[None]]
 
 
 class Hand:
-    """Moves a node's clock, as its HTTP port does."""
+    """Moves a broker's clock, as its HTTP port does."""
 
-    def __init__(self, node: Node) -> None:
-        assert isinstance(node.clock, ManualClock)
-        self._hand = ClockHand(node.clock, node._front.namespaces.clock_moved, lambda: node.runtimes, node._front.idle)
+    def __init__(self, broker: Broker) -> None:
+        assert isinstance(broker.clock, ManualClock)
+        self._hand = ClockHand(
+            broker.clock, broker.front.namespaces.clock_moved, broker.stores.runtimes.values, broker.front.idle
+        )
 
     async def advance(self, ms: int) -> int:
         return await self._hand.advance(ms)
 
 
 def play(folder: Path, scene: Scene) -> None:
-    """A node with a manual clock for one scene."""
+    """A broker with a manual clock for one scene."""
 
     async def run() -> None:
         settings = Settings(data=folder / "data", amqp_port=0, http_port=0, manual_clock=True)
-        node = Node(settings, asyncio.get_running_loop())
-        await node.start()
+        broker = make_broker(settings, asyncio.get_running_loop())
+        await broker.start()
         try:
-            await asyncio.wait_for(scene(node, Hand(node)), 60)
+            await asyncio.wait_for(scene(broker, Hand(broker)), 60)
         finally:
-            await node.stop()
+            await broker.stop()
 
     asyncio.run(run())
 
@@ -71,20 +74,22 @@ async def counts(entity: Entity, partition: int = 0) -> tuple[int, int, int]:
     return active.messages, dead.messages, active.locked
 
 
-def all_durable(node: Node) -> bool:
-    return all(runtime.is_durable(runtime.decided) for runtime in node.runtimes)
+def all_durable(broker: Broker) -> bool:
+    return all(runtime.is_durable(runtime.decided) for runtime in broker.stores.runtimes.values())
 
 
 def test_what_expires_is_gone_and_durable(tmp_path: Path) -> None:
-    async def scene(node: Node, hand: Hand) -> None:
-        entity = node.broker.create_queue("q", {"DeadLetteringOnMessageExpiration": True, "EnablePartitioning": True})
+    async def scene(broker: Broker, hand: Hand) -> None:
+        entity = broker.front.broker.create_queue(
+            "q", {"DeadLetteringOnMessageExpiration": True, "EnablePartitioning": True}
+        )
         for partition in range(16):
             await send(entity, LOTS if partition == 7 else 3, partition, ttl_ms=MINUTE_MS)
         await hand.advance(MINUTE_MS - 1)
         assert await counts(entity, 7) == (LOTS, 0, 0)
-        start_ms = node.clock.now_ms()
+        start_ms = broker.clock.now_ms()
         assert await hand.advance(1) == start_ms + 1
-        assert all_durable(node)
+        assert all_durable(broker)
         assert [await counts(entity, partition) for partition in (0, 7, 15)] == [(0, 3, 0), (0, LOTS, 0), (0, 3, 0)]
 
     play(tmp_path, scene)
@@ -93,8 +98,8 @@ def test_what_expires_is_gone_and_durable(tmp_path: Path) -> None:
 def test_what_falls_due_by_what_fell_due_has_run_too(tmp_path: Path) -> None:
     """A lock ends for the last time that is allowed, and the message with it."""
 
-    async def scene(node: Node, hand: Hand) -> None:
-        entity = node.broker.create_queue("q", {"MaxDeliveryCount": 1, "LockDuration": "PT5S"})
+    async def scene(broker: Broker, hand: Hand) -> None:
+        entity = broker.front.broker.create_queue("q", {"MaxDeliveryCount": 1, "LockDuration": "PT5S"})
         await send(entity, LOTS)
         (partition,) = entity.route.partitions
         missing = LOTS
@@ -102,7 +107,7 @@ def test_what_falls_due_by_what_fell_due_has_run_too(tmp_path: Path) -> None:
 
         def on_granted(reply: Any) -> None:
             nonlocal missing
-            if not isinstance(reply, Granted):  # the node stops
+            if not isinstance(reply, Granted):  # the broker stops
                 return
             missing -= len(reply.entries)
             if not missing:
@@ -114,21 +119,21 @@ def test_what_falls_due_by_what_fell_due_has_run_too(tmp_path: Path) -> None:
         await all_granted.wait()
         assert await counts(entity) == (LOTS, 0, LOTS)
         await hand.advance(5_000)
-        assert all_durable(node)
+        assert all_durable(broker)
         assert await counts(entity) == (0, LOTS, 0)
 
     play(tmp_path, scene)
 
 
 def test_a_scheduled_message_is_active_when_its_time_has_come(tmp_path: Path) -> None:
-    async def scene(node: Node, hand: Hand) -> None:
-        entity = node.broker.create_queue("q", {})
-        due_ms = node.clock.now_ms() + MINUTE_MS
+    async def scene(broker: Broker, hand: Hand) -> None:
+        entity = broker.front.broker.create_queue("q", {})
+        due_ms = broker.clock.now_ms() + MINUTE_MS
         await send(entity, LOTS, scheduled_ms=due_ms)
         reply = await ask(entity.route.partitions[0], Inspect(entity.route.numbers.next()))
         assert (reply.has_scheduled, reply.activated_ms) == (True, 0)
         await hand.advance(MINUTE_MS)
-        assert all_durable(node)
+        assert all_durable(broker)
         reply = await ask(entity.route.partitions[0], Inspect(entity.route.numbers.next()))
         assert (reply.has_scheduled, reply.activated_ms) == (False, due_ms)
         assert reply.subqueues[SubqueueKind.ACTIVE].messages == LOTS
@@ -137,56 +142,56 @@ def test_a_scheduled_message_is_active_when_its_time_has_come(tmp_path: Path) ->
 
 
 def test_an_idle_queue_is_gone_and_its_rows_too(tmp_path: Path) -> None:
-    async def scene(node: Node, hand: Hand) -> None:
-        entity = node.broker.create_queue("q", {"AutoDeleteOnIdle": "PT5M", "EnablePartitioning": True})
+    async def scene(broker: Broker, hand: Hand) -> None:
+        entity = broker.front.broker.create_queue("q", {"AutoDeleteOnIdle": "PT5M", "EnablePartitioning": True})
         await hand.advance(4 * MINUTE_MS)
         await send(entity, 1)
         await hand.advance(5 * MINUTE_MS - 1)
-        assert node.broker.namespace.find("q") is entity.queue
+        assert broker.front.broker.namespace.find("q") is entity.queue
         await hand.advance(1)
-        assert node.broker.namespace.find("q") is None
-        assert node._front.catalog.dropped_partitions() == []
+        assert broker.front.broker.namespace.find("q") is None
+        assert broker.front.catalog.dropped_partitions() == []
 
     play(tmp_path, scene)
 
 
 def test_idle_queues_of_the_last_run_count_from_the_start(tmp_path: Path) -> None:
-    async def before(node: Node, hand: Hand) -> None:
-        node.broker.create_queue("q", {"AutoDeleteOnIdle": "PT5M"})
+    async def before(broker: Broker, hand: Hand) -> None:
+        broker.front.broker.create_queue("q", {"AutoDeleteOnIdle": "PT5M"})
 
-    async def after(node: Node, hand: Hand) -> None:
+    async def after(broker: Broker, hand: Hand) -> None:
         await hand.advance(5 * MINUTE_MS - 1)
-        assert node.broker.namespace.find("q") is not None
+        assert broker.front.broker.namespace.find("q") is not None
         await hand.advance(1)
-        assert node.broker.namespace.find("q") is None
+        assert broker.front.broker.namespace.find("q") is None
 
     play(tmp_path, before)
     play(tmp_path, after)
 
 
 def test_who_keeps_time_by_himself_is_called_under_the_new_time(tmp_path: Path) -> None:
-    async def scene(node: Node, hand: Hand) -> None:
-        entity = node.broker.create_queue("q", {})
+    async def scene(broker: Broker, hand: Hand) -> None:
+        entity = broker.front.broker.create_queue("q", {})
         (partition,) = entity.route.partitions
         told: list[int] = []
 
         def on_moved() -> None:
-            told.append(node.clock.now_ms())
+            told.append(broker.clock.now_ms())
             partition.submit(Enqueue(0, [Message(pack(rest=b"body"))]))
 
         await counts(entity)
-        node._front.namespaces.on_clock_moved.append(on_moved)
+        broker.front.namespaces.on_clock_moved.append(on_moved)
         now_ms = await hand.advance(1_000)
         assert told == [now_ms]
-        assert all_durable(node)
+        assert all_durable(broker)
         assert (await counts(entity))[0] == 1
 
     play(tmp_path, scene)
 
 
 def test_movers_take_turns(tmp_path: Path) -> None:
-    async def scene(node: Node, hand: Hand) -> None:
-        start_ms = node.clock.now_ms()
+    async def scene(broker: Broker, hand: Hand) -> None:
+        start_ms = broker.clock.now_ms()
         times = await asyncio.gather(hand.advance(1), hand.advance(2), hand.advance(3))
         assert [time_ms - start_ms for time_ms in times] == [1, 3, 6]
 
@@ -194,13 +199,13 @@ def test_movers_take_turns(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_away_holds_nobody_up(tmp_path: Path) -> None:
-    async def scene(node: Node, hand: Hand) -> None:
-        entity = node.broker.create_queue("q", {"AutoDeleteOnIdle": "PT5M"})
+    async def scene(broker: Broker, hand: Hand) -> None:
+        entity = broker.front.broker.create_queue("q", {"AutoDeleteOnIdle": "PT5M"})
         await send(entity, 1, ttl_ms=MINUTE_MS)
         store_no = entity.queue.partitions[0].store_no
-        node.runtimes[store_no].failure = "the disk is away"
+        broker.stores.runtimes[store_no].failure = "the disk is away"
         await hand.advance(10 * MINUTE_MS)
         assert not entity.queue.deleted
-        node.runtimes[store_no].failure = None
+        broker.stores.runtimes[store_no].failure = None
 
     play(tmp_path, scene)

@@ -315,7 +315,7 @@ def test_who_comes_when_nothing_can_answer_is_sent_away_and_the_next_one_is_answ
 
 
 def test_a_start_imports_nothing_of_what_answers_http() -> None:
-    brokers = "partibus.node.node, partibus.node.supervised_broker, partibus.node.cluster_broker"
+    brokers = "partibus.node.single_process, partibus.node.supervised, partibus.node.clustered"
     what = f"import sys; import {brokers}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", what], capture_output=True, text=True, check=True)
     imported = {module.partition(".")[0] for module in done.stdout.split()}

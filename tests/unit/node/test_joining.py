@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.cluster.ownership import Owner
+from partibus.cluster.ownership import Identity
 from partibus.errors import UnusableFile
 from partibus.node import joining
 from partibus.node.joined_mark import MARK
@@ -14,7 +14,7 @@ from partibus.node.joined_mark import MARK
 def started(data: Path, incarnation: str, broker: str = "a") -> list[str]:
     """Start a run of a broker in the directory; return the earlier runs that have surely ended."""
     mark = joining._check_mark(data, "catalog", "cluster")
-    return joining._note_run(data, mark, "catalog", "cluster", Owner(broker, incarnation))
+    return joining._note_run(data, mark, "catalog", "cluster", Identity(broker, incarnation))
 
 
 def test_earlier_runs_of_a_broker_in_its_directory_have_ended(tmp_path: Path) -> None:

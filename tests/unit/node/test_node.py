@@ -1,4 +1,4 @@
-"""A node from start to stop, in this process."""
+"""A broker from start to stop, in this process."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ import pytest
 
 from partibus.clock import ManualClock, SystemClock
 from partibus.errors import PartibusError
-from partibus.node.node import Node
+from partibus.node.node import Broker
 from partibus.node.settings import Settings
+from partibus.node.single_process import make_broker
 from partibus.partition.protocol.ports import StoreError
 
 
-async def started(settings: Settings) -> Node:
-    node = Node(settings, asyncio.get_running_loop())
-    await node.start()
-    return node
+async def started(settings: Settings) -> Broker:
+    broker = make_broker(settings, asyncio.get_running_loop())
+    await broker.start()
+    return broker
 
 
 def test_it_starts_stops_and_starts_again_on_the_same_data(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0, ready_file=tmp_path / "ready.json")
 
     async def run(create: bool) -> list[str]:
-        node = await started(settings)
+        broker = await started(settings)
         if create:
-            node.broker.create_queue("q", {"EnablePartitioning": True})
-        names = [entity.queue.name for entity in node.broker]
-        await node.stop()
+            broker.front.broker.create_queue("q", {"EnablePartitioning": True})
+        names = [entity.queue.name for entity in broker.front.broker]
+        await broker.stop()
         return names
 
     assert asyncio.run(run(create=True)) == ["q"]
@@ -41,9 +42,9 @@ def test_the_ready_file_is_whole_and_its_owners_only(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
 
     async def run() -> None:
-        node = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0, ready_file=ready_file))
-        assert json.loads(ready_file.read_text()) == node.ready
-        await node.stop()
+        broker = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0, ready_file=ready_file))
+        assert json.loads(ready_file.read_text()) == broker.ready
+        await broker.stop()
 
     asyncio.run(run())
     assert stat.S_IMODE(ready_file.stat().st_mode) == 0o600
@@ -53,9 +54,9 @@ def test_the_ready_file_is_whole_and_its_owners_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("emulator", [False, True])
 def test_the_connection_string_has_the_key_that_is_good(tmp_path: Path, emulator: bool) -> None:
     async def run() -> str:
-        node = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0, emulator=emulator))
-        text = str(node.ready["connection_string"])
-        await node.stop()
+        broker = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0, emulator=emulator))
+        text = str(broker.ready["connection_string"])
+        await broker.stop()
         return text
 
     assert ("SAS_KEY_VALUE" in asyncio.run(run())) is emulator
@@ -64,25 +65,25 @@ def test_the_connection_string_has_the_key_that_is_good(tmp_path: Path, emulator
 @pytest.mark.parametrize("manual", [False, True])
 def test_the_clock_is_the_one_that_was_asked_for(tmp_path: Path, manual: bool) -> None:
     async def run() -> type:
-        node = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0, manual_clock=manual))
-        await node.stop()
-        return type(node.clock)
+        broker = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0, manual_clock=manual))
+        await broker.stop()
+        return type(broker.clock)
 
     assert asyncio.run(run()) is (ManualClock if manual else SystemClock)
 
 
 def test_health_names_every_store(tmp_path: Path) -> None:
     async def run() -> None:
-        node = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0))
-        healthy, body = await node._front.health()
+        broker = await started(Settings(data=tmp_path / "data", amqp_port=0, http_port=0))
+        healthy, body = await broker.front.health()
         assert healthy
         assert set(body["stores"].values()) == {"ok"}
-        node.runtimes[3].failure = "the disk is sick"
-        healthy, body = await node._front.health()
+        broker.stores.runtimes[3].failure = "the disk is sick"
+        healthy, body = await broker.front.health()
         assert not healthy
         assert body["stores"]["store-03"] == "the disk is sick"
-        node.runtimes[3].failure = None
-        await node.stop()
+        broker.stores.runtimes[3].failure = None
+        await broker.stop()
 
     asyncio.run(run())
 
@@ -90,10 +91,10 @@ def test_health_names_every_store(tmp_path: Path) -> None:
 def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0)
-        node = await started(settings)
+        broker = await started(settings)
         with pytest.raises((StoreError, PartibusError), match="lock"):
             await started(settings)
-        await node.stop()
+        await broker.stop()
 
     asyncio.run(run())
 
@@ -102,17 +103,17 @@ def test_what_was_deleted_just_before_a_crash_is_dropped_at_the_next_start(tmp_p
     settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0)
 
     async def delete() -> None:
-        node = await started(settings)
-        node.broker.create_queue("kept", {"EnablePartitioning": True})
-        node.broker.create_queue("gone", {"EnablePartitioning": True})
-        node._front.catalog.delete("gone")  # and no store is told
-        assert len(node._front.catalog.dropped_partitions()) == 16
-        await node.stop()
+        broker = await started(settings)
+        broker.front.broker.create_queue("kept", {"EnablePartitioning": True})
+        broker.front.broker.create_queue("gone", {"EnablePartitioning": True})
+        broker.front.catalog.delete("gone")  # and no store is told
+        assert len(broker.front.catalog.dropped_partitions()) == 16
+        await broker.stop()
 
     async def look() -> tuple[list[str], list[tuple[int, int]]]:
-        node = await started(settings)
-        found = [entity.queue.name for entity in node.broker], node._front.catalog.dropped_partitions()
-        await node.stop()
+        broker = await started(settings)
+        found = [entity.queue.name for entity in broker.front.broker], broker.front.catalog.dropped_partitions()
+        await broker.stop()
         return found
 
     asyncio.run(delete())

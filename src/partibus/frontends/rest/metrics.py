@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
     """Everything at one moment."""
 
     status: Mapping[str, Any]
-    """``brokers`` and ``stores``, as `partibus.node.front.ClusterAdmin.status` has them."""
+    """``brokers`` and ``stores``, as `partibus.node.coordinator.Coordinator.status` has them."""
     measured: Mapping[str, Mapping[str, Any]]
     """By broker: what `partibus.node.metrics.Measuring.measure` says."""
     available: Mapping[tuple[str, str], bool]

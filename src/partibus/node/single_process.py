@@ -1,0 +1,110 @@
+"""A broker in one process: it owns every store from its start to its end."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from secrets import token_hex
+from typing import Any
+
+from partibus.clock import Clock, ManualClock, SystemClock
+from partibus.cluster.ownership import Identity
+from partibus.cluster.status import broker_status, stores_status
+from partibus.namespace.announcing import nobody_else
+from partibus.namespace.catalog import Catalog
+from partibus.namespace.keys_file import load_policies
+from partibus.node.metrics import Measurements
+from partibus.node.node import Broker
+from partibus.node.ready_file import prepare_namespaces
+from partibus.node.settings import Settings
+from partibus.partition.protocol.ports import StoreError
+from partibus.partition.runtime.store_runtime import StoreRuntime
+from partibus.routing.store_access import StoreAccess
+from partibus.store.acknowledged import AcknowledgedChanges
+from partibus.store.opening import Opener, find_stores, open_each
+from partibus.store.owner import Owner
+from partibus.store.sqlite.directory import lock_data_directory
+
+NAME = "broker-0"
+
+
+def make_broker(settings: Settings, loop: asyncio.AbstractEventLoop) -> Broker:
+    """Open the data directory and its stores. Raises `StartError`, `ConfigError` or `StoreError`.
+
+    A store that can't be opened delays no other: its partitions are away until it can be opened, and health gives the
+    reason. The broker refuses to start only when no store can be opened.
+    """
+    us = Identity(NAME, token_hex(8))
+    clock: Clock = ManualClock(SystemClock().now_ms()) if settings.manual_clock else SystemClock()
+    lock = lock_data_directory(settings.data, Owner(*us))
+    places = find_stores(settings.data, settings.stores, created_ms=clock.now_ms())
+    catalog = Catalog(settings.data, len(places), record=AcknowledgedChanges(settings.data))
+    access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
+    keys = prepare_namespaces(settings, catalog, clock.now_ms())
+    return Broker(us, settings, loop, clock, places, catalog, access, SingleProcess, lock.release, keys)
+
+
+class OwnStores:
+    """The stores of a data directory that no other broker uses (`partibus.node.coordinator.BrokerStores`)."""
+
+    credits = None
+
+    def __init__(self, broker: Broker) -> None:
+        """Open the stores, several at once. Raises the first `StoreError` when none can be opened."""
+        owner, data = Owner(*broker.us), broker.settings.data
+        openers = [Opener(place, owner, data, check_time=broker.check_time) for place in broker.places]
+        opened = open_each(openers)
+        failures = [store for store in opened if isinstance(store, StoreError)]
+        if len(failures) == len(opened):
+            raise failures[0]
+        self.runtimes: dict[int, StoreRuntime] = {}
+        for store_no, (opener, store) in enumerate(zip(openers, opened, strict=True)):
+            if isinstance(store, StoreError):
+                self.runtimes[store_no] = broker.make_runtime(store_no, opener)
+                self.runtimes[store_no].begin(lambda: None, str(store))
+            else:
+                self.runtimes[store_no] = broker.make_runtime(store_no, opener, store)
+        self.access: Mapping[str, StoreAccess] = {
+            place.store_id: runtime for place, runtime in zip(broker.places, self.runtimes.values(), strict=True)
+        }
+
+    def give_up(self, store_no: int, given: Callable[[], None]) -> None:
+        """Commit pending rows, close a store, and call ``given``."""
+        self.runtimes[store_no].close(given)
+
+
+class SingleProcess:
+    """The coordinator of a broker without others (`partibus.node.coordinator.Coordinator`)."""
+
+    announce = staticmethod(nobody_else)
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.stores = OwnStores(broker)
+
+    async def join(self) -> None:
+        """Use the stores, which are open."""
+        self._broker.lead(True)
+        for store_no, runtime in self.stores.runtimes.items():
+            runtime.wake_timed()
+            self._broker.opened(store_no, runtime)
+
+    async def leave(self) -> None:
+        """Do nothing: no other broker has a connection."""
+
+    async def status(self) -> dict[str, Any]:
+        """Return the status of this broker and its stores."""
+        name, report = self._broker.us.broker, self._broker.report() | {"lag_ms": 0.0}
+        return {"brokers": [broker_status(name, report)], "stores": stores_status(self.stores.access, {name: report})}
+
+    async def measurements(self) -> Mapping[str, Measurements]:
+        """Return the measurements of this broker."""
+        return {self._broker.us.broker: await self._broker.front.measuring.measure()}
+
+    async def advance(self, milliseconds: int) -> int:
+        """Move the manual clock."""
+        hand = self._broker.front.hand
+        assert hand is not None, "the clock is manual"
+        return await hand.advance(milliseconds)
+
+    async def used(self) -> Iterable[int] | None:
+        """Return none: the broker knows the queues that were used through it."""
+        return ()
