@@ -202,7 +202,7 @@ def test_an_unknown_subscription_is_not_found(broker: BrokerProcess, sdk: Servic
     assert trouble.value.kind is Trouble.NOT_FOUND
 
 
-@pytest.mark.row("R14", "C38")
+@pytest.mark.row("C38")
 def test_copies_are_there_after_a_kill(broker: BrokerProcess, clients: Clients, topic: str) -> None:
     paths = [subscribe(broker, topic, name) for name in ("a", "b", "c")]
     clients.another("rhea").send(topic, *(Outgoing(b"%d" % i, partition_key="k") for i in range(20)))

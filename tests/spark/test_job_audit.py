@@ -226,7 +226,6 @@ def test_a_time_that_is_none_ends_the_job_with_what_it_was(spark: SparkSession, 
     assert json.loads(result.read_text())["status"] == "failed"
 
 
-@pytest.mark.row("D12")
 def test_times_in_nanoseconds_are_read_as_pandas_writes_them(spark: SparkSession, tmp_path: Path) -> None:
     times = pd.to_datetime([at(0.5)], utc=True).as_unit("ns")
     pd.DataFrame({"message_id": ["a"], "sent_time": times, "key_sequence": [7]}).to_parquet(tmp_path / "p.parquet")
@@ -245,4 +244,4 @@ def test_a_doubled_message_without_consumers_names_none(spark: SparkSession) -> 
     twice = [("a", at(1)), ("a", at(2))]
     consumed = fitted(spark.createDataFrame(twice, "message_id string, received_time string"), CONSUMED, "c")
     (found,) = doubled(reconciled(normalized(Logs(produced, consumed)))).collect()
-    assert found.detail == "sent 1 times, completed 2 times"
+    assert found.detail == "sends: 1, completions: 2"

@@ -254,7 +254,6 @@ def test_tables_are_divided_by_day_into_few_files_with_statistics(made: Captured
         assert footer.metadata.row_group(0).column(place).statistics.has_min_max
 
 
-@pytest.mark.row("D8")
 def test_the_folder_of_a_capture_is_a_table_of_messages_for_plan(made: Captured) -> None:
     with Job("plan", JobOptions(spark=made.bench.spark), {}) as job:
         found = plan.run(job, plan.Want([made.bench.out], messages_of=made.bench.queue))
@@ -264,7 +263,6 @@ def test_the_folder_of_a_capture_is_a_table_of_messages_for_plan(made: Captured)
         plan.run(job, plan.Want([made.bench.out + "/nowhere"], messages_of="q"))
 
 
-@pytest.mark.row("D6")
 def test_blocks_of_the_docs_read_and_export_a_capture(made: Captured, tmp_path: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "pipeline.md"
     exported = tmp_path / "exported"

@@ -81,7 +81,6 @@ def made(spark: SparkSession, tmp_path: Path) -> Iterator[Table]:
         spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
 
 
-@pytest.mark.row("D6")
 def test_rows_are_there_once_while_the_capture_goes_on(made: Table) -> None:
     planned = made.run(dry_run=True)["tables"][MESSAGES]
     assert (planned["files_before"], planned["files_after"], len(made.files())) == (4, 2, 4)
@@ -106,7 +105,6 @@ def test_rows_are_there_once_while_the_capture_goes_on(made: Table) -> None:
     assert made.positions() == made.expected
 
 
-@pytest.mark.row("D6")
 def test_a_crash_at_any_step_changes_no_row(made: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> None:
         raise KeyboardInterrupt

@@ -93,7 +93,6 @@ def test_a_hot_key_is_named_and_no_split_is_proposed_for_it(spark: SparkSession,
     assert not [one for one in entity["plan"]["actions"] if one["action"] == "split"]
 
 
-@pytest.mark.row("D8")
 def test_messages_of_pandas_with_nanoseconds_are_read(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "messages.parquet"
     times = pd.to_datetime(["2026-01-01T00:00:00.000000001Z", "2026-01-02T00:00:00.000000000Z"])

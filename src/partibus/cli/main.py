@@ -18,7 +18,7 @@ COMMANDS = {
     "receive": Lazy("partibus.cli.receive", "receive", "Receive messages and complete them."),
     "peek": Lazy("partibus.cli.peek", "peek", "Look at messages without receiving them."),
     "cursor": Lazy("partibus.cli.cursor", "cursor", "Show and remove cursors, which messages are kept for."),
-    "partition": Lazy("partibus.cli.partition", "partition", "Inject faults into partitions and stores."),
+    "partition": Lazy("partibus.cli.partition", "partition", "List partitions, move their slots, inject faults."),
     "advise": Lazy("partibus.cli.advise", "advise", "Compare settings of live entities with the guidance."),
     "cluster": Lazy("partibus.cli.cluster", "cluster", "Show brokers and the stores that they own."),
     "backup": Lazy("partibus.cli.backup", "backup", "Copy the stores of a running broker."),

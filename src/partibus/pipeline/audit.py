@@ -34,6 +34,7 @@ from partibus.pipeline.report.page import (
     code,
     figure,
     mark,
+    moment_of,
     number,
     paragraph,
     table,
@@ -133,7 +134,7 @@ def doubled(both: DataFrame) -> DataFrame:
     by = sf.when(sf.size("consumers") > 0, sf.concat(sf.lit(" by "), sf.array_join("consumers", ", ", "?"))).otherwise(
         ""
     )
-    detail = sf.concat(sf.format_string("sent %d times, completed %d times", "sends", "completions"), by)
+    detail = sf.concat(sf.format_string("sends: %d, completions: %d", "sends", "completions"), by)
     return _found(more, "doubled", "completed_time", detail)
 
 
@@ -359,8 +360,8 @@ def audit_page(found: Values) -> Page:
     totals, counts = found["totals"], found["counts"]
     return Page(
         title="Audit",
-        lead=f"Logs of producers and consumers, {(totals['from'] or '')[:19]} to {(totals['to'] or '')[:19]}, put side "
-        "by side: is every message there, once, in order, with one holder at a time?",
+        lead="Compares the logs of producers with those of consumers: is every message there, once, in order, with one "
+        f"holder at a time? {moment_of(totals['from'])} to {moment_of(totals['to'])}.",
         verdict=Verdict(True, "NOTHING FOUND", f"{totals['messages']:,} messages kept every promise.")
         if found["holds"]
         else Verdict(
@@ -375,7 +376,7 @@ def audit_page(found: Values) -> Page:
             (number(totals["delivered_more_than_once"]), "delivered again"),
         ],
         sections=[
-            Section("What was looked for", [_checks(counts)]),
+            Section("Checks", [_checks(counts)]),
             *([Section("Examples", _examples(found))] if found["samples"] else []),
             *([Section("Over time", _over_time(found["series"]))] if found["series"] else []),
         ],
@@ -399,7 +400,7 @@ def _examples(found: Values) -> list[str]:
             text(_name(one["kind"])),
             code(one["message_id"]),
             code(one["key"] or ""),
-            text((one["at"] or "")[:23]),
+            text((one["at"] or "")[:23].replace("T", " ")),
             text(one["detail"]),
         ]
         for one in found["samples"]

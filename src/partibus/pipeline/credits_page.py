@@ -8,6 +8,7 @@ from partibus.pipeline.report.page import (
     Verdict,
     code,
     figure,
+    moment_of,
     number,
     paragraph,
     percent,
@@ -35,7 +36,8 @@ def credits_page(found: Values) -> Page:
         verdict=Verdict(
             False,
             "THROTTLED",
-            f"{len(throttled)} of {len(namespaces)} namespaces, first at {min(one['first_at'] for one in throttled)}.",
+            f"Namespaces: {len(throttled)} of {len(namespaces)}, first at "
+            f"{moment_of(min(one['first_at'] for one in throttled))}.",
         )
         if throttled
         else Verdict(True, "NEVER THROTTLED", f"Nothing would have been refused at {rate} credits per second."),
@@ -59,7 +61,7 @@ def _overview(namespaces: list[Values]) -> str:
         [
             [
                 code(one["namespace"]),
-                one["first_at"] or "never",
+                moment_of(one["first_at"]) or "never",
                 number(one["throttled_seconds"]),
                 number(one["longest_seconds"]),
                 number(one["refused_requests"]),

@@ -5,7 +5,7 @@ clients do. Of several brokers each decides by its own clients.
 
 ```text
  use of a partition = the largest of requests/s : 300 and messages/s : 3,000, per action, over 10 s
- split  a partition is used by 80 % or more, and no key has most of its load
+ split  a partition has 80 % of its capacity in use or more, and no key has most of its load
  merge  for 5 minutes the whole load would fit into one partition less at under 50 %
 ```
 """
@@ -232,12 +232,14 @@ class Elastic:
                 return Decision(used, f"one slot has most of the load of partition {busiest}", hot)
             # Below the threshold again afterwards, with one step
             wanted = min(most, max(used + 1, ceil(needed / limits.split_at + 0.01)))
-            return self._changed(Decision(wanted, f"partition {busiest} is used by {uses[busiest]:.0%}"), now_ms)
+            return self._changed(
+                Decision(wanted, f"partition {busiest} has {uses[busiest]:.0%} of its capacity in use"), now_ms
+            )
         if used > most:
             return self._changed(Decision(most, f"the quota is {most}"), now_ms)
         if used > 1 and now_ms - self._busy_ms >= limits.calm_ms:
             wanted = min(used - 1, max(1, ceil(needed / limits.merge_below)))
-            return self._changed(Decision(wanted, f"the load needs {needed:.2f} partitions"), now_ms)
+            return self._changed(Decision(wanted, f"the load fills {needed:.2f} partitions"), now_ms)
         return None
 
     def _changed(self, decision: Decision, now_ms: int) -> Decision:

@@ -116,9 +116,7 @@ def plan_error(options: Options, error: ClientError | OSError) -> PlanError:
 
 def read_task(task: Task, options: Options, schema: pa.Schema, open_client: OpenClient) -> Iterator[pa.RecordBatch]:
     """Yield record batches with exactly the columns of ``schema``. Raises `ReadError`, `DataLossError`."""
-    # Imported here: it loads pandas and Arrow's functions, which planning does not need. They are half of the imports
-    # that
-    # the process of a stream's planner would have.
+    # Imported here: it loads pandas and Arrow's functions, half of the imports of a stream's planner, which needs none.
     from partibus.spark.decoding import Origin, decode_columns
 
     split = task.split

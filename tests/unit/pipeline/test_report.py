@@ -173,7 +173,6 @@ def test_an_axis_of_latencies_has_several_ticks(least: float, largest: float) ->
     assert ticks[-1] > least
 
 
-@pytest.mark.row("D14")
 def test_a_curve_breaks_over_idle_time() -> None:
     def moves(step: float | None) -> int:
         drawn = lines("t", [("a", {"x": ([0, 60, 420, 480], [1, 2, 3, 4])})], step=step)
@@ -205,7 +204,6 @@ LONG = "a-very-long-name-without-any-space-" * 6
 TIMES = [1_767_225_600 + 60 * n for n in range(1_440)]
 
 
-@pytest.mark.row("D14")
 @pytest.mark.parametrize(
     "draw",
     [

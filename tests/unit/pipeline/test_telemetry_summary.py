@@ -42,7 +42,6 @@ def keyed(count: int) -> list[str]:
     return [found[partition] for partition in (2, 8, 13)][:count]
 
 
-@pytest.mark.row("D7")
 def test_partitions_without_traffic_count_in_the_skew_and_have_their_place() -> None:
     found = summary(row("send", n, key=key, partition_id=partition_for_key(key, 16)) for n, key in enumerate(keyed(3)))
     (entity,) = found["entities"]
@@ -61,7 +60,6 @@ def test_one_partition_of_sixteen_in_use_without_keys_is_one_of_sixteen() -> Non
     assert len(single["partitions"]) == 1
 
 
-@pytest.mark.row("D7")
 def test_idle_time_is_zeros_in_the_series() -> None:
     found = summary([row("send", 0), row("send", 360), row("deliver", 360, dwell_ms=5)])
     step = found["step_seconds"]
@@ -71,7 +69,6 @@ def test_idle_time_is_zeros_in_the_series() -> None:
     assert sum(point["sent"] for point in found["series"]) * step == pytest.approx(2)
 
 
-@pytest.mark.row("D14")
 def test_a_topics_messages_come_in_once_and_are_stored_once_per_subscription() -> None:
     rows = [
         *(row("send", n, "flights") for n in range(5)),

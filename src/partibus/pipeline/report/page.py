@@ -155,6 +155,11 @@ def moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def moment_of(at: str | None) -> str:
+    """Format a time of ISO 8601 in UTC as `moment` does; an absent one is empty."""
+    return (at or "")[:19].replace("T", " ")
+
+
 def size(size_bytes: float) -> str:
     """Format a size as `1.5 MB`, in powers of ten."""
     for unit, power in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -225,7 +225,8 @@ def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share
             )
         axes.set_yticks(places, [_shortened(name, 30) for name, _ in values])
         axes.invert_yaxis()
-        axes.set_title(heading, x=0, ha="left")
+        # Above the labels too: a title of the axes would begin to their right, and be cut at the edge of the chart.
+        shape.suptitle(heading, x=0.01, ha="left", fontsize=matplotlib.rcParams["axes.titlesize"])
         axes.xaxis.set_visible(False)
         axes.spines["bottom"].set_visible(False)
         axes.margins(x=0.16)
