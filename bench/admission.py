@@ -1,4 +1,4 @@
-"""What admitting a connection costs the broker: TCP, SASL, open, the claim, and the end."""
+"""The cost of admitting a connection: TCP, SASL, open, the claim, and the end."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _CONNECTION_QUEUES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cold:
-    """What was measured."""
+    """The measurements of a run."""
 
     scenario: str = "cold"
     queues: int

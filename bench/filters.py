@@ -1,4 +1,4 @@
-"""What rules cost: microseconds per message in this process, without a broker. `python -m bench.filters`, 5 seconds."""
+"""The cost of rules: microseconds per message in this process, without a broker. `python -m bench.filters`, 5 s."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hop to another broker costs: both ends in this process, a real Unix socket, an owner that answers at once.
+"""The cost of the hop to another broker: both ends in this process, a real Unix socket, an owner that answers at once.
 
 ``python -m bench.hop`` prints CPU time (user and system, both ends together) and messages per second. The store is left
 out: what is measured comes on top of what a message costs at its owner.

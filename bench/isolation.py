@@ -1,4 +1,4 @@
-"""What locked store files cost the other stores of a broker: sends with keys, in turns with and without locks.
+"""The cost of locked store files for the other stores of a broker: sends with keys, in turns with and without locks.
 
     python -m bench.isolation [--locked N] [--pairs N] [--seconds S]    (or: python -m bench --only isolation)
 

@@ -1,4 +1,4 @@
-"""What counting credits costs: the same messages through a namespace whose policy is off, observe, and enforce at a
+"""The cost of counting credits: the same messages through a namespace whose policy is off, observe, and enforce at a
 rate that is never reached."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RECEIVE = Operation.RECEIVE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counting:
-    """What the broker spends on counting alone, in the best of several rounds: less than pairs of runs can tell on a
+    """The broker's cost of counting alone, in the best of several rounds: less than pairs of runs can tell on a
     machine that does other things, too."""
 
     scenario: str = "metering"

@@ -1,4 +1,4 @@
-"""What ``GET /metrics`` costs: a broker with a thousand partitioned queues in use, asked as Prometheus asks.
+"""The cost of ``GET /metrics``: a broker with a thousand partitioned queues in use, asked as Prometheus asks.
 
 The broker runs in this process, so that the longest stay of its loop in one place can be told: as processor time of
 the loop's thread, which other programs on the machine do not add to.

@@ -1,4 +1,4 @@
-"""What the page says about many: subscriptions, entities, brokers, stores."""
+"""Sections of the page about many: subscriptions, entities, brokers, stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.stores import COMMIT_MESSAGES, COMMIT_S, IN_FLIGHT
 
 
 def scale_sections(found: Sequence[Row]) -> Iterator[str]:
-    """Those of which there are measurements."""
+    """Yield the sections that have measurements."""
     yield from section("Deliveries of ten subscriptions", _FAN_OUT, _fan_out(found), _FAN_OUT_NOTE)
     yield from section("Thousands of entities", ("what", "value"), _entities(found))
     yield from section("Brokers with a fifth of a core each", _SCALE, _scale(found), _SCALE_NOTE)

@@ -38,7 +38,7 @@ def spark_sections(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def reads(rows: Sequence[Row]) -> list[Row]:
-    """Those of the part that reads: other parts have scenarios of their own names."""
+    """Return the rows of the part that reads: other parts have scenarios of their own names."""
     return [row for row in rows if row["scenario"] in ("batch", "parquet", "capture") and "columns" in row]
 
 

@@ -50,7 +50,7 @@ def _compile(compiler: str, name: str, directory: Path, options: Sequence[str], 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a generator saw that kept on through whatever happened to brokers."""
+    """The report of a generator that kept on while brokers failed."""
 
     messages: int
     """That were accepted, or came."""

@@ -96,7 +96,7 @@ def measure_spark(directory: Path, program: Path, *, messages: int, rounds: int)
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What is read, and where to."""
+    """The session, the broker and the directory of the runs."""
 
     spark: SparkSession
     peer: Partibus

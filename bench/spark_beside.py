@@ -1,4 +1,4 @@
-"""What a Spark reader that is held to a rate costs those who work on the same queue.
+"""The cost of a rate-limited Spark reader for receivers of the same queue.
 
 It has a cursor: without one it would find next to nothing in a queue that a receiver keeps empty.
 """

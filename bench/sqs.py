@@ -72,7 +72,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What else the machine did."""
+    """The other work of the machine."""
 
     scenario: str = "sqs load"
     load: float

@@ -1,4 +1,4 @@
-"""What a messaging store costs per message: `python bench/store.py`.
+"""The cost of a messaging store per message: `python bench/store.py`.
 
 A life cycle is: commit a batch (bodies, entries, counters, counts, one lock batch), read every second batch back as a
 page, and with a later commit delete the batch and its lock. CPU is user + system time of the process. The second run

@@ -84,7 +84,7 @@ class Load:
             self._send()
 
     async def end(self) -> None:
-        """What is under way is answered."""
+        """Wait until the requests under way are answered."""
         self._over = True
         await self._ended.wait()
 

@@ -1,4 +1,4 @@
-"""What the project promises itself, beside what was measured."""
+"""The targets of the project beside the measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What telemetry costs: the same messages through a broker without, with one in a hundred recorded, and with all."""
+"""The cost of telemetry: the same messages through a broker without, with one in a hundred recorded, and with all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROUNDS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterCost:
-    """What the writer, a process of its own at a low priority, takes besides."""
+    """The CPU of the writer, a process of its own at a low priority."""
 
     scenario: str = "telemetry writer"
     mode: str
@@ -50,8 +50,10 @@ class WriterCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """What the broker spends on recording alone, in the best of several rounds: less than pairs of runs can tell on a
-    machine that does other things, too."""
+    """The broker's cost of recording alone, in the best of several rounds.
+
+    It is less than pairs of runs can tell on a machine that does other things, too.
+    """
 
     scenario: str = "telemetry packing"
     mode: str

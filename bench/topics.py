@@ -35,7 +35,7 @@ TOPIC = 1
 
 
 class InlineHost:
-    """What blocks is done at once; what comes later waits for `run`."""
+    """A host that does blocking work at once and keeps later calls for `run`."""
 
     def __init__(self) -> None:
         self._soon: list[Callable[[], None]] = []
@@ -66,7 +66,7 @@ class InlineHost:
 
 class _Never:
     def cancel(self) -> None:
-        """It is done anyway."""
+        """Do nothing: the work is done in any case."""
 
 
 class Broker:

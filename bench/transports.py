@@ -1,4 +1,4 @@
-"""What TLS and websockets cost: the own client on each way to the broker, beside plain TCP."""
+"""The cost of TLS and websockets: the own client on each way to the broker, beside plain TCP."""
 
 from __future__ import annotations
 

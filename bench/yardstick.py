@@ -1,4 +1,4 @@
-"""Whether the machine itself runs as fast as it did a moment ago.
+"""A check that the machine itself runs as fast as it did a moment ago.
 
 A virtual machine can be slowed down from outside for some tens of milliseconds: a loop of plain arithmetic takes ten
 times its processor time then, whatever else runs (on the machine of the results two times in a hundred). In a
@@ -29,8 +29,10 @@ def piece_ns() -> int:
 
 
 def at_full_speed(values: Sequence[float], pieces: Sequence[float]) -> list[float]:
-    """Those of ``values`` beside which the machine was not slow: ``pieces`` are the times before each of them and, one
-    more, after the last."""
+    """Return those of ``values`` beside which the machine was not slow.
+
+    ``pieces`` are the times before each of them and, one more, after the last.
+    """
     slow = SLOW * median(list(pieces))
     return [
         value for value, before, after in zip(values, pieces, pieces[1:], strict=False) if max(before, after) < slow

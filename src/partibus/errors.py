@@ -125,7 +125,7 @@ class MessageLockLost(PartibusError):
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(
-            "The lock of the message is not held any more: it expired, or the message was already settled"
+            "The lock of the message is no longer held: it expired, or the message was already settled"
             + (f" ({detail})" if detail else "")
             + ". Receive the message again; settle within LockDuration or renew the lock."
         )

@@ -91,7 +91,7 @@ def forgets_locks() -> None:
 
 
 def denies_what_was_executed() -> None:
-    """Who takes a store over says that the last owner has done nothing of what it left unanswered."""
+    """Have the new owner of a store claim that the last one executed none of its unanswered commands."""
     from partibus.partition.runtime.store_runtime import StoreRuntime
 
     def deny(runtime: Any, asker: str, requests: Any, found: Callable[[Any], None]) -> None:

@@ -47,7 +47,7 @@ class Demand:
 
 
 class AnswerLockstep:
-    """What the machine says it has done is done in the model, or was not allowed."""
+    """Replies of the machine, applied to the model or refused as not allowed."""
 
     def __init__(self, both: "Lockstep") -> None:
         self._both = both
@@ -261,7 +261,7 @@ class AnswerLockstep:
         both.lock_ids[lock_id] = both.slot.waited
 
     def note_excuses(self) -> None:
-        """What the machine may answer to requests that wait."""
+        """Return the replies that the machine may give to waiting requests."""
         both = self._both
         model = both.model
         accepts = [asked for asked in both.requests.values() if isinstance(asked.command, c.AcceptSession)]

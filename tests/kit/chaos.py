@@ -56,7 +56,7 @@ _DELIVERIES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a run."""
+    """The results of a run."""
 
     seed: int
     history: History
@@ -81,7 +81,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Which brokers there are."""
+    """The brokers of a run."""
 
     brokers: int = BROKERS
     arguments: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ class Administrator:
 
 
 class Client:
-    """What talks to one partition."""
+    """The port through which a client talks to one partition."""
 
     def __init__(self, world: Simulation, row: int) -> None:
         self.requests: dict[int, Callable[[], None]] = {}
@@ -180,7 +180,7 @@ class Consumer(Client):
         super().__init__(world, row)
 
     def disconnected(self) -> None:
-        """What was being received and deleted may be lost."""
+        """Allow the loss of messages that were being received and deleted."""
         self._world.oracle.lost_budget[self._row] += self._credit if self._delete else 0
         super().disconnected()
 

@@ -27,7 +27,7 @@ class Both(Protocol):
 
 
 class CursorLockstep:
-    """What the machine says of its cursors is done in the model, or was not allowed."""
+    """Replies about cursors, applied to the model or refused as not allowed."""
 
     def __init__(self, both: Both) -> None:
         self._both = both
@@ -90,7 +90,7 @@ class CursorLockstep:
                 del cursors[command.name]
 
     def check_lost(self, command: Any) -> None:
-        """Whoever was told that the cursor is not his may be told so."""
+        """Check the reply that a cursor belongs to another reader."""
         name: Any = command.cursor if isinstance(command, c.ReadRange | c.ReadDispositions) else command.name
         cursor = self._both.model.cursors[command.kind].by_name.get(name)
         if cursor is None:
@@ -102,7 +102,7 @@ class CursorLockstep:
             assert chooses or command.epoch != (cursor.epoch if cursor.until_ms else 0), f"it is his: {command}"
 
     def moved(self, event: CursorSet, command: w.Input) -> None:
-        """Who reads alone moves slice by slice."""
+        """Move an exclusive reader slice by slice."""
         range_scan = (
             command.load.range_scan
             if isinstance(command, w.Loaded) and isinstance(command.load, w.RangeScanLoad)

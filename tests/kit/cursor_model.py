@@ -1,4 +1,4 @@
-"""What cursors promise, in the most obvious code (D14): beside `tests.kit.model`, for `lockstep`.
+"""The promises of cursors, in the most obvious code (D14): beside `tests.kit.model`, for `lockstep`.
 
 Everything that has left a sub-queue and that a cursor has not passed is in one dictionary, by position.
 """
@@ -44,7 +44,7 @@ class CursorModel:
 
     @property
     def keep_from(self) -> int:
-        """What leaves its place from here on stays."""
+        """Keep the messages that leave their place from here on."""
         return min((cursor.position for cursor in self.by_name.values() if cursor.bound_bytes), default=NOWHERE)
 
     @property
@@ -100,7 +100,7 @@ class CursorModel:
                 cursor.until_ms = 0
 
     def check_memory(self, cursors: Cursors | None) -> None:
-        """What the machine knows is the same."""
+        """Compare the machine's cursors with those of the model."""
         if cursors is None:
             assert not self.by_name
             assert not self.kept

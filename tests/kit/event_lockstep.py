@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class EventLockstep:
-    """What the machine has done of itself; of the rest its answers tell."""
+    """The changes that the machine made by itself; its answers report the others."""
 
     def __init__(self, both: "Lockstep") -> None:
         self._both = both
 
     def happened(self, event: Event, command: w.Input) -> None:
-        """What the machine did of itself; of the rest the replies have told already."""
+        """Apply the changes that the machine made by itself; replies have reported the others."""
         both = self._both
         if isinstance(event, Moved):
             for old, new in event.pairs:
@@ -76,7 +76,7 @@ class EventLockstep:
             both.model.expire(kind, entry.sequence, both.now_ms)
 
     def _is_in_a_grant(self, entry: Entry) -> bool:
-        """It is received and deleted in this step."""
+        """Return whether the message was received and deleted in this step."""
         both = self._both
         return any(
             entry.sequence == granted.sequence

@@ -93,7 +93,7 @@ class Process:
         return FaultyStore(store, self.world.faults)
 
     def begin(self) -> None:
-        """What waits is forwarded, what falls due is seen to."""
+        """Forward waiting messages and handle due ones."""
         self.runtime.wake_timed()
         self._wake([row for row, store in STORE_OF.items() if store == self.number])
 
@@ -168,7 +168,7 @@ class Distant:
         *,
         holdable: bool = False,
     ) -> None:
-        """It arrives later, even if its sender has crashed since."""
+        """Deliver the request later, even if its sender has crashed since."""
         world, process = self._process.world, self._process
         assert isinstance(command, c.Enqueue), "what pumps send"
         assert on_reply is not None, "they wait for the answer"

@@ -1,4 +1,4 @@
-"""What clients of real brokers did and what came of it, in an order that rules can be held against.
+"""Operations of clients of real brokers and their results, in an order that rules can check.
 
 An operation is noted when its outcome is known. ``fail``: it was surely not done, the broker said so. ``unknown``: it
 may have been done, then or later: the connection broke, or nobody answered in time.
@@ -30,7 +30,7 @@ _PARTITION_MASK = (1 << 48) - 1
 
 
 class Kind(StrEnum):
-    """What was done."""
+    """The kinds of operations."""
 
     SEND = "send"
     """Of one message, whose body no other send has."""
@@ -48,7 +48,7 @@ class Kind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What came of it."""
+    """The results of operations."""
 
     OK = "ok"
     FAIL = "fail"
@@ -120,7 +120,7 @@ class History:
 
 
 def plain(one: Operation) -> dict[str, object]:
-    """What `read_history` makes an operation of. There may be very many, and `dataclasses.asdict` is slow."""
+    """Return the form that `read_history` reads. There may be very many, and `dataclasses.asdict` is slow."""
     return {name: getattr(one, name) for name in _NAMES}
 
 
@@ -128,7 +128,7 @@ _NAMES = tuple(field.name for field in fields(Operation))
 
 
 def read_history(path: Path) -> list[Operation]:
-    """What `History.write` wrote. Raises ValueError or TypeError for anything else."""
+    """Read the operations that `History.write` wrote. Raises ValueError or TypeError for anything else."""
     read = [json.loads(line) for line in path.read_text().splitlines()]
     return [Operation(**one | {"kind": Kind(one["kind"]), "outcome": Outcome(one["outcome"])}) for one in read]
 

@@ -152,7 +152,7 @@ class Receiving(Worker):
             self.use(receiver, self.take(receiver))
 
     def take(self, receiver: Receiver) -> list[IncomingMessage]:
-        """What is there, written down."""
+        """Record the messages that are there."""
         began_ms = self.history.now_ms()
         messages = receiver.receive(_BATCH, _LOOK_S)
         now_ms = self.history.now_ms()
@@ -224,7 +224,7 @@ class WorkingOnSessions(Receiving):
 
 
 def note_of(message: IncomingMessage, kind: Kind, queue: str, began_ms: int, who: str = "") -> Operation:
-    """What is known of a message that came or is there; its time is to be filled in."""
+    """Return the known facts of a delivered or stored message; the caller adds its time."""
     body = message.body
     return Operation(
         kind=kind,

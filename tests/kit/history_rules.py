@@ -1,4 +1,4 @@
-"""What must hold in every history of clients and brokers, whatever was lost meanwhile (docs/loss.md).
+"""Rules that hold in every history of clients and brokers, whatever was lost meanwhile (docs/loss.md).
 
 Each rule is a function from a history to what breaks it. What a rule lets pass is what the broker does not promise:
 
@@ -66,7 +66,7 @@ def check(history: Sequence[Operation], queues: Queues, unavailable_max_ms: int,
 
 
 def lost(history: Sequence[Operation]) -> Iterator[Violation]:
-    """What was acknowledged is completed, or may be, or is still there at the end."""
+    """Check that each acknowledged message was or may be completed, or is there at the end."""
     found = {(one.queue, one.body) for one in history if one.kind is Kind.LEFT}
     found |= {(one.queue, one.body) for one in _completions(history) if one.outcome is not Outcome.FAIL}
     for one in _sends(history, Outcome.OK):
@@ -85,7 +85,7 @@ def stored_twice(history: Sequence[Operation]) -> Iterator[Violation]:
 
 
 def refused_but_stored(history: Sequence[Operation]) -> Iterator[Violation]:
-    """Who is refused may send again without a copy."""
+    """Check that a refused send left no copy."""
     seen = {(one.queue, one.body): one for one in _sightings(history)}
     for one in _sends(history, Outcome.FAIL):
         if (one.queue, one.body) in seen:
@@ -123,7 +123,10 @@ def delivered_after_complete(history: Sequence[Operation], lock_ms: int) -> Iter
 
 
 def second_live_lock(history: Sequence[Operation], queues: Queues) -> Iterator[Violation]:
-    """Nobody is given a message while somebody else's lock runs. Sessions are locked as a whole and freed early."""
+    """Check that no message is delivered while another receiver's lock runs.
+
+    Sessions are locked as a whole and freed early.
+    """
     for first, second in _pairs(history):
         if first.queue != queues.sessions and first.until_ms > _handed_out_ms(second) + SLACK_MS:
             epochs = f", in the epochs {first.epoch} and {second.epoch}" if first.epoch and second.epoch else ""
@@ -169,7 +172,7 @@ def settled_by_an_old_lock(history: Sequence[Operation]) -> Iterator[Violation]:
 
 
 def out_of_order(history: Sequence[Operation], queues: Queues) -> Iterator[Violation]:
-    """What was acknowledged before the next send of its key began is delivered before it, the first time."""
+    """Check that messages of a key are first delivered in the order of their acknowledged sends."""
     places: dict[tuple[str, str], int] = {}
     for place, one in enumerate(history):
         if one.kind is Kind.DELIVER and (one.delivery_count == 0 or one.queue == queues.sessions):

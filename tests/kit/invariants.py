@@ -1,4 +1,4 @@
-"""What a queue promises, one function per promise, I1 to I18; what a topic does besides, I19 to I21; what express
+"""The promises of a queue, a function each, I1 to I18; those of a topic besides, I19 to I21; of express
 messages may be, I22.
 
 The reference model calls them with what it knows of the inside, the oracle of the simulation with what clients were

@@ -202,7 +202,7 @@ class Lockstep:
     # -- cursors -----------------------------------------------------------------------------------------------------
 
     def read_on(self, kind: int, name: str, max_bytes: int) -> None:
-        """Who reads alone reads what comes next."""
+        """Have the exclusive reader read the next messages."""
         cursor = self.model.cursors[kind].by_name[name]
         command = c.ReadRange(0, kind, cursor.read_to, NEVER, max_bytes, cursor=name)
         command.request = self.new_request()
@@ -224,7 +224,7 @@ class Lockstep:
         self.commit_number += 1
 
     def _stored_model(self) -> Model:
-        """What would be left after a crash, once the pending rows are durable."""
+        """Return the state after a crash, once the pending rows are durable."""
         model = deepcopy(self.model)
         express = self.machine.state.express
         if express is not None and express.unwritten:
@@ -391,7 +391,7 @@ class Lockstep:
         return is_due
 
     def forget_demands_of(self, lock_id: int) -> None:
-        """Nobody waits for messages under it any more."""
+        """End the waits for messages of a session."""
         self.demands = {key: demand for key, demand in self.demands.items() if demand.session != lock_id}
 
     def _new_slot(self) -> Slot:
@@ -409,7 +409,7 @@ class Lockstep:
     # -- at rest -----------------------------------------------------------------------------------------------------
 
     def check_at_rest(self) -> None:
-        """What holds when nothing is under way: nobody waits beside a ready message, nothing due is left."""
+        """Check an idle partition: no receiver waits beside a ready message, and nothing due is left."""
         self.settle_down()
         self._write_behind()
         model = self.model

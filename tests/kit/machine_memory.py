@@ -1,4 +1,4 @@
-"""What must hold of a partition's memory and rows beside the reference model."""
+"""Invariants of a partition's memory and rows, beside the reference model."""
 
 from partibus.message import is_durable
 from partibus.partition.core.deadlines import DeadlineHeap
@@ -32,7 +32,7 @@ KINDS = (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)
 
 
 def check_memory(machine: Partition, model: Model) -> None:
-    """What holds after every step."""
+    """Check the invariants that hold after every step."""
     for kind in KINDS:
         subqueue = machine.state.subqueues[kind]
         queue = model.queues[kind]
@@ -61,14 +61,14 @@ def _check_deadlines(heap: DeadlineHeap, keys: int) -> None:
 
 
 def check_windows(machine: Partition) -> None:
-    """What windows hold is counted right after each lane was looked at."""
+    """Check the sizes of windows after each lane was looked at."""
     counted = machine.memory_bytes  # which takes off what has ended
     windows = sum(ready_list.window_bytes for ready_list in machine.state.ready_lists)
     assert machine.state.window_bytes == windows, f"{machine.state.window_bytes} of {counted} counted, not {windows}"
 
 
 def check_unwritten(machine: Partition, now_ms: int, partition_row: int) -> None:
-    """What only memory has is young, was not forced, and is counted right (D18)."""
+    """Check that messages in memory only are young, were not forced, and are counted (D18)."""
     state, express = machine.state, machine.state.express
     if express is None:
         return

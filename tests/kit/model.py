@@ -165,12 +165,12 @@ class Model:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def ready(self, kind: int, session: str | None = None) -> list[Item]:
-        """What may be handed out, in order; of one session where there are sessions."""
+        """Return the messages that may be granted, in order; of one session where there are sessions."""
         sessions = kind == ACTIVE and self.options.requires_session
         return [item for item in self.queues[kind] if item.state == READY and (not sessions or item.session == session)]
 
     def held(self, kind: int, state: str) -> list[Item]:
-        """What is in a state."""
+        """Return the messages in a state."""
         return [item for item in self.queues[kind] if item.state == state]
 
     def grant(
@@ -452,7 +452,7 @@ class Model:
     # -- sessions ----------------------------------------------------------------------------------------------------
 
     def holder(self, session: str, now_ms: int) -> SessionLock | None:
-        """Whose lock on the session has not ended."""
+        """Return the holder whose lock on the session has not ended."""
         found = [lock for lock in self.sessions.values() if lock.session == session and lock.until_ms > now_ms]
         return found[0] if found else None
 
@@ -489,7 +489,7 @@ class Model:
         return until_ms
 
     def end_session(self, lock_id: int, *, counted: bool) -> None:
-        """Nobody holds the session any more; what was handed out goes back."""
+        """End the hold of a session and release its messages."""
         del self.sessions[lock_id]
         for item in self.held(ACTIVE, LOCKED):
             if item.hold == lock_id:
@@ -504,7 +504,7 @@ class Model:
             self.states[session] = (state, now_ms)
 
     def state_of(self, session: str) -> bytes | None:
-        """What was set last."""
+        """Return the state that was set last."""
         return self.states[session][0] if session in self.states else None
 
     def list_sessions(self, updated_after_ms: int | None) -> list[str]:
@@ -548,11 +548,11 @@ class Model:
         return kind == ACTIVE and item.expires_ms is not None and item.expires_ms <= now_ms
 
     def exceeds_max_deliveries(self, kind: int, item: Item) -> bool:
-        """Delivered as often as the entity allows, which counts in the active sub-queue only."""
+        """Return whether it was delivered as often as the entity allows, which counts in the active sub-queue only."""
         return kind == ACTIVE and item.delivery_count >= self.options.max_delivery_count
 
     def is_spent(self, kind: int, item: Item, now_ms: int) -> bool:
-        """Nobody may get it any more."""
+        """Return whether no receiver may get it from here on."""
         return self.is_expired(kind, item, now_ms) or self.exceeds_max_deliveries(kind, item)
 
     def _find(self, kind: int, state: str, tokens: list[LockToken], now_ms: int) -> list[Item]:

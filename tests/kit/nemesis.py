@@ -1,4 +1,4 @@
-"""What happens to brokers while clients use them: killed, stopped, all gone at once, partitions taken away.
+"""Faults of brokers while clients use them: killed, stopped, all gone at once, partitions taken away.
 
 By a seed, so that a run can be had again; how the threads and processes interleave can't.
 """
@@ -161,7 +161,7 @@ class Nemesis:
 
     @property
     def log(self) -> str:
-        """What the brokers have written so far."""
+        """Return the output of the brokers so far."""
         return self.broker.log
 
     def undo(self) -> None:

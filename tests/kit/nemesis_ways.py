@@ -1,4 +1,4 @@
-"""What happens to connections while clients use brokers: cut, late, slow, deaf one way, half closed, refused."""
+"""Faults of connections while clients use brokers: cut, late, slow, deaf one way, half closed, refused."""
 
 from __future__ import annotations
 

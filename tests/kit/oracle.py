@@ -1,4 +1,4 @@
-"""What a broker promised and whether it kept it, seen from outside: by what was sent, answered and delivered.
+"""The promises of a broker, checked from outside: by sends, replies and deliveries.
 
 Each check raises `BrokenPromise` at the moment of the breach; most are those of `tests.kit.invariants`. The
 oracle looks at the disk only to learn what is durable, never at the broker's memory. What clients can't know (the
@@ -45,7 +45,7 @@ class Held:
 
 @dataclass(slots=True)
 class Transaction:
-    """What a client asked to be done together."""
+    """The operations that a client asked for in one transaction."""
 
     sends: list[int]
     completes: dict[int, int]

@@ -1,4 +1,4 @@
-"""Which of several processes behind one port a connection has reached: the kernel deals them out (Linux)."""
+"""The process behind a shared port that a connection has reached: the kernel chooses it (Linux)."""
 
 from contextlib import suppress
 from pathlib import Path

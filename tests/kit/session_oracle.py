@@ -1,4 +1,4 @@
-"""What clients may expect of sessions: who holds which, and what was written as their state."""
+"""The expectations of clients about sessions: their holders, and the states written last."""
 
 from dataclasses import dataclass, field
 
@@ -63,7 +63,7 @@ class SessionOracle:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def possible(self, session: Session) -> set[bytes | None]:
-        """What a read may answer."""
+        """Return the states that a read may answer."""
         return self.states.setdefault(session, {None})
 
     def write(self, session: Session, state: bytes | None) -> None:

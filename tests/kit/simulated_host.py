@@ -10,7 +10,7 @@ IO_MS_MAX = 12.0
 
 
 class SimulatedTimer:
-    """What `SimulatedHost.call_later` gives."""
+    """The timer that `SimulatedHost.call_later` returns."""
 
     __slots__ = ("call",)
 

@@ -61,7 +61,7 @@ class SparkCluster:
 
     @property
     def master(self) -> str:
-        """What a session takes for ``master``."""
+        """Return the address that a session takes for ``master``."""
         return f"spark://{HOST}:{self._port}"
 
     def __enter__(self) -> Self:
@@ -131,7 +131,7 @@ class SparkCluster:
         raise TimeoutError(f"{what} did not come up within {READY_SECONDS} s\n{log}")
 
     def _state(self) -> dict[str, Any] | None:
-        """What the master says of the cluster; None while it does not answer."""
+        """Return the master's report on the cluster; None while it does not answer."""
         try:
             with urlopen(f"http://{HOST}:{self._web_port}/json/", timeout=5) as answer:
                 state: dict[str, Any] = json.load(answer)

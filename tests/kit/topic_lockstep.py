@@ -34,7 +34,7 @@ TOPIC = 30
 
 @dataclass
 class TopicModel:
-    """What a topic's partition has to know."""
+    """The facts that a topic's partition has to know."""
 
     next_sequence: int = 1
     scheduled: dict[int, Message] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class TopicLockstep:
         return len(self.answers) + sum(len(part.answers) for part in self.parts.values())
 
     def check_at_rest(self) -> None:
-        """What holds when nothing is under way."""
+        """Check the invariants that hold when nothing is under way."""
         for _ in range(2_000):
             if self.is_committing:
                 self.end_commit()

@@ -196,7 +196,7 @@ class TopicSimulation(Simulation):
         return [row for row, rule in RULES.items() if rule(message)]
 
     def copies(self, name: int) -> list[Oracle]:
-        """Those who know a message."""
+        """Return the subscriptions that know a message."""
         return [oracle for oracle in self.oracles.values() if name in oracle.sent]
 
     def crash(self) -> None:

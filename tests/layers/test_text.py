@@ -1,9 +1,11 @@
-"""The project speaks of itself alone: no tracked text names a registry host, a workplace or who typed it."""
+"""Rules for texts: the project speaks of itself alone, and docstrings name an action or a thing."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,10 @@ HOSTS = r"py[p]i\.org|python[h]osted|npm[j]s\.|repo1?\.[m]aven|crates\.[i]o"
 PATHS = r"(?<![\w.])/[w]ork/|(?<![\w.])/[h]ome/\w|(?<![\w.])/[r]oot/"
 HANDS = r"(?i:sub-?[a]gent|\b[C]laude\b|\b[A]nthropic\b|\b[C]hatGPT\b|\bCo-[A]uthored-By\b)"
 UNWANTED = re.compile("|".join([HOSTS, PATHS, HANDS]))
+
+CLAUSES = re.compile(r"(Who|Whoever|Whose|What|Whatever|Nobody|Those|It|There)\b")
+"""Openings of a clause, where a docstring begins with a verb or a noun (CONTRIBUTING.md)."""
+DOCUMENTED = ("src", "tests/kit", "bench")
 
 
 def tracked_texts() -> list[Path]:
@@ -37,3 +43,30 @@ def test_tracked_text_names_no_host_workplace_or_hand() -> None:
 @pytest.mark.parametrize("text", ["https://py" + "pi.org/simple", "see /wo" + "rk/notes", "a sub" + "agent wrote this"])
 def test_unwanted_words_are_recognised(text: str) -> None:
     assert UNWANTED.search(text)
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each docstring of a module, class or function."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if text := ast.get_docstring(node):
+            yield getattr(node, "lineno", 1), text
+
+
+def test_docstrings_open_with_an_action_or_a_thing() -> None:
+    files = [path for folder in DOCUMENTED for path in sorted((PROJECT / folder).rglob("*.py"))]
+    found = [
+        f"{path.relative_to(PROJECT)}:{line}: {text.splitlines()[0]}"
+        for path in files
+        for line, text in docstrings(path)
+        if CLAUSES.match(text)
+    ]
+    assert len(files) > 500
+    assert not found
+
+
+@pytest.mark.parametrize("text", ["What was done.", "Nobody holds it.", "It is gone."])
+def test_clauses_are_recognised(text: str) -> None:
+    assert CLAUSES.match(text)

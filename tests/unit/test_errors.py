@@ -54,7 +54,7 @@ EXAMPLES: list[PartibusError] = [
     CursorHeld("orders", "nightly", 1_700_000_000_000),
     CursorLost("orders", "nightly", "its lease has ended"),
     TransactionUnknown(b"\x00\x07"),
-    TransactionRolledBack("the lock of 1 message is not held any more. Receive again."),
+    TransactionRolledBack("the lock of 1 message is no longer held. Receive again."),
     TransactionTimedOut(120_000),
     EntityDisabled("orders", "SendDisabled"),
     Unauthorized("The token expired."),

@@ -48,7 +48,7 @@ STALL_S = 60.0
 
 
 class Act(NamedTuple):
-    """What the act did."""
+    """The results of the act."""
 
     sent: dict[str, list[str]]
     """Message ids by group, in order."""

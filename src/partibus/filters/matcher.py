@@ -1,4 +1,4 @@
-"""Which subscriptions of a topic get a message, and in which form (dialect section 11.4, row C38).
+"""The subscriptions that get a message of a topic, and its form for each (dialect section 11.4, row C38).
 
 - All rules without an action count as one: when any of them selects a message, the subscription gets it once, as
   published.

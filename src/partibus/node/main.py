@@ -19,7 +19,7 @@ from partibus.telemetry.settings import check
 
 EVERYBODY = """\
 partibus: WARNING: --emulator takes a key that everybody knows, and {host} is not this machine's own address only.
-partibus: WARNING: Whoever reaches these ports can read, send and delete everything in the default namespace.
+partibus: WARNING: Any program that reaches these ports can read, send and delete everything in the default namespace.
 partibus: WARNING: Serve without --emulator, or with --host 127.0.0.1. Keys and other namespaces stay closed to it."""
 
 

@@ -106,7 +106,7 @@ class SqsPort:
         return any((sqs := queue.description.options.sqs) is not None and sqs.moves for queue in queues)
 
     def stop(self) -> None:
-        """Accept no more connections, and end waiting receives."""
+        """Close the listener, and end waiting receives."""
         if self._timer is not None:
             self._timer.cancel()
         if self._listener is not None:

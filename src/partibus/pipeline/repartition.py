@@ -272,7 +272,7 @@ def _check(want: Want, source: EntityInfo, target: EntityInfo | None) -> int:
         raise JobError(f"{want.source!r} forwards its messages; clear its ForwardTo to have them stay and be moved")
     if target is None:
         if want.partitions is None:
-            raise JobError(f"there is no queue {want.to!r}; say with --partitions how many it is to have")
+            raise JobError(f"there is no queue {want.to!r}; say with --partitions how many it shall have")
         if want.partitions not in COUNTS:
             raise JobError(
                 f"--partitions is {want.partitions}; queues of this broker have 1 partition or 16 (`partibus pipeline "

@@ -223,7 +223,7 @@ class SlotMover:
 
 
 class GroupOpener:
-    """It opens the groups that one target holds back, as their sources have nothing left of them."""
+    """Opener of the groups that one target holds back, once their sources have nothing left of them."""
 
     def __init__(
         self, route: EntityRoute, target: int, source_of: Callable[[int], int | None], call_later: CallLater

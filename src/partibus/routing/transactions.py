@@ -445,7 +445,7 @@ def _described(command: _Operation) -> str:
 def _because(reply: Settled | Refused, entity: str) -> str:
     if isinstance(reply, Refused):
         return str(error_of(reply, entity))
-    return f"the lock of {_messages(len(reply.lost))} is not held any more. Receive again, and commit in time."
+    return f"the lock of {_messages(len(reply.lost))} is no longer held. Receive again, and commit in time."
 
 
 def _messages(count: int) -> str:

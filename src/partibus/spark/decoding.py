@@ -41,7 +41,7 @@ _SHORT_HEAD, _LONG_HEAD = 5, 8
 
 
 class Origin(NamedTuple):
-    """What all messages of a task have in common."""
+    """The facts that all messages of a task have in common."""
 
     partition_id: int
     entity_id: str = ""

@@ -105,7 +105,7 @@ def data_loss(options: Options, partition_id: int, position: int, complete_from:
         f"messages of partition {partition_id} of {options.where} between the positions {position} and {complete_from} "
         f"are gone: cursor {options.cursor!r} may keep {options.cursor_bytes:,} bytes of finished ones, which was not "
         "enough, or another query has moved it. Raise option 'cursorBytes' and read more often, and give each query a "
-        "cursor of its own; to go on with what is left set option 'failOnDataLoss' to 'false'"
+        "cursor of its own; to go on with the rest set option 'failOnDataLoss' to 'false'"
     )
 
 

@@ -146,7 +146,7 @@ class StreamPlanner:
                     f"cursor {self._options.cursor!r} stands at position {state.position} of partition {partition_id} "
                     f"of {self._options.where} and has everything from {state.complete_from} on, but the checkpoint "
                     f"goes on at {position}. It was moved by another client, or its bound was reached: give each query "
-                    "a cursor of its own and enough 'cursorBytes'; to go on with what is left set option "
+                    "a cursor of its own and enough 'cursorBytes'; to go on with the rest set option "
                     "'failOnDataLoss' to 'false'"
                 )
         self._cursor_version = start.map_version
@@ -157,7 +157,7 @@ class StreamPlanner:
         if not any(cursor.name == name for cursor in self._client.ask(lambda client: client.cursors())):
             raise DataLossError(
                 f"the checkpoint goes on, but {self._options.where} no longer has a cursor {name!r}: what consumers "
-                "have finished meanwhile is gone. Set option 'failOnDataLoss' to 'false' to go on with what is left "
+                "have finished meanwhile is gone. Set option 'failOnDataLoss' to 'false' to go on with the rest "
                 "(the cursor is made again), or begin with a new checkpointLocation"
             )
 

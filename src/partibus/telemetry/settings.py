@@ -19,7 +19,7 @@ CLOSE_S: Final = 10.0
 
 
 class TelemetrySettings(NamedTuple):
-    """Which operations leave rows, and where."""
+    """The operations that leave rows, and the directory of the rows."""
 
     mode: str = OFF
     sample: float = 0.01

@@ -545,7 +545,7 @@ class Sender(Attachment):
             self._resuming = self._loop.call_later(delay, self._resume)
 
     def _resume(self) -> None:
-        """Queue the batches that are to be sent again, in the order of the calls."""
+        """Queue the batches that must be sent again, in the order of the calls."""
         if self._resuming is not None:
             self._resuming.cancel()
             self._resuming = None

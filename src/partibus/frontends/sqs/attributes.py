@@ -188,7 +188,7 @@ def read_redrive(home: Home, text: str, source: QueueName) -> Redrive | None:
 
 
 class RedriveAllow(NamedTuple):
-    """Which queues may have this one as their dead-letter queue."""
+    """The queues that may have this one as their dead-letter queue."""
 
     permission: str = "allowAll"
     sources: tuple[str, ...] = ()

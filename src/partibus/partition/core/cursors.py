@@ -134,16 +134,16 @@ class Cursors:
 
     @property
     def excess_bytes(self) -> int:
-        """So much more is kept than may be."""
+        """The bytes that are kept beyond the bound; negative below it."""
         return self.retained_bytes - self.bound_bytes
 
     @property
     def is_idle(self) -> bool:
-        """There is neither a cursor nor anything left of one."""
+        """Whether there is neither a cursor nor anything left of one."""
         return not (self.by_name or self.retained or self.clearing or self.paused_until_ms or self.unbegun)
 
     def next_deadline_ms(self) -> int | None:
-        """Return when a lease or pause ends, or the janitor is to begin."""
+        """Return when a lease or pause ends, or the janitor has to begin."""
         if self.unbegun:
             return 0
         if self.exclusive is not None:

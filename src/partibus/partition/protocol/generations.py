@@ -72,7 +72,7 @@ def generation_of(generations: Sequence[Generation], pos: int) -> Generation:
 
 
 class History(NamedTuple):
-    """What a destination has to know of a source besides the positions of its messages.
+    """The facts that a destination has to know of a source besides the positions of its messages.
 
     A message that can't be forwarded becomes a transfer dead letter, and later messages go on. Their mark is then above
     the position of a message that never came. In an older copy of the store the message is still at its place. So

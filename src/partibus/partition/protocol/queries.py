@@ -145,7 +145,7 @@ class SessionState(OfRow[bytes | None]):
 
 
 class Duplicates(OfRow[dict[bytes, tuple[int, bytes]]]):
-    """Those of ``ids`` that are in ``first_bucket`` or a later one.
+    """A query for those of ``ids`` that are in ``first_bucket`` or a later one.
 
     With each the time in ms when it was last accepted, and the note about the original message; empty: none.
     """
@@ -233,7 +233,7 @@ class Dispositions(OfSubqueue[list[DispositionRow]]):
 
 
 class SinkIds(OfRow[set[bytes]]):
-    """Those of ``ids`` that the sink has stored and that are not forgotten."""
+    """A query for those of ``ids`` that the sink has stored and not forgotten."""
 
     sink: int
     ids: Sequence[bytes]

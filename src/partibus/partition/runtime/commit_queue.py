@@ -47,12 +47,12 @@ class CommitQueue:
         self._for_under_way: list[Waiter] = []
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of waiting replies."""
         return len(self._for_pending) + len(self._for_under_way)
 
     @property
     def is_pending(self) -> bool:
-        """There is something in the pending commit."""
+        """Whether the pending commit has something to write."""
         return bool(self.pending.counters or self.pending.dropped_partitions)
 
     @property

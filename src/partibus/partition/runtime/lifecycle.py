@@ -186,7 +186,7 @@ class StoreLifecycle:
         """
         name = "a store" if self.store is None else self.store.name
         why = f"{name}: an unexpected error stopped {doing}: {type(error).__name__}: {error}"
-        log.error("%s; the store is opened anew from what is durable", why)
+        log.error("%s; the broker opens the store anew from its durable state", why)
         self.breaks += 1
         self._host.call_soon(partial(_raise, error))
         if self.store is not None:

@@ -48,7 +48,7 @@ class Element(Struct):
 
     @property
     def is_nil(self) -> bool:
-        """It stands for no value."""
+        """Whether the element stands for no value."""
         return self.attributes.get((INSTANCE, "nil"), "") in ("true", "1")
 
     def find(self, name: str) -> "Element | None":
