@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from partibus.filters.model import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
 from partibus.frontends.rest.portal.entity import filter_text
 from partibus.frontends.rest.portal.fields import LABELS, new_fields, typed_properties
-from partibus.frontends.rest.portal.origin import safe_next
-from partibus.frontends.rest.portal.render import percent
+from partibus.frontends.rest.portal.signing_in import safe_next
+from partibus.frontends.rest.portal.site import percent
 from partibus.frontends.rest.portal.words import duration_json, duration_text, number_text, size_text
 from partibus.namespace.durations import UNLIMITED_FROM_MS, UNLIMITED_MS, UNLIMITED_TEXT, parse_duration
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind

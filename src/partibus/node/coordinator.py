@@ -41,7 +41,7 @@ class BrokerStores(Protocol):
 
 
 class Coordinator(Protocol):
-    """What a broker asks of the brokers as a whole. A client gets the same answer from each of them."""
+    """The port of a broker to the brokers as a whole. A client gets the same answer from each of them."""
 
     @property
     def stores(self) -> BrokerStores:

@@ -5,9 +5,9 @@ deliveries, requests of other brokers, the system's part) is divided by the byte
 Where threads wait for one another, or the machine has less time than assumed, more was measured than existed: then all
 is scaled down.
 
-A premium namespace whose units are overloaded is refused until its load falls (`partibus.units.load`). Each of several
-brokers adds up the reports of all, about four times a second, and so all get the same result. One of them, the leader,
-changes the number of units (`partibus.units.scaling`).
+A premium namespace whose units are overloaded is refused until its load falls. Each of several brokers adds up the
+reports of all, about four times a second, and so all get the same result. One of them, the leader, changes the number
+of units (`partibus.units.scaling`).
 """
 
 import asyncio
@@ -28,8 +28,7 @@ from partibus.namespace.tiers import Tier
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.units.asked import Asked
 from partibus.units.fair_scheduler import FairScheduler
-from partibus.units.load import LOOKS, Load
-from partibus.units.scaling import Scaling
+from partibus.units.scaling import LOOKS, Load, Scaling
 from partibus.units.shares import UNITS, check_units, left_of
 
 log = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ MANY: Final = 100
 """The number of namespaces without units above which work after decoding is charged once a second."""
 
 Used = Mapping[str, tuple[float, float, int]]
-"""`partibus.units.load.Load.here` by the numbers of premium namespaces, which JSON wants as texts."""
+"""`partibus.units.scaling.Load.here` by the numbers of premium namespaces, which JSON wants as texts."""
 
 
 class UnitWatch:

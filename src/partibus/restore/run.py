@@ -10,11 +10,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from partibus.amqp.codec.encoder import encode, write_compound
+from partibus.amqp.codec.types import Symbol
+from partibus.amqp.section_encoding import encode_header
 from partibus.client.errors import NotFound, SendFailed
 from partibus.client.extensions.entities import Entities
 from partibus.client.management import Requests
 from partibus.client.sync import Sender
 from partibus.errors import InvalidOperation
+from partibus.message import StoredMessage
 from partibus.namespace.catalog import Catalog, EntityRecord
 from partibus.namespace.durations import UNLIMITED_TEXT
 from partibus.namespace.entities import EntityKind
@@ -22,10 +26,29 @@ from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.namespace.properties import queue_properties
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.ports import EntryRow
-from partibus.restore.messages import outgoing
 from partibus.restore.progress import Progress
 from partibus.store.backup import CATALOG, read_backup, store_file
 from partibus.store.sqlite.copies import StoreCopy
+
+RESTORED_FROM = "x-opt-partibus-restored-from"
+"""The entity, or its dead-letter sub-queue, that the message was in."""
+RESTORED_NUMBER = "x-opt-partibus-restored-sequence-number"
+"""Its sequence number there. Two restored messages with the same one are the same message."""
+
+_ANNOTATIONS = b"\x00\x53\x72"
+_MAP8 = 0xC1
+
+
+def outgoing(data: bytes, source: str, sequence_number: int) -> bytes:
+    """Encode a stored message for sending. Raises ValueError for bytes that are no stored message."""
+    stored = StoredMessage(data)
+    header = encode_header(durable=stored.durable, priority=stored.priority, ttl=stored.ttl_ms)
+    ours = {RESTORED_FROM: source, RESTORED_NUMBER: sequence_number}
+    pairs = stored.annotations + b"".join(encode(Symbol(key)) + encode(value) for key, value in ours.items())
+    annotations = bytearray(_ANNOTATIONS)
+    write_compound(annotations, _MAP8, 2 * (stored.annotation_count + len(ours)), pairs)
+    return b"".join((header, bytes(annotations), stored.properties, stored.application_properties, stored.rest))
+
 
 RUN = 200
 """Messages sent before the restore waits for their answers and records its progress."""

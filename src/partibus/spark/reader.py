@@ -5,6 +5,7 @@ unless a cursor keeps them. Browsing locks nothing and changes nothing.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,6 @@ from partibus.client.errors import (
     Throttled,
 )
 from partibus.client.extensions.ranges import CursorState, Frame, PartitionMap
-from partibus.spark.connections import borrowed_client
 from partibus.spark.errors import DataLossError, PlanError, ReadError
 from partibus.spark.options import Options
 from partibus.spark.planning import Split, passed_over_in, plan_splits
@@ -31,6 +31,45 @@ from partibus.spark.positions import resolve
 from partibus.spark.retry_policy import RetryPolicy, may_pass
 from partibus.spark.schema import ACTIVE
 from partibus.spark.stored import Rows, rows_of
+
+IDLE_MAX = 4
+"""Idle connections per process. A job reads one or two queues; a notebook that walks through many must not keep all."""
+
+_idle: dict[tuple[OpenClient, str, str], RangeReader] = {}
+
+
+@contextmanager
+def borrowed_client(options: Options, open_client: OpenClient, *, fresh: bool = False) -> Iterator[RangeReader]:
+    """Lend an open client for one use. ``fresh`` passes over the cache, after a kept connection failed."""
+    key = (open_client, options.connection, options.entity)
+    kept = _idle.pop(key, None)
+    if kept is not None and fresh:
+        kept.close()
+        kept = None
+    client = kept if kept is not None else open_client(options.connection, options.entity)
+    try:
+        yield client
+    except BaseException:
+        client.close()
+        raise
+    _give_back(key, client)
+
+
+def close_idle() -> None:
+    """Close every kept connection."""
+    while _idle:
+        _, client = _idle.popitem()
+        client.close()
+
+
+def _give_back(key: tuple[OpenClient, str, str], client: RangeReader) -> None:
+    before = _idle.pop(key, None)
+    if before is not None:
+        before.close()
+    while len(_idle) >= IDLE_MAX:
+        _idle.pop(next(iter(_idle))).close()
+    _idle[key] = client
+
 
 _WAYS_OUT: dict[type[Exception], str] = {
     AccessDenied: "the key in option 'connection' must be right and have the Listen right",

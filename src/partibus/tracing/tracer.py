@@ -10,6 +10,7 @@
 Without tracing there is no tracer; callers check that once per batch.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
@@ -17,7 +18,36 @@ from time import time_ns
 from typing import Final, NamedTuple
 
 from partibus.errors import PartibusError
-from partibus.tracing.context import Parent, parent_of
+from partibus.message import StoredMessage
+
+_NAMES: Final = (b"traceparent", b"Diagnostic-Id")
+_VALUE: Final = re.compile(
+    # Names and values are strings, symbols or binary; some libraries write binary.
+    rb"(?:traceparent|Diagnostic-Id)[\xa0\xa1\xa3]\x3700-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})"
+)
+_SAMPLED: Final = 1
+
+
+class Parent(NamedTuple):
+    """The client's span that is the parent of a broker's span."""
+
+    trace_id: int
+    span_id: int
+
+
+def parent_of(data: bytes) -> Parent | None:
+    """Return the sampled trace of a stored message; None without one."""
+    if not any(name in data for name in _NAMES):
+        return None
+    try:
+        found = _VALUE.search(StoredMessage(data).application_properties)
+    except ValueError:  # a form of another version
+        return None
+    if found is None or not int(found[3], 16) & _SAMPLED:
+        return None
+    parent = Parent(int(found[1], 16), int(found[2], 16))
+    return parent if all(parent) else None
+
 
 SPANS_MAX: Final = 100
 """The most spans of one batch: traces of all its messages must not delay other work."""

@@ -104,7 +104,7 @@ class Account:
         """Bytes of memory that it held at the last look of `partibus.units.meter`."""
 
         self.cpu_load = self.memory_load = 0.0
-        """Load of its units over all brokers; 1 is full (`partibus.units.load`)."""
+        """Load of its units over all brokers; 1 is full (`partibus.units.scaling`)."""
 
     def spend(self, nanoseconds: int) -> None:
         """Charge processor time to the namespace."""

@@ -16,8 +16,7 @@ from partibus.namespace.tiers import Tier
 from partibus.node.unit_watch import LOOK_S, UnitWatch
 from partibus.units.asked import ASK_BYTES
 from partibus.units.fair_scheduler import FairScheduler
-from partibus.units.load import LOOKS
-from partibus.units.scaling import UP_MS
+from partibus.units.scaling import LOOKS, UP_MS
 from tests.unit.namespace.servers import Cluster, Member
 
 MS = 1_000_000

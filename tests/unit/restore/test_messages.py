@@ -18,7 +18,7 @@ from partibus.amqp.section_encoding import (
 from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.message import StoredMessage
-from partibus.restore.messages import RESTORED_FROM, RESTORED_NUMBER, outgoing
+from partibus.restore.run import RESTORED_FROM, RESTORED_NUMBER, outgoing
 from tests.unit.frontends.harness import World
 
 NUMBER = 3 << 48 | 9

@@ -12,12 +12,11 @@ import pytest
 from partibus.client.errors import AccessDenied, Busy, ClientError, ConnectFailed, ConnectionLost, NotFound, Throttled
 from partibus.client.extensions.ranges import Frame, PartitionMap
 from partibus.spark import retry_policy
-from partibus.spark.connections import close_idle
 from partibus.spark.errors import DataLossError, OptionError, PlanError, ReadError
 from partibus.spark.options import Options
 from partibus.spark.planning import Split
 from partibus.spark.positions import parse_bound
-from partibus.spark.reader import Task, plan, read_task
+from partibus.spark.reader import Task, close_idle, plan, read_task
 from tests.spark.simulated import (
     COMPLETED,
     ENQUEUED_MS,

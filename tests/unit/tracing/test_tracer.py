@@ -7,8 +7,7 @@ import pytest
 from partibus.amqp.section_encoding import encode_application_properties, encode_data
 from partibus.errors import StoreUnavailable
 from partibus.message import pack
-from partibus.tracing.context import Parent, parent_of
-from partibus.tracing.tracer import HELD_MAX, SPANS_MAX, Held, Span, Step, Tracer
+from partibus.tracing.tracer import HELD_MAX, SPANS_MAX, Held, Parent, Span, Step, Tracer, parent_of
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 VALUE = f"00-{TRACE}-{SPAN}-01"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from partibus.units.load import LOOKS, Load, Resource
+from partibus.units.scaling import LOOKS, Load, Resource
 
 SHARE_S, MEMORY = 0.25, 1_000
 

@@ -11,14 +11,13 @@ from partibus.errors import InvalidOperation, PartibusError, Unsupported
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.node import REQUEST_ROOM_BYTES, Reply, Request, Respond
 from partibus.frontends.amqp.operations import (
-    backup,
     batch_delete,
     cancel_scheduled,
-    cluster,
     cursors,
     entities,
     fault_injection,
     namespaces,
+    operator,
     partitions,
     peek,
     policies,
@@ -29,7 +28,6 @@ from partibus.frontends.amqp.operations import (
     schedule_message,
     sessions,
     sink,
-    traffic,
     update_disposition,
 )
 from partibus.frontends.amqp.operations.arguments import body_of
@@ -112,7 +110,7 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     fault_injection.LIST: fault_injection.list_all,
     partitions.LIST: partitions.list_all,
     partitions.REBALANCE: partitions.rebalance_entity,
-    traffic.NAME: traffic.traffic,
+    operator.TRAFFIC: operator.traffic,
 }
 """The operations on a namespace; each needs Manage."""
 
@@ -123,8 +121,8 @@ OPERATORS = FAULT_INJECTIONS | {policies.LIST, policies.SET, policies.REGENERATE
 """Operations that show or make keys, or concern all stores: not for grants that do not operate (`Grant.operates`)."""
 
 SERVER_OPERATIONS: dict[str, OnServer] = {
-    cluster.STATUS: _of_default(cluster.status),
-    backup.BACK_UP: _of_default(backup.back_up),
+    operator.STATUS: _of_default(operator.status),
+    operator.BACK_UP: _of_default(operator.back_up),
     namespaces.CREATE: namespaces.create,
     namespaces.LIST: namespaces.list_all,
     namespaces.GET: namespaces.get,

@@ -1,8 +1,11 @@
 """The routes of the HTTP port."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -11,10 +14,27 @@ from partibus.frontends.rest import openapi
 from partibus.frontends.rest.atom.api import AdminApi
 from partibus.frontends.rest.clock import Advance, AdvanceClock, ShowClock
 from partibus.frontends.rest.data.api import DataApi
-from partibus.frontends.rest.health import GetHealth, Health
 from partibus.frontends.rest.metrics import Ask, ShowMetrics
 from partibus.frontends.rest.portal.gate import Portal
 from partibus.namespace.namespaces import Namespaces
+
+Health = Callable[[], Awaitable[tuple[bool, dict[str, Any]]]]
+"""(sends and receives work, details)."""
+
+
+class GetHealth:
+    """200 only when sends and receives work, else 503 with the reason per store."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the health of every store."""
+        healthy, details = await self._health()
+        if Request(scope).method not in ("GET", "HEAD"):
+            await JSONResponse({"error": "only GET is answered here"}, 405)(scope, receive, send)
+            return
+        await JSONResponse(details, 200 if healthy else 503)(scope, receive, send)
 
 
 def make_app(

@@ -1,9 +1,10 @@
 """Shared state of SQS requests: queues by name, waiting work, and the intervals that an operator sets."""
 
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from partibus.frontends.sqs.attempts import Attempts
-from partibus.frontends.sqs.first_receives import FirstReceives
 from partibus.frontends.sqs.movers import Movers
 from partibus.frontends.sqs.names import Home
 from partibus.frontends.sqs.queues import Queues
@@ -11,6 +12,32 @@ from partibus.frontends.sqs.runs import Runs
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
 from partibus.routing.faulty_route import CallLater
+
+KEPT_MAX: Final = 120_000
+"""As many messages as a queue may have in flight; some 20 MB."""
+
+
+class FirstReceives:
+    """Times of first receives, by partition and position."""
+
+    def __init__(self) -> None:
+        self._at_ms: OrderedDict[tuple[int, int], int] = OrderedDict()
+
+    def of(self, row: int, pos: int, deliveries: int, now_ms: int) -> int:
+        """Return when a message was first received; ``deliveries`` counts this one."""
+        key = (row, pos)
+        if deliveries > 1:
+            known = self._at_ms.get(key)
+            if known is not None:
+                return known
+        if len(self._at_ms) >= KEPT_MAX:
+            self._at_ms.popitem(last=False)
+        self._at_ms[key] = now_ms
+        return now_ms
+
+    def forget(self, row: int, pos: int) -> None:
+        """Forget a deleted message."""
+        self._at_ms.pop((row, pos), None)
 
 
 class SqsState:

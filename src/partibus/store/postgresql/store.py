@@ -11,8 +11,9 @@ Threads: commits exclude each other; reads use connections of their own and see 
 lease while no commit does.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Self, TypeVar
 
 import psycopg
@@ -28,12 +29,33 @@ from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.connection import application_name, end
 from partibus.store.postgresql.creation import Identity
 from partibus.store.postgresql.failure import refused, store_error
-from partibus.store.postgresql.lease import LeaseKeeper
 from partibus.store.postgresql.ownership import OwnerWatch, boot_ms
 from partibus.store.postgresql.readers import Readers
 from partibus.store.postgresql.settings import DEFAULTS, PostgreSQLSettings
 from partibus.store.postgresql.sql import statement
 from partibus.store.postgresql.writer import Writer
+
+
+class LeaseKeeper:
+    """A thread that calls ``renew`` at intervals until it is stopped."""
+
+    def __init__(self, renew: Callable[[], None], interval_ms: float, name: str) -> None:
+        """Start the thread. ``renew`` must not raise."""
+        self._renew = renew
+        self._interval_s = interval_ms / 1_000
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name=f"lease of {name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the renewal under way. Idempotent."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_s):
+            self._renew()
+
 
 T = TypeVar("T")
 

@@ -29,14 +29,51 @@ from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
 from partibus.store.sqlite import creation, duplicates, migration, ranges, reader, sessions, sinks
 from partibus.store.sqlite.apply import apply_writes, remove_partition_rows, sets_session_state
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
-from partibus.store.sqlite.failure import refused, store_error, store_full
+from partibus.store.sqlite.connection import connect_reader
+from partibus.store.sqlite.failure import BINDING_ERRORS, refused, store_error, store_full
 from partibus.store.sqlite.owner import LockFile, Owner
-from partibus.store.sqlite.readers import Readers
 from partibus.store.sqlite.reserved_space import free_bytes
 from partibus.store.sqlite.room import Room
 from partibus.store.sqlite.settings import DEFAULTS, KIB, StoreSettings
 from partibus.store.sqlite.sql import FORMAT_VERSION
 from partibus.store.sqlite.writer import Writer
+
+
+class Readers:
+    """A pool that provides a connection per load. Safe to use from any thread."""
+
+    def __init__(self, path: Path, settings: StoreSettings) -> None:
+        self._path = path
+        self._settings = settings
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+
+    @contextmanager
+    def reader(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection for one load; keep it for the next unless the load failed. Raises `StoreError`."""
+        try:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = connect_reader(self._path, self._settings)
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+        except BINDING_ERRORS as error:
+            raise store_error(error, self._path, "a load", executed=False) from error
+        if self._closed or len(self._idle) >= self._settings.readers_idle:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close the idle connections. Idempotent. A load under way closes its own connection at its end."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
 
 T = TypeVar("T")
 

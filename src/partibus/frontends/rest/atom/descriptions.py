@@ -4,7 +4,7 @@ Elements are read in any order; the namespace has the defaults of absent ones. T
 and always (trap 30).
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -14,7 +14,6 @@ from partibus.frontends.rest.atom import names
 from partibus.frontends.rest.atom.counts import Counts, counts_xml
 from partibus.frontends.rest.atom.policy_xml import ELEMENT as AUTHORIZATION_RULES
 from partibus.frontends.rest.atom.policy_xml import policies_xml, read_policies
-from partibus.frontends.rest.atom.sizes import size_read, size_shown
 from partibus.frontends.rest.atom.values import NEVER, date_text, json_of, text_of
 from partibus.frontends.rest.atom.xml_in import Element
 from partibus.frontends.rest.atom.xml_out import text_element
@@ -25,6 +24,28 @@ from partibus.namespace.namespace import Queue, Topic
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.properties import EXPRESS_BOUND, FORWARD_DEAD_LETTERED_TO, FORWARD_TO, PROPERTIES, properties_of
 from partibus.namespace.tier_rules import partition_count, sizes_mb
+from partibus.namespace.tiers import ENTITY_SIZES_MB
+
+
+def size_shown(size_mb: int, partitions: int) -> int:
+    """Return the ``MaxSizeInMegabytes`` of an entity whose partitions take ``size_mb`` each."""
+    return size_mb * partitions
+
+
+def size_read(size: object, partitions: int, allowed: Container[int], now_mb: int | None = None) -> object:
+    """Return the MB of each partition, from a client's value.
+
+    ``allowed``: the sizes of a partition; ``now_mb``: its size in an existing entity. An invalid value stays, for the
+    property's own check to refuse.
+    """
+    if not isinstance(size, int) or partitions == 1:
+        return size
+    if now_mb is not None and size == now_mb * partitions:
+        return now_mb
+    if size not in allowed and size % partitions == 0 and size // partitions in ENTITY_SIZES_MB:
+        return size // partitions
+    return size
+
 
 ELEMENTS = {
     EntityKind.QUEUE: names.QUEUE,

@@ -7,6 +7,7 @@ entity lies below that path. The key itself is not kept.
 
 import base64
 import binascii
+import re
 from dataclasses import replace
 from typing import Final
 
@@ -16,11 +17,40 @@ from starlette.responses import Response
 from partibus.errors import ArgumentError, PartibusError, Unauthorized, shown
 from partibus.frontends.rest.claims import host_of, note_claim
 from partibus.frontends.rest.portal import PATH
-from partibus.frontends.rest.portal.origin import is_private
 from partibus.namespace.access import Grant, Right
 from partibus.namespace.broker import Broker
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
+
+_NEXT = re.compile(re.escape(PATH) + r"(?:[/?][A-Za-z0-9._~!$&'()*+,;=:@%/?-]*)?")
+_NEXT_MAX = 2_000
+
+
+def comes_from_here(request: Request) -> bool:
+    """Whether a page of the portal under this very name has sent it. One that says nothing has not."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        return False
+    origin = request.headers.get("origin")
+    if origin is None:
+        return site is not None
+    # A proxy that speaks TLS may stand in front: the scheme is the browser's, not ours.
+    scheme, _, host = origin.lower().partition("://")
+    return scheme in ("http", "https") and host == host_of(request).lower()
+
+
+def is_private(request: Request) -> bool:
+    """Whether the browser speaks TLS, to us or, as the origin of a form tells, to a proxy in front of us."""
+    return request.scope["scheme"] == "https" or request.headers.get("origin", "").lower().startswith("https://")
+
+
+def safe_next(wanted: str) -> str:
+    """Return the page wanted before signing in, if it is one of the portal's; otherwise the first page."""
+    path = wanted.partition("?")[0]
+    if len(wanted) > _NEXT_MAX or not _NEXT.fullmatch(wanted) or "//" in path or "." in path or "%" in path:
+        return PATH
+    return wanted
+
 
 SESSION_S: Final = 8 * 3_600
 """A day at work."""

@@ -1,9 +1,11 @@
 """The portal as one ASGI application: dispatch of pages, authorization, and refusals."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -13,14 +15,48 @@ from partibus.frontends.rest.atom.errors import status_of
 from partibus.frontends.rest.body import BodyTooLarge
 from partibus.frontends.rest.metrics import Ask
 from partibus.frontends.rest.portal import PATH, changes, entities, entity, overview
-from partibus.frontends.rest.portal.origin import comes_from_here, safe_next
-from partibus.frontends.rest.portal.render import STYLE, Templates
-from partibus.frontends.rest.portal.signing_in import forget, grant_of, remember, sign_in
+from partibus.frontends.rest.portal.signing_in import comes_from_here, forget, grant_of, remember, safe_next, sign_in
 from partibus.frontends.rest.portal.visit import Answer, MovedOn, Page, Visit, address, read_form
+from partibus.frontends.rest.portal.words import duration_text, number_text, size_text, time_text
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestKind
 from partibus.throttling.throttle import RETRY_AFTER_S
+
+_FOLDER = Path(__file__).parent / "templates"
+STYLE: Final = (_FOLDER / "portal.css").read_text(encoding="utf-8")
+
+
+class Templates:
+    """All of them, read and compiled when this is made."""
+
+    def __init__(self) -> None:
+        environment = Environment(
+            loader=FileSystemLoader(_FOLDER),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        environment.filters |= {"n": number_text, "size": size_text, "duration": duration_text, "time": time_text}
+        environment.globals |= {"address": address, "percent": percent}
+        self._by_name = {
+            name.removesuffix(".html"): environment.get_template(name)
+            for name in environment.list_templates(extensions=["html"])
+        }
+
+    def render(self, name: str, **values: Any) -> str:
+        """Return the document."""
+        return self._by_name[name].render(**values)
+
+
+def percent(part: float, whole: float) -> int:
+    """0 to 100, and 1 at least where there is any: a bar that can be seen."""
+    if part <= 0 or whole <= 0:
+        return 0
+    return max(1, min(100, round(100 * part / whole)))
+
 
 Handler = Callable[[Visit], Awaitable[Answer]]
 
