@@ -316,7 +316,7 @@ class Supervisor:
         said = {
             "version": self._version,
             "owners": owners,
-            "janitor": min((child.broker for child in joined), default=None),
+            "leader": min((child.broker for child in joined), default=None),
             "present": [(child.broker, child.incarnation) for child in joined],
         }
         for child in joined:

@@ -1,9 +1,9 @@
 """The port between a broker and the way in which it comes to own stores (D2, D19).
 
 ```text
-                     ┌─▶ SingleProcess    this process owns every store
- Broker ─▶ Coordinator ─▶ Supervised      the supervisor of several processes on one machine assigns stores
-                     └─▶ Clustered        brokers on several machines agree through a catalog in PostgreSQL
+                        ┌─▶ SingleProcess   this process owns every store
+ Broker ─▶ Coordinator ─┼─▶ Supervised      a supervisor of several processes on one machine assigns the stores
+                        └─▶ Clustered       brokers on several machines agree through a catalog in PostgreSQL
 ```
 """
 

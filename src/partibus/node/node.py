@@ -169,7 +169,7 @@ class Broker:
                     runtime.drop(row, lambda dropped: self.front.namespace.forget_dropped([dropped]))
         except StoreUnavailable as error:
             name = self.places[store_no].store_id
-            log.warning("what deleted entities have left in %s stays for now: %s", name, error)
+            log.warning("the rows of deleted entities in %s stay until it is opened again: %s", name, error)
 
     async def give_up(self, store_no: int) -> None:
         """Commit pending rows, and close a store."""

@@ -145,7 +145,7 @@ class SupervisedProcess:
 class Supervised:
     """The coordinator of a broker whose supervisor assigns its stores and answers for all brokers of the machine.
 
-    It is a `partibus.node.coordinator.Coordinator`. Each operation of the supervisor is a method.
+    It is a `partibus.node.coordinator.Coordinator`, and `handle` carries out the operations of the supervisor.
     """
 
     def __init__(self, broker: Broker, channel: ControlChannel, ports: Ports) -> None:
@@ -223,7 +223,7 @@ class Supervised:
     def _follow_owners(self, body: Body) -> None:
         owners = [None if owner is None else Identity(*owner) for owner in body["owners"]]
         self.stores.follow(body["version"], owners, [Identity(*one) for one in body["present"]])
-        self._broker.lead(body["janitor"] == self._broker.us.broker)
+        self._broker.lead(body["leader"] == self._broker.us.broker)
         self._broker.front.units.follow(len(body["present"]), self._broker.settings.brokers_most)
 
     async def _take(self, store_no: int) -> None:

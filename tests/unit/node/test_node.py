@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import stat
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.clock import ManualClock, SystemClock
 from partibus.errors import PartibusError
@@ -94,6 +96,17 @@ def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None:
         broker = await started(settings)
         with pytest.raises((StoreError, PartibusError), match="lock"):
             await started(settings)
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+def test_a_start_that_fails_releases_the_data_directory(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0)
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+            await started(replace(settings, http_port=taken.getsockname()[1]))
+        broker = await started(settings)
         await broker.stop()
 
     asyncio.run(run())
