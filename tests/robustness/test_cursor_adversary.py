@@ -344,7 +344,6 @@ class Alone:
         return set(found)
 
 
-@pytest.mark.row("R14")
 @pytest.mark.parametrize("place", PLACES)
 def test_who_reads_alone_completes_what_it_was_shown_and_nothing_else_whatever_is_killed(
     tmp_path: Path, place: str
@@ -401,7 +400,6 @@ def everything(ranges: RangeClient, *, finished: bool = False) -> list[int]:
     ]
 
 
-@pytest.mark.row("R14")
 def test_a_lease_holds_while_its_stores_go_from_broker_to_broker(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, arguments=("--brokers", "4")) as broker:
         broker.create_queue("q", EnablePartitioning=True)

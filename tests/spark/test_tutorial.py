@@ -77,7 +77,7 @@ def test_the_readmes_program_works(spark: SparkSession, tmp_path: Path, monkeypa
     assert spark.read.parquet(str(tmp_path / "orders")).count() == 1
 
 
-@pytest.mark.row("D1", "D2", "D3", "D5")
+@pytest.mark.row("D1", "D2", "D3")
 def test_block_for_spark_connect_works_over_a_server(spark: SparkSession, tmp_path: Path) -> None:
     """The server runs in the session's JVM; the client is a process of its own, as one process can't be both."""
     page = PAGE.read_text(encoding="utf-8")
