@@ -84,7 +84,6 @@ def make_broker(settings: Settings, loop: asyncio.AbstractEventLoop) -> Broker:
             clock,
             joined.places,
             catalog,
-            joined.access,
             lambda broker: Clustered(broker, joined),
             lock.release,
             keys,

@@ -25,7 +25,6 @@ from partibus.cluster.sockets import bound_tcp
 from partibus.cluster.wire import VERSION as WIRE
 from partibus.durable import replace_file
 from partibus.errors import StartError, StoreUnavailable, UnusableFile
-from partibus.namespace.access import AccessPolicies
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.namespace.catalog_file import FILE_NAME as CATALOG_FILE
 from partibus.namespace.keys_file import FILE_NAME as KEYS_FILE
@@ -54,7 +53,6 @@ class Joined:
     registry: "Registry"
     places: list[StorePlace]
     secret: bytes
-    access: AccessPolicies
     listener: socket.socket
     """The socket for other brokers: bound, but not listening yet."""
     followed: int
@@ -139,7 +137,7 @@ def _join(
             f"is not there, but the namespace of {registry.name} has keys already",
             "Copy it from the data directory of one of its brokers.",
         )
-    access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
+    load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)  # makes missing keys
     secret = read_secret(settings.cluster.secret or settings.data / SECRET_FILE, make=is_new)
     cluster = registry.join(token_hex(8), sha256(secret).hexdigest(), _digest_of_keys(keys, secret))
     mark = _check_mark(settings.data, registry.name, cluster)
@@ -153,7 +151,7 @@ def _join(
     except BaseException:
         listener.close()
         raise
-    return Joined(us, address, registry, places, secret, access, listener, followed, record, ended)
+    return Joined(us, address, registry, places, secret, listener, followed, record, ended)
 
 
 class CatalogListing:

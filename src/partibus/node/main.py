@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -17,22 +17,14 @@ from partibus.node.settings import Settings
 from partibus.partition.protocol.ports import StoreError
 from partibus.telemetry.settings import check
 
+if TYPE_CHECKING:
+    from partibus.node.brokers import Brokers
+    from partibus.node.node import Broker
+
 EVERYBODY = """\
 partibus: WARNING: --emulator takes a key that everybody knows, and {host} is not this machine's own address only.
 partibus: WARNING: Any program that reaches these ports can read, send and delete everything in the default namespace.
 partibus: WARNING: Serve without --emulator, or with --host 127.0.0.1. Keys and other namespaces stay closed to it."""
-
-
-class _Service(Protocol):
-    """The interface of both forms of a server."""
-
-    ready: dict[str, object]
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def reload(self) -> None: ...
 
 
 _KNOWN_HASHES = (
@@ -59,7 +51,7 @@ def serve(settings: Settings) -> int:
             return 1
 
 
-def _service_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> _Service:
+def _service_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> "Broker | Brokers":
     check(settings.telemetry)
     if settings.catalog is not None:
         from partibus.node.clustered import make_broker as make_clustered_broker

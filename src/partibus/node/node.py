@@ -11,8 +11,8 @@ from partibus.clock import Clock
 from partibus.cluster.ownership import Identity
 from partibus.cluster.status import facts_of
 from partibus.errors import StoreUnavailable
-from partibus.namespace.access import AccessPolicies
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.keys_file import load_policies
 from partibus.node.coordinator import Coordinator
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
@@ -39,7 +39,6 @@ class Broker:
         clock: Clock,
         places: Sequence[StorePlace],
         catalog: Catalog,
-        access: AccessPolicies,
         coordinate: Callable[["Broker"], Coordinator],
         on_closed: Callable[[], None],
         keys: Keys | None = None,
@@ -48,7 +47,7 @@ class Broker:
 
         ``places`` are those of all stores, by number. ``coordinate`` makes the coordinator before the front end exists.
         ``on_closed`` is called after `close`. ``keys`` are for the ready file. Raises the errors of ``coordinate``,
-        those of reading the catalog, and `UnusableFile` for a certificate.
+        those of reading the catalog, and `UnusableFile` for keys or a certificate.
         """
         self.us = us
         self.settings = settings
@@ -61,15 +60,14 @@ class Broker:
         self.hosts = StoreHosts(loop)
         self.check_time = stored_time(clock, settings, self._time_jumped, loop)
         """The check of the times in stores, for openers."""
-        self._access = access
+        self._access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
         self._on_closed = on_closed
         self._keys = keys or {}
         self._telemetry = Telemetry(settings, *us, loop)
         self.coordinator = coordinate(self)
         self.stores = self.coordinator.stores
-        self.front = Front(
-            settings, loop, clock, catalog, access, self.coordinator, self._telemetry.meters, broker_name=us.broker
-        )
+        meters = self._telemetry.meters
+        self.front = Front(settings, loop, clock, catalog, self._access, self.coordinator, meters, us.broker)
         self._telemetry.begin(self.front.namespaces)
 
     # -- life --------------------------------------------------------------------------------------------------------

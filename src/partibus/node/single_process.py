@@ -10,7 +10,6 @@ from partibus.cluster.ownership import Identity
 from partibus.cluster.status import broker_status, stores_status
 from partibus.namespace.announcing import nobody_else
 from partibus.namespace.catalog import Catalog
-from partibus.namespace.keys_file import load_policies
 from partibus.node.metrics import Measurements
 from partibus.node.node import Broker
 from partibus.node.ready_file import prepare_namespaces
@@ -37,9 +36,8 @@ def make_broker(settings: Settings, loop: asyncio.AbstractEventLoop) -> Broker:
     lock = lock_data_directory(settings.data, Owner(*us))
     places = find_stores(settings.data, settings.stores, created_ms=clock.now_ms())
     catalog = Catalog(settings.data, len(places), record=AcknowledgedChanges(settings.data))
-    access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
     keys = prepare_namespaces(settings, catalog, clock.now_ms())
-    return Broker(us, settings, loop, clock, places, catalog, access, SingleProcess, lock.release, keys)
+    return Broker(us, settings, loop, clock, places, catalog, SingleProcess, lock.release, keys)
 
 
 class OwnStores:

@@ -26,7 +26,6 @@ from partibus.cluster.sockets import listen
 from partibus.errors import InvalidOperation, PartibusError, StoreUnavailable
 from partibus.namespace.announcing import Change
 from partibus.namespace.catalog import Catalog
-from partibus.namespace.keys_file import load_policies
 from partibus.node.coordinator import Coordinator
 from partibus.node.metrics import Measurements, packed, unpacked
 from partibus.node.node import Broker
@@ -106,7 +105,6 @@ class SupervisedProcess:
         catalog = Catalog(
             settings.data, len(places), busy_timeout_s=CATALOG_BUSY_S, record=AcknowledgedChanges(settings.data)
         )
-        access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
 
         def coordinate(broker: Broker) -> Coordinator:
             self._coordinator = Supervised(broker, self.channel, Ports._make(body["ports"]))
@@ -119,7 +117,6 @@ class SupervisedProcess:
             SystemClock() if now_ms is None else ManualClock(now_ms),
             places,
             catalog,
-            access,
             coordinate,
             self._end,
         )
