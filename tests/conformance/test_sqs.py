@@ -16,8 +16,7 @@ from partibus.testing.broker_process import BrokerProcess
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    arguments = ("--clock", "manual", "--sqs-port", "0")
-    with BrokerProcess(tmp_path_factory.mktemp("sqs"), arguments=arguments) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp("sqs"), arguments=("--clock", "manual")) as broker:
         yield broker
 
 
@@ -140,7 +139,7 @@ def test_errors_have_the_codes_that_clients_compare(sqs: Any) -> None:
 
 def test_a_receive_can_be_repeated_after_a_kill(tmp_path: Path) -> None:
     attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
-    with BrokerProcess(tmp_path, arguments=("--clock", "manual", "--sqs-port", "0")) as broker:
+    with BrokerProcess(tmp_path, arguments=("--clock", "manual")) as broker:
         sqs = client_of(broker)
         queue = sqs.create_queue(QueueName="again.fifo", Attributes=attributes)["QueueUrl"]
         for number in range(3):
@@ -160,7 +159,7 @@ def test_a_receive_can_be_repeated_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_messages_outlive_a_kill(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, arguments=("--sqs-port", "0")) as broker:
+    with BrokerProcess(tmp_path) as broker:
         queue = client_of(broker).create_queue(QueueName="kept.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
         name = queue.rsplit("/", 1)[1]
         sent = client_of(broker).send_message(

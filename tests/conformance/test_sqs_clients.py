@@ -38,8 +38,7 @@ AWS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAUL
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """The broker goes by the time of the machine: Celery and its tasks do."""
-    arguments = ("--emulator", "--sqs-port", "0")
-    with BrokerProcess(tmp_path_factory.mktemp("sqs"), arguments=arguments) as broker:
+    with BrokerProcess(tmp_path_factory.mktemp("sqs")) as broker:
         yield broker
 
 

@@ -9,7 +9,6 @@ import atexit
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,8 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Self
+
+from partibus.testing.broker_process import reserve_port
 
 NOBODY = 65_534
 USER = "partibus"
@@ -94,7 +95,7 @@ class PostgreSQLServer:
         self.programs = self._reachable(programs or programs_of_wheel())
         if self._user is not None:
             os.chown(self.directory, self._user, self._user)
-        self.port = _free_port()
+        self.port = reserve_port(self)
         self._process: subprocess.Popen[bytes] | None = None
 
     def _configure(self, settings: dict[str, str]) -> None:
@@ -265,10 +266,3 @@ def _environment() -> dict[str, str]:
 def _may_enter(directory: Path) -> bool:
     """Whether anybody may pass through every directory on the way."""
     return all(parent.stat().st_mode & 0o001 for parent in (directory, *directory.parents))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

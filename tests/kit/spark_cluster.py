@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from socket import create_server
 from typing import Any, NamedTuple, Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from partibus.spark.java import find_java
+from partibus.testing.broker_process import reserve_port
 
 HOST = "127.0.0.1"
 READY_SECONDS = 60
@@ -47,7 +47,7 @@ class SparkCluster:
         self._count = workers
         self._processes: list[subprocess.Popen[bytes]] = []
         self._workers: list[Worker] = []
-        self._port, self._web_port = _free_ports(2)
+        self._port, self._web_port = reserve_port(self), reserve_port(self)
         self._environment = {
             **os.environ,
             "JAVA_HOME": str(find_java().home),
@@ -145,15 +145,6 @@ def _spark_home() -> Path:
     if spec is None or spec.origin is None:
         raise LookupError("no Spark: install partibus[spark]")
     return Path(spec.origin).parent
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at the moment."""
-    held = [create_server((HOST, 0)) for _ in range(count)]
-    ports: list[int] = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 def _children(process_id: int) -> list[int]:

@@ -3,7 +3,6 @@ on with the others' when it reaches them again. Faults come from `FaultProxy`.""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,6 +12,7 @@ import pytest
 
 from partibus.client.errors import ClientError
 from partibus.routing.slots import partition_for_key
+from partibus.testing.broker_process import reserve_port
 from tests.kit.eventually import EVENTUALLY_S
 from tests.kit.fault_proxy import FaultProxy
 from tests.kit.plain_client import connect
@@ -29,7 +29,7 @@ class FarMachines(Machines):
         self.ways: dict[str, FaultProxy] = {}
 
     def arguments(self, name: str) -> tuple[str, ...]:
-        port = free_port()
+        port = reserve_port(self)
         way = self.ways[name] = FaultProxy(("127.0.0.1", port))
         return (*super().arguments(name), f"--cluster-port={port}", f"--cluster-address=127.0.0.1:{way.port}")
 
@@ -39,11 +39,6 @@ class FarMachines(Machines):
         super().__exit__(kind, *error)
         for way in self.ways.values():
             way.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -177,7 +177,7 @@ def test_partitions_in_postgresql_split_and_merge_over_killed_brokers(tmp_path: 
 @pytest.mark.row("S3", "S5")
 def test_a_split_over_several_machines_outlives_a_killed_one(tmp_path: Path, server: PostgreSQLServer) -> None:
     random = Random(seed_of(2))
-    options = ("--sqs-partitions", "4", "--sqs-port", "0", *CAPACITY)
+    options = ("--sqs-partitions", "4", *CAPACITY)
     with Machines(tmp_path, server, options=options).start("a", "b") as machines:
         running = dict(machines.brokers)
         queue = Queue(lambda: list(running.values()), random)

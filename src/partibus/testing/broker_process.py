@@ -13,9 +13,12 @@ it again any number of times; data and ports stay.
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +38,31 @@ READY_S = 90
 STOP_S = 90
 """Seconds to wait for a start and for a stop, on a machine that is busy with other work."""
 _LOOK_S = 0.01
+
+_PORTS = range(20_000, 32_000)
+"""Ports below the range from which operating systems take the local port of a connection."""
+_PORT_NAMES = ("amqp_port", "http_port", "sqs_port")
+_TLS_PORT_NAMES = ("amqps_port", "https_port", "sqs_tls_port")
+
+
+def reserve_port(holder: object) -> int:
+    """Return the number of a free port on loopback, which no other caller gets as long as ``holder`` lives.
+
+    A server that is stopped and started again needs its port for itself in between, when the operating system may give
+    a port that it chose, by the number 0, to any connection. The reservation is a UDP socket of the same number: it
+    ends with this process, whatever happens. Raises OSError after 1,000 ports that were all taken.
+    """
+    for _ in range(1000):
+        reserved = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            reserved.bind(("127.0.0.1", random.choice(_PORTS)))
+            socket.create_server(reserved.getsockname()).close()
+        except OSError:
+            reserved.close()
+        else:
+            weakref.finalize(holder, reserved.close)
+            return int(reserved.getsockname()[1])
+    raise OSError(f"1,000 ports of {_PORTS.start} to {_PORTS.stop - 1} were all in use: stop other servers")
 
 
 class BrokerFailed(AssertionError):
@@ -75,10 +103,9 @@ class BrokerProcess:
         self._command = command
         self._environment = dict(environment or {})
         self._child: subprocess.Popen[bytes] | None = None
-        self.ready: Mapping[str, Any] = {"amqp_port": 0, "http_port": 0, "sqs_port": 0}
-        if tls:
-            self.ready = {**self.ready, "amqps_port": 0, "https_port": 0, "sqs_tls_port": 0}
-        """The content of the ready file of the latest start."""
+        self._named_ports = (*_PORT_NAMES, *(_TLS_PORT_NAMES if tls else ()))
+        self.ready: Mapping[str, Any] = {name: reserve_port(self) for name in self._named_ports}
+        """The content of the ready file of the latest start; before the first one, the ports."""
         self._now_ms = 0
         """The manual clock when it was last read; 0: it never was."""
 
@@ -140,8 +167,7 @@ class BrokerProcess:
 
     def _start(self) -> None:
         self._ready_file.unlink(missing_ok=True)
-        named = ("amqp_port", "http_port", "amqps_port", "https_port", "sqs_port", "sqs_tls_port")
-        ports = [f"--{name.replace('_', '-')}={self.ready[name]}" for name in named if self.ready.get(name) is not None]
+        ports = [f"--{name.replace('_', '-')}={self.ready[name]}" for name in self._named_ports]
         with self._log.open("ab") as log:
             self._child = child = subprocess.Popen(
                 [*self._command, "serve", *ports, *self._arguments],
