@@ -658,90 +658,6 @@ def _filled(begin: bytes, item: bytes, end: bytes, separator: bytes = b",") -> C
     return lambda size: begin + separator.join([item] * ((size - len(begin) - len(end)) // length)) + end
 
 
-_SQS_TARGET = "X-Amz-Target: AmazonSQS.ListQueues"
-for _what, _data in {
-    "a head of empty headers": _head("/", *["a:"] * 7_000),
-    "a head of one header's values": _head("/", *["a: b"] * 5_000),
-    "a query of parameters": _head("/?Action=ListQueues" + "&a=" * 4_900),
-    "a query of escapes": _head("/?Action=ListQueues&QueueNamePrefix=" + "%41" * 10_000),
-    "a path of dots": _head("/" + "../" * 10_000 + "?Action=PurgeQueue"),
-    "a signature of commas": _head("/", _SQS_TARGET, "Authorization: AWS4-HMAC-SHA256 " + "," * 4_000),
-    "a presigned path": _head(
-        "/" + "a/../" * 5_000 + "?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=0&X-Amz-Credential=k%2F20150830%2F"
-        "r%2Fsqs%2Faws4_request&X-Amz-Date=20150830T123600Z&X-Amz-Expires=9&X-Amz-SignedHeaders=host&Action=ListQueues"
-    ),
-    "pipelined requests": _head("/", _SQS_TARGET, method="POST") * (MIB // 80),
-    "a line without end": b"G" * MIB,
-    "empty lines": b"\r\n" * (MIB // 2),
-    "a body in chunks of a byte": _head("/", _SQS_TARGET, "Transfer-Encoding: chunked", method="POST")
-        + b"1\r\na\r\n" * (MIB // 6),
-    "trailers": _head("/", _SQS_TARGET, "Transfer-Encoding: chunked", method="POST") + b"0\r\n"
-        + b"a: b\r\n" * (MIB // 6),
-}.items():  # fmt: skip
-    _sqs(_what, _data)
-_ON_LOOP = ASIDE_BYTES
-"""Bodies up to this size are parsed on the loop, larger ones on another thread."""
-_BODIES: dict[str, Callable[[int], bytes]] = {
-    "nested lists": lambda size: b'{"a":' + b"[" * (size - 5),
-    "nested objects": lambda size: b'{"a":' * (size // 5),
-    "nested and closed": lambda size: b'{"a":' + b"[" * (size // 2 - 6) + b"]" * (size // 2 - 6) + b"}",
-    "a number of digits": lambda size: b'{"MaxNumberOfMessages":' + b"9" * (size - 50) + b"}",
-    "a number of digits as text": lambda size: b'{"MaxNumberOfMessages":"' + b"9" * (size - 50) + b'"}',
-    "members": lambda size: b"{" + b",".join(b'"%x":0' % n for n in range(size // 11)) + b"}",
-    "the same member": _filled(b"{", b'"MessageBody":""', b"}"),
-    "objects": _filled(b'{"Entries":[', b"{}", b"]}"),
-    "empty lists": _filled(b'{"Entries":[', b"[]", b"]}"),
-    "objects within the bound of values": lambda size: (
-        b'{"Entries":[' + b",".join([b'{"Id":"%s"}' % (b"x" * (size // 40_000))] * 9_900)[: size - 20] + b"]}"
-    ),
-    "attributes": lambda size: (
-        b'{"Entries":[{"Id":"a","MessageAttributes":{'
-        + b",".join(b'"%x":{"DataType":"String"}' % n for n in range(min(9_000, size // 33)))
-        + b"}}]}"
-    ),
-    "texts": _filled(b'{"MessageAttributeNames":[', b'""', b"]}"),
-    "names within the bound of values": lambda size: _filled(
-        b'{"MessageAttributeNames":[', b'"%s"' % (b"x" * (size // 20_000)), b"]}"
-    )(size),
-    "numbers": _filled(b'{"AttributeNames":[', b"0", b"]}"),
-    "escapes": lambda size: b'{"QueueUrl":"' + b"\\u0041" * (size // 6 - 4) + b'"}',
-    "quotes in a text": lambda size: b'{"QueueUrl":"' + b'\\"' * (size // 2 - 8) + b'"}',
-    "commas in a text": lambda size: b'{"QueueUrl":"' + b"," * (size - 20) + b'"}',
-    "what is no JSON": lambda size: b"\\" * size,
-}
-for _what, _make in _BODIES.items():
-    for _size, _shown in ((_ON_LOOP, "128 KiB"), (MIB, "1 MiB")):
-        _sqs(
-            f"{_shown} of JSON, {_what}",
-            _sqs_json("ReceiveMessage", _make(_size)),
-            _sqs_json("SendMessageBatch", _make(_size)),
-        )
-for _what, _name in {
-    "queue attributes": "Attribute.%d.Name=x",
-    "entries": "SendMessageBatchRequestEntry.%d.Id=x",
-    "attributes of one entry": "SendMessageBatchRequestEntry.1.MessageAttribute.%d.Name=x",
-    "attributes of entries": "SendMessageBatchRequestEntry.%d.MessageAttribute.1.Value.DataType=x",
-    "parameters": "%x=",
-}.items():
-    for _count in (4_900, 100_000):
-        _form = "&".join(_name % n for n in range(1, _count)).encode()
-        for _action in ("SendMessageBatch", "CreateQueue"):
-            _sqs(f"a form of {_count:,} {_what} for {_action}", _sqs_form(_action, _form))
-_FORMS: dict[str, Callable[[int], bytes]] = {
-    "escapes": lambda size: b"QueueUrl=" + b"%41" * (size // 3),
-    "pluses": lambda size: b"QueueUrl=" + b"+" * size,
-    "percents": lambda size: b"QueueUrl=" + b"%" * size,
-    "ampersands": lambda size: b"&" * size,
-    "dots": lambda size: b"&".join(b"a." * 62 + b"%x=" % n for n in range(min(4_900, size // 130))),
-    "dots apart": lambda size: b"&".join(b"%x" % n + b".a" * 60 + b"=" for n in range(min(4_900, size // 127))),
-    "an index of digits": lambda size: b"&".join(b"Attribute.%s%d.Name=x" % (b"9" * 5, n) for n in range(4_900)),
-    "escapes apart": lambda size: b"QueueUrl=" + b"%41a" * (size // 4),
-}
-for _what, _make in _FORMS.items():
-    for _size, _shown in ((_ON_LOOP - 30, "128 KiB"), (MIB, "1 MiB")):
-        _sqs(f"{_shown} of a form, {_what}", _sqs_form("SendMessage", _make(_size)))
-
-
 def _sqs_call(action: str, **members: object) -> bytes:
     return _sqs_json(action, json.dumps({"QueueUrl": _ALIVE, **members}, ensure_ascii=False).encode())
 
@@ -750,68 +666,158 @@ def _attributes(size: int) -> dict[str, object]:
     return {f"a{n}": {"DataType": "String", "StringValue": "\u00e9" * (size // 20)} for n in range(10)}
 
 
-for _what, _text, _count in (
-    ("a MiB of quotes", '"', 500_000), ("a MiB of line ends", "\r", 500_000), ("a MiB of letters", "x", 1_000_000),
-    ("a MiB of snowmen", "\u2603", 340_000),
-):  # fmt: skip
-    _sends_it = _sqs_json(
-        "SendMessage", json.dumps({"QueueUrl": "filled", "MessageBody": _text * _count}, ensure_ascii=False).encode()
-    )
-    _form = (
-        b"Action=ReceiveMessage&QueueUrl=filled&MaxNumberOfMessages=10&AttributeName.1=All&MessageAttributeName.1=All"
-    )
-    _sqs(
-        f"{_what}, sent and received",
-        _sqs_call("CreateQueue", QueueName="filled"),
-        _sends_it,
-        _sends_it,
-        _sqs_form("ReceiveMessage", _form),
-        _sqs_call("ReceiveMessage", QueueUrl="filled", MaxNumberOfMessages=10),
-        _sqs_call("DeleteQueue", QueueUrl="filled"),
-        key=True,
-    )
-_entries = [{"Id": str(n), "MessageBody": "x", "MessageAttributes": _attributes(90_000)} for n in range(10)]
-_sqs(
-    "a batch of 100 attributes, sent and received",
-    _sqs_call("CreateQueue", QueueName="filled"),
-    _sqs_call("SendMessageBatch", QueueUrl="filled", Entries=_entries),
-    _sqs_call("ReceiveMessage", QueueUrl="filled", MaxNumberOfMessages=10, MessageAttributeNames=["All"]),
-    _sqs_call("DeleteQueue", QueueUrl="filled"),
-    key=True,
-)
-_sqs(
-    "a receive of 10,000 patterns",
-    _sqs_call("CreateQueue", QueueName="filled"),
-    _sqs_call("SendMessageBatch", QueueUrl="filled", Entries=_entries),
-    _sqs_call("ReceiveMessage", QueueUrl="filled", MaxNumberOfMessages=10, MessageAttributeNames=["a.*"] * 19_000),
-    _sqs_call("DeleteQueue", QueueUrl="filled"),
-    key=True,
-)
-for _what, _policy in {
-    "digits": '{"deadLetterTargetArn":"a","maxReceiveCount":' + "9" * 65_000 + "}",
-    "digits within Python's bound": '{"a":[' + ",".join(["9" * 4_200] * 15) + "]}",
-    "nesting": "[" * 65_000,
-    "members": "{" + ",".join(f'"{n:x}":0' for n in range(7_000)) + "}",
-    "statements": '{"Statement":[' + ",".join(['{"Sid":"x"}'] * 5_000) + "]}",
-}.items():
-    _sqs(
-        f"policies of {_what}",
-        *(
-            _sqs_call("CreateQueue", QueueName="filled", Attributes={name: _policy})
-            for name in ("Policy", "Policy", "RedrivePolicy", "RedriveAllowPolicy")
+def _add_sqs_attacks() -> None:
+    """Make the requests of SQS, 100 MB in all."""
+    target = "X-Amz-Target: AmazonSQS.ListQueues"
+    for what, data in {
+        "a head of empty headers": _head("/", *["a:"] * 7_000),
+        "a head of one header's values": _head("/", *["a: b"] * 5_000),
+        "a query of parameters": _head("/?Action=ListQueues" + "&a=" * 4_900),
+        "a query of escapes": _head("/?Action=ListQueues&QueueNamePrefix=" + "%41" * 10_000),
+        "a path of dots": _head("/" + "../" * 10_000 + "?Action=PurgeQueue"),
+        "a signature of commas": _head("/", target, "Authorization: AWS4-HMAC-SHA256 " + "," * 4_000),
+        "a presigned path": _head(
+            "/" + "a/../" * 5_000 + "?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=0&X-Amz-Credential=k%2F20150830"
+            "%2Fr%2Fsqs%2Faws4_request&X-Amz-Date=20150830T123600Z&X-Amz-Expires=9&X-Amz-SignedHeaders=host"
+            "&Action=ListQueues"
         ),
-        _sqs_call("AddPermission", QueueUrl="filled", Label="l", AWSAccountIds=["000000000000"], Actions=["*"]),
+        "pipelined requests": _head("/", target, method="POST") * (MIB // 80),
+        "a line without end": b"G" * MIB,
+        "empty lines": b"\r\n" * (MIB // 2),
+        "a body in chunks of a byte": _head("/", target, "Transfer-Encoding: chunked", method="POST")
+            + b"1\r\na\r\n" * (MIB // 6),
+        "trailers": _head("/", target, "Transfer-Encoding: chunked", method="POST") + b"0\r\n"
+            + b"a: b\r\n" * (MIB // 6),
+    }.items():  # fmt: skip
+        _sqs(what, data)
+    # Bodies up to ASIDE_BYTES are parsed on the loop, larger ones on another thread.
+    bodies: dict[str, Callable[[int], bytes]] = {
+        "nested lists": lambda size: b'{"a":' + b"[" * (size - 5),
+        "nested objects": lambda size: b'{"a":' * (size // 5),
+        "nested and closed": lambda size: b'{"a":' + b"[" * (size // 2 - 6) + b"]" * (size // 2 - 6) + b"}",
+        "a number of digits": lambda size: b'{"MaxNumberOfMessages":' + b"9" * (size - 50) + b"}",
+        "a number of digits as text": lambda size: b'{"MaxNumberOfMessages":"' + b"9" * (size - 50) + b'"}',
+        "members": lambda size: b"{" + b",".join(b'"%x":0' % n for n in range(size // 11)) + b"}",
+        "the same member": _filled(b"{", b'"MessageBody":""', b"}"),
+        "objects": _filled(b'{"Entries":[', b"{}", b"]}"),
+        "empty lists": _filled(b'{"Entries":[', b"[]", b"]}"),
+        "objects within the bound of values": lambda size: (
+            b'{"Entries":[' + b",".join([b'{"Id":"%s"}' % (b"x" * (size // 40_000))] * 9_900)[: size - 20] + b"]}"
+        ),
+        "attributes": lambda size: (
+            b'{"Entries":[{"Id":"a","MessageAttributes":{'
+            + b",".join(b'"%x":{"DataType":"String"}' % n for n in range(min(9_000, size // 33)))
+            + b"}}]}"
+        ),
+        "texts": _filled(b'{"MessageAttributeNames":[', b'""', b"]}"),
+        "names within the bound of values": lambda size: _filled(
+            b'{"MessageAttributeNames":[', b'"%s"' % (b"x" * (size // 20_000)), b"]}"
+        )(size),
+        "numbers": _filled(b'{"AttributeNames":[', b"0", b"]}"),
+        "escapes": lambda size: b'{"QueueUrl":"' + b"\\u0041" * (size // 6 - 4) + b'"}',
+        "quotes in a text": lambda size: b'{"QueueUrl":"' + b'\\"' * (size // 2 - 8) + b'"}',
+        "commas in a text": lambda size: b'{"QueueUrl":"' + b"," * (size - 20) + b'"}',
+        "what is no JSON": lambda size: b"\\" * size,
+    }
+    for what, make in bodies.items():
+        for size, shown in ((ASIDE_BYTES, "128 KiB"), (MIB, "1 MiB")):
+            _sqs(
+                f"{shown} of JSON, {what}",
+                _sqs_json("ReceiveMessage", make(size)),
+                _sqs_json("SendMessageBatch", make(size)),
+            )
+    for what, name in {
+        "queue attributes": "Attribute.%d.Name=x",
+        "entries": "SendMessageBatchRequestEntry.%d.Id=x",
+        "attributes of one entry": "SendMessageBatchRequestEntry.1.MessageAttribute.%d.Name=x",
+        "attributes of entries": "SendMessageBatchRequestEntry.%d.MessageAttribute.1.Value.DataType=x",
+        "parameters": "%x=",
+    }.items():
+        for count in (4_900, 100_000):
+            form = "&".join(name % n for n in range(1, count)).encode()
+            for action in ("SendMessageBatch", "CreateQueue"):
+                _sqs(f"a form of {count:,} {what} for {action}", _sqs_form(action, form))
+    forms: dict[str, Callable[[int], bytes]] = {
+        "escapes": lambda size: b"QueueUrl=" + b"%41" * (size // 3),
+        "pluses": lambda size: b"QueueUrl=" + b"+" * size,
+        "percents": lambda size: b"QueueUrl=" + b"%" * size,
+        "ampersands": lambda size: b"&" * size,
+        "dots": lambda size: b"&".join(b"a." * 62 + b"%x=" % n for n in range(min(4_900, size // 130))),
+        "dots apart": lambda size: b"&".join(b"%x" % n + b".a" * 60 + b"=" for n in range(min(4_900, size // 127))),
+        "an index of digits": lambda size: b"&".join(b"Attribute.%s%d.Name=x" % (b"9" * 5, n) for n in range(4_900)),
+        "escapes apart": lambda size: b"QueueUrl=" + b"%41a" * (size // 4),
+    }
+    for what, make in forms.items():
+        for size, shown in ((ASIDE_BYTES - 30, "128 KiB"), (MIB, "1 MiB")):
+            _sqs(f"{shown} of a form, {what}", _sqs_form("SendMessage", make(size)))
+    for what, text, count in (
+        ("a MiB of quotes", '"', 500_000), ("a MiB of line ends", "\r", 500_000), ("a MiB of letters", "x", 1_000_000),
+        ("a MiB of snowmen", "\u2603", 340_000),
+    ):  # fmt: skip
+        sends_it = _sqs_json(
+            "SendMessage", json.dumps({"QueueUrl": "filled", "MessageBody": text * count}, ensure_ascii=False).encode()
+        )
+        form = (
+            b"Action=ReceiveMessage&QueueUrl=filled&MaxNumberOfMessages=10&AttributeName.1=All"
+            b"&MessageAttributeName.1=All"
+        )
+        _sqs(
+            f"{what}, sent and received",
+            _sqs_call("CreateQueue", QueueName="filled"),
+            sends_it,
+            sends_it,
+            _sqs_form("ReceiveMessage", form),
+            _sqs_call("ReceiveMessage", QueueUrl="filled", MaxNumberOfMessages=10),
+            _sqs_call("DeleteQueue", QueueUrl="filled"),
+            key=True,
+        )
+    entries = [{"Id": str(n), "MessageBody": "x", "MessageAttributes": _attributes(90_000)} for n in range(10)]
+    _sqs(
+        "a batch of 100 attributes, sent and received",
+        _sqs_call("CreateQueue", QueueName="filled"),
+        _sqs_call("SendMessageBatch", QueueUrl="filled", Entries=entries),
+        _sqs_call("ReceiveMessage", QueueUrl="filled", MaxNumberOfMessages=10, MessageAttributeNames=["All"]),
         _sqs_call("DeleteQueue", QueueUrl="filled"),
         key=True,
     )
-_sqs("permissions of 19,000 accounts", _sqs_call("AddPermission", Label="l", AWSAccountIds=["000000000000"] * 19_000,
-     Actions=["*"]), _sqs_call("RemovePermission", Label="l"), key=True)  # fmt: skip
-_sqs("tags of 19,000 keys", _sqs_call("UntagQueue", TagKeys=[f"{n}" for n in range(19_000)]), key=True)
-_sqs("attributes of 19,000 names", _sqs_call("GetQueueAttributes", AttributeNames=["All"] * 19_000), key=True)
+    _sqs(
+        "a receive of 10,000 patterns",
+        _sqs_call("CreateQueue", QueueName="filled"),
+        _sqs_call("SendMessageBatch", QueueUrl="filled", Entries=entries),
+        _sqs_call("ReceiveMessage", QueueUrl="filled", MaxNumberOfMessages=10, MessageAttributeNames=["a.*"] * 19_000),
+        _sqs_call("DeleteQueue", QueueUrl="filled"),
+        key=True,
+    )
+    for what, policy in {
+        "digits": '{"deadLetterTargetArn":"a","maxReceiveCount":' + "9" * 65_000 + "}",
+        "digits within Python's bound": '{"a":[' + ",".join(["9" * 4_200] * 15) + "]}",
+        "nesting": "[" * 65_000,
+        "members": "{" + ",".join(f'"{n:x}":0' for n in range(7_000)) + "}",
+        "statements": '{"Statement":[' + ",".join(['{"Sid":"x"}'] * 5_000) + "]}",
+    }.items():
+        _sqs(
+            f"policies of {what}",
+            *(
+                _sqs_call("CreateQueue", QueueName="filled", Attributes={name: policy})
+                for name in ("Policy", "Policy", "RedrivePolicy", "RedriveAllowPolicy")
+            ),
+            _sqs_call("AddPermission", QueueUrl="filled", Label="l", AWSAccountIds=["000000000000"], Actions=["*"]),
+            _sqs_call("DeleteQueue", QueueUrl="filled"),
+            key=True,
+        )
+    _sqs(
+        "permissions of 19,000 accounts",
+        _sqs_call("AddPermission", Label="l", AWSAccountIds=["000000000000"] * 19_000, Actions=["*"]),
+        _sqs_call("RemovePermission", Label="l"),
+        key=True,
+    )
+    _sqs("tags of 19,000 keys", _sqs_call("UntagQueue", TagKeys=[f"{n}" for n in range(19_000)]), key=True)
+    _sqs("attributes of 19,000 names", _sqs_call("GetQueueAttributes", AttributeNames=["All"] * 19_000), key=True)
 
 
 def measure_holds(folder: Path, chosen: str = "") -> Iterator[Hold]:
     """One after the other."""
+    _add_sqs_attacks()
     shutil.rmtree(folder, ignore_errors=True)
     watched = Watched(folder)
     with watched.broker as broker:
