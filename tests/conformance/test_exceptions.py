@@ -175,7 +175,9 @@ def test_ServiceBusServerBusyError(other: BrokerProcess) -> None:  # noqa: N802
         closing(JavaScriptServiceBus(other.connection_string)) as javascript,
     ):
         python.send("q", MESSAGE)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+        # So little that the store can't be opened again: the JavaScript client waits 20 s for a send whose outcome is
+        # unknown, and each commit of a store that was opened could fail so.
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, limit[1]))
         try:
             for client in (python, javascript):
                 assert first_trouble(client, Trouble.BUSY)
