@@ -17,7 +17,7 @@ from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Query, Store, StoreError, StoreFull, Writes
-from partibus.partition.runtime.store_runtime import StoreRuntime
+from partibus.partition.runtime.store_runtime import CLOSING_MS_MAX, StoreRuntime
 from partibus.routing.partitions import PartitionHandle
 from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import IO_MS_MAX, SimulatedHost, Timeline
@@ -60,8 +60,8 @@ class Broker:
         self.commits: list[Writes] = []
         self.stores: list[CountingStore] = []
         self.meters = Meters(lambda: self.timeline.time_ms / 1000)
-        host = SimulatedHost(self.timeline, Random(seed))
-        self.runtime = StoreRuntime(self.open, host, self, LIMITS, meters=self.meters)
+        self.host = SimulatedHost(self.timeline, Random(seed))
+        self.runtime = StoreRuntime(self.open, self.host, self, LIMITS, meters=self.meters)
         self.runtime.open()
         self.answers: list[Any] = []
         self.offset_ms = 0
@@ -430,6 +430,37 @@ def test_close_commits_what_is_pending_and_answers_everything() -> None:
     assert isinstance(broker.answered(requests[0])[0], r.Accepted)
     assert broker.answered(requests[1])
     assert len(broker.disk.durable.entries) == 2
+
+
+def test_close_lets_commands_go_on_that_wait_for_a_load() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(1)
+    grant = broker.granted()
+    broker.runtime.close(lambda: None)
+    broker.run_until(lambda: broker.runtime.store is None)
+    again = Broker()
+    again.disk = broker.disk
+    again.runtime.open()
+    settled = again.settle(Outcome.COMPLETE, grant)
+    closed: list[bool] = []
+    again.runtime.close(lambda: closed.append(True))
+    again.rest()
+    assert [type(answer) for answer in again.answered(settled)] == [r.Settled]
+    assert closed == [True]
+    assert not broker.disk.durable.entries
+
+
+def test_close_waits_for_a_load_that_never_ends_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    monkeypatch.setattr(broker.host, "read", lambda job, done: None)
+    settled = broker.ask(lambda request: c.Settle(request, 0, Outcome.COMPLETE, [(1, 1)]))
+    begun_ms, closed = broker.timeline.time_ms, list[float]()
+    broker.runtime.close(lambda: closed.append(broker.timeline.time_ms - begun_ms))
+    broker.rest()
+    (answer,) = broker.answered(settled)
+    assert (answer.executed, answer.message) == (False, "the store is closed")
+    assert CLOSING_MS_MAX <= closed[0] <= CLOSING_MS_MAX + IO_MS_MAX
 
 
 def test_closed_store_refuses() -> None:

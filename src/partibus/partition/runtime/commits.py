@@ -50,10 +50,12 @@ class Commits:
         slots: Mapping[int, Slot],
         *,
         ended: Callable[[], None],
+        is_awaited: Callable[[], bool],
     ) -> None:
         """Prepare for commits.
 
         ``slots`` are the partitions in use, by row. ``ended`` is called at the end of a commit, after its waiters.
+        ``is_awaited``: whether the store must not close yet, since commands wait for its loads.
         """
         self.queue = CommitQueue()
         self.schedule = CommitSchedule(host, limits, self.queue, self.start)
@@ -71,6 +73,7 @@ class Commits:
         self._meters = meters
         self._slots = slots
         self._ended = ended
+        self._is_awaited = is_awaited
 
     def record(self, slot: Slot, machine: Partition, step: Step, holdable: bool, *, unconfirmed: bool) -> None:
         """Add the decisions of a step to the pending commit.
@@ -121,7 +124,8 @@ class Commits:
         if lifecycle.is_closing:
             self._write_behind()
         if not queue.is_pending:
-            lifecycle.end()
+            if lifecycle.is_closing and not self._is_awaited():
+                lifecycle.end()
             return
         if queue.pending.executed:
             self.executed.date(queue.pending, self._clock.now_ms())

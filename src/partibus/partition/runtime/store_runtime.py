@@ -43,6 +43,8 @@ from partibus.partition.runtime.queries import ColdInspect, ColdInspects, StoreQ
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.topic import Topics, publishes
 
+CLOSING_MS_MAX: Final = 1_000.0
+"""How long a store that is asked to close stays open for commands that wait for loads."""
 _DROPPED_MAX: Final = 100_000
 """Remembered rows of dropped partitions: some MB."""
 
@@ -89,6 +91,8 @@ class StoreRuntime:
         self._residency = meters.residency
         self._cold = ColdPartitions()
         self._call_soon = host.call_soon
+        self._call_later = host.call_later
+        self._awaits_loads = True
         self._dropped: dict[int, None] = {}
         """The last dropped rows, an ordered set: their users may not know yet. No row is given twice."""
         self._answers = ReplyDispatcher(host.call_soon)
@@ -104,6 +108,7 @@ class StoreRuntime:
             meters,
             self._slots,
             ended=self._tell_usable,
+            is_awaited=self._is_awaited,
         )
         self._queue, self._schedule, self._recorder = commits.queue, commits.schedule, commits.recorder
         self.executed, self.express, self.meter = commits.executed, commits.express, commits.meter
@@ -141,10 +146,28 @@ class StoreRuntime:
             self._lifecycle.read(lambda store: store.read(TimedPartitions()), self._wake)
 
     def close(self, done: Callable[[], None]) -> None:
-        """Commit what is pending, then close the store and call ``done``."""
+        """Commit what is pending, then close the store and call ``done``.
+
+        Commands that wait for loads go on before, for `CLOSING_MS_MAX` at most: the holder of a lock is not refused
+        because the store gets another owner (D21).
+        """
         self._lifecycle.begin_closing(done)
-        if self._queue.under_way is None:
+        if self._is_awaited():
+            self._call_later(CLOSING_MS_MAX, self._close_now)
+        self._go_on_closing()
+
+    def _close_now(self) -> None:
+        self._awaits_loads = False
+        self._go_on_closing()
+
+    def _go_on_closing(self) -> None:
+        """Close the store if it was asked to close, and no commit or load is in the way."""
+        if self._lifecycle.is_closing and self._queue.under_way is None:
             self._commits.start()
+
+    def _is_awaited(self) -> bool:
+        """Whether commands wait for loads, so that a store that is asked to close stays open."""
+        return self._awaits_loads and any(slot.has_plans for slot in self._slots.values())
 
     @property
     def store(self) -> Store | None:
@@ -573,6 +596,7 @@ class StoreRuntime:
         self._waiting.loaded(slot)
         self._answers.deliver()
         self._tell_usable()
+        self._go_on_closing()
 
     def _run_load(self, request: tuple[Slot, w.Load, int]) -> None:
         slot, load, generation = request
@@ -588,6 +612,7 @@ class StoreRuntime:
             else:
                 self._waiting.publish(slot, answer, True)
             self._answers.deliver()
+            self._go_on_closing()
 
         def given_up() -> None:  # the asker must not wait for ever
             self._refuse(load)
