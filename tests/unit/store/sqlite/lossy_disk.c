@@ -94,6 +94,7 @@ static int sync_file(int fd) {
     struct stat found;
     if (!find(fd, path, device) || fstat(fd, &found) || !S_ISREG(found.st_mode)) return 0;
     pthread_mutex_lock(&turn);
+    if (fstat(fd, &found)) abort(); /* again: while this thread waited, another may have appended to the file */
     int failed = fails(path), kept = 0;
     int reading = REAL(open)(path, O_RDONLY), writing = REAL(open)(device, O_RDWR | O_CREAT, 0600);
     const char *seed = getenv("LOSSY_SEED");
