@@ -121,7 +121,10 @@ class Feed:
             self._send()
 
     def close(self) -> None:
-        """Hand over the rest and wait until the writer has written it, for some seconds at most. Blocks."""
+        """Hand over the rest and wait until the writer has written it, for some seconds at most. Blocks.
+
+        A writer that needs longer goes on without the broker and ends by itself.
+        """
         if self._closed:
             return
         self.flush()
@@ -146,9 +149,7 @@ class Feed:
                 self._take_report(more)
             child.wait(CLOSE_S)
         except (OSError, subprocess.TimeoutExpired) as error:
-            log.warning("the telemetry writer (process %s) has not finished: %s", child.pid, error)
-            child.kill()
-            child.wait()
+            log.warning("the telemetry writer (process %s) has not finished, and goes on alone: %s", child.pid, error)
         self._waiting.clear()
         end.close()
 

@@ -110,6 +110,24 @@ def test_a_writer_that_stands_still_costs_rows_and_no_time(tmp_path: Path, monke
     run(test)
 
 
+def test_a_writer_that_is_slow_at_the_stop_goes_on_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with started(tmp_path, roll_s=60) as feed:
+            record(feed, 1)
+            feed.flush()
+            await until((tmp_path / "telemetry").is_dir)
+            writer = feed._child
+            assert writer is not None
+            os.kill(writer.pid, signal.SIGSTOP)
+            monkeypatch.setattr(feed_module, "CLOSE_S", 0.01)
+            feed.close()
+            os.kill(writer.pid, signal.SIGCONT)
+            assert writer.wait(WAIT_S) == 0
+
+    run(test)
+    assert positions(tmp_path) == list(range(BATCH))
+
+
 def test_a_killed_writer_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "RESTART_S", 0.01)
 
