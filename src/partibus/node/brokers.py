@@ -89,8 +89,9 @@ def _hold(host: str, port: int) -> socket.socket:
     Raises OSError when another process listens there, also one that would share the port.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family) as alone:
-        port = alone.getsockname()[1]
+    if port != 0:
+        # A port that the kernel chooses needs no such check, and must not be let go: another process may take it.
+        socket.create_server((host, port), family=family).close()
     held = socket.socket(family, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
