@@ -16,7 +16,7 @@ class Partition:
     def __init__(self) -> None:
         self.asked: list[tuple[Settle, Any, bool]] = []
 
-    def submit(self, command: Settle, on_reply: Any, *, more: bool) -> None:
+    def submit(self, command: Settle, on_reply: Any = None, *, more: bool) -> None:
         self.asked.append((command, on_reply, more))
 
 
@@ -66,3 +66,22 @@ def test_failure_is_everybodys() -> None:
     failed = Failed(1, None, False, "the store failed")
     partition.asked[0][1](failed)
     assert heard == [failed, failed]
+
+
+def test_clients_that_settle_first_hear_nothing() -> None:
+    partition = Partition()
+    heard: list[Settled | Failed] = []
+    completions = Completions(Numbers())
+    completions.add(handle(partition), 0, [(1, 1), (1, 2)])
+    completions.add(handle(partition), 0, [(2, 1)])
+    completions.flush()
+    ((command, answer, more),) = partition.asked
+    assert (command.request, len(command.tokens), answer, more) == (0, 3, None, True)
+
+    completions.add(handle(partition), 0, [(1, 3)])
+    completions.add(handle(partition), 0, [(3, 1), (3, 2)], heard.append, more=False)
+    completions.flush()
+    command, answer, more = partition.asked[1]
+    assert (len(command.tokens), more) == (3, False), "one client waits, and for this alone"
+    answer(Settled(command.request, [0, 2]))
+    assert heard == [Settled(command.request, [1])]

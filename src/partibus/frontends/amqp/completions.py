@@ -17,23 +17,22 @@ OnSettled = Callable[[Settled | Failed], None]
 
 
 class _Batch:
-    __slots__ = ("more", "parts", "tokens")
+    __slots__ = ("more", "tokens", "waiting")
 
     def __init__(self) -> None:
         self.tokens: list[LockToken] = []
-        self.parts: list[tuple[int, OnSettled]] = []
-        """Index of a part's first token, and the callback of its sender."""
+        self.waiting: list[tuple[int, int, OnSettled]] = []
+        """Index of a part's first token and of the first behind it, and the callback, for each part with a callback."""
         self.more = False
 
     def answered(self, reply: Any) -> None:
-        """Pass each part the results of its tokens."""
+        """Pass each callback the results of its tokens."""
         if isinstance(reply, Failed) or not reply.lost:
-            for _, on_settled in self.parts:
+            for _, _, on_settled in self.waiting:
                 on_settled(reply)
             return
         lost = sorted(reply.lost)
-        ends = [start for start, _ in self.parts[1:]] + [len(self.tokens)]
-        for (start, on_settled), end in zip(self.parts, ends, strict=True):
+        for start, end, on_settled in self.waiting:
             mine = lost[bisect_left(lost, start) : bisect_left(lost, end)]
             on_settled(Settled(reply.request, [index - start for index in mine]))
 
@@ -48,15 +47,27 @@ class Completions:
         self._batches: dict[tuple[PartitionHandle, int], _Batch] = {}
 
     def add(
-        self, partition: PartitionHandle, kind: int, tokens: list[LockToken], on_settled: OnSettled, *, more: bool
+        self,
+        partition: PartitionHandle,
+        kind: int,
+        tokens: list[LockToken],
+        on_settled: OnSettled | None = None,
+        *,
+        more: bool = False,
     ) -> None:
-        """Complete messages when `flush` is called. ``more``: the waiting client has other requests under way."""
+        """Complete messages when `flush` is called.
+
+        ``on_settled`` is None for a client that has settled first and so awaits no answer. ``more``: the client that
+        waits has other requests under way.
+        """
         batch = self._batches.get((partition, kind))
         if batch is None:
             batch = self._batches[partition, kind] = _Batch()
-        batch.parts.append((len(batch.tokens), on_settled))
+        start = len(batch.tokens)
         batch.tokens += tokens
-        batch.more = batch.more or more
+        if on_settled is not None:
+            batch.waiting.append((start, len(batch.tokens), on_settled))
+            batch.more = batch.more or more
 
     def flush(self) -> None:
         """Send all gathered completions to their partitions."""
@@ -64,5 +75,8 @@ class Completions:
             return
         batches, self._batches = self._batches, {}
         for (partition, kind), batch in batches.items():
-            command = Settle(self._numbers.next(), kind, Outcome.COMPLETE, batch.tokens)
-            partition.submit(command, batch.answered, more=batch.more or len(batch.parts) > 1)
+            if batch.waiting:
+                command = Settle(self._numbers.next(), kind, Outcome.COMPLETE, batch.tokens)
+                partition.submit(command, batch.answered, more=batch.more or len(batch.waiting) > 1)
+            else:
+                partition.submit(Settle(0, kind, Outcome.COMPLETE, batch.tokens), more=True)

@@ -354,7 +354,10 @@ class OutgoingLink:
         if settled:
             if traced is not None:
                 traced(None)
-            partition.submit(self._command(0, tokens, settlement), more=True)
+            if settlement.outcome is Outcome.COMPLETE:
+                self._completions.add(partition, self._kind, tokens)
+            else:
+                partition.submit(self._command(0, tokens, settlement), more=True)
             return
         more = self._settling > 0
         self._settling += 1
