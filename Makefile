@@ -62,7 +62,7 @@ soak: setup ## histories, crashes, simulations and properties with new seeds, ro
 
 # The page is written after failures too (status 1), not after a run that was cut short.
 conformance: setup $(NODE_MODULES) ## every test, then docs/conformance.md from what they showed
-	@status=0; $(PYTEST) --rows-report build/rows.json || status=$$?; \
+	@status=0; $(PYTEST) --rows-report=build/rows.json || status=$$?; \
 	[ $$status -gt 1 ] || $(PY) -m tests.plugins.conformance build/rows.json docs/conformance.md || exit; \
 	exit $$status
 

@@ -232,12 +232,16 @@ class Client:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and return its result. An interrupted wait cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._running(work))
+        future = self.start(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        """Start a coroutine on the loop and return its future result."""
+        return asyncio.run_coroutine_threadsafe(work, self._running(work))
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function on the loop and return its result."""
@@ -341,7 +345,7 @@ class Sender:
             await self.inner.room()
             await self.inner.send(message)
 
-        return asyncio.run_coroutine_threadsafe(send(), self._client._running())
+        return self._client.start(send())
 
     def flush(self) -> None:
         """Wait until every submitted message has its result."""

@@ -76,7 +76,7 @@ class Catalog:
     def of(self, namespace_id: int) -> "Catalog":
         """Return the same catalog for the entities and policies of another namespace. It is closed with this one."""
         other = copy(self)
-        other._look_at(namespace_id)
+        other._look_at(namespace_id)  # noqa: SLF001 (of this class)
         return other
 
     def _look_at(self, namespace_id: int) -> None:
@@ -151,7 +151,7 @@ class Catalog:
         """With all that is in it; the partitions of its entities are remembered as dropped. EntityNotFound."""
         with self._changing():
             record = self._namespaces.existing(name)
-            self.of(record.namespace_id)._entities.remove_all()
+            self.of(record.namespace_id)._entities.remove_all()  # noqa: SLF001 (of this class)
             self._policies.remove_all(owner_of(record.namespace_id))
             self._namespaces.remove(record.namespace_id)
             self._database.note({"namespaces": True})

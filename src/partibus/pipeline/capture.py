@@ -485,8 +485,8 @@ class Place:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path.rstrip("/")
-        self._jvm: Any = spark._jvm
-        self._configuration = spark.sparkContext._jsc.hadoopConfiguration()
+        self._jvm: Any = spark._jvm  # noqa: SLF001 (the way to Hadoop)
+        self._configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
 
     def at(self, *names: str) -> str:
         """Return the path of an item inside."""

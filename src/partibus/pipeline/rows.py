@@ -91,11 +91,11 @@ def local_files(spark: SparkSession, paths: Sequence[str]) -> list[str] | None:
     context = spark.sparkContext
     if not (context.master or "").startswith("local"):
         return None
-    hadoop: Any = context._jvm
+    hadoop: Any = context._jvm  # noqa: SLF001 (the way to Hadoop)
     found: list[str] = []
     for path in paths:
         place = hadoop.org.apache.hadoop.fs.Path(path)
-        files = place.getFileSystem(context._jsc.hadoopConfiguration())
+        files = place.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
         there = files.globStatus(place) if files.getScheme() == "file" else None
         if not there:
             return None

@@ -43,12 +43,12 @@ class KeyedParts:
         goes to, and all others are asked before it is stored. So of simultaneous sends to several partitions one
         succeeds (`partition.core.intents`). A partition whose slots have moved asks for this by itself.
         """
-        self._route = route
-        self._messages = messages
-        self._make = make
-        self._on_part = on_part
-        self._more = more
-        self._unique = unique
+        self.route = route
+        self.messages = messages
+        self.make = make
+        self.on_part = on_part
+        self.more = more
+        self.unique = unique
         self.known: dict[int, tuple[int, int, bytes]] = {}
         """Partition, sequence counter and tag of the original of each duplicate that a former owner knows, by index."""
         self.open = 0
@@ -57,7 +57,7 @@ class KeyedParts:
     def send(self, partition: int, indexes: list[int]) -> None:
         """Send a part to a partition."""
         self.open += 1
-        _Part(self, indexes, None, 0).begin(partition)
+        _Part(self, indexes, None, 0, unique=self.unique).begin(partition)
 
     def send_by_key(
         self, indexes: Sequence[int], *, measured: bool = False, requests: Iterable[Sequence[int]] | None = None
@@ -69,24 +69,24 @@ class KeyedParts:
         """
         parts: dict[int, list[int]] = {}
         places: dict[int, int] = {}
-        partition_of = self._route.slots.partition_of
+        partition_of = self.route.slots.partition_of
         for index in indexes:
-            key = self._messages[index].key
+            key = self.messages[index].key
             assert key is not None, "a message without a key goes to any partition"
             places[index] = place = partition_of(key)
             if place in parts:
                 parts[place].append(index)
             else:
                 parts[place] = [index]
-        route = self._route
+        route = self.route
         if route.load.is_due() and indexes:
-            route.load.note_run(self._messages[indexes[route.load.turn(len(indexes))]].key or "", len(indexes))
+            route.load.note_run(self.messages[indexes[route.load.turn(len(indexes))]].key or "", len(indexes))
         if route.on_sent is not None and not measured:
             for request in (indexes,) if requests is None else requests:
                 route.on_sent(Counter([places[index] for index in request]))
         self.open += len(parts)
         for place, members in parts.items():
-            _Part(self, members, None, 0).begin(place)
+            _Part(self, members, None, 0, unique=self.unique).begin(place)
 
 
 class _Part:
@@ -105,14 +105,16 @@ class _Part:
         "_unique",
     )
 
-    def __init__(self, parts: KeyedParts, indexes: list[int], known: set[int] | None, hops: int) -> None:
+    def __init__(
+        self, parts: KeyedParts, indexes: list[int], known: set[int] | None, hops: int, *, unique: bool
+    ) -> None:
         self._all = parts
         self._indexes = indexes
         self._known = known
         """The indexes of known duplicates among all messages; None: no former owner was asked."""
         self._hops = hops
         self._partition: PartitionHandle
-        self._unique = parts._unique
+        self._unique = unique
         self._token = 0
         """The announcement of the ids at the partition."""
         self._sources: list[int] = []
@@ -122,7 +124,7 @@ class _Part:
 
     def begin(self, place: int) -> None:
         """Send the part to a partition, after all were asked if ids are unique in the whole entity."""
-        partition = self._all._route.partition(place)
+        partition = self._all.route.partition(place)
         if not self._unique or partition is None:
             self.send_to(place)
             return
@@ -134,21 +136,21 @@ class _Part:
 
     def send_to(self, place: int) -> None:
         parts = self._all
-        partition = parts._route.partition(place)
+        partition = parts.route.partition(place)
         if partition is None:
             why = f"the partition {place} is not known here yet, try again"
-            self._end(parts._route.partitions[0], Failed(0, False, False, why))
+            self._end(parts.route.partitions[0], Failed(0, False, False, why))
             return
         self._partition = partition
-        command = parts._make(parts._route.numbers.next(), self._indexes)
+        command = parts.make(parts.route.numbers.next(), self._indexes)
         if self._known is not None:
             command.screened = [n for n, index in enumerate(self._indexes) if index in self._known]
             command.announced = self._token
-        partition.submit(command, self._answered, more=parts._more)
+        partition.submit(command, self._answered, more=parts.more)
 
     def _end(self, partition: PartitionHandle, reply: Any) -> None:
         self._all.open -= 1
-        self._all._on_part(partition, self._indexes, reply)
+        self._all.on_part(partition, self._indexes, reply)
 
     def _answered(self, reply: Any) -> None:
         if type(reply) is Accepted or self._hops >= HOPS_MAX:
@@ -177,8 +179,7 @@ class _Part:
         parts.open += len(groups) - 1
         for place, indexes in groups.items():
             # There is one more former owner, so ask all of them again.
-            part = _Part(parts, indexes, None, self._hops + 1)
-            part._unique = self._unique
+            part = _Part(parts, indexes, None, self._hops + 1, unique=self._unique)
             part.begin(place)
 
     def _ask_next(self) -> None:
@@ -186,20 +187,20 @@ class _Part:
         parts = self._all
         if self._unique and self._asked:
             # They include partitions that were added meanwhile.
-            self._sources += [one.partition_id for one in parts._route.partitions]
+            self._sources += [one.partition_id for one in parts.route.partitions]
         while self._sources:
             source = self._sources.pop()
             if source in self._asked:
                 continue
             self._asked.add(source)
             self._asked_last = source
-            partition = parts._route.partition(source)
+            partition = parts.route.partition(source)
             if partition is None:  # it was empty when it was removed, and the window had passed
                 continue
             # Bodies stay here: ids and keys are enough.
-            messages = [parts._messages[index] for index in self._indexes]
-            command = parts._make(0, self._indexes)
-            number, bodiless = parts._route.numbers.next(), [bare(message) for message in messages]
+            messages = [parts.messages[index] for index in self._indexes]
+            command = parts.make(0, self._indexes)
+            number, bodiless = parts.route.numbers.next(), [bare(message) for message in messages]
             asker = self._order_to(source) if self._unique else FORMER
             asked = CheckIds(number, bodiless, command.origin, command.history, asker)
             partition.submit(asked, self._told)

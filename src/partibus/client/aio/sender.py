@@ -76,54 +76,59 @@ _ENTITY_ERRORS: Final = (AccessDenied, NotFound, EntityDisabled, LinkLost)
 
 
 class Sending(asyncio.Future[None]):
-    """The result of one `Sender.send`: awaitable, done when the message is stored or has failed.
+    """The result of one `Sender.send`: awaitable, done when the message is stored or has failed."""
 
-    `outcome` tells what happened to the message, also after a cancellation.
+    __slots__ = ("outcome",)
+
+    outcome: str
+    """What happened to the message, also after a cancellation: the text "not sent", "unknown" (sent without an answer:
+    stored or not), "stored" or "refused".
     """
 
+
+class _Entry(Sending):
+    """A result, with what its sender knows of the message."""
+
     __slots__ = (
-        "_answered",
-        "_count",
-        "_deadline",
-        "_error",
-        "_key",
-        "_message",
-        "_number",
-        "_payload",
-        "_sender",
-        "_trace",
-        "_txn",
-        "outcome",
+        "answered",
+        "count",
+        "deadline",
+        "error",
+        "key",
+        "message",
+        "number",
+        "payload",
+        "sender",
+        "trace",
+        "txn",
     )
 
     def __init__(self, sender: "Sender", loop: asyncio.AbstractEventLoop, deadline: float, number: int) -> None:
         super().__init__(loop=loop)
-        self._sender = sender
-        self._deadline = deadline
-        self._number = number
+        self.sender = sender
+        self.deadline = deadline
+        self.number = number
         """The place in the order of this sender's results."""
-        self._message: Sendable | None = None
+        self.message: Sendable | None = None
         """The message while it is not encoded."""
-        self._payload = b""
-        self._count = 1
+        self.payload = b""
+        self.count = 1
         """The number of messages; more than one in a batch of the caller's own."""
-        self._key = _NO_KEY
-        self._txn: TransactionalState | None = None
-        self._trace: SpanContext | None = None
+        self.key = _NO_KEY
+        self.txn: TransactionalState | None = None
+        self.trace: SpanContext | None = None
         """The span that the message names, if the client traces."""
-        self._answered = False
+        self.answered = False
         """Whether the broker has answered for good; the results before this one may be missing."""
-        self._error: ClientError | None = None
+        self.error: ClientError | None = None
         self.outcome = NOT_SENT
-        """The text "not sent", "unknown" (sent without an answer: stored or not), "stored" or "refused"."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel the send. An unsent message is taken back; one in flight may be stored all the same."""
         if self.done():
             return False
-        sender = self._sender
-        cancelled = super().cancel(msg or f"{sender.name}: {_told(self)}")
-        sender._release(self)
+        cancelled = super().cancel(msg or f"{self.sender.name}: {_told(self)}")
+        self.sender._release(self)  # noqa: SLF001 (of one module)
         return cancelled
 
 
@@ -132,7 +137,7 @@ class _Batch:
 
     __slots__ = ("attempts", "sendings")
 
-    def __init__(self, sendings: list[Sending]) -> None:
+    def __init__(self, sendings: list[_Entry]) -> None:
         self.sendings = sendings
         self.attempts = 0
 
@@ -146,7 +151,7 @@ class Sender(Attachment):
         self._tracing = connection.settings.tracing
         self._flush_interval = flush_interval
         self._link: Link | None = None
-        self._open_batch: list[Sending] = []
+        self._open_batch: list[_Entry] = []
         self._open_bytes = 0
         self._batch_bytes_max = 1 << 62
         self._message_bytes_max = 1 << 62
@@ -157,9 +162,9 @@ class Sender(Attachment):
         self._resuming: asyncio.TimerHandle | None = None
         self._in_flight: dict[_Batch, None] = {}
         """Batches without an answer, in the order in which they left."""
-        self._order: deque[Sending] = deque()
+        self._order: deque[_Entry] = deque()
         """All messages without a result, in the order of the calls; and finished ones between them."""
-        self._over_limit: deque[Sending] = deque()
+        self._over_limit: deque[_Entry] = deque()
         """Messages that are not encoded yet, because `buffer_bytes` are in use."""
         self._waiting_for_room: deque[asyncio.Future[None]] = deque()
         self._waiting_for_none: list[asyncio.Future[None]] = []
@@ -196,14 +201,14 @@ class Sender(Attachment):
         settings = self._connection.settings
         limit_s = settings.timeout if timeout is None else within("timeout", timeout, 0.0, TIMEOUT_MAX_S, "s")
         deadline = self._loop.time() + limit_s
-        sending = Sending(self, self._loop, deadline, next(self._numbers))
+        sending = _Entry(self, self._loop, deadline, next(self._numbers))
         if transaction is not None:
-            sending._txn = transaction.state_for(self._connection, self.name)
+            sending.txn = transaction.state_for(self._connection, self.name)
             self._encode(sending, message)
             self._send_at_once(sending)
             return sending
         if self._over_limit or self.outstanding_bytes >= settings.buffer_bytes:
-            sending._message = message
+            sending.message = message
             self._over_limit.append(sending)
         else:
             self._encode(sending, message)
@@ -227,31 +232,31 @@ class Sender(Attachment):
         """
         self._check_not_closed()
         deadline = self._loop.time() + (self._connection.settings.timeout if timeout is None else timeout)
-        parts: list[Sending] = []
+        parts: list[_Entry] = []
         for message in messages:
-            part = Sending(self, self._loop, deadline, 0)
+            part = _Entry(self, self._loop, deadline, 0)
             self._encode(part, message)
             parts.append(part)
         if not parts:
             raise InvalidRequest(f"{self.name}: the batch is empty; give at least one message")
-        sending = Sending(self, self._loop, deadline, next(self._numbers))
-        sending._payload = _batch_payload(parts)
-        sending._count = len(parts)
-        if len(sending._payload) > self._batch_bytes_max:
-            raise self._too_large(len(sending._payload), self._batch_bytes_max)
-        self._send_at_once(sending, [part._trace for part in parts])
+        sending = _Entry(self, self._loop, deadline, next(self._numbers))
+        sending.payload = _batch_payload(parts)
+        sending.count = len(parts)
+        if len(sending.payload) > self._batch_bytes_max:
+            raise self._too_large(len(sending.payload), self._batch_bytes_max)
+        self._send_at_once(sending, [part.trace for part in parts])
         return sending
 
-    def _send_at_once(self, sending: Sending, traces: "Sequence[SpanContext | None]" = ()) -> None:
+    def _send_at_once(self, sending: _Entry, traces: "Sequence[SpanContext | None]" = ()) -> None:
         """Send something that joins no batch, behind what is open."""
         self._close_batch()
         self.outstanding += 1
-        self.outstanding_bytes += len(sending._payload)
+        self.outstanding_bytes += len(sending.payload)
         self._order.append(sending)
         self._queue.append(_Batch([sending]))
         if self._tracing is not None:
-            self._tracing.sending(self.entity, traces or [sending._trace], [sending])
-        self._watch(sending._deadline)
+            self._tracing.sending(self.entity, traces or [sending.trace], [sending])
+        self._watch(sending.deadline)
         self._pump()
 
     async def flush(self) -> None:
@@ -330,23 +335,23 @@ class Sender(Attachment):
         except (EncodeError, TypeError) as error:
             raise InvalidRequest(f"{self.name}: {error}") from error
 
-    def _encode(self, sending: Sending, message: Sendable) -> None:
+    def _encode(self, sending: _Entry, message: Sendable) -> None:
         """Encode a message into its sending. The id is the same in each attempt, for duplicate detection."""
         if type(message) is bytes:
             payload = message
         elif isinstance(message, OutgoingMessage):
             if self._tracing is not None:
-                message, sending._trace = self._tracing.message(message)
+                message, sending.trace = self._tracing.message(message)
             payload = self._payload_of(message, f"{self._id_prefix}{next(self._ids):012x}")
             if message.session_id is not None or message.partition_key is not None:
-                sending._key = (message.session_id, message.partition_key)
+                sending.key = (message.session_id, message.partition_key)
         else:
             raise InvalidRequest(
                 f"{self.name}: a message is an OutgoingMessage or encoded bytes, not {type(message).__name__}"
             )
         if len(payload) > self._message_bytes_max:
             raise self._too_large(len(payload), self._message_bytes_max)
-        sending._payload = payload
+        sending.payload = payload
 
     def _too_large(self, size: int, most: int) -> MessageTooLarge:
         return MessageTooLarge(
@@ -355,9 +360,9 @@ class Sender(Attachment):
             "amqp:link:message-size-exceeded",
         )
 
-    def _add(self, sending: Sending) -> None:
+    def _add(self, sending: _Entry) -> None:
         """Add an encoded message to the open batch, which leaves at once if the message would not fit. Hot path."""
-        size = len(sending._payload)
+        size = len(sending.payload)
         self.outstanding_bytes += size
         size += _SECTION_BYTES
         if self._open_bytes + size > self._batch_bytes_max and self._open_batch:
@@ -392,23 +397,23 @@ class Sender(Attachment):
             self._enqueue(sendings)
         self._pump()
 
-    def _enqueue(self, sendings: list[Sending]) -> None:
+    def _enqueue(self, sendings: list[_Entry]) -> None:
         """Append messages to the queue, as batches of one key each."""
         if not self._flush_interval:
             batches = [_Batch([sending]) for sending in sendings]
         else:
             batches = []
-            key = sendings[0]._key
+            key = sendings[0].key
             first = 0
             for index, sending in enumerate(sendings):
-                if sending._key is not key and sending._key != key:
+                if sending.key is not key and sending.key != key:
                     batches.append(_Batch(sendings[first:index]))
-                    first, key = index, sending._key
+                    first, key = index, sending.key
             batches.append(_Batch(sendings[first:] if first else sendings))
         self._queue.extend(batches)
         if self._tracing is not None:
             for batch in batches:
-                self._tracing.sending(self.entity, [one._trace for one in batch.sendings], batch.sendings)
+                self._tracing.sending(self.entity, [one.trace for one in batch.sendings], batch.sendings)
 
     def _pump(self) -> None:
         """Send queued batches for as long as there is credit. Hot path."""
@@ -430,29 +435,29 @@ class Sender(Attachment):
             self._tag = (self._tag + 1) & 0xFFFFFFFF
             tag = self._tag.to_bytes(4)
             one = sendings[0]
-            if len(sendings) == 1 and one._count == 1 and one._txn is None:
-                singles.append((tag, one._payload, batch))
+            if len(sendings) == 1 and one.count == 1 and one.txn is None:
+                singles.append((tag, one.payload, batch))
             else:
                 link.send_many(singles)
                 singles = []
-                if one._count > 1 or len(sendings) > 1:
-                    payload = one._payload if one._count > 1 else _batch_payload(sendings)
+                if one.count > 1 or len(sendings) > 1:
+                    payload = one.payload if one.count > 1 else _batch_payload(sendings)
                     taken = link.send(tag, payload, batch, message_format=BATCH_FORMAT)
                 else:
-                    taken = link.send(tag, one._payload, batch, state=one._txn)
+                    taken = link.send(tag, one.payload, batch, state=one.txn)
                 if not taken:
                     break
             queue.popleft()
             batch.attempts += 1
             self._in_flight[batch] = None
             statistics.transfers_sent += 1
-            statistics.messages_sent += len(sendings) - 1 + one._count
+            statistics.messages_sent += len(sendings) - 1 + one.count
             for sending in sendings:
                 sending.outcome = UNKNOWN
         link.send_many(singles)
         self._connection.flush_soon()
 
-    def _fits(self, sendings: list[Sending]) -> bool:
+    def _fits(self, sendings: list[_Entry]) -> bool:
         """Tell whether the head of the queue, with these messages left, fits into a transfer; else replace it.
 
         A batch formed before the link was open may exceed the link's limit.
@@ -461,17 +466,17 @@ class Sender(Attachment):
         queue = self._queue
         if len(sendings) == 1:
             one = sendings[0]
-            if len(one._payload) <= (self._message_bytes_max if one._count == 1 else most):
+            if len(one.payload) <= (self._message_bytes_max if one.count == 1 else most):
                 return True
             queue.popleft()
-            one._answered, one._error = True, self._too_large(len(one._payload), self._message_bytes_max)
+            one.answered, one.error = True, self._too_large(len(one.payload), self._message_bytes_max)
             self._loop.call_soon(self._resolve)
         elif not sendings:
             queue.popleft()
         else:
             size = 0
             for index, sending in enumerate(sendings):
-                size += len(sending._payload) + _SECTION_BYTES
+                size += len(sending.payload) + _SECTION_BYTES
                 if size > most and index:
                     queue.popleft()
                     queue.appendleft(_Batch(sendings[index:]))
@@ -505,7 +510,7 @@ class Sender(Attachment):
             self._in_flight.pop(batch, None)
             if error is None:
                 for sending in batch.sendings:
-                    sending._answered = True
+                    sending.answered = True
             else:
                 self._refused(batch, error)
         self._resolve()
@@ -520,7 +525,7 @@ class Sender(Attachment):
         repeatable = retriable(error) and not isinstance(error, TimedOut)
         if (
             one is not None
-            and one._txn is None
+            and one.txn is None
             and repeatable
             and self._connection.settings.retry.allows(batch.attempts)
         ):
@@ -537,7 +542,7 @@ class Sender(Attachment):
         """Send a batch again after a delay; later batches wait, so that the order stays."""
         delay = self._connection.settings.retry.delay(max(0, attempts - 1), error)
         due = self._loop.time() + delay
-        self._answer([sending for sending in batch.sendings if due >= sending._deadline], error)
+        self._answer([sending for sending in batch.sendings if due >= sending.deadline], error)
         batch.attempts = attempts
         self._connection.statistics.retries += 1
         self._again.append(batch)
@@ -554,11 +559,11 @@ class Sender(Attachment):
             self._queue = deque(sorted([*again, *self._queue], key=_number))
         self._pump()
 
-    def _answer(self, sendings: list[Sending], error: ClientError) -> None:
+    def _answer(self, sendings: list[_Entry], error: ClientError) -> None:
         """Record a failure; `_resolve` tells the callers, in order."""
         for sending in sendings:
-            sending._answered = True
-            sending._error = error
+            sending.answered = True
+            sending.error = error
         self._resolve()
 
     def _resolve(self) -> None:
@@ -566,15 +571,15 @@ class Sender(Attachment):
         order = self._order
         while order:
             sending = order[0]
-            if not sending._answered and not sending.done():
+            if not sending.answered and not sending.done():
                 break
             order.popleft()
             if sending.done():
                 continue
             self.outstanding -= 1
-            self.outstanding_bytes -= len(sending._payload)
-            sending._payload = b""  # The caller may keep the result for long.
-            error = sending._error
+            self.outstanding_bytes -= len(sending.payload)
+            sending.payload = b""  # The caller may keep the result for long.
+            error = sending.error
             if error is None:
                 sending.outcome = STORED
                 sending.set_result(None)
@@ -583,17 +588,17 @@ class Sender(Attachment):
         if self._over_limit or self._waiting_for_room or self._waiting_for_none:
             self._make_room()
 
-    def _release(self, sending: Sending) -> None:
+    def _release(self, sending: _Entry) -> None:
         """Forget a cancelled or expired message; a batch without any is not sent."""
         self.outstanding -= 1
-        self.outstanding_bytes -= len(sending._payload)
+        self.outstanding_bytes -= len(sending.payload)
         self._resolve()
 
     def _make_room(self) -> None:
         limit = self._connection.settings.buffer_bytes
         while self._over_limit and self.outstanding_bytes < limit:
             sending = self._over_limit.popleft()
-            message, sending._message = sending._message, None
+            message, sending.message = sending.message, None
             if message is None or sending.done():
                 continue
             try:
@@ -626,12 +631,12 @@ class Sender(Attachment):
         for sending in list(self._order):
             if sending.done():
                 continue
-            if sending._deadline <= now:
+            if sending.deadline <= now:
                 trouble = self._connection.trouble or f"no answer from {self._connection.peer} in time"
                 sending.set_exception(TimedOut(f"{self.name}: {trouble}; {_told(sending)}"))
                 self._release(sending)
-            elif earliest is None or sending._deadline < earliest:
-                earliest = sending._deadline
+            elif earliest is None or sending.deadline < earliest:
+                earliest = sending.deadline
         if earliest is not None:
             self._watch(earliest)
 
@@ -660,7 +665,7 @@ class Sender(Attachment):
         for batch in lost:
             # A transaction ends with its connection.
             left = [sending for sending in batch.sendings if not sending.done()]
-            if left and left[0]._txn is not None:
+            if left and left[0].txn is not None:
                 left[0].outcome = REFUSED
                 self._answer(left, error)
             elif not self._connection.settings.retry.allows(batch.attempts):
@@ -717,22 +722,22 @@ def _at(message: OutgoingMessage, at_ms: int) -> OutgoingMessage:
     return replace(message, scheduled_ms=at_ms)
 
 
-def _batch_payload(sendings: list[Sending]) -> bytes:
+def _batch_payload(sendings: list[_Entry]) -> bytes:
     """Return the payload of a batch: a data section for each message, behind the keys that route it."""
     parts: list[bytes] = []
-    session_id, partition_key = sendings[0]._key
+    session_id, partition_key = sendings[0].key
     if partition_key is not None:
         parts.append(encode_annotations({"x-opt-partition-key": partition_key}))
     if session_id is not None:
         parts.append(encode_properties(group_id=session_id))
     for sending in sendings:
-        payload = sending._payload
+        payload = sending.payload
         parts.append(b"\x00Su\xb0" + len(payload).to_bytes(4))
         parts.append(payload)
     return b"".join(parts)
 
 
-def _told(sending: Sending) -> str:
+def _told(sending: _Entry) -> str:
     """Say whether the message was sent."""
     if sending.outcome == UNKNOWN:
         return "the message was sent, and may or may not be stored (unknown)"
@@ -740,7 +745,7 @@ def _told(sending: Sending) -> str:
 
 
 def _number(batch: _Batch) -> int:
-    return batch.sendings[0]._number
+    return batch.sendings[0].number
 
 
 def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
