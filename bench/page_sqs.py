@@ -8,7 +8,7 @@ from bench.cells import fine, number, percent, rate, section
 from bench.results import Row
 
 _CALLS_NOTE = """\
-Eight connections with one signed request under way on each, bodies of 1 KB, durable. The client is a program on plain
+Sixteen connections with one signed request under way on each, bodies of 1 KB, durable. The client is a program on plain
 sockets and shares the machine with the broker. *Cores* is what the broker used meanwhile: where it is far below one,
 the client or other programs had the processors. *One core* is how many messages a second the measured CPU per call
 allows.

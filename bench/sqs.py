@@ -1,4 +1,4 @@
-"""SQS: calls and messages a second of eight connections, answers at a fixed rate, long polls, and a split under load.
+"""SQS: calls and messages a second of 16 connections, answers at a fixed rate, long polls, and a split under load.
 
     python -m bench.sqs [PART ...]    (or: python -m bench --only sqs)
 
@@ -30,7 +30,9 @@ from partibus.namespace.connection_string import parse_connection_string
 from tests.kit.plain_client import connect
 from tests.kit.sqs_requests import Signer
 
+CALLING_CONNECTIONS = 16
 CONNECTIONS = 8
+"""Of the other parts."""
 ROUNDS = 3
 CALLS = 3_000
 BATCH = 10
@@ -221,7 +223,7 @@ def _calls(bench: Bench) -> Iterator[Calls]:
 
 def _sends(bench: Bench, what: str, make: Callable[[], bytes], calls: int, messages: int) -> Calls:
     """Send; requests are made while others are under way."""
-    with Connections(bench.port, CONNECTIONS) as connections:
+    with Connections(bench.port, CALLING_CONNECTIONS) as connections:
 
         def run(most: int) -> int:
             left = most
@@ -231,9 +233,9 @@ def _sends(bench: Bench, what: str, make: Callable[[], bytes], calls: int, messa
                 if b'"Failed"' in answer:
                     raise BenchError(f"the broker has refused a part: {answer.decode()[:500]}")
                 left -= 1
-                return make() if left >= CONNECTIONS else None
+                return make() if left >= CALLING_CONNECTIONS else None
 
-            connections.run([make() for _ in range(CONNECTIONS)], following)
+            connections.run([make() for _ in range(CALLING_CONNECTIONS)], following)
             return most
 
         run(calls // 10)
@@ -242,12 +244,12 @@ def _sends(bench: Bench, what: str, make: Callable[[], bytes], calls: int, messa
 
 def _receives(bench: Bench, what: str, url: str, calls: int) -> Calls:
     """Receive and delete by ten until so many of both calls were made, or the queue is empty."""
-    with Connections(bench.port, CONNECTIONS) as connections:
+    with Connections(bench.port, CALLING_CONNECTIONS) as connections:
         receive = bench.receive(url)
 
         def run(most: int) -> tuple[int, int]:
             made = messages = 0
-            is_delete = [False] * CONNECTIONS
+            is_delete = [False] * CALLING_CONNECTIONS
 
             def following(number: int, answer: bytes) -> bytes | None:
                 nonlocal made, messages
@@ -260,7 +262,7 @@ def _receives(bench: Bench, what: str, url: str, calls: int) -> Calls:
                 messages += BATCH
                 return receive if made < most else None
 
-            connections.run([receive] * CONNECTIONS, following)
+            connections.run([receive] * CALLING_CONNECTIONS, following)
             return made, messages
 
         run(calls // 10)
@@ -280,7 +282,7 @@ def _measured(bench: Bench, what: str, calls: int, run: Callable[[], tuple[int, 
     )
     return Calls(
         what=what,
-        connections=CONNECTIONS,
+        connections=CALLING_CONNECTIONS,
         calls=calls,
         calls_per_s=calls_per_s,
         messages_per_s=messages_per_s,

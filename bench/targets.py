@@ -70,7 +70,7 @@ _SQS_PER_S = {
     "SendMessageBatch of 10": 25_000,
     "ReceiveMessage of 10, DeleteMessageBatch": 15_000,
 }
-"""Messages a second of eight connections."""
+"""Messages a second of 16 connections."""
 _SQS_SEND_MS = 5
 _SQS_ANSWER_MS = 10
 _SQS_SPLIT_MS = 100
