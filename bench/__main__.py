@@ -56,8 +56,9 @@ BACKLOG = 2_000_000
 QUICK_BACKLOG = 100_000
 LIFE_COUNT = 50_000
 EXPRESS_COUNT = 40_000
-"""What a broker takes within about a second: messages that become old while they are measured are written like others,
-and what is to be measured is the answer from memory."""
+"""The messages that a broker takes within about a second: older ones are written like others, and the measure is the
+answer from memory.
+"""
 ALONE = frozenset({"cold", "filters", "holds", "isolation", "sqs"})
 """Parts that need no foreign generator."""
 COLD = ((1_000, 3_000, 60), (10_000, 30, 1))
@@ -338,7 +339,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "tenants": _tenants,
     "peers": _peers,
 }
-"""By name, in the order in which they are measured."""
+"""Parts by name, in the order in which they are measured."""
 
 
 def measure(parts: Sequence[str], run: Run) -> Rows:

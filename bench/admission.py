@@ -33,14 +33,14 @@ class Admission:
     connections: int
     rounds: int
     cpu_us: float
-    """Of the broker, user and system, per connection from its first byte to its end."""
+    """The broker's CPU time, user and system, per connection from its first byte to its end."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: round(value, 1) if isinstance(value, float) else value for key, value in asdict(self).items()}
 
 
 def measure_admission(directory: Path) -> Iterator[Admission]:
-    """By each way to show a claim."""
+    """Measure each way to show a claim."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     issuer = Issuer()

@@ -42,7 +42,7 @@ class Cold:
     highest_mib: float
     """While the backlogs were sent, looked at after each hundred queues."""
     used_mib: float
-    """After all of them were used."""
+    """Memory after all of them were used."""
     wake_ms: float
     """The median time from opening a link at a queue to its first message."""
     wake_p99_ms: float

@@ -20,7 +20,7 @@ WINDOW_S = 600
 """The service's default."""
 _MIB = 2**20
 _PAIRS_MAX = 3
-"""With each number of ids."""
+"""The pairs with each number of ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Filled:
     restarted_cpu_us: float | None
     send_per_s: float
     plain_per_s: float
-    """To a plain queue, in turn with the former."""
+    """The rate to a plain queue, in turn with the former."""
     rate_ratio: float
     cpu_us: float
     plain_cpu_us: float

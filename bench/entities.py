@@ -31,7 +31,7 @@ class Creating:
     scenario: str = "creating"
     entities: int
     partitioned: int
-    """Of them: the first ones, as many as a namespace may have (row A12)."""
+    """The partitioned ones among them: the first ones, as many as a namespace may have (row A12)."""
     seconds: float
 
     def as_dict(self) -> dict[str, object]:
@@ -45,7 +45,7 @@ class Existing:
     scenario: str = "existing"
     entities: int
     start_s: float
-    """To readiness."""
+    """Seconds to readiness."""
     idle_mib: float
 
     def as_dict(self) -> dict[str, object]:

@@ -23,20 +23,22 @@ RATE = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """From the send of a message to its answer, at a client that sends one at a time at a fixed rate, while
-    another receives. Medians of several rounds, in turn with the other kind."""
+    """Times from a send to its answer, at a client that sends one at a time at a fixed rate while another receives.
+
+    Medians of several rounds, in turn with the other kind.
+    """
 
     scenario: str = "acknowledged"
     queue: str
     rate: int
     messages: int
-    """In each round."""
+    """Messages in each round."""
     rounds: int
     latency_ms: dict[str, float]
     full_speed_share: float
-    """Of the sends, those beside which the machine was not slowed down from outside (`bench.yardstick`)."""
+    """The share of sends beside which the machine was not slowed down from outside (`bench.yardstick`)."""
     full_speed_ms: dict[str, float]
-    """As ``latency_ms``, of these."""
+    """The latencies of these sends."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: _rounded(value) for key, value in asdict(self).items()}

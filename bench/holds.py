@@ -209,7 +209,7 @@ def _of_value(name: str, make: Callable[[int], bytes]) -> None:
             _say(peer, AMQP_HEADER + raw_frame(b"\x00\x53\x10" + compound(0xD0, 10, fields)))
 
     def in_frames(broker: BrokerProcess) -> None:
-        """Of flows, whose last field may be any map; those that are refused end the session, and the next begins."""
+        """Send flows, whose last field may be any map; those that are refused end the session, and the next begins."""
         value = make(_FRAME_BYTES)
         fields = b"\x40" + b"\x52\x01" * 3 + b"\x40" * 6 + value
         data = raw_frame(b"\x00\x53\x13" + compound(0xD0, 11, fields))
@@ -653,7 +653,7 @@ def _sqs_form(action: str, parameters: bytes) -> bytes:
 
 
 def _filled(begin: bytes, item: bytes, end: bytes, separator: bytes = b",") -> Callable[[int], bytes]:
-    """As many items as there is room for."""
+    """Fill the room with as many items as it takes."""
     length = len(item) + len(separator)
     return lambda size: begin + separator.join([item] * ((size - len(begin) - len(end)) // length)) + end
 

@@ -19,7 +19,7 @@ CONNECTIONS = 16
 KEYS = 256
 _WARM_UP_S = 3.0
 _BEFORE_S = 2.0
-"""From the first message that counts to the kill."""
+"""The time from the first message that counts to the kill."""
 _EVENTUALLY_S = 30.0
 
 
@@ -38,7 +38,7 @@ class Killed:
     refused: int
     """Messages that were sent again, of all rounds."""
     lost_connections: int
-    """Those to the killed brokers, of all rounds."""
+    """The connections to killed brokers, of all rounds."""
     silence_ms: float
     longest_silence_ms: float
 
@@ -47,7 +47,7 @@ class Killed:
 
 
 def measure_kill(directory: Path, program: Path, *, rounds: int, seconds: float) -> Iterator[Killed]:
-    """Without keys, and with; messages of 1 KB to a partitioned queue, while others receive from it."""
+    """Measure without keys, and with; messages of 1 KB to a partitioned queue, while others receive from it."""
     for keys in (0, KEYS):
         found = []
         for number in range(rounds):

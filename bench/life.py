@@ -31,14 +31,14 @@ class Life:
     idle_mib: float
     backlog_messages: int
     backlog_mib: float
-    """With the backlog in the queue, after the fill."""
+    """Memory with the backlog in the queue, after the fill."""
     fill_per_s: float
     cpu_us_empty: float | None
     cpu_us_backlog: float | None
     restart_s: float
-    """To readiness with the backlog on disk."""
+    """Seconds to readiness with the backlog on disk."""
     first_message_s: float
-    """From readiness to the first message received."""
+    """Seconds from readiness to the first message received."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}

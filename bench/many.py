@@ -28,7 +28,7 @@ _DAY_MS = 24 * 3600 * 1000
 _PER_REQUEST = 10
 """Deferred messages that one request asks for."""
 _SCHEDULED_DUE_PART = 20
-"""Of the scheduled messages one in so many becomes due while the broker is down."""
+"""The number of scheduled messages of which one becomes due while the broker is down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class Many:
     queue: str
     messages: int
     start_s: float
-    """To readiness."""
+    """Seconds to readiness."""
     first_s: float
-    """From readiness to the first session accepted, deferred message received, or scheduled message received."""
+    """Seconds from readiness to the first session accepted, or deferred or scheduled message received."""
     work: str
-    """What was done then."""
+    """The work that was done then."""
     work_per_s: float
     work_ms: dict[str, float] | None
     """Percentiles of one step of it, at the client, where it has steps."""
@@ -172,7 +172,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def parse_peak(status: str) -> int:
-    """In the text of ``/proc/PID/status``."""
+    """Return the peak in the text of ``/proc/PID/status``."""
     for line in status.splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

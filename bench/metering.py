@@ -25,7 +25,7 @@ BATCHES = (1, 10, 50)
 COUNTED = 20_000
 ROUNDS = 20
 _RECEIVE = Operation.RECEIVE
-"""As the front end has it."""
+"""The operation as the front end has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,15 +39,15 @@ class Scrape:
     scenario: str = "scrape"
     entities: int
     partitions: int
-    """Of each."""
+    """Partitions of each."""
     counted: bool
-    """What waits in the stores was counted for it, which is done every five seconds at most."""
+    """Whether the messages in the stores were counted for it, which is done every five seconds at most."""
     series: int
     mib: float
     answer_ms: float
-    """Until the last byte."""
+    """Time until the last byte."""
     cpu_ms: float
-    """Of the loop's thread."""
+    """CPU time of the loop's thread."""
     stall_ms: float
     """Processor time of the loop's thread between two turns of everybody else, at most."""
 

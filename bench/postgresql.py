@@ -152,7 +152,7 @@ def measure_broker(server: PostgreSQLServer, program: Path, messages: int) -> It
 
 @contextmanager
 def a_server(programs: Path | None) -> Iterator[PostgreSQLServer]:
-    """With room for what the measurements keep busy; durability as it comes."""
+    """Start a server with room for what the measurements keep busy; durability as it comes."""
     settings = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
     with PostgreSQLServer(programs, settings) as server:
         yield server

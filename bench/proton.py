@@ -55,7 +55,7 @@ class Kept:
     messages: int
     """That were accepted, or came."""
     received: int
-    """Of a generator that passes messages through: those that came."""
+    """The messages that came, of a generator that passes messages through."""
     seconds: float
     refused: int
     """Messages that were refused and sent again, or whose fate the broker did not know."""
@@ -138,8 +138,10 @@ class ProtonGenerator:
     def keep_passing(
         self, address: str, between_s: tuple[float, float], connections: int, window: int, keys: int
     ) -> Keeping:
-        """As `keep`, both: every second connection receives, and ``window`` messages for each connection are on their
-        way through."""
+        """Send and receive as `keep` does: every second connection receives.
+
+        ``window`` messages for each connection are on their way through.
+        """
         arguments = [*_steady(between_s, connections, window, keys), "--passing", "1"]
         return Keeping(self._run("keep-sending", address, arguments))
 

@@ -32,7 +32,7 @@ class Scaled:
     """Partition keys; 0 for none."""
     brokers: int
     share: float
-    """Of a core, that each broker may have."""
+    """The share of a core that each broker may have."""
     connections: int
     """Half of them send, half receive."""
     rounds: int
@@ -41,7 +41,7 @@ class Scaled:
     ratio: float
     """Sends and receives together, beside those of one broker in the same round."""
     cpu_shares: list[float]
-    """What each broker had, of a core, in the last round."""
+    """The share of a core that each broker had in the last round."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
@@ -61,7 +61,7 @@ class Round:
 
 
 def measure_scale(directory: Path, program: Path, *, rounds: int, seconds: float) -> Iterator[Scaled]:
-    """Without keys, and with; one, two and four brokers in turn."""
+    """Measure one, two and four brokers in turn, without keys and with."""
     for keys in (0, KEYS):
         found: dict[int, list[Round]] = {brokers: [] for brokers in BROKERS}
         for _ in range(rounds):

@@ -28,10 +28,10 @@ class Accepts:
     """When it began; each accept takes one of them."""
     accepts: int
     accept_ms: dict[str, float]
-    """From the attach to its answer, at the client."""
+    """Time from the attach to its answer, at the client."""
     cycles_per_s: float
     cpu_us: float
-    """Of the broker, per cycle."""
+    """CPU time of the broker per cycle."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}

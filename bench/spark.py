@@ -35,7 +35,7 @@ _BATCH = 500
 _LEAST = {"includeProperties": "false"}
 MICRO_BATCHES = 20
 _REST_S = 5.0
-"""After the last micro-batch: Java still compiles what it has run."""
+"""The pause after the last micro-batch: Java still compiles what it has run."""
 _IDLE_S = 20.0
 
 
@@ -50,11 +50,11 @@ class Read:
     messages: int
     rows_per_s: float
     ratio: float
-    """Beside the scan of Parquet files in the same run."""
+    """The ratio to the scan of Parquet files in the same run."""
     cpu_us: float
     """Per message, of everything: Spark with its Python processes, and the broker."""
     broker_cpu_us: float
-    """Of the broker alone; about 0 where it is not asked."""
+    """CPU time of the broker alone; about 0 where it is not asked."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
@@ -69,7 +69,7 @@ class Micro:
     median_ms: float
     longest_ms: float
     idle_cpu_share: float
-    """Of a core: Spark, its Python processes and the broker together, while nothing comes."""
+    """The share of a core that Spark, its Python processes and the broker use together, while nothing comes."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
@@ -230,7 +230,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _spark_cpu_s(spark: SparkSession) -> float:
-    """Of Spark's Java process and every process below it."""
+    """Return the CPU time of Spark's Java process and every process below it."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None, "a session that was started here has one"
     seconds, left = 0.0, [int(gateway.proc.pid)]

@@ -30,7 +30,7 @@ class Beside:
 
     messages: int
     rows_per_s: float
-    """What it read while they worked."""
+    """The rate of the reader while the generators worked."""
     base_cpu_us: float
     """The broker's, per message through, without a reader."""
     cpu_us: float

@@ -32,7 +32,7 @@ from tests.kit.sqs_requests import Signer
 
 CALLING_CONNECTIONS = 16
 CONNECTIONS = 8
-"""Of the other parts."""
+"""The connections of the other parts."""
 ROUNDS = 3
 CALLS = 3_000
 BATCH = 10
@@ -42,7 +42,7 @@ RATE = 500
 LATENCY_S = 10.0
 POLLS = 1_000
 POLL_S = 20
-"""Of each poll; the broker ends it 0.3 s early."""
+"""The length of each poll; the broker ends it 0.3 s early."""
 POLLS_S = 25.0
 """How long they are watched: more than a poll of each connection."""
 IDLE_S = 10.0
@@ -63,7 +63,7 @@ class Calls:
     calls_per_s: float
     messages_per_s: float
     cpu_us: float
-    """Of the broker, user and system, per call."""
+    """CPU time of the broker, user and system, per call."""
     message_cpu_us: float
     cores: float
     """That the broker used meanwhile."""
@@ -104,11 +104,11 @@ class Polls:
     scenario: str = "sqs polls"
     polls: int
     cpu_share: float
-    """Of a core, beside that of the idle broker before."""
+    """The share of a core, beside that of the idle broker before."""
     mib: float
     """Resident memory beside that before."""
     answer_ms: dict[str, float]
-    """From the begin of a send to the answer of one of them."""
+    """Time from the begin of a send to the answer of one of them."""
 
     def as_dict(self) -> dict[str, object]:
         return _rounded(asdict(self))

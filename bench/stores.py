@@ -50,9 +50,9 @@ class Stores:
     commit_messages: int
     send_per_s: float
     ratio: float
-    """Beside one store."""
+    """The ratio to one store."""
     cpu_us: float
-    """Of this process, per message."""
+    """CPU time of this process per message."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}
@@ -66,7 +66,7 @@ class LimitedStore(MemoryStore):
 
 
 class Load:
-    """So many messages under way all the time."""
+    """A load that keeps so many messages under way all the time."""
 
     def __init__(self, route: EntityRoute) -> None:
         self.stored = 0

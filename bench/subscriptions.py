@@ -25,7 +25,7 @@ from partibus.namespace.entities import EntityDescription, EntityKind, EntityOpt
 SUBSCRIPTIONS = 10
 FILTERS = 2_000
 _LABEL = "label-0"
-"""Of every message that the generator sends with one label in turn."""
+"""The label of every message that the generator sends with one label in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class FanOut:
     queue_per_s: float
     ratio: float
     cpu_us: float
-    """Of the broker, per delivery."""
+    """CPU time of the broker per delivery."""
     queue_cpu_us: float
 
     def as_dict(self) -> dict[str, object]:

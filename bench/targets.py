@@ -7,7 +7,7 @@ from typing import Any
 
 Row = dict[str, Any]
 Verdict = tuple[str, str, str, str]
-"""What, target, measured, and "met" or "missed"."""
+"""The columns: what, target, measured, and "met" or "missed"."""
 
 _PEER_FACTOR = 5.0
 _THROUGH_US = {1024: 22, 128: 14}
@@ -26,21 +26,21 @@ _BACKLOG_COST = 1.2
 _FOUNDATION_SHARE = 0.85
 _WHOLE_QUEUE_SHARE = {"sessions": 0.85, "duplicates": 0.7}
 _WHOLE_QUEUE_RUNS = {"sessions": ("send", "receive", "both"), "duplicates": ("send",)}
-"""What of a kind of queue has a target; the rest is on the page for information."""
+"""The measures of a kind of queue that have a target; the rest is on the page for information."""
 _EXPRESS_SHARE = 1.3
 _ACKNOWLEDGED_MS = 1
 _ONE_BROKER_SHARE = 0.95
-"""No slower: what pairs of runs can tell."""
+"""The ratio that counts as no slower: what pairs of runs can tell."""
 _TOPIC_SHARE = 0.8
 _FILTERS_SHARE = 0.5
 _ENTITIES_SHARE = 0.95
 _FAN_OUT = 1.5
 _SCALE = {(False, 2): 1.8, (False, 4): 3.4, (True, 2): 1.5, (True, 4): 2.6}
-"""With keys or without, and the number of brokers."""
+"""The ratios by whether messages have keys, and the number of brokers."""
 _STORES = 12
 _POSTGRESQL_PER_S = 15_000
 _STALL_MS = {False: 1_000, True: 2_000}
-"""With keys or without."""
+"""The longest stall by whether messages have keys."""
 _CREATING_MS = 15
 _COLD_MIB = 381
 """400 MB."""
@@ -56,7 +56,7 @@ _READ_PER_S = {
     ("capture", "all"): 50_000,
     ("capture", "none"): 100_000,
 }
-"""What Spark does, and its columns."""
+"""The operation of Spark, and its columns."""
 _PARQUET_SHARE = 0.25
 _WRITE_PER_S = 20_000
 _MICRO_BATCH_MS = 400
@@ -79,7 +79,7 @@ _SQS_POLLS_MB = 60
 
 
 def verdicts(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """For every target whose measurements are there: one connection, foreign client, 1 KB if nothing else is said."""
+    """Yield a verdict on each measured target: one connection, foreign client, 1 KB if nothing else is said."""
     for size_bytes, bound_us in _THROUGH_US.items():
         if both := _find(rows, "both", "partibus", "plain", size_bytes):
             yield _at_most(f"server CPU per message through, {size_bytes:,} bytes", both["cpu_us"], bound_us, "µs")
@@ -201,7 +201,7 @@ def _metrics(rows: Sequence[Row]) -> Iterator[Verdict]:
 
 
 def _telemetry(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """Of the broker's CPU per message through, without telemetry, in the same run."""
+    """Yield the shares of the broker's CPU per message through, without telemetry, in the same run."""
     through = [
         row["base_cpu_us"]
         for row in rows
@@ -215,7 +215,7 @@ def _telemetry(rows: Sequence[Row]) -> Iterator[Verdict]:
 
 
 def _metering(rows: Sequence[Row]) -> Iterator[Verdict]:
-    """Of the broker's CPU per message through without, in the same run."""
+    """Yield the shares of the broker's CPU per message through without metering, in the same run."""
     through = [
         row["base_cpu_us"]
         for row in rows

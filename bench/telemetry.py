@@ -42,7 +42,7 @@ class WriterCost:
     cpu_us: float
     """Per message."""
     bytes_per_message: float
-    """In files."""
+    """Bytes in files."""
 
     def as_dict(self) -> dict[str, object]:
         return {key: round(value, 3) if isinstance(value, float) else value for key, value in asdict(self).items()}

@@ -41,12 +41,12 @@ FLOOD_CONNECTIONS = 4
 FLOOD_BATCH = 250
 CREDITS_PER_S = 1_000
 TIMES = 10
-"""What is sent of what credits pay for."""
+"""The factor by which more is sent than credits pay for."""
 UNSHARED = Path(__file__).parent / "unshared"
 NONE, SINGLE, BATCHES, PLAIN = "none", "throttled, single", "throttled, batches", "plain"
 FLOODS = (BATCHES, SINGLE, PLAIN)
 NICE = 10
-"""Of the process that floods: on a machine of two cores it must not be the clients that are in one another's way."""
+"""The niceness of the process that floods: on a machine of two cores the clients must not hinder one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +57,15 @@ class Tenants:
     sharing: bool
     flood: str
     beside: bool
-    """It is sent to the quiet one's broker; else to another one on the machine."""
+    """Whether the broker is that of the quiet tenant; else it is another one on the machine."""
     ack_ms: dict[str, float]
-    """Of the quiet one's messages, at the client."""
+    """The latencies of the quiet tenant's messages, at the client."""
     per_s: float
-    """Of the quiet one."""
+    """The rate of the quiet tenant."""
     flood_per_s: float
     """Messages of the other one that were accepted."""
     refused_per_s: float
-    """Of the other one."""
+    """The rate of the other tenant's refused messages."""
     busy: float
     """Processor time per second of the quiet one's broker."""
 
@@ -96,7 +96,7 @@ class _Place:
 
 
 def measure_tenants(directory: Path, *, rounds: int, seconds: float) -> Iterator[Tenants]:
-    """With the sharing, then without."""
+    """Measure with the sharing, then without."""
     shutil.rmtree(directory, ignore_errors=True)
     with TemporaryBroker(directory / "one") as one, TemporaryBroker(directory / "other") as other:
         place, elsewhere = _Place(one), _Place(other)

@@ -37,7 +37,7 @@ class Scale:
     """Entities, by an admin client."""
     existing: int = 10_000
     rounds: int = 3
-    """Of what is measured for a time, not for a number of messages."""
+    """The rounds of what is measured for a time, not for a number of messages."""
     steady_s: float = 10.0
     spark_messages: int = 1_000_000
     """Read by each run of Spark."""

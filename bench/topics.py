@@ -41,23 +41,23 @@ class InlineHost:
         self._soon: list[Callable[[], None]] = []
 
     def write(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """At once."""
+        """Carry the job out at once."""
         done(job())
 
     read = write
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """With the next `run`."""
+        """Call with the next `run`."""
         self._soon.append(call)
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Timer:
-        """With the next `run`; deadlines never come."""
+        """Call with the next `run`; deadlines never come."""
         if delay_ms < 1_000:
             self._soon.append(call)
         return _Never()
 
     def run(self) -> None:
-        """Until nothing is left."""
+        """Run calls until none is left."""
         while self._soon:
             calls, self._soon = self._soon, []
             for call in calls:

@@ -1,4 +1,7 @@
-"""On the path of a broker: its namespaces do not share the loop, as before there were turns. For comparison only."""
+"""A change of a broker with it on its path: its namespaces do not share the loop, as before fair scheduling.
+
+For comparison only.
+"""
 
 import partibus.units.fair_scheduler
 

@@ -207,7 +207,7 @@ def notes_grants(folder: str) -> None:
 
 
 def answers_late(seconds: str) -> None:
-    """Between a commit that is durable and its answers there is some time."""
+    """Delay the answers behind a durable commit."""
     from partibus.store.sqlite.store import SQLiteStore
 
     commit, pause_s = SQLiteStore.commit, float(seconds)
@@ -293,7 +293,7 @@ NEAR_POINTS = (
     "before a read",
     "after a read",
 )
-"""Of stores in files; and besides, where a test writes megabytes, before and after a checkpoint."""
+"""Points of stores in files; where a test writes megabytes, also those before and after a checkpoint."""
 DISTANT_POINTS = (
     "before a distant commit",
     "while the server commits",
@@ -302,7 +302,7 @@ DISTANT_POINTS = (
     "after opening a distant store",
 )
 TAKING_OVER = frozenset((*NEAR_POINTS[4:], *DISTANT_POINTS[3:5]))
-"""What happens only when a store gets another owner."""
+"""The faults that happen only when a store gets another owner."""
 
 
 # -- time ------------------------------------------------------------------------------------------------------------

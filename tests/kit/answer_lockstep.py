@@ -30,9 +30,9 @@ class Pending:
     unavailable: set[int] = field(default_factory=set)
     """Numbers that named no deferred message that was to be had."""
     reader: tuple[CursorState, int] | None = None
-    """Who reads alone, and under which lease."""
+    """The exclusive reader, with its lease."""
     none_free: bool = False
-    """No session was to be had."""
+    """Whether no session was to be had."""
     states: set[bytes | None] = field(default_factory=set)
     purged: int = 0
 

@@ -49,9 +49,9 @@ _LOCK_MS = 5_000
 """The shortest that there is: expiry is part of it."""
 _LOOK_S = 0.1
 NOTED_MIN = 0.9
-"""Of deliveries. A process that is killed while it writes a note loses it."""
+"""The least share of deliveries that are noted. A process that is killed while it writes a note loses it."""
 _DELIVERIES = 1_000
-"""Before a message would be dead-lettered: more than there are."""
+"""The deliveries before a message would be dead-lettered: more than there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Stage:
     altered: str = ""
     """How the brokers differ from real ones (`tests.kit.altered_broker`). They always note what they hand out."""
     within_s: float = EVENTUALLY_S
-    """So long nothing may be received at the end, while something is left."""
+    """The longest time at the end in which nothing may be received while something is left."""
     unavailable_max_ms: int = UNAVAILABLE_MAX_MS
     database: Pair | None = None
     """Its server is killed as well, and the ways to it are bad at times; ``arguments`` say that it has stores."""
@@ -297,7 +297,7 @@ def _load(
 
 
 def _receive_the_rest(broker: BrokerProcess, cast: Cast, within_s: float) -> list[Violation]:
-    """Until every queue is empty; names those in which messages stay that nobody gets."""
+    """Receive until every queue is empty; return the queues in which messages stay that no receiver gets."""
     cast.calm()
     with ThreadPoolExecutor(len(QUEUES)) as pool:
         left = list(pool.map(partial(_left_in, broker, within_s=within_s), QUEUES))

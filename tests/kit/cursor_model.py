@@ -25,9 +25,9 @@ class CursorState:
     epoch: int = 0
     until_ms: int = 0
     readable_from: int = 0
-    """Of the lease: where it stood at the grant."""
+    """The position of the lease at the grant."""
     read_to: int = 0
-    """Of the lease: what it was shown ends here."""
+    """The end of what the holder of the lease was shown."""
     shown: set[int] = field(default_factory=set)
     """Positions of active messages that it was shown under the lease."""
 
@@ -62,7 +62,7 @@ class CursorModel:
 
     @property
     def kept_bytes(self) -> int:
-        """Of all that stays."""
+        """Return the bytes of all that stays."""
         return sum(len(data) for _, data in self.kept.values())
 
     @property
@@ -72,7 +72,7 @@ class CursorModel:
 
     @property
     def passed_to(self) -> int:
-        """Below, an entry that becomes active again has to go to the end."""
+        """Return the position below which an entry that becomes active again has to go to the end."""
         if self.alone is not None:
             return NOWHERE
         return max((cursor.position for cursor in self.by_name.values() if cursor.epoch), default=0)

@@ -51,7 +51,7 @@ class Direction:
         self.delay_s = 0.0
         """Each piece arrives so much later; order stays."""
         self.bytes_per_s = 0
-        """Of each connection; 0 is without limit."""
+        """The rate of each connection; 0 is without limit."""
         self.swallows = False
         """Bytes are taken and never arrive."""
         self.holds = False
@@ -72,7 +72,7 @@ class _Connection:
         self.lost = False
         """Bytes are missing: it can't go on once others can."""
         self.loses_answer = False
-        """It is cut at the next byte from the server."""
+        """Whether the connection is cut at the next byte from the server."""
         self.pumps: list[asyncio.Task[None]] = []
 
 
@@ -107,7 +107,7 @@ class FaultProxy:
 
     @property
     def port(self) -> int:
-        """Of a TCP proxy."""
+        """The port of a TCP proxy."""
         address = self.address
         assert isinstance(address, tuple), "not a Unix socket"
         return address[1]
@@ -257,7 +257,7 @@ class FaultProxy:
         return max(1, min(CHUNK_BYTES, direction.bytes_per_s // _SLICES)) if direction.bytes_per_s else CHUNK_BYTES
 
     def _ends(self, connection: _Connection, direction: Direction) -> tuple[socket.socket, socket.socket]:
-        """From where to where."""
+        """Return the sockets to read and to write."""
         if direction is self.to_target:
             return connection.client, connection.server
         return connection.server, connection.client

@@ -62,7 +62,7 @@ BACKUP_CHANCE = 0.004
 RESTORE_CHANCE = 0.002
 FAULTS = Faults(refused=0.01, forgotten=0.005, torn=0.005, unanswered=0.02, unsynced=0.005, load_fails=0.005)
 REFUSING_SEEDS = 5
-"""In one history of so many, destinations refuse the longer messages now and then."""
+"""The number of histories of which one has destinations that refuse the longer messages now and then."""
 REFUSED_BYTES = 60
 WAY_MS = 3.0
 STEPS = 2_000
@@ -217,7 +217,7 @@ class ForwardingSimulation:
         self.faults = FaultSource(seed, FAULTS)
         self.disks = [MemoryDisk(random.randrange) for _ in range(STORES)]
         self.backups: dict[int, MemoryDisk] = {}
-        """By store: of some moment before."""
+        """Copies of some moment before, by store."""
         self.lost: set[int] = set()
         """Names of messages that were in a partition when its store was put back, and not in the backup of it."""
         self._numbers = Numbers()
@@ -280,7 +280,7 @@ class ForwardingSimulation:
             self.timeline.call_later(random.choice((5.0, 50.0, 300.0)), lambda: self._refuse(random))
 
     def targets(self, entity: str) -> dict[int, str]:
-        """As `partibus.forwarding.forwarder.targets_of`."""
+        """Return the destinations as `partibus.forwarding.forwarder.targets_of` does."""
         found = {HUB: {0: SINK}, ERRORS: {1: SINK}}
         if self.begun:
             found[INBOX] = {0: HUB}
@@ -294,11 +294,11 @@ class ForwardingSimulation:
             self.processes[STORE_OF[row]]._wake([row])
 
     def way_ms(self) -> float:
-        """From one process to another."""
+        """Draw the time from one process to another."""
         return self.random.choice((0.0, 0.2, WAY_MS)) * self.random.random()
 
     def number(self) -> int:
-        """For requests and receivers of clients, apart from those of processes."""
+        """Return a number for requests and receivers of clients, apart from those of processes."""
         self._requests += 1
         return self._requests
 
@@ -345,7 +345,7 @@ class ForwardingSimulation:
         )
 
     def _consume_inbox(self) -> None:
-        """Before it forwards: lock, then complete, abandon, or leave it."""
+        """Consume messages before the queue forwards them: lock, then complete, abandon, or leave them."""
         if self.begun or not self.producing:
             return
         row = self.random.choice(ROWS[INBOX])

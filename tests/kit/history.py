@@ -33,7 +33,7 @@ class Kind(StrEnum):
     """The kinds of operations."""
 
     SEND = "send"
-    """Of one message, whose body no other send has."""
+    """A send of one message, whose body no other send has."""
     DELIVER = "deliver"
     """A message came; ends when the application has it."""
     SETTLE = "settle"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
     LOSS = "loss"
     """A broker process ended: some time after ``began_ms``, when it was last seen."""
     OUTAGE = "outage"
-    """No broker could be reached, by intent."""
+    """A time in which no broker could be reached, by intent."""
     LOAD = "load"
     """The time in which clients sent."""
 
@@ -75,15 +75,15 @@ class Operation:
     until_ms: int = 0
     """The end of the lock."""
     token: str = ""
-    """Of the lock, in hexadecimal digits."""
+    """The token of the lock, in hexadecimal digits."""
     action: str = ""
-    """Of a settlement: ``complete``, ``abandon`` or, of an SQS handle, ``extend`` to ``until_ms``."""
+    """The action of a settlement: ``complete``, ``abandon`` or, of an SQS handle, ``extend`` to ``until_ms``."""
     note: str = ""
     """The error's text, or the fault's name: for people."""
     epoch: int = 0
-    """Of a delivery: the epoch of the store under which its owner handed the message out; 0: unknown."""
+    """The epoch of the store under which the owner of a delivery handed the message out; 0: unknown."""
     sent_ms: int = 0
-    """Of a delivery with an epoch: when the owner handed the message out. The client may receive it much later."""
+    """The time at which the owner of a delivery with an epoch handed it out. The client may receive it much later."""
     dedup: str = ""
     """The deduplication id of a send to an SQS FIFO queue."""
 
@@ -160,8 +160,11 @@ def add_epochs(operations: Iterable[Operation], folder: Path) -> int:
 
 
 def outcome_of(error: ClientError, link: Link) -> Outcome:
-    """Of the send or settlement on a link that it ended. What the broker refuses by name was not done, but for its word
-    that nobody can tell (`com.microsoft:timeout`). A link that ended instead, for whatever reason, says nothing."""
+    """Return the outcome of the send or settlement that an error ended.
+
+    A refusal by name was not carried out, except one whose outcome the broker does not know
+    (`com.microsoft:timeout`). A link that ended instead, for whatever reason, says nothing.
+    """
     if isinstance(error, SendFailed):
         error = error.failures[0][1]
     if link.error is not None or isinstance(error, ConnectionLost | LinkLost | TimedOut):

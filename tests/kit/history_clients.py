@@ -24,17 +24,17 @@ TIMEOUT_S = 10.0
 RECONNECT_S = 0.5
 """More than the quarter of a second for which a message may be in the cache of a front end that lost its receiver."""
 _PAUSE_S = 0.01
-"""After each message that is sent: receivers, which settle one by one, must keep up."""
+"""The pause after each message that is sent: receivers, which settle one by one, must keep up."""
 _KEYED_PAUSE_S = 0.03
 """The same where a queue has one receiver, or receivers that change."""
 _BATCH = 8
 _BURST_MAX = 12
 _LOOK_S = 0.5
 _NAP_S = 1.5
-"""Of a consumer at its longest; less than the shortest lock, of 5 s."""
+"""The longest pause of a consumer; less than the shortest lock, of 5 s."""
 
 _LATE_MS = 300
-"""After the end of a lock; another receiver has the message by then, mostly."""
+"""The time after the end of a lock at which another receiver has the message, mostly."""
 
 
 class Worker:
@@ -47,7 +47,7 @@ class Worker:
         self.random = random
         self.stopping = threading.Event()
         self.failure: BaseException | None = None
-        """What ended it, if it was no `ClientError`."""
+        """The error that ended it, if it was no `ClientError`."""
         self._connection_string = connection_string
         self._thread = threading.Thread(target=self._run, name=name)
 
@@ -72,7 +72,7 @@ class Worker:
             self.failure = error
 
     def work(self, client: Client) -> None:
-        """Until it is stopped, or `ClientError`."""
+        """Work until it is stopped. Raises `ClientError`."""
         raise NotImplementedError
 
 

@@ -124,7 +124,7 @@ class ClientProcess:
             raise RuntimeError(f"the client process {self._name} ended with exit code {code}; its error is above")
 
     def history(self) -> list[Operation]:
-        """Of all its runs."""
+        """The operations of all its runs."""
         files = [self._folder / f"{self._name}.{run}" for run in range(1, self._runs + 1)]
         return [one for file in files for one in read_file_history(file)]
 

@@ -46,7 +46,7 @@ class Queues(NamedTuple):
     keyed: str
     """One receiver; each key has one sender, which waits for each answer."""
     sessions: str
-    """As the keyed one, but any number of receivers."""
+    """A queue as the keyed one, but with any number of receivers."""
 
 
 def check(history: Sequence[Operation], queues: Queues, unavailable_max_ms: int, lock_ms: int) -> list[Violation]:
@@ -75,7 +75,7 @@ def lost(history: Sequence[Operation]) -> Iterator[Violation]:
 
 
 def stored_twice(history: Sequence[Operation]) -> Iterator[Violation]:
-    """No client here repeats a send, so each body has one sequence number at most."""
+    """Find bodies with several sequence numbers: no client here repeats a send."""
     numbers: dict[tuple[str, str], set[int]] = defaultdict(set)
     for one in _sightings(history):
         numbers[one.queue, one.body].add(one.sequence)
@@ -355,7 +355,7 @@ def _handed_out_ms(one: Operation) -> int:
 
 
 def _deliveries(history: Iterable[Operation]) -> dict[Message, list[Operation]]:
-    """In the order of their times; without those that came after the end of their locks."""
+    """Return deliveries in the order of their times; without those that came after the end of their locks."""
     found: dict[Message, list[Operation]] = defaultdict(list)
     for one in history:
         if one.kind is Kind.DELIVER and one.ended_ms <= one.until_ms:
@@ -370,7 +370,7 @@ def _pairs(history: Sequence[Operation], *, forgivable: bool = False) -> Iterato
     ``forgivable``: also those where a broker may have forgotten the first one's lock."""
     losses = [one for one in history if one.kind is Kind.LOSS]
     settled: dict[tuple[str, str, int], Operation] = {}
-    """By queue, token and number: the tokens of different messages may be equal."""
+    """Settlements by queue, token and number: the tokens of different messages may be equal."""
     committed: dict[tuple[str, int], list[Operation]] = defaultdict(list)
     """Acknowledged settlements by queue and partition: what was decided before them is stored."""
     for one in history:

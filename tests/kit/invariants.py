@@ -80,7 +80,7 @@ def i07_delivery_count_never_falls(name: int, count: int, known: int, limit: int
 
 
 def i08_no_lock_ends_early(what: str, until_ms: int | None, now_ms: int) -> None:
-    """No lock ends early: ``until_ms`` is the end of a lock that was told to be lost; None: it may be."""
+    """Check that no lock ends early. ``until_ms``: the end of a lock that was told to be lost; None: it may be."""
     _require(until_ms is None or until_ms <= now_ms, f"the lock of {what} was lost before its end at {until_ms}")
 
 
@@ -161,8 +161,10 @@ def i21_once_per_subscription(row: int, names: Iterable[int]) -> None:
 
 
 def i22_express_is_lost_only_young(name: object, age_ms: float, bound_ms: float, *, forced: bool) -> None:
-    """Only memory has an express message while it is younger than the loss bound; never a forced one. ``age_ms``: how
-    old it was when memory was lost, or would be."""
+    """Check that an express message which only memory has is younger than the loss bound, and was not forced.
+
+    ``age_ms``: its age when memory was lost, or would be.
+    """
     _require(not forced, f"message {name} was forced to be stored, and only memory has it")
     _require(age_ms < bound_ms, f"express message {name} is only in memory {age_ms} ms after it was acknowledged")
 

@@ -81,21 +81,21 @@ class Lockstep:
         """(first, count) of numbers taken for messages to come."""
         self.requests: dict[int, Pending] = {}
         self.demands: dict[tuple[int, int], Demand] = {}
-        """By kind and receiver."""
+        """Demands by kind and receiver."""
         self.paused_ms: dict[int, int] = {}
         """Kind -> until when nothing is handed out, for somebody wants to read alone."""
         self.rows: dict[int, list[EntryRow]] = {}
         self.names: dict[int, list[str]] = {}
         """Sessions listed, by request."""
         self.replies: list[r.Reply] = []
-        """Of the last step."""
+        """The replies of the last step."""
         self.readers = CursorLockstep(self)
         self._answers = AnswerLockstep(self)
         self._events = EventLockstep(self)
         self.is_broken = False
         """A step has failed: nothing that follows means anything."""
         self.last_reservation = 0
-        """No reservation is made twice while the store has the same owner."""
+        """The last reservation; none is made twice while the store has the same owner."""
         self.went_cold = 0
         self.windows_dropped = 0
         self._was_express = False
@@ -320,7 +320,7 @@ class Lockstep:
         raise AssertionError("the partition never comes to rest")
 
     def _write_behind(self) -> None:
-        """As before the store is closed."""
+        """Write express messages, as before the store is closed."""
         if (step := write_all(self.machine.state, self.now_ms)) is not None:
             self._record(step.events)
             self.settle_down()
@@ -400,7 +400,7 @@ class Lockstep:
         return slot
 
     def _pass(self, value: T) -> T:
-        """Through bytes and back, where asked for."""
+        """Pass a value through bytes and back, where asked for."""
         if not self.copied:
             return value
         copied: T = pickle.loads(pickle.dumps(value))

@@ -79,7 +79,7 @@ class Model:
     next_sequence: int = 1
     queues: dict[int, list[Item]] = field(default_factory=lambda: {ACTIVE: [], DEAD_LETTER: []})
     sessions: dict[int, SessionLock] = field(default_factory=dict)
-    """By lock id."""
+    """Session locks by lock id."""
     states: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     """Session -> its state, and when that was set."""
     ids: dict[tuple[str | None, str], int] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Model:
 
     @property
     def size_bytes(self) -> int:
-        """Of all messages and session states."""
+        """The bytes of all messages and session states."""
         messages = sum(len(item.data) for queue in self.queues.values() for item in queue)
         return messages + sum(len(state) for state, _ in self.states.values())
 

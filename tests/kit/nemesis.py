@@ -88,13 +88,14 @@ class Nemesis:
         self.random = random
         self._waiting = threading.Event()
         self.deeds: list[str] = []
-        """What it did, in words."""
+        """Its actions so far, in words."""
         self.chances: list[Callable[[], str]] = [
             *[self.kill_one] * 4, *[self.stop_shortly] * 3, *[self.stop_for_good] * 2, *[self.inject_fault] * 3,
             self.kill_all,
         ]  # fmt: skip
-        """What `act` may do, as often as it should. The loss of all is rare, since it hides what only the loss of one
-        shows."""
+        """The actions of `act`, each as often as it should be. The loss of all is rare: it hides what the loss of
+        one alone shows.
+        """
 
     def act(self) -> None:
         """One deed by chance."""
@@ -146,17 +147,19 @@ class Nemesis:
         return f"took partitions {sorted(partitions)} of '{queue}' away"
 
     def forgotten(self, began_ms: int, note: str, more_ms: int = 0) -> None:
-        """From then until now, or so much longer, brokers may have forgotten what was not stored, though no process
-        has ended."""
+        """Note that brokers may have forgotten unstored messages from then until ``more_ms`` after now.
+
+        No process has ended.
+        """
         self._history.add(Operation(kind=Kind.LOSS, began_ms=began_ms, ended_ms=self.now_ms() + more_ms, note=note))
 
     def wait_for_sends(self, queue: str, count: int) -> None:
-        """Until so many more are accepted: chance alone meets few on a busy machine. AssertionError if they are not."""
+        """Wait until so many more are accepted: chance alone meets few on a busy machine. Raises AssertionError."""
         before = self._history.accepted(queue)
         eventually(f"{count} sends to '{queue}'", lambda: self._history.accepted(queue) >= before + count)
 
     def now_ms(self) -> int:
-        """By the clock of the history."""
+        """The time by the clock of the history."""
         return self._history.now_ms()
 
     @property

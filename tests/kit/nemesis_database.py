@@ -34,7 +34,7 @@ class Pair:
         return len(self.ways) > 1
 
     def url(self, parameters: str) -> str:
-        """By way of the ways."""
+        """Return the URL by way of the ways."""
         hosts = ",".join(f"127.0.0.1:{way.port}" for way in self.ways)
         return f"postgresql://{USER}:{PASSWORD}@{hosts}/postgres?{parameters}"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _LONGEST_S = 3.0
 _REOPENED_MS = 5_000
-"""After a fault on the way to a database its stores may still fail once more, and forget what was not stored."""
+"""The time after a fault on the way to a database in which its stores may fail again and forget unstored messages."""
 
 
 class BadWays:
@@ -32,7 +32,7 @@ class BadWays:
         self._to_stores = to_stores
 
     def deeds(self) -> list[Callable[[], str]]:
-        """As often as each should happen."""
+        """The actions, each as often as it should happen."""
         return [
             self.cut,
             self.cut,
@@ -112,7 +112,7 @@ class BadWays:
             way.heal()
 
     def _directions(self, count: int) -> list[Direction]:
-        """Of each way both, or the same one."""
+        """Draw both directions of each way, or the same one."""
         picked = self._random.sample((0, 1), count)
         return [(way.to_target, way.to_client)[index] for way in self._ways for index in picked]
 

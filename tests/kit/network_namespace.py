@@ -36,11 +36,11 @@ class NetworkNamespace:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """Of a command that is to be run inside."""
+        """The prefix of a command that is to be run inside."""
         return ("ip", "netns", "exec", self._name)
 
     def deeds(self, random: Random) -> list[Callable[[], str]]:
-        """As often as each should happen."""
+        """Return the actions, each as often as it should happen."""
 
         def pull() -> str:
             _run("ip", "link", "set", self._cable, "down")

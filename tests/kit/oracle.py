@@ -63,7 +63,7 @@ class Oracle:
     lock_written_ms: float
     """A lock that is older than this is surely in the store."""
     options: dict[int, PartitionOptions]
-    """By partition row."""
+    """Options by partition row."""
     sent: dict[int, Sent] = field(default_factory=dict)
     delivered: Counter[int] = field(default_factory=Counter)
     dispositions: dict[int, str] = field(default_factory=dict)
@@ -96,9 +96,9 @@ class Oracle:
     windows_ms: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Partition row -> shortest and longest window of duplicate detection, where it changes."""
     lost: set[int] = field(default_factory=set)
-    """At the end: acknowledged, gone, never seen, and rightly so: `lost_young`."""
+    """The messages that were acknowledged and are gone at the end, never seen, and rightly so: `lost_young`."""
     dropped: set[int] = field(default_factory=set)
-    """At the end: acknowledged, gone, and rightly so: duplicates, or expired."""
+    """The messages that were acknowledged and are gone at the end, and rightly so: duplicates, or expired."""
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Oracle:
     # -- settling ----------------------------------------------------------------------------------------------------
 
     def holds(self, name: int, lock_id: int) -> int | None:
-        """Until when a consumer holds a lock that must not be lost; None when it may be."""
+        """Return the end of a consumer's lock that must not be lost; None when it may be."""
         held = self.locks.get(name)
         return held.until_ms if held is not None and held.lock_id == lock_id else None
 
@@ -267,7 +267,7 @@ class Oracle:
         return not is_durable(known.message.data)
 
     def express_lost(self, now_ms: int) -> None:
-        """Likewise: express messages that are younger than their bound may be gone, with their locks."""
+        """Note that express messages younger than their bound may be gone, with their locks."""
         promised = {name for transaction in self.transactions for name in transaction.sends}
         young = {name for name, known in self.sent.items() if self._is_young(known, now_ms)} - promised
         self.lost_young |= young

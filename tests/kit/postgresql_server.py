@@ -154,7 +154,7 @@ class PostgreSQLServer:
 
     @property
     def pid(self) -> int:
-        """Of the process that all others are children of."""
+        """The process that all others are children of."""
         assert self._process is not None, "running"
         return self._process.pid
 
@@ -163,7 +163,7 @@ class PostgreSQLServer:
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """As a crash would: recovery at the next start."""
+        """Kill the server as a crash would; the next start recovers."""
         self._end(signal.SIGQUIT)
 
     def pause(self) -> None:
@@ -171,7 +171,7 @@ class PostgreSQLServer:
         self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """After `pause`."""
+        """Resume after `pause`."""
         self._signal_all(signal.SIGCONT)
 
     def promote(self) -> None:
@@ -208,13 +208,13 @@ class PostgreSQLServer:
     def url(
         self, database: str = "postgres", *, parameters: str = "", user: str = USER, password: str = PASSWORD
     ) -> str:
-        """Over TCP; ``parameters``: what follows the question mark."""
+        """Return the URL over TCP. ``parameters``: what follows the question mark."""
         return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}" + (
             f"?{parameters}" if parameters else ""
         )
 
     def conninfo(self, dbname: str = "postgres") -> str:
-        """Over the Unix socket, as libpq's key words."""
+        """Return the connection over the Unix socket, as libpq's key words."""
         database = f" dbname={dbname}" if dbname else ""
         return f"host={self.directory} port={self.port} user={USER} password={PASSWORD}{database}"
 
@@ -234,7 +234,7 @@ class PostgreSQLServer:
         return self.psql(["--command", text], database)
 
     def psql(self, arguments: Sequence[str], database: str = "postgres") -> list[str]:
-        """As `sql`, with arguments of psql's own."""
+        """Run a statement as `sql` does, with arguments of psql's own."""
         output = self.run(
             "psql", "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1",
             "--dbname", self.conninfo(database), *arguments,

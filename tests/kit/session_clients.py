@@ -73,7 +73,7 @@ class SessionConsumer(Consumer):
             self._granted(reply)
 
     def _settle_later(self, lock_id: int, entries: list[Entry]) -> None:
-        """Only as long as the connection lives: the tokens of a session's messages are of no use on another one."""
+        """Settle as long as the connection lives: the tokens of a session's messages are of no use on another one."""
         outcome = self._world.random.choice(OUTCOMES)
         if outcome is not None:
             self._later(self._world.random.choice((0.0, 10.0, 500.0)), lambda: self._settle(lock_id, entries, outcome))

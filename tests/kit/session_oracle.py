@@ -22,7 +22,7 @@ class SessionOracle:
 
     held: dict[Session, SessionHeld] = field(default_factory=dict)
     states: dict[Session, set[bytes | None]] = field(default_factory=dict)
-    """What the state can be: several where the outcome of a write is not known."""
+    """The possible states: several where the outcome of a write is not known."""
     writing: dict[Session, int] = field(default_factory=dict)
     """Writes that were not answered yet."""
     overlapped: set[Session] = field(default_factory=set)
@@ -38,7 +38,7 @@ class SessionOracle:
         self.accepted_times += 1
 
     def holds(self, session: Session, lock_id: int) -> int | None:
-        """Until when a consumer holds it; None when it does not."""
+        """Return the end of a consumer's lock; None when it holds none."""
         held = self.held.get(session)
         return held.until_ms if held is not None and held.lock_id == lock_id else None
 

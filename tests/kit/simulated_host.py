@@ -35,11 +35,11 @@ class Timeline:
         return len(self._events)
 
     def now_ms(self) -> int:
-        """As a `partibus.clock.Clock`."""
+        """Return the time as a `partibus.clock.Clock` does."""
         return int(self.time_ms)
 
     def call_later(self, delay_ms: float, call: Callable[[], object]) -> SimulatedTimer:
-        """After ``delay_ms``, behind everything that is due by then already."""
+        """Call after ``delay_ms``, behind everything that is due by then already."""
         timer = SimulatedTimer(call)
         self._number += 1
         heappush(self._events, (self.time_ms + delay_ms, self._number, timer))
@@ -69,11 +69,11 @@ class SimulatedHost:
         self._alive = False
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Behind everything that is due now."""
+        """Call behind everything that is due now."""
         self.call_later(0, call)
 
     def call_later(self, delay_ms: float, call: Callable[[], object]) -> SimulatedTimer:
-        """After ``delay_ms``."""
+        """Call after ``delay_ms``."""
         return self._timeline.call_later(delay_ms, lambda: call() if self._alive else None)
 
     def write(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:

@@ -37,7 +37,7 @@ class SimulatedFanOut:
         return list(self.rules)
 
     def options_of(self, row: int) -> PartitionOptions:
-        """As given, or as any subscription has them."""
+        """Return the options as given, or as any subscription has them."""
         return self.options.setdefault(row, PartitionOptions())
 
     def plan(self, messages: Sequence[Message], now_ms: int, work_max: int) -> Plan:
@@ -58,10 +58,10 @@ class SimulatedFanOut:
 
 @dataclass(slots=True)
 class SimulatedSubscribers:
-    """By the row of the topic's partition."""
+    """Fan-outs by the row of the topic's partition."""
 
     topics: dict[int, SimulatedFanOut]
 
     def fan_out(self, row: int) -> SimulatedFanOut | None:
-        """As given."""
+        """Return the fan-out as given."""
         return self.topics.get(row)

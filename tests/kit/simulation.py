@@ -39,9 +39,9 @@ LOCK_WRITTEN_MS = 100.0
 20 ms of batching, and a commit of its own."""
 CRASH_CHANCE = 0.003
 FORCED_CHANCE = 0.1
-"""Of a message to an express entity; those in one batch with it are kept, too."""
+"""The chance of a forced message to an express entity; those in one batch with it are kept, too."""
 EXPRESS_BOUND_MS = 600
-"""Of the last sixth of it, in which a commit has to end, see `LOCK_WRITTEN_MS`."""
+"""The loss bound, in the last sixth of which a commit has to end, see `LOCK_WRITTEN_MS`."""
 FAULTS = Faults(refused=0.01, forgotten=0.004, torn=0.004, unanswered=0.01, unsynced=0.004, load_fails=0.01)
 CALM_CRASH_CHANCE = CRASH_CHANCE / 6
 CALM_FAULTS = Faults(refused=0.002, unanswered=0.002, load_fails=0.001)
@@ -78,7 +78,7 @@ class Simulation:
             self.disk, ordered=set(ROWS) - {RESERVED}, lock_written_ms=LOCK_WRITTEN_MS, options=self.options
         )
         self.residencies: list[Residency] = []
-        """Of each process."""
+        """The residency of each process."""
         self.crashes = 0
         self.names = 0
         self._number = 0
@@ -97,7 +97,7 @@ class Simulation:
         Administrator(self, UNIQUE)
 
     def _draw_options(self) -> dict[int, PartitionOptions]:
-        """By partition row."""
+        """Draw options by partition row."""
         random = self.random
         everywhere = PartitionOptions(
             lock_duration_ms=random.choice((60, 400, 5_000)),
@@ -145,7 +145,7 @@ class Simulation:
         self.runtime.wake_timed()
 
     def new_meters(self) -> Meters:
-        """Of a process that starts."""
+        """Return the meters of a process that starts."""
         meters = Meters()
         self.residencies.append(meters.residency)
         return meters
@@ -177,11 +177,11 @@ class Simulation:
         return FaultyStore(store, self.faults)
 
     def submit(self, row: int, command: c.Command, on_reply: Callable[[Any], None] | None = None) -> None:
-        """Through the front door."""
+        """Submit a command through the front door."""
         self.runtime.submit(row, self.options[row], command, on_reply, holdable=row != RESERVED)
 
     def number(self) -> int:
-        """For requests and receivers."""
+        """Return a number for requests and receivers."""
         self._number += 1
         return self._number
 

@@ -91,7 +91,7 @@ class SparkCluster:
         return worker
 
     def wait_for_workers(self, count: int) -> None:
-        """Until the master counts so many alive. Raises TimeoutError."""
+        """Wait until the master counts so many alive. Raises TimeoutError."""
         self._wait(lambda state: state is not None and state["aliveworkers"] >= count, f"{count} workers")
 
     def executors(self) -> list[int]:

@@ -38,7 +38,7 @@ class TopicModel:
 
     next_sequence: int = 1
     scheduled: dict[int, Message] = field(default_factory=dict)
-    """By sequence counter."""
+    """Scheduled messages by sequence counter."""
 
 
 class TopicLockstep:

@@ -60,7 +60,7 @@ RULES: dict[int, Rule] = {
 
 
 class _Copies(Oracle):
-    """Of one subscription. Nothing is promised when it is deleted: what was granted may still be on its way."""
+    """The copies of one subscription. After its deletion nothing is promised: grants may still be on their way."""
 
     is_deleted = False
 
@@ -170,7 +170,7 @@ class TopicSimulation(Simulation):
         self.runtime.drop(SHORT, dropped)
 
     def submit(self, row: int, command: c.Command, on_reply: Callable[[Any], None] | None = None) -> None:
-        """Through the front door, where nobody asks for what was deleted."""
+        """Submit a command through the front door, which knows no deleted entity."""
         if row in self.fan_out.rules or row == TOPIC:
             self.runtime.submit(row, self.options[row], command, on_reply, holdable=row != ALL)
 

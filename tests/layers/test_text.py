@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,11 @@ UNWANTED = re.compile("|".join([HOSTS, PATHS, HANDS]))
 
 CLAUSES = re.compile(r"(Who|Whoever|Whose|What|Whatever|Nobody|Those|It|There)\b")
 """Openings of a clause, where a docstring begins with a verb or a noun (CONTRIBUTING.md)."""
+FRAGMENTS = re.compile(
+    r"(Of|In|Into|With|Without|From|By|For|At|On|As|To|Beside|Behind|Before|After|Until|Between|Above|Below|Through|Over|"
+    r"Only|Never|Likewise|See|So|No)\b"
+)
+"""Openings of half a sentence, whose first half is the name of the thing."""
 DOCUMENTED = ("src", "tests/kit", "bench")
 
 
@@ -46,13 +52,16 @@ def test_unwanted_words_are_recognised(text: str) -> None:
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each docstring of a module, class or function."""
+    """Yield the line and the text of each docstring of a module, class, function or attribute."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if text := ast.get_docstring(node):
-            yield getattr(node, "lineno", 1), text
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if text := ast.get_docstring(node):
+                yield getattr(node, "lineno", 1), text
+            for before, after in pairwise(node.body):
+                match before, after:
+                    case ast.Assign() | ast.AnnAssign(), ast.Expr(ast.Constant(str(text))):
+                        yield after.lineno, text
 
 
 def test_docstrings_open_with_an_action_or_a_thing() -> None:
@@ -61,10 +70,15 @@ def test_docstrings_open_with_an_action_or_a_thing() -> None:
         f"{path.relative_to(PROJECT)}:{line}: {text.splitlines()[0]}"
         for path in files
         for line, text in docstrings(path)
-        if CLAUSES.match(text)
+        if CLAUSES.match(text) or FRAGMENTS.match(text)
     ]
     assert len(files) > 500
     assert not found
+
+
+@pytest.mark.parametrize("text", ["Of a rate.", "See the protocol.", "Until there is one."])
+def test_fragments_are_recognised(text: str) -> None:
+    assert FRAGMENTS.match(text)
 
 
 @pytest.mark.parametrize("text", ["What was done.", "Nobody holds it.", "It is gone."])

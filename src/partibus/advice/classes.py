@@ -11,9 +11,9 @@ class Level(StrEnum):
     SMALL = "small"
     MEDIUM = "medium"
     HIGH = "high"
-    """Of a rate."""
+    """The class of a rate."""
     LARGE = "large"
-    """Of a number of clients."""
+    """The class of a number of clients."""
 
 
 class Band(NamedTuple):

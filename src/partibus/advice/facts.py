@@ -31,7 +31,7 @@ class Traffic:
     sender_links: int = 0
     sender_connections: int = 0
     shared_connections: int = 0
-    """Of those: connections that also send to another entity."""
+    """The number of those connections that also send to another entity."""
     receiver_links: int = 0
     receiver_connections: int = 0
     deleting_links: int = 0
@@ -109,7 +109,7 @@ class EntityFacts:
     """``queue``, ``topic`` or ``subscription``."""
     partitions: int
     properties: Mapping[str, object]
-    """By the service's names, as in Config.json."""
+    """Properties by the service's names, as in Config.json."""
     lock_s: float
     ttl_s: float | None
     """The default time to live; None: unlimited."""

@@ -16,7 +16,7 @@ class State(Enum):
     """A state of an endpoint."""
 
     IDLE = "idle"
-    """No frame was exchanged."""
+    """The state before any frame was exchanged."""
     OPEN_SENT = "open sent"
     """We began, the peer has not answered."""
     OPEN_RECEIVED = "open received"

@@ -82,7 +82,7 @@ def parse_outcome(line: str) -> Outcome:
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:
-    """Of several generators that worked side by side."""
+    """Return the sum of the results of several generators that worked side by side."""
     return Outcome(
         sum(outcome.messages for outcome in outcomes),
         min(outcome.first_s for outcome in outcomes),

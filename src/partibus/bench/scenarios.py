@@ -17,7 +17,7 @@ class Target(NamedTuple):
 
     broker: str
     queue: str
-    """In words: ``plain``, ``partitioned``."""
+    """The words ``plain``, ``partitioned``."""
     address: str
     pid: int | None
     """The broker's process; None where it is not on this machine, and nothing is known about its CPU."""
@@ -56,7 +56,7 @@ class Result:
 
 
 def send(target: Target, generator: Generator, *, count: int, size_bytes: int = 1024, connections: int = 1) -> Result:
-    """Into the queue; the messages stay there."""
+    """Send into the queue; the messages stay there."""
     job = Job(mode=Mode.SEND, address=target.address, count=count, size_bytes=size_bytes, connections=connections)
     cpu_us = _cpu_per_message(target, count)
     with generator.start(job) as running:

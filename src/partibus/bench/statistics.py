@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Percentiles(NamedTuple):
-    """In the unit of the values."""
+    """Percentiles in the unit of the values."""
 
     p50: float
     p90: float

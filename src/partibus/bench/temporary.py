@@ -31,7 +31,7 @@ class TemporaryBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: dict[str, Any] = {}
         self.start_s = 0.0
-        """From the start of the process to readiness, last time."""
+        """Seconds from the last start of the process to readiness."""
 
     @property
     def pid(self) -> int:
@@ -40,7 +40,7 @@ class TemporaryBroker:
 
     @property
     def broker_pids(self) -> list[int]:
-        """Of each of several brokers, as they were started; ``pid`` is their supervisor's then."""
+        """The process ids of several brokers in the order of their starts; ``pid`` is their supervisor's then."""
         return [int(broker["pid"]) for broker in self._ready["brokers"]]
 
     @property
@@ -60,7 +60,7 @@ class TemporaryBroker:
 
     @property
     def tls_ports(self) -> tuple[int, int]:
-        """Of AMQP and of HTTP, of a broker that was told to serve over TLS."""
+        """The TLS ports of AMQP and of HTTP, of a broker that was told to serve over TLS."""
         return int(self._ready["amqps_port"]), int(self._ready["https_port"])
 
     def start(self) -> None:
@@ -94,7 +94,7 @@ class TemporaryBroker:
         return True
 
     def stop(self) -> None:
-        """As an operator would; after a while without asking."""
+        """Stop the broker as an operator would; kill it if it needs too long."""
         if self._process is None:
             return
         self._process.terminate()

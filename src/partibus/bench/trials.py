@@ -46,7 +46,7 @@ class Shape:
     score: Score
     queues: int = 1
     subscriptions: int = 0
-    """Of the one topic; 0: there are queues."""
+    """The number of subscriptions of the one topic; 0: there are queues."""
     senders: int = 1
     """Clients that send, of each entity."""
     receivers: int = 1

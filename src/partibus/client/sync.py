@@ -501,7 +501,7 @@ class SessionReceiver(Receiver):
 
     @property
     def locked_until_ms(self) -> int | None:
-        """When the lock of the session ends, as Unix time in milliseconds."""
+        """The end of the session's lock, as Unix time in milliseconds."""
         return self._session.locked_until_ms
 
     def renew_session_lock(self) -> int:

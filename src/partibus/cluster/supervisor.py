@@ -305,7 +305,7 @@ class Supervisor:
     # -- ownership ---------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        """After every event, send the possible requests, and tell all children the owners."""
+        """Send the possible requests after an event, and tell all children the owners."""
         if self._stopping:
             return
         for step in self._plan.next_steps():

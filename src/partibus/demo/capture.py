@@ -106,7 +106,7 @@ def partitions_table(flights: DataFrame) -> DataFrame:
 
 
 def keys_table(flights: DataFrame) -> DataFrame:
-    """Per key: count, checksum, where it was found, and how many messages are not in their place.
+    """Return for each key: count, checksum, where it was found, and how many messages are out of order.
 
     A key's messages are numbered `n` = 0, 1, 2 ... by the one sender they have. Put in order of sequence number, each
     must be at the place that its number says: that also shows gaps and repetitions.
@@ -263,12 +263,12 @@ class Capture:
 
 
 def _rows(query: StreamingQuery) -> list[int]:
-    """Of each micro-batch that had some."""
+    """Return the rows of each micro-batch that had some."""
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
 def collect_delays(tables: Tables) -> list[Delay]:
-    """In order of carrier and hour."""
+    """Return the rows in the order of carrier and hour."""
     return [
         Delay(row["carrier"], row["hour"], row["flights"], row["cancelled"], row["departure_delay"])
         for row in tables.delays.sort("carrier", "hour").collect()

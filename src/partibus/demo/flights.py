@@ -86,7 +86,7 @@ def _data_folder() -> Path:
 
 
 Properties = dict[str | bytes, int | float | bytes | bool | str | UUID]
-"""As the client's type says it."""
+"""Application properties in the types of the client."""
 
 
 class Envelope(NamedTuple):

@@ -58,7 +58,7 @@ class Selection(NamedTuple):
     altered: int
     """Not the same content, key or partition as the same message in the subscription that gets all."""
     disordered: int
-    """Behind one of their key that was sent later."""
+    """The messages behind one of their key that was sent later."""
 
     @property
     def faults(self) -> dict[str, int]:

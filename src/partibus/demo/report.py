@@ -85,7 +85,7 @@ def _or_nan(value: float | None) -> float:
 TELEMETRY_PAGE = "telemetry.html"
 PLAN_PAGE = "plan.html"
 FIFO_PAGE = "fifo.html"
-"""Beside the demo's page."""
+"""The page of FIFO queues, beside the demo's page."""
 
 
 def capture_section(captured: Captured) -> str:

@@ -29,7 +29,7 @@ class PartitionLoad(NamedTuple):
     partition_id: int
     messages: int
     bytes: int
-    """Of bodies."""
+    """Bytes of bodies."""
     keys: int
 
 
@@ -85,7 +85,7 @@ class Operation(NamedTuple):
     """`send` or `complete`."""
     messages: int
     latency_p50_us: float
-    """From the command to durability."""
+    """Time from the command to durability."""
     latency_p99_us: float
 
 
@@ -131,7 +131,7 @@ class Prediction(NamedTuple):
     largest_share: float
     largest_over_mean: float
     effective_partitions: float
-    """So many full partitions are they worth."""
+    """The number of full partitions that the busy ones are worth."""
 
 
 class Outlook(NamedTuple):

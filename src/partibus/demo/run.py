@@ -141,7 +141,7 @@ def run_demo(
 def _carry(
     rows: int, paths: Paths, senders: int, session: SparkSession | None, stack: ExitStack, steps: Steps
 ) -> Carried:
-    """Through the broker and Spark. The broker ends before its telemetry is read: then all of it is there."""
+    """Run the flights through the broker and Spark; the broker has then ended and written its telemetry."""
     with stack.enter_context(ExitStack()) as broker:
         with steps.step("start the broker"):
             scratch = broker.enter_context(tempfile.TemporaryDirectory(prefix="partibus-demo-"))

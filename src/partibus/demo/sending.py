@@ -44,7 +44,7 @@ class Step:
         self._bars.advance(self._bar, count)
 
     def at(self, done: int, total: int) -> None:
-        """So much of so much is done; nothing is known yet while ``total`` is 0."""
+        """Show ``done`` of ``total``; nothing is known yet while ``total`` is 0."""
         self._bars.update(self._bar, completed=done, total=total or None)
 
 

@@ -18,7 +18,7 @@ PARTITION_COUNT = 16
 ALL = "all"
 """The subscription that gets everything."""
 SUBSCRIPTIONS = (ALL, "delayed", "carrier")
-"""In the order in which they are shown."""
+"""The subscriptions in the order in which they are shown."""
 CONSUMED = "delayed"
 """The subscription whose reader completes the captured messages. The others are browsed, and keep everything."""
 

@@ -105,7 +105,7 @@ def parse_address(text: str) -> Address:
 
 
 def _without_origin(text: str) -> str:
-    """Without scheme, host and port, or without the one leading slash that some clients send."""
+    """Return the path without scheme, host and port, and without the one leading slash that some clients send."""
     if "://" not in text:
         return text.removeprefix("/")
     origin = _ORIGIN.match(text)

@@ -14,7 +14,7 @@ _KIB = 1024
 
 
 class Bounds:
-    """See `partibus.namespace.tiers` for what each is."""
+    """The bounds of a namespace's tier, in bytes; `partibus.namespace.tiers` has the sources."""
 
     __slots__ = ("batch_bytes", "batch_messages", "limits", "properties_bytes", "property_bytes", "small_bytes", "tier")
 
@@ -31,7 +31,7 @@ class Bounds:
         self.property_bytes: int = limits.property_kb * _KIB
         self.properties_bytes: int = limits.properties_kb * _KIB
         self.small_bytes: int = min(self.property_bytes, self.properties_bytes)
-        """No message of this size can exceed either bound."""
+        """The largest size of a message that can't exceed either bound."""
 
     def check_headers(self, headers_bytes: int, properties: Iterable[tuple[str, bytes]]) -> None:
         """Check the size of a message's properties and headers (dialect section 11.2).

@@ -332,7 +332,7 @@ class Broker:
     # -- changes, here and elsewhere ---------------------------------------------------------------------------------
 
     def when_followed(self, call: Callable[[], None]) -> None:
-        """See `Announcer`."""
+        """Call back once every broker follows the latest change (`Announcer`)."""
         self._announcer.when_followed(call)
 
     def follow(self, change: Change) -> None:

@@ -97,7 +97,7 @@ class Catalog:
 
     @property
     def store_count(self) -> int:
-        """Over how many stores partitions are dealt."""
+        """The number of stores over which partitions are dealt."""
         return self._store_count
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Catalog:
         return record
 
     def delete_namespace(self, name: str) -> NamespaceRecord:
-        """With all that is in it; the partitions of its entities are remembered as dropped. EntityNotFound."""
+        """Delete a namespace with all that is in it, and note the partitions as dropped. Raises `EntityNotFound`."""
         with self._changing():
             record = self._namespaces.existing(name)
             self.of(record.namespace_id)._entities.remove_all()  # noqa: SLF001 (of this class)

@@ -63,7 +63,7 @@ class CatalogDatabase(Protocol):
         ...
 
     def rollback(self) -> None:
-        """Never raises."""
+        """Roll the transaction back. Raises nothing."""
         ...
 
     def note(self, change: Mapping[str, object]) -> None:

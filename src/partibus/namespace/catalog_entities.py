@@ -41,7 +41,7 @@ _PLACEMENT_COLUMNS = "partition_no, store_no, partition_row"
 PARTITION_ROW_MAX = (1 << 21) - 1
 """Largest number that the stores' keys have room for."""
 _SLOTS = "Slots"
-"""Beside the properties of an entity whose slots have moved."""
+"""A field beside the properties of an entity whose slots have moved."""
 _PARTITION_COUNT = "PartitionCount"
 """A field beside the properties of a partitioned entity. Entities older than the field have sixteen partitions."""
 

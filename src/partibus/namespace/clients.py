@@ -112,7 +112,7 @@ class Clients:
             del self._receivers[entity.entity_id]
 
     def receivers_of(self, entity: Queue) -> int:
-        """Through this broker."""
+        """Return the number of an entity's receivers that are connected through this broker."""
         return self._receivers.get(entity.entity_id, 0)
 
     # -- among several brokers ---------------------------------------------------------------------------------------

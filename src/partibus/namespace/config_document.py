@@ -156,5 +156,5 @@ def _no_constant(name: str) -> object:
 
 
 def _integer(digits: str) -> int:
-    """No property takes more digits, and reading very many takes very long."""
+    """Return the integer of some digits; no property takes more than 30, and reading very many takes very long."""
     return int(digits[:30])

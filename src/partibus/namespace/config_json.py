@@ -53,7 +53,7 @@ class Config(Struct, frozen=True):
     queues: tuple[DeclaredQueue, ...]
     topics: tuple[DeclaredTopic, ...] = ()
     others: tuple["Config", ...] = ()
-    """Beside the default namespace."""
+    """The namespaces beside the default one."""
 
 
 def read_config_json(file: Path) -> Config:

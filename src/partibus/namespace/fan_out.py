@@ -30,7 +30,7 @@ class TopicSubscribers:
         """The fan-outs by row of the topic's partition."""
 
     def fan_out(self, row: int) -> "TopicFanOut | None":
-        """See the protocol. The same object until something of the topic's subscriptions changes."""
+        """Return the fan-out of a topic's partition; the same object until the topic's subscriptions change."""
         found = self._topics_by_row.get(row)
         if found is None:
             self._forget(row)
@@ -116,13 +116,13 @@ class TopicFanOut:
         self._places: dict[int, int] | None = None
 
     def options_of(self, row: int) -> PartitionOptions:
-        """See the protocol."""
+        """Return the options of a subscription's partition."""
         if self._places is None:
             self._places = {row: place for place, row in enumerate(self.rows)}
         return self._options.of(self._rules.subscriptions[self._places[row]])
 
     def plan(self, messages: Sequence[Message], now_ms: int, work_max: int) -> Plan:
-        """See the protocol."""
+        """Return the plan of copies for messages."""
         matched = self._rules.matcher.match(messages, now_ms, work_max)
         rows = self.rows
         return Plan(

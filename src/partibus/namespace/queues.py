@@ -143,7 +143,7 @@ class Queue:
 
     @property
     def touched_ms(self) -> int:
-        """When it was created or last changed; of a subscription also when a rule was added."""
+        """The time of its creation or latest change; of a subscription also that of an added rule."""
         return self.updated_ms
 
     def is_as(self, record: EntityRecord) -> bool:
@@ -267,7 +267,7 @@ class Subscription(Queue):
 
     @property
     def touched_ms(self) -> int:
-        """When it was created or last changed, or a rule was added."""
+        """The time of its creation or latest change, or of an added rule."""
         return max(self.updated_ms, *(rule.created_ms for rule in self.rules))
 
     def is_as(self, record: EntityRecord) -> bool:

@@ -35,7 +35,7 @@ class SqsOptions(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     moves: tuple[MoveTask, ...] = ()
     """Newest first."""
     scope_until_ms: int = 0
-    """Until then the former `DeduplicationScope` holds, which is the other one of two; 0: the present one holds."""
+    """The end of the former `DeduplicationScope`, which is the other one of two; 0: the present one holds."""
     purged_ms: int = 0
     """The time of the last purge."""
 

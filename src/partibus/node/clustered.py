@@ -126,7 +126,7 @@ class Clustered:
             )
             for place in broker.places
         ]
-        """They last as long as the broker, since each remembers what it saw of its store."""
+        """The owners' watches; they last as long as the broker, since each remembers what it saw of its store."""
         self._just_opened: dict[int, Store] = {}
         """Opened stores that their runtimes have not taken yet."""
         self._opening: set[int] = set()

@@ -55,7 +55,7 @@ class HttpConnection(H11Protocol):
             self._watch()
 
     def drop(self) -> None:
-        """See `partibus.frontends.admission.Connection`."""
+        """Abort the connection (`partibus.frontends.admission.Connection`)."""
         self.transport.abort()
 
     def _claim(self) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from partibus.node.http_engine import HttpEngine
 
 LOAD_S = 5.0
-"""After the start, when clients have come back and stores are read."""
+"""The delay after the start; by then clients have come back and stores are read."""
 
 _TROUBLE = "HTTP can't be answered now; the next connection tries again"
 

@@ -51,7 +51,7 @@ FETCH_S: Final = 10.0
 REFRESH_S: Final = 30.0
 """Least time between two reads of the keys that tokens with unknown keys bring about."""
 KEEP_S: Final = 3_600.0
-"""After so long the keys are read again when a token comes."""
+"""The age at which the keys are read again when a token comes."""
 CHECKED_MAX: Final = 1_000
 """Valid tokens that are remembered until their end, or until the keys are read again."""
 WAITING_MAX: Final = 1_000
@@ -341,7 +341,7 @@ def open_provider(path: Path, loop: asyncio.AbstractEventLoop) -> IdentityProvid
 
 
 class _InNamespace:
-    """See `partibus.namespace.access.Identities`."""
+    """The identities of one namespace (`partibus.namespace.access.Identities`)."""
 
     def __init__(self, provider: IdentityProvider, namespace: str) -> None:
         self._provider = provider

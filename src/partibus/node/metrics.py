@@ -62,7 +62,7 @@ _ENTITY_BYTES = 300
 """The numbers of one entity, written down."""
 _PARTITION_BYTES = 48
 _ROWS = 256
-"""Between two rests, where little is done for each."""
+"""Rows between two rests, where little is done for each."""
 _NONE = (0, 0)
 _IDLE = Tally()
 _COUNTS = attrgetter(*TALLIED, *COMMITTED)
@@ -216,7 +216,7 @@ class Measuring:
     # -- what waits --------------------------------------------------------------------------------------------------
 
     async def _count(self, slices: Slices) -> None:
-        """See what waits in the stores, unless that was done a moment ago."""
+        """Count what waits in the stores, unless that was done a moment ago."""
         loop = self._server.loop
         if loop.time() < self._waiting_of_s + COUNT_S:
             return
@@ -399,7 +399,7 @@ def _batches(things: Iterable[Thing]) -> Iterator[list[Thing]]:
 
 
 def packed(measured: Measurements) -> str:
-    """As text, which goes through other formats as one word."""
+    """Return measurements as a text, which goes through other formats as one word."""
     return msgspec.json.encode(measured).decode()
 
 

@@ -52,7 +52,7 @@ class ClusterSettings(NamedTuple):
     """The settings by which the brokers of several machines know and reach each other."""
 
     broker: str = ""
-    """This one's name among them; empty: the machine's."""
+    """The name of this broker among them; empty: the machine's."""
     host: str = ""
     """The address to listen at for other brokers; empty: as for clients."""
     port: int = 0
@@ -73,8 +73,9 @@ class Settings(Struct, frozen=True):
     brokers: int = 1
     """Processes; more than one run under a supervisor."""
     brokers_max: int | None = None
-    """With it ``brokers`` is the least and this the most: as many run as messaging units want (row R12). None: always
-    as many."""
+    """The most processes, where ``brokers`` is the least: as many run as messaging units want (row R12). None: always
+    as many.
+    """
     host: str = "127.0.0.1"
     amqp_port: int = 5672
     http_port: int = 5300
@@ -91,7 +92,7 @@ class Settings(Struct, frozen=True):
     certificate_key: Path | None = None
     """The key's file; None: the key is in the certificate's file."""
     emulator: bool = False
-    """Also accept the well-known development key (and no other protection is lost)."""
+    """Accept the well-known development key, too (and no other protection is lost)."""
     config: Path | None = None
     ready_file: Path | None = None
     manual_clock: bool = False

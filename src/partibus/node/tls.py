@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 FOLDER = "certs"
 """The folder of the development certificates in the data directory."""
 LOOK_S = 2.0
-"""Between two looks at the files."""
+"""Seconds between two looks at the files."""
 BACKLOG = 1024
 OUT_OF_FILES_S = 0.5
-"""Before the next try, when the process has no file descriptor for a connection."""
+"""Seconds before the next try, when the process has no file descriptor for a connection."""
 
 
 class NamedConnection(ssl.SSLObject):

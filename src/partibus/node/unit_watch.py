@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1 / LOOKS
 SELDOM_S: Final = 1.0
-"""While there is one namespace without units, only to count, and while there are `MANY`: each takes 1.5 us."""
+"""The pause with one namespace without units, only to count, and with `MANY`: each takes 1.5 us."""
 MANY: Final = 100
 """The number of namespaces without units above which work after decoding is charged once a second."""
 

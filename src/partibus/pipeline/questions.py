@@ -27,7 +27,7 @@ Name = tuple[str, str]
 DONE: Final = {"sent": "send", "delivered": "deliver", "completed": "complete"}
 """The columns of curves, with the operation of each."""
 MOST: Final = {name: f"{name}_most" for name in DONE}
-"""For each of these columns, the column of the most in one second."""
+"""The column of the most in one second, for each of these columns."""
 
 
 class Questions(Protocol):

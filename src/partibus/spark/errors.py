@@ -32,7 +32,7 @@ class ReadError(SparkSourceError):
 
 
 class JavaNotFound(SparkSourceError):
-    """No usable Java runtime was found."""
+    """An error for a machine without a usable Java runtime."""
 
 
 class WriteError(SparkSourceError):

@@ -135,7 +135,7 @@ class Options(NamedTuple):
     max_bytes: int | None = None
     messages_per_split: int | None = None
     fail_on_data_loss: bool | None = None
-    """As the user set it; None: unset."""
+    """The value as the user set it; None: unset."""
     include_properties: bool = True
     include_body: bool = True
     body_schema: str = ""

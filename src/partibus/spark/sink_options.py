@@ -19,9 +19,9 @@ class Naming(Enum):
     AUTO = "auto"
     """`IDS` where rows have a name, else `NONE`."""
     IDS = "ids"
-    """By `idColumn`, or by the source's `entity_id`, `partition_id` and `position`."""
+    """Recognition by `idColumn`, or by the source's `entity_id`, `partition_id` and `position`."""
     POSITIONS = "positions"
-    """By a high-water mark for each source partition: only for a plan that does nothing but map rows."""
+    """Recognition by a high-water mark for each source partition, only for a plan that does nothing but map rows."""
     NONE = "none"
     """Not at all: rows are stored at least once."""
 

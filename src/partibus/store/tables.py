@@ -81,7 +81,7 @@ class Tables:
         self.session_locks: dict[tuple[int, str], SessionLockRow] = {}
         self.generations: tuple[Generation, ...] = (Generation(FIRST_NUMBER, 0),)
         self.left_off: dict[int, tuple[LeftOff, ...]] = {}
-        """By partition row; see `partition.protocol.generations.left_off`."""
+        """The ends of earlier owners' numbers by partition row (`partition.protocol.generations.left_off`)."""
         self._index = EntryIndex()
 
     def copy(self) -> Self:

@@ -41,7 +41,7 @@ REPORT: Final = Struct("<qq")
 NO_POSITION: Final = -1
 """The position of a refused message, which got none."""
 NOT_DURABLE: Final = 0
-"""In place of a commit: nothing has to become durable."""
+"""A value in place of a commit: nothing has to become durable."""
 
 COLUMN_BYTES: Final = 8
 SEND_COLUMNS: Final = 2

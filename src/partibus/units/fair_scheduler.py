@@ -27,7 +27,7 @@ from typing import Final
 from partibus.units.account import Account, Reader
 
 QUANTUM_NS: Final = 1_000_000
-"""Of one unit per round: some dozens of requests."""
+"""The quantum of one unit per round: some dozens of requests."""
 SLICE_NS: Final = 1_000_000
 """Turns are taken for so long, then the loop looks what else there is: commits that ended, new input. Looking takes
 about 50 us."""

@@ -81,7 +81,7 @@ class Sending(asyncio.Future[None]):
     __slots__ = ("outcome",)
 
     outcome: str
-    """What happened to the message, also after a cancellation: the text "not sent", "unknown" (sent without an answer:
+    """The state of the message, also after a cancellation: the text "not sent", "unknown" (sent without an answer:
     stored or not), "stored" or "refused".
     """
 

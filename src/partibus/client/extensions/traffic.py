@@ -32,7 +32,7 @@ class Observed(NamedTuple):
     """The traffic of a namespace at one moment."""
 
     entities: dict[str, Traffic]
-    """By path, the busiest first. Entities that no client has used since the brokers started are missing."""
+    """Traffic by path, the busiest first. Entities that no client has used since the brokers started are missing."""
     premium: bool
     """Whether the namespace is of the tier premium."""
     namespace: str = "default"

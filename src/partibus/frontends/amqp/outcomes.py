@@ -68,7 +68,7 @@ class Settlement(NamedTuple):
     properties: dict[str, object] | None = None
     """Application properties to set."""
     delay_ms: int = 0
-    """For an abandon: how long the message is unavailable. 0: as the entity is configured."""
+    """The time for which an abandoned message is unavailable, in ms. 0: as the entity is configured."""
 
 
 COMPLETE: Final = Settlement(Outcome.COMPLETE, ACCEPTED)

@@ -38,7 +38,7 @@ client that timed out has ended the AMQP session, and .NET closes the connection
 _LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 _TICKS_PER_MS = 10_000
 _TICKS_AT_1970 = 621_355_968_000_000_000
-"""In units of 100 ns since the year 1, as .NET counts."""
+"""The Unix epoch in units of 100 ns since the year 1, as .NET counts."""
 
 
 def wait_ms_of(properties: Mapping[object, object] | None) -> float:

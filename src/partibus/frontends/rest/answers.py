@@ -20,7 +20,7 @@ async def answer_of(ask: Ask[T]) -> T:
 
 
 async def answers_of(asks: Iterable[Ask[T]]) -> list[T]:
-    """As `answer_of` for several that are asked at once, in their order."""
+    """Return several answers in the order of ``asks``, as `answer_of` does; all are asked at once."""
     under_way = [_asked(ask) for ask in asks]
     return [await answer for answer in under_way]
 
@@ -59,11 +59,11 @@ class Handover(Generic[T]):
         return self._value.result() if self._value.done() else None
 
     async def wait(self) -> T:
-        """Until there is one."""
+        """Wait until there is an answer."""
         return await asyncio.shield(self._value)
 
     async def wait_with(self, request: Request, timeout_s: float) -> bool:
-        """Until there is one, the client has left, or the time is over; True when the client has left."""
+        """Wait until there is an answer, the client has left or the time is over; return whether it has left."""
         gone = asyncio.ensure_future(_left(request))
         try:
             either: set[asyncio.Future[Any]] = {self._value, gone}

@@ -72,7 +72,7 @@ class Claims:
         return grant.allows(path, right, self._wall_clock.now_ms() / 1000)
 
     def _grant(self, request: Request, token: str, path: Path, about: Path, right: Right) -> Grant:
-        """Of several that a token gives, one that has ``right`` on ``about``, if any does."""
+        """Return the one of a token's grants that has ``right`` on ``about``, if any does."""
         audience = f"{request.url.scheme}://{host_of(request)}/{quote('/'.join(path))}"
         now_s = self._wall_clock.now_ms() / 1000
         grants = self._access.check_any_token(token.removeprefix(_BEARER), audience, now_s, LEEWAY_S)

@@ -13,7 +13,7 @@ HTTP = "http"
 
 
 async def pay(broker: Broker, operation: Operation, entity: str = "") -> None:
-    """For one unit. ``entity``: its path, if it is about one."""
+    """Ask for one unit. ``entity``: the path of the entity, if the request is about one."""
     if broker.throttle.uses is not None:
         broker.throttle.uses.add(entity, HTTP, operation, 1, 1)
     if broker.throttle.active:
@@ -21,7 +21,7 @@ async def pay(broker: Broker, operation: Operation, entity: str = "") -> None:
 
 
 async def pay_for_sends(broker: Broker, entity: Entity, count: int) -> None:
-    """For so many messages that are sent together."""
+    """Ask for the units of messages that are sent together."""
     uses, queue = broker.throttle.uses, entity.queue
     if uses is not None:
         uses.add(queue.name, HTTP, Operation.SEND, 1, count)

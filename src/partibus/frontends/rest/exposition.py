@@ -18,7 +18,7 @@ _TYPES: Final = {
 PIECE_S: Final = 0.0003
 """A piece is made for so long: 40 KB, or 200 KB of `Rows`."""
 LINES: Final = 128
-"""Between two looks at the clock."""
+"""Lines between two looks at the clock."""
 PREFIX: Final = "partibus_"
 
 Value = float | int
@@ -89,7 +89,7 @@ class Rows:
 
 
 _NAME: Final = b"\xff"
-"""In place of a name: no byte of a text in UTF-8."""
+"""A mark in place of a name; no text in UTF-8 has this byte."""
 
 
 def line(where: str) -> bytes:
@@ -120,19 +120,19 @@ def gauge(name: str, text: str, samples: Iterable[tuple[str, Value]]) -> Block:
 
 
 def counter(name: str, text: str, samples: Iterable[tuple[str, Value]]) -> Block:
-    """As `gauge`, of what only rises."""
+    """Return a counter, a number that only rises; see `gauge`."""
     family = Family(name, "counter", text)
     return Block(family, _lines(family.full_name, samples))
 
 
 def gauge_of(rows: Rows, place: int, name: str, text: str) -> Block:
-    """Of each row the number at ``place``."""
+    """Return a gauge of the number at ``place`` of each row."""
     family = Family(name, "gauge", text)
     return Block(family, rows.of(family.full_name, place))
 
 
 def counter_of(rows: Rows, place: int, name: str, text: str) -> Block:
-    """As `gauge_of`, of what only rises."""
+    """Return a counter of the number at ``place`` of each row."""
     family = Family(name, "counter", text)
     return Block(family, rows.of(family.full_name, place))
 
@@ -149,7 +149,7 @@ def histogram(
 
 
 def labels(**values: str) -> str:
-    """As they stand between the braces."""
+    """Return the labels as they stand between the braces."""
     return ",".join([f'{name}="{_escaped(value)}"' for name, value in values.items()])
 
 

@@ -51,9 +51,9 @@ class Snapshot(NamedTuple):
     status: Mapping[str, Any]
     """``brokers`` and ``stores``, as `partibus.node.coordinator.Coordinator.status` has them."""
     measured: Mapping[str, Mapping[str, Any]]
-    """By broker: what `partibus.node.metrics.Measuring.measure` says."""
+    """Measurements by broker, from `partibus.node.metrics.Measuring.measure`."""
     available: Mapping[tuple[str, str], bool]
-    """By namespace and path, of the entities that are told of: all partitions can be used (row A4)."""
+    """Whether all partitions can be used (row A4), by namespace and path, where the brokers tell it."""
     express_bounds_ms: Mapping[tuple[str, str], int]
     """The loss bounds of express entities (row C22), by the same keys."""
     moved: Mapping[tuple[str, str], tuple[int, int]]
@@ -148,9 +148,9 @@ class Told:
     def __init__(self) -> None:
         self.entities = Rows(len(_ENTITY_COUNTERS) + 1)
         self.waited: list[tuple[str, float]] = []
-        """By entity, in seconds."""
+        """Seconds by entity."""
         self.waiting = Rows(2)
-        """By sub-queue: messages and bytes."""
+        """Messages and bytes by sub-queue."""
         self.partitions = Rows(len(PARTITION_NUMBERS))
         self.kinds: dict[tuple[str, str], str] = {}
         """Labels with the kind, by namespace and path, for facts that are the same at every broker."""

@@ -73,7 +73,7 @@ _PARAMETERS: Mapping[str, Json] = {
 class _Operation(NamedTuple):
     summary: str
     statuses: tuple[int, ...]
-    """Of success."""
+    """The statuses of success."""
     errors: tuple[int, ...]
     parameters: tuple[str, ...] = ()
     """The parameters besides those in the path and the api-version."""

@@ -35,7 +35,7 @@ class Attempts:
     def __init__(self) -> None:
         self._attempts: OrderedDict[Key, Attempt] = OrderedDict()
         self._by_lock: dict[tuple[int, int], Key] = {}
-        """By row of the partition and lock id."""
+        """Attempts by row of the partition and lock id."""
         self._size_bytes = 0
 
     def find(self, key: Key, now_ms: int) -> Attempt | None:

@@ -137,7 +137,7 @@ class Call:
 
     @property
     def home(self) -> Home:
-        """Where the queues of this server are."""
+        """The region and account of this server's queues."""
         return self.state.home
 
     @property

@@ -115,7 +115,7 @@ class Mover:
         self.moved = task.moved
         self._noted_ms = broker.clock.now_ms()
         self._locked_until_ms = self._noted_ms + LOCK_MS if resumes else 0
-        """Until then messages may be locked for a mover that has ended with its process."""
+        """The time until which messages may be locked for a mover that has ended with its process."""
 
     # -- as a poll's call ----------------------------------------------------------------------------------------------
 

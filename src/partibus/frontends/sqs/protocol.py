@@ -26,10 +26,10 @@ class Request(Struct):
 
     method: str
     path: str
-    """As on the wire."""
+    """The path as on the wire."""
     query: str
     headers: Mapping[str, str]
-    """By name in lower case; values of one name are joined by commas."""
+    """Values by name in lower case; values of one name are joined by commas."""
     body: bytes
     host: str | None
     """The address of the client."""

@@ -113,7 +113,7 @@ class Queues:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._known: dict[int, SqsQueue] = {}
-        """By entity id; as many as there are queues, since `forget` is called for deleted ones."""
+        """Queues by entity id; as many as there are queues, since `forget` is called for deleted ones."""
 
     def of(self, queue: Queue) -> SqsQueue | None:
         """Return the queue of an entity; None if it is a topic or subscription, or can't be a queue of SQS."""

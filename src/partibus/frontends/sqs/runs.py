@@ -31,7 +31,7 @@ _ACTIVE: Final = int(SubqueueKind.ACTIVE)
 
 
 class Stored(NamedTuple):
-    """Where a message of a FIFO queue is."""
+    """The partition and sequence number of a message of a FIFO queue."""
 
     partition_id: int
     counter: int

@@ -14,7 +14,7 @@ from partibus.namespace.namespaces import Namespaces
 from partibus.routing.faulty_route import CallLater
 
 KEPT_MAX: Final = 120_000
-"""As many messages as a queue may have in flight; some 20 MB."""
+"""The number of messages that a queue may have in flight; some 20 MB."""
 
 
 class FirstReceives:

@@ -131,7 +131,7 @@ def range_loaded(state: PartitionState, load: RangeLoad, frame: RangeFrame, step
 
 
 def read_dispositions(state: PartitionState, command: ReadDispositions, now_ms: int, step: Step) -> None:
-    """Only for a cursor: else the log may be cut anywhere."""
+    """Read the log of dispositions for a cursor; without one, the log may be cut anywhere."""
     cursor = find(state.subqueues[command.kind], command.cursor)
     if cursor is None or cursor.disposition_position < 0:
         why = why_lost(None, command.cursor, 0)
@@ -143,7 +143,7 @@ def read_dispositions(state: PartitionState, command: ReadDispositions, now_ms: 
 
 
 def dispositions_loaded(command: ReadDispositions, rows: list[DispositionRow], step: Step) -> None:
-    """As they are."""
+    """Reply with the rows as they are."""
     step.replies.append(DispositionsRead(command.request, rows))
 
 

@@ -18,7 +18,7 @@ from partibus.partition.protocol.keys import kind_of
 from partibus.partition.protocol.ports import CursorRow, SubqueueCounts
 
 NOWHERE = 1 << 62
-"""Above every position and number."""
+"""A value above every position and number."""
 CURSORS_MAX = 100
 """The most cursors of a sub-queue. Each takes memory wherever its partition is in use, and each move of one looks at
 all.
@@ -53,7 +53,7 @@ class Cursor:
 
     @classmethod
     def restored(cls, row: CursorRow) -> "Cursor":
-        """From its row."""
+        """Return the cursor of a row."""
         cursor = cls(row.name, row.position, row.created_ms)
         for name in cls.__slots__:
             setattr(cursor, name, getattr(row, name))
@@ -110,7 +110,7 @@ class Cursors:
         """
         self.cleared_to = 0
         self.dispositions_forgotten_to = 0
-        """No line of the log below this number is left, as far as is known."""
+        """The number below which the log has no line left, as far as is known."""
         self.clearing = False
         """Rows are being read for the janitor."""
         self.unbegun = True

@@ -1,4 +1,4 @@
-"""From any sub-queue to the dead-letter sub-queue: by a receiver, after too many deliveries, by expiry."""
+"""Moves to the dead-letter sub-queue: by a receiver, after too many deliveries, by expiry."""
 
 from collections.abc import Mapping
 from operator import attrgetter

@@ -114,7 +114,7 @@ class Deadlines:
         return earliest_ms is not None and earliest_ms <= now_ms
 
     def arm(self, now_ms: int) -> None:
-        """See to it that the earliest deadline is noticed."""
+        """Set the timer to the earliest deadline."""
         earliest_ms = self._heap.earliest_ms()
         if earliest_ms is None:
             return

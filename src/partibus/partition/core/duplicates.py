@@ -142,7 +142,7 @@ class DuplicateIds:
 
     @property
     def is_idle(self) -> bool:
-        """No command waits, and the store is not being asked."""
+        """Whether no command waits, and the store is not being asked."""
         return not (self.waiting or self.loading or self.scanning) and self.intents.is_idle
 
     @property
@@ -165,7 +165,7 @@ class DuplicateIds:
         self.trim_ms = self._out_of_window_ms(min(self._counts)) if self._counts else None
 
     def first_bucket(self, now_ms: int) -> int:
-        """No bucket before this one has ids inside of the window."""
+        """Return a bucket before which none has ids inside of the window."""
         return (
             max(self._forgotten_to, now_ms - self._window_ms - self._longest_ms)
             if self.is_known

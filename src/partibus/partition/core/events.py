@@ -58,7 +58,7 @@ class Removed(Struct):
 
 
 class Kept(Struct):
-    """As `Removed`, but they stay readable for cursors (D14)."""
+    """Entries removed as by `Removed`, but readable for cursors (D14)."""
 
     kind: int
     entries: list[Entry]
@@ -74,7 +74,7 @@ class Cleared(Struct):
 
 
 class RetainedCounted(Struct):
-    """So many entries, and bytes of them, are `Kept` now."""
+    """The number and bytes of the entries that are `Kept` now."""
 
     kind: int
     messages: int
@@ -208,7 +208,7 @@ class SinkIdsKept(Struct):
     batch: int
     ids: list[bytes]
     are_new: bool = False
-    """No batch has any of them."""
+    """Whether no batch has any of them."""
 
 
 class SinkCommitted(Struct):

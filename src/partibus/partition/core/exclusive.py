@@ -115,7 +115,7 @@ def let_go(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
 
 
 def end_leases(state: PartitionState, now_ms: int, step: Step) -> None:
-    """Before anything else is done: leases and pauses whose time is over end."""
+    """End leases and pauses whose time is over; called before a command is handled."""
     for subqueue in list(state.subqueues.values()):
         cursors = subqueue.cursors
         if cursors is None:

@@ -51,7 +51,7 @@ class Pool:
         return self._room.size_bytes > self._room.bytes_max
 
     def count(self, messages: int, size_bytes: int) -> None:
-        """So much more is unwritten, or less."""
+        """Count unwritten messages and bytes; negative numbers for fewer."""
         self.messages += messages
         self.size_bytes += size_bytes
         self._room.size_bytes += size_bytes
@@ -120,7 +120,7 @@ class Express:
         """None of them expires before, perhaps later."""
         self._last_ms = 0
         self._is_in_order = True
-        """By age, too: the clock was not set back."""
+        """Whether the order is that of age, too: the clock was not set back."""
         self._reserved_sequence = 0
         self._reserved_number = 0
 
@@ -154,7 +154,7 @@ class Express:
         self._is_in_order = True
 
     def page(self, from_pos: int, end_pos: int, max_entries: int, max_bytes: int) -> list[Entry] | None:
-        """As `queries.Page`; None when the store has to be asked."""
+        """Return a page as `queries.Page` describes; None when the store has to be asked."""
         if from_pos <= self.stored_to:
             return None
         found: list[Entry] = []

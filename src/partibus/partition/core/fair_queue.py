@@ -62,7 +62,7 @@ class Fairness:
         self.noisy: dict[str, int] = {}
         """Noisy tenants -> when they last sent."""
         self.version = 0
-        """It rises when a tenant becomes noisy, or quiet again."""
+        """A number that rises when a tenant becomes noisy, or quiet again."""
         self.is_on = True
         """Whether tenants can become noisy: not in a queue that forwards its messages, which keep their order."""
         self.now_ms = 0

@@ -40,7 +40,7 @@ class Intents:
 
     def __init__(self) -> None:
         self._by_token: dict[int, _Intent] = {}
-        """In the order in which they end."""
+        """Intents in the order in which they end."""
         self._by_id: dict[bytes, dict[int, None]] = {}
         """Tokens by id."""
         self.parked: list[tuple[CheckIds, list[bytes]]] = []

@@ -60,7 +60,7 @@ class LockTable:
         self.batches: dict[int, LockBatch] = {}
         """The batches by lock id."""
         self._deadlines = DeadlineHeap()
-        """Of each batch a time before which none of its locks ends."""
+        """A time for each batch before which none of its locks ends."""
 
     def __len__(self) -> int:
         return sum(len(batch.entries) for batch in self.batches.values())

@@ -183,7 +183,7 @@ class Partition:
         return step
 
     def _screen(self, command: w.Input, now_ms: int, step: Step) -> None:
-        """On an entity with duplicate detection what stores messages waits in line until their ids are known."""
+        """Handle a command of an entity with duplicate detection."""
         if type(command) is c.Enqueue or type(command) is c.Transact or type(command) is c.CheckIds:
             screen(self.state, command, now_ms, step)
         else:

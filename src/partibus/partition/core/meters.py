@@ -54,14 +54,14 @@ class Tally:
         self.commits = 0
         """Commits that were begun with rows of it."""
         self.operations = 0
-        """In those: messages enqueued, locked, settled or moved."""
+        """The messages that those commits enqueued, locked, settled or moved."""
         self.waited_s = 0.0
-        """From the first of its rows to the begin of the commit: the wait for company, and for the commit before."""
+        """The time from the first row to the begin of the commit: the wait for company, and for the commit before."""
         self.since_s = 0.0
         """When the first row was made that is in no commit yet."""
 
     def values(self) -> tuple[int, ...]:
-        """In the order of `TALLIED`."""
+        """Return the figures in the order of `TALLIED`."""
         return tuple([getattr(self, name) for name in TALLIED])
 
 
@@ -81,7 +81,7 @@ class CommitMeter:
         """Bytes of messages and session states in those commits."""
         self.seconds = 0.0
         self.waited_s = 0.0
-        """From the first row of a commit to its begin, of all commits that were begun."""
+        """The time from the first row of a commit to its begin, of all commits that were begun."""
         self.buckets = [0] * (len(COMMIT_BUCKETS_S) + 1)
         """How many took at most so long (`COMMIT_BUCKETS_S`) and longer than the bound before; the last, longer."""
 
@@ -120,7 +120,7 @@ class Meters:
         self.residency = Residency()
         """The bound of the memory of partitions in use, of all stores."""
         self.tallies: dict[int, Tally] = {}
-        """By partition row, of the partitions that are or were in use here and are not deleted."""
+        """Meters by partition row, of the partitions that are or were in use here and are not deleted."""
 
     def begun(self, meter: CommitMeter, rows: Iterable[int]) -> None:
         """Note that a commit with rows of these partitions begins (rows C13, C14)."""

@@ -90,7 +90,7 @@ class ReadyList:
         self.holder = holder
         """The lock id under which the session is held."""
         self.end_pos = end_pos
-        """Above every position given so far."""
+        """A position above every one given so far."""
         self.forwarder = 0
         """The receiver that forwards the entries; 0: none has begun."""
         self.fairness: Fairness | None = None
@@ -98,7 +98,7 @@ class ReadyList:
         self.tail_checked = 0
         """The version of the tenants for which the tail has no entry of a quiet one."""
         self.gap_checked = -1
-        """Likewise the gap."""
+        """The version of the tenants for which the gap has no entry of a quiet one."""
         self.quiet_after: str | None = None
         """The last tenant of the gap that was looked at."""
         self.has_more_quiet = False
@@ -122,7 +122,7 @@ class ReadyList:
         self.page_stale = False
         """The page that is being read is of before `forget`."""
         self.bodies_stale = False
-        """Likewise the bodies."""
+        """The bodies that are being read are of before `forget`."""
         self.weighed = 0
         """The memory of its windows when the partition counted them last; below 0: its session has ended."""
 

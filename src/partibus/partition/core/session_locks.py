@@ -187,7 +187,7 @@ def expire_sessions(state: PartitionState, now_ms: int, step: Step) -> None:
 
 
 def get_session_state(state: PartitionState, command: GetSessionState, now_ms: int, step: Step) -> None:
-    """From memory, or from the store the first time."""
+    """Reply with a session's state from memory, or from the store the first time."""
     session = _sessions(state).find(command.session, now_ms)
     if session is None:
         step.replies.append(SessionLost(command.request))

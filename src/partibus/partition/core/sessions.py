@@ -93,13 +93,13 @@ class Session:
         """The run of the holder's broker, where the lock is stored."""
         self.until_ms = 0
         self.away_until_ms = 0
-        """If its holder has not come by then it is free; 0: he is here."""
+        """The time at which the session is free if its holder has not come back; 0: the holder is here."""
         self.state: bytes | None = None
         self.state_known = False
 
     @classmethod
     def away(cls, row: SessionLockRow, end_pos: int) -> "Session":
-        """As the store knows it."""
+        """Return a session as the store knows it."""
         session = cls(row.session, row.lock_id, end_pos, None, edited=False)
         session.ready_list = ReadyListAway(row, end_pos)
         session.holder = row.holder
@@ -198,9 +198,9 @@ class Sessions:
         self.by_lock: dict[int, Session] = {}
         self._receivers: dict[int, Session] = {}
         self._deadlines = DeadlineHeap()
-        """By lock id."""
+        """The ends of locks by lock id."""
         self.candidates: OrderedDict[str, None] = OrderedDict()
-        """In order of their becoming one."""
+        """Sessions with messages and no holder, in the order in which they became candidates."""
         self.waiting: deque[AcceptSession] = deque()
         self.may_have_more = may_have_more
         """The store may have sessions with messages that are neither held nor candidates."""
@@ -433,7 +433,7 @@ class Sessions:
 
     @property
     def memory_bytes(self) -> int:
-        """Beside the windows of sessions."""
+        """The memory of sessions beside their windows."""
         return SESSION_BYTES * len(self.held) + NAME_BYTES * (len(self.candidates) + len(self._changed))
 
     def next_deadline_ms(self) -> int | None:

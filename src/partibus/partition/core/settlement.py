@@ -25,7 +25,7 @@ _OPERATIONS = {
     Outcome.DEAD_LETTER: DEAD_LETTER_HELD,
     Outcome.DEFER: DEFER,
 }
-"""As notes have them."""
+"""The outcomes in notes."""
 
 
 def settle(state: PartitionState, command: Settle, now_ms: int, step: Step) -> None:
@@ -41,7 +41,7 @@ def settle(state: PartitionState, command: Settle, now_ms: int, step: Step) -> N
 
 
 def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: Step) -> None:
-    """As `settle`, with every body there."""
+    """Settle as `settle` does, with every body in memory."""
     kind, outcome = command.kind, command.outcome
     gone = outcome is Outcome.COMPLETE or outcome is Outcome.DEAD_LETTER
     held = _held(state, command, now_ms)

@@ -26,7 +26,9 @@ from partibus.partition.protocol.commands import SINK_ENDS, CommitSink, Enqueue
 from partibus.partition.protocol.load_requests import SinkCount, SinkLoad
 
 IDS_MAX = 32_768
-"""Of all sinks of a partition: 3 MB. With more the store is asked again, until two more batches are committed."""
+"""The most ids in memory, of all sinks of a partition: 3 MB. With more the store is asked again, until two more batches
+are committed.
+"""
 
 
 ID_BYTES = 110
@@ -129,14 +131,14 @@ class Sinks:
         """The command that has left the line and is not carried out yet."""
         self._sink = 0
         self._known: dict[bytes, bool] = {}
-        """Of `_sink`: id of a command that is here -> whether it is stored."""
+        """The ids of commands that are here, of `_sink`, with whether they are stored."""
         self._trims: dict[int, list[int]] = {}
         """Sink -> [batch, ids of that one and earlier ones in the store; -1: the store has not said yet]."""
         self._trim_ms: int | None = None
 
     @property
     def is_idle(self) -> bool:
-        """No command waits, and nothing is left to be forgotten."""
+        """Whether no command waits, and nothing is left to be forgotten."""
         return not (self._waiting or self._loading or self._passing or self._trims)
 
     @property

@@ -148,9 +148,9 @@ class SlotRules:
 
     def __init__(self, marks: Mapping[int, int]) -> None:
         self.given: dict[int, Given] = {}
-        """By slot."""
+        """Slots that were given away."""
         self.taken: dict[int, Taken] = {}
-        """By slot; a slot may have been taken and given since."""
+        """Slots that were taken; one may have been taken and given since."""
         self.came: set[int] = set()
         """Slots that have ever come here with a move."""
         self.gate = Gate()

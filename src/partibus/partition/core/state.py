@@ -40,11 +40,11 @@ that was given twice would let a late settlement touch another receiver's lock. 
 store's queue holds some thousands (D24).
 """
 SERIES_KEY = -(1 << 63) + (1 << 19)
-"""With a kind added, the mark that holds the series of a sub-queue. The rules of slots are below it, and the keys of
+"""The mark that holds the series of a sub-queue, after a kind is added. The rules of slots are below it, the keys of
 sources above it. A series that has ended has `POSITION_MAX` as its first position.
 """
 REFUSALS_KEY = SERIES_KEY + (1 << 8)
-"""With a kind added, the mark that holds the number of refusals of a sub-queue (`History`)."""
+"""The mark that holds the number of refusals of a sub-queue (`History`), after a kind is added."""
 EPOCHS_APART = 16
 """A partition that is lost again before anything of it was written begins with the same stored number: owners that
 follow each other have numbers of their own. The 39 bits of a number last for half a million loads."""
@@ -110,7 +110,7 @@ class PartitionState:
         self.pool = Pool(Room())
         """The store's messages in memory only. The runtime gives the object that its partitions share."""
         self.express: Express | None = None
-        """From the first express message on."""
+        """The express messages; None before the first one."""
         self.activated_ms = 0 if cold is None else cold.activated_ms
         """When a scheduled message last became active since the store was opened; 0: never."""
         self.window_bytes = 0
@@ -149,7 +149,7 @@ class PartitionState:
             if found.exclusive is not None:
                 self.closed |= 1 << kind
         self.sessions: Sessions | None = None
-        """Of an entity that requires sessions."""
+        """The sessions of an entity that requires them; None otherwise."""
         if options.requires_session:
             self.sessions = Sessions(may_have_more=snapshot is not None)
             self.subqueues[SubqueueKind.ACTIVE].of_sessions = True
@@ -166,12 +166,12 @@ class PartitionState:
             if self.sessions is not None:
                 self.sessions.rules = self.slots
         self.duplicates: DuplicateIds | None = None
-        """Of an entity with duplicate detection."""
+        """The ids of an entity with duplicate detection; None otherwise."""
         if options.duplicate_window_ms is not None:
             self.duplicates = DuplicateIds(options.duplicate_window_ms, is_known=snapshot is None)
             self.duplicates.trim_ms = None if cold is None else cold.trim_ms
         self.sinks: Sinks | None = Sinks(snapshot.sinks) if snapshot and snapshot.sinks else None
-        """From the first row of one on."""
+        """The sinks; None before the first row of one."""
         self.subscriptions: Subscriptions | None = Subscriptions() if options.topic else None
         """The subscriptions of a topic; None otherwise."""
         self.publishing = False
@@ -214,7 +214,7 @@ class PartitionState:
 
     @property
     def ready_lists(self) -> list[ReadyList]:
-        """Of sub-queues and of sessions that are held."""
+        """Return the ready lists of sub-queues, and those of sessions that are held."""
         ready_lists: list[ReadyList] = list(self.subqueues.values())
         if self.sessions is not None:
             ready_lists += [session.ready_list for session in self.sessions.held.values()]

@@ -29,7 +29,7 @@ class Subscriptions:
         """The topic's partition, while it is in use."""
 
     def begin(self, sizes: Mapping[int, int]) -> None:
-        """As the store has it."""
+        """Take the sizes that the store has."""
         self.sizes = dict(sizes)
         self.total = sum(self.sizes.values())
 

@@ -58,7 +58,7 @@ class Enqueue(Struct):
     here.
     """
     history: History | None = None
-    """With ``origin``, the history of the source if it has one."""
+    """The history of the source, if it has one, where there is an ``origin``."""
     planned: list[Planned] | None = None
     """The fan-out of a topic's messages, without scheduled ones.
 

@@ -181,7 +181,7 @@ class Snapshot(NamedTuple):
     """
     cursors: Sequence[CursorRow] = ()
     retained: Mapping[int, SubqueueCounts] = {}
-    """By sub-queue key: finished messages that cursors have not passed yet. They are not in `counts`."""
+    """Finished messages by sub-queue key that cursors have not passed yet. They are not in `counts`."""
     sinks: Mapping[int, int] = {}
     """Sink -> the batch that it committed last."""
     session_locks: Sequence[SessionLockRow] = ()
@@ -375,7 +375,10 @@ class StoreError(Exception):
 
 
 class StoreFull(StoreError):
-    """No room for the commit; nothing of it is stored. Commits that only free room still work (the reserved space)."""
+    """An error for a full store; nothing of the commit is stored.
+
+    Commits that only free room still work (the reserved space).
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, executed=False)

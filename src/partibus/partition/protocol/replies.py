@@ -48,9 +48,9 @@ class Granted(Struct):
     ended: bool
     """Whether the receiver's demand has ended: it has got its count or its bytes."""
     series: int = 0
-    """For a forwarder: the packed `partition.protocol.generations.Series` of the sub-queue."""
+    """The packed `partition.protocol.generations.Series` of the sub-queue, for a forwarder."""
     refusals: int = 0
-    """For a forwarder: the number of times that messages of the sub-queue became transfer dead letters."""
+    """The number of times that messages of the sub-queue became transfer dead letters, for a forwarder."""
 
 
 class Locked(Struct):
@@ -145,7 +145,7 @@ class SessionHeld(Struct):
 
 
 class NoSession(Struct):
-    """No free session has messages."""
+    """A refusal: no free session has messages."""
 
     request: int
 
@@ -402,7 +402,7 @@ class IdsKnown(Struct):
     originals: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """The sequence counter and tag of the original, by the index of a known message that has a tag."""
     token: int = 0
-    """To the partition's own asker: the announcement of the ids that are not known."""
+    """The announcement of the ids that are not known, for the partition's own asker."""
 
 
 class Failed(Struct):

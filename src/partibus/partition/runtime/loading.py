@@ -46,7 +46,7 @@ class Backlog:
         self._call_soon = call_soon
         self._operations = 0
         self._bytes = 0
-        """Of commands that wait."""
+        """Bytes of commands that wait."""
         self._awaiting: list[Callable[[], None]] = []
         self.is_listed = False
         """Whether this store is one of the overloaded ones (`partibus.partition.protocol.overload`)."""

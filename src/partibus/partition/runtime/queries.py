@@ -74,7 +74,7 @@ class StoreQueries:
         self._lifecycle.ask(lambda store: store.read(q.CursorPartitions(most)), found)
 
     def find_executed(self, asker: str, requests: Sequence[int], found: OnFound) -> None:
-        """See `partibus.routing.store_access.Remembers`."""
+        """Find notes of executed requests (`partibus.routing.store_access.Remembers`)."""
         forgets = self._executed.forgets
         self._lifecycle.ask(
             lambda store: store.read(q.Executed(asker)),

@@ -114,7 +114,7 @@ class Topics:
     def __init__(self, subscribers: Subscribers | None) -> None:
         self._subscribers = subscribers
         self._of: dict[int, Subscriptions] = {}
-        """By the row of the subscription."""
+        """Subscriptions of this store by row."""
 
     def subscriptions_of(self, row: int) -> Sequence[int]:
         """Return the rows of a topic's subscriptions."""

@@ -19,7 +19,7 @@ STORES_MAX = 64
 """The most stores in one database: each keeps a few connections open."""
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,31}")
-"""At most 32 letters, so that an application name (63 bytes) has room for it after the broker's incarnation."""
+"""A name of at most 32 letters: an application name (63 bytes) also holds the broker's incarnation."""
 
 
 class Address(NamedTuple):

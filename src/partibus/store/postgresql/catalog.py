@@ -56,7 +56,7 @@ _SKIP_CHANGES = """
     WITH gone AS (DELETE FROM change), next AS (UPDATE version SET version = %(version)s RETURNING version)
     INSERT INTO change SELECT version, '{}' FROM next
 """
-"""Without the changes before it every broker reads the whole catalog."""
+"""A statement that forgets the changes; without them every broker reads the whole catalog."""
 _NOTIFY = "SELECT pg_notify(current_schema(), '')"
 _TABLES = "SELECT array_agg(tablename::text) FROM pg_tables WHERE schemaname = current_schema()"
 _LOCK_FOR_MAKING = "SELECT pg_advisory_xact_lock(hashtextextended('partibus ' || %s, 0))"

@@ -64,7 +64,7 @@ class OwnerRow(NamedTuple):
 
 
 class OwnerWatch:
-    """This broker's observations of a store's owner row. They outlive the attempts to take the store over."""
+    """A broker's observations of a store's owner row. They outlive the attempts to take the store over."""
 
     def __init__(self, ended: Collection[str] = (), now_ms: Callable[[], float] = boot_ms) -> None:
         """Begin without having seen the row. ``ended``: earlier runs of this broker, which have surely ended."""

@@ -58,7 +58,7 @@ class Call(Struct):
         return True
 
     async def followed(self) -> None:
-        """Until every broker goes by the change that was made last; await it right after the change."""
+        """Wait until every broker follows the latest change; await it right after the change."""
 
         def ask(answer: Callable[[None], None]) -> None:
             self.broker.when_followed(lambda: answer(None))

@@ -30,7 +30,7 @@ class Counts(NamedTuple):
 
 
 def ask_counts(route: EntityRoute) -> Ask[Inspection]:
-    """For `counts_of`, all of it."""
+    """Ask a route for all that `counts_of` counts."""
     return partial(inspect_each, route, count_scheduled=True)
 
 

@@ -98,7 +98,7 @@ class Described(NamedTuple):
     """A client's description of an entity."""
 
     properties: dict[str, object]
-    """By the service's names, in JSON form, unchecked."""
+    """Properties by the service's names, in JSON form, unchecked."""
     policies: list[SasPolicy] | None
     """None: the description does not speak of authorization rules."""
     default_rule: Element | None

@@ -38,7 +38,7 @@ class Element(Struct):
 
     @property
     def place(self) -> str:
-        """As an error text names it."""
+        """The position as an error text names it."""
         return f"line {self.line}, column {self.column}"
 
     @property

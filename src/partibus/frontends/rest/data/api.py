@@ -32,7 +32,7 @@ HANDLERS: Mapping[tuple[int, str], tuple[Right, Handler]] = {
     (2, "PUT"): (Right.LISTEN, settle.unlock),
     (2, "POST"): (Right.LISTEN, settle.renew),
 }
-"""By the number of segments below ``messages``, and the method."""
+"""Handlers by the number of segments below ``messages``, and the method."""
 
 _STATUS: Mapping[type[PartibusError], tuple[int, int]] = {
     core.EntityNotFound: (410, 41000),

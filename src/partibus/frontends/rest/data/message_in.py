@@ -223,7 +223,7 @@ def _flag(name: str, value: object) -> bool:
 
 
 def _ttl_ms(broker: Mapping[str, object]) -> int | None:
-    """Of ``TimeToLive`` in seconds, or ``TimeToLiveTimeSpan``."""
+    """Return the value of ``TimeToLive`` in seconds, or of ``TimeToLiveTimeSpan``."""
     value = broker.get("TimeToLive")
     if value is None:
         return _span_ms(broker.get("TimeToLiveTimeSpan"))

@@ -42,7 +42,7 @@ _DATA_TYPE = "application/octet-stream"
 
 
 def sequence_number(partition_id: int, entry: Entry) -> int:
-    """As clients know it (D9)."""
+    """Return the sequence number as clients know it (D9)."""
     return partition_id << COUNTER_BITS | entry.sequence
 
 
@@ -137,7 +137,7 @@ def _nested(value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    """As JSON can say it, if it is no list and no map."""
+    """Return the value as JSON can say it, if it is no list and no map."""
     if isinstance(value, Timestamp):
         return date_text(value)
     if value is None or isinstance(value, bool | int | float | str):

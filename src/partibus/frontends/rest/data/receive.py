@@ -108,7 +108,7 @@ class _Receiver:
 
     @property
     def waiting(self) -> bool:
-        """For messages: the entity is not idle."""
+        """Whether the request waits for messages; the entity is not idle meanwhile."""
         return True
 
     def on_entity_changed(self) -> None:
@@ -137,7 +137,7 @@ class _Receiver:
         return found
 
     async def pay(self, partition: PartitionHandle, granted: Granted) -> None:
-        """For the message that came. Raises `ServerBusy`; then it is back in its place."""
+        """Charge for the message that came. Raises `ServerBusy`; then the message was requeued."""
         throttle = self._call.broker.throttle
         if self._delete:
             if throttle.uses is not None:

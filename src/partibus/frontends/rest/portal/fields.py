@@ -134,7 +134,7 @@ LABELS: Final[Mapping[str, Label]] = {
     MAX_REDELIVERY_DELAY: Label("Longest delay after abandons"),
     _NOTE: Label("Note", "For people; at most 1,024 characters."),
 }
-"""By property, in the order of forms."""
+"""Labels by property, in the order of forms."""
 _SELDOM: Final = frozenset(list(LABELS)[list(LABELS).index("Status") :])
 """Forms fold these away."""
 
@@ -304,7 +304,7 @@ def _fields(
 
 
 def _partitions(namespace: NamespaceOptions) -> int:
-    """Of an entity that is made by default."""
+    """Return the partition count of an entity that is made by default."""
     return namespace.partition_count if namespace.tier is Tier.PREMIUM else STANDARD_PARTITION_COUNT
 
 
@@ -349,7 +349,7 @@ def _gb(size_mb: int) -> str:
 
 
 def as_plain(fields: list[Field]) -> list[dict[str, Any]]:
-    """For the data of a page."""
+    """Return fields as part of a page's data."""
     return [
         {name: getattr(field, name) for name in Field.__struct_fields__ if name != "choices"}
         | {"choices": [list(choice) for choice in field.choices]}

@@ -20,7 +20,7 @@ REFRESH_S = (5, 15, 60)
 """How often the page may be had anew by itself."""
 LIMITED_SHOWN_MAX = 50
 _ROWS = 256
-"""Between two rests."""
+"""Rows between two rests."""
 _SUMS = ("connections", "messages", "bytes", "incoming", "outgoing", "granted", "cpu_seconds", "held_bytes")
 
 

@@ -176,7 +176,7 @@ class Site:
         return self._page(request, broker, page, visit)
 
     def _page(self, request: Request, broker: Broker, page: Page, visit: Visit | None = None) -> Response:
-        """In HTML, or its data in JSON."""
+        """Return a page in HTML, or its data in JSON."""
         if page.status == 503:
             page.headers["retry-after"] = str(RETRY_AFTER_S)
         if _wants_json(request):

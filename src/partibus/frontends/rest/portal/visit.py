@@ -76,14 +76,14 @@ class Visit(Struct):
         return self.request.query_params.get(name, default)
 
     def page_number(self) -> int:
-        """From 1. ArgumentError."""
+        """Return the number of the page, from 1. Raises `ArgumentError`."""
         text = self.asked("page", "1")
         if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 6 and int(text) >= 1):
             raise ArgumentError("page", text, "a whole number from 1 on")
         return int(text)
 
     async def followed(self) -> None:
-        """Until every broker goes by the change that was made last; await it right after the change."""
+        """Wait until every broker follows the latest change; await it right after the change."""
 
         def ask(answer: Callable[[None], None]) -> None:
             self.broker.when_followed(lambda: answer(None))
