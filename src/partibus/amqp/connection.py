@@ -76,7 +76,7 @@ class Connection:
         self._channels = NumberPool()
         self._sessions_in: dict[int, Session] = {}
         self._sessions_out: dict[int, Session] = {}
-        self._rest = bytearray()
+        self._rest: bytes | bytearray = b""
         self._rest_needs = 0
         self._keep_alive = KeepAlive(self.limits.idle_timeout_ms)
 
@@ -227,11 +227,13 @@ class Connection:
             return events
         self._keep_alive.heard = True
         if self._rest:
-            self._rest += data
-            if len(self._rest) < self._rest_needs:
+            if len(self._rest) + len(data) < self._rest_needs:
+                if type(self._rest) is bytes:
+                    self._rest = bytearray(self._rest)
+                self._rest += data
                 return events
-            data = bytes(self._rest)
-            self._rest.clear()
+            data = b"".join((self._rest, data))
+            self._rest = b""
         try:
             pos = 0
             if self._handshake.phase is not _DONE:
@@ -250,7 +252,7 @@ class Connection:
         """Keep an incomplete frame, and compute how many bytes are needed to continue reading."""
         if self.state is State.CLOSED:
             return
-        self._rest += data[pos:]
+        self._rest = data[pos:]
         size = len(self._rest)
         if self._handshake.phase is _DONE:
             self._rest_needs = int.from_bytes(self._rest[:4]) if size >= HEADER_BYTES else HEADER_BYTES
@@ -409,7 +411,7 @@ class Connection:
         self._forget_sessions()
         self._sessions_in.clear()
         self._sessions_out.clear()
-        self._rest.clear()
+        self._rest = b""
         self.state = State.CLOSED
 
 

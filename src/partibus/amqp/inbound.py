@@ -50,7 +50,7 @@ class Partial:
         self.message_format = message_format
         self.settled = settled
         self.state = state
-        self.chunks: list[bytes] = []
+        self.chunks: list[bytes | memoryview] = []
         self.size = 0
 
 
@@ -97,7 +97,9 @@ class Inbound:
             self._not_receiving(link, handle)
             return
         if more or aborted or link.partial is not None:
-            self._on_part(link, fields, buf[start:end], events)
+            # A view spares a copy. It keeps all bytes of one read, so it must be a good part of them.
+            is_large = 4 * (end - start) >= len(buf)
+            self._on_part(link, fields, memoryview(buf)[start:end] if is_large else buf[start:end], events)
             return
         if delivery_id is None or tag is None:
             raise _session_error(INVALID_FIELD, f"a transfer on link {link.name} has no delivery-id or no tag")
@@ -128,7 +130,7 @@ class Inbound:
         self,
         link: Receiver,
         fields: tuple[int, int | None, bytes | None, int | None, bool, bool, DeliveryState | None, bool, int],
-        payload: bytes,
+        payload: bytes | memoryview,
         events: list[Event],
     ) -> None:
         """Process one frame of a delivery that has several [2.6.14].
@@ -156,7 +158,7 @@ class Inbound:
         if not more:
             self._complete(link, partial, events)
 
-    def _keep(self, link: Receiver, partial: Partial, payload: bytes) -> None:
+    def _keep(self, link: Receiver, partial: Partial, payload: bytes | memoryview) -> None:
         connection = self._session.connection
         partial.size += len(payload)
         if partial.size > link.taken_bytes_max:

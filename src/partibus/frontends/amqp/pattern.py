@@ -23,6 +23,8 @@ HEAD_BYTES_MAX: Final = 1024
 """The most bytes before the body that are cached for a sending link, below all limits of these sections."""
 MISSES_MAX: Final = 64
 """The number of misses after which a link with differing messages has only one in so many examined for a pattern."""
+_VIEWED_BYTES: Final = 8 * 1024
+"""The size of bodies from which making a view is faster than a copy."""
 _DESCRIPTOR_BYTES: Final = 3
 _BINARY8, _BINARY32 = 0xA0, 0xB0
 """The constructors of bodies that need no inspection."""
@@ -89,8 +91,9 @@ class Pattern:
         if len(name) != self._id_bytes or not name.isascii():
             return None
         like = self._message
+        body = payload[at:] if left < _VIEWED_BYTES else memoryview(payload)[at:]
         return Message(
-            b"".join((self._stored_start, name, self._stored_middle, payload[at:])),
+            b"".join((self._stored_start, name, self._stored_middle, body)),
             message_id=id_text(name.decode()) if is_id_key else None,
             partition_key=like.partition_key,
             session_id=like.session_id,
