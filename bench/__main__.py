@@ -45,7 +45,7 @@ from bench.telemetry import measure_telemetry
 from bench.tenants import measure_tenants
 from bench.throughput import FULL, QUICK, Scale, gil_share, latencies, runs
 from bench.transports import measure_transports
-from partibus.bench.machine import this_machine
+from partibus.bench.measures import this_machine
 from partibus.errors import PartibusError
 
 ROOT = Path(__file__).parents[1]

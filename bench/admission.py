@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from partibus.amqp import Connection, Plain
-from partibus.bench.process import cpu_s_when_quiet
+from partibus.bench.measures import cpu_s_when_quiet
 from partibus.bench.temporary import TemporaryBroker
 from partibus.client.extensions.entities import Entities
 from partibus.client.sync import connect

@@ -17,7 +17,7 @@ from random import Random
 from statistics import median, quantiles
 
 from bench.fill import fill_catalog
-from partibus.bench.process import rss_bytes
+from partibus.bench.measures import rss_bytes
 from partibus.bench.temporary import TemporaryBroker
 from partibus.client.messages import OutgoingMessage
 from partibus.namespace.catalog import Catalog

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from partibus.bench.load import BenchError
-from partibus.bench.process import cpu_s
+from partibus.bench.measures import cpu_s
 
 PERIOD_US = 10_000
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")

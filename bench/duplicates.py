@@ -11,9 +11,8 @@ from pathlib import Path
 from bench.brokers import Partibus, attach, partibus
 from bench.fill import fill_ids
 from bench.pairs import Pairs, Side, compare
-from partibus.bench.process import rss_bytes
+from partibus.bench.measures import median, rss_bytes
 from partibus.bench.scenarios import Result, Target, send
-from partibus.bench.statistics import median
 from partibus.bench.temporary import TemporaryBroker
 
 WINDOW_S = 600

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.brokers import attach
 from bench.fill import fill_catalog
 from bench.pairs import Pairs, Side, compare
-from partibus.bench.process import rss_bytes
+from partibus.bench.measures import rss_bytes
 from partibus.bench.scenarios import Target
 from partibus.bench.temporary import TemporaryBroker
 from partibus.namespace.catalog import Catalog

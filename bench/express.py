@@ -12,8 +12,8 @@ from bench.brokers import Partibus, partibus
 from bench.pairs import Pairs, Side, compare
 from bench.yardstick import at_full_speed, piece_ns
 from partibus.bench.load import Job, Mode
+from partibus.bench.measures import median, percentiles
 from partibus.bench.scenarios import TIMEOUT_S
-from partibus.bench.statistics import median, percentiles
 from partibus.client.messages import OutgoingMessage
 from tests.kit.plain_client import connect
 

@@ -21,7 +21,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from partibus.bench.statistics import median, percentile
+from partibus.bench.measures import median, percentile
 from partibus.bench.temporary import TemporaryBroker
 from partibus.client.errors import ClientError
 from partibus.client.extensions.entities import Entities

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.brokers import partibus
 from partibus.bench.load import BenchError, Mode
-from partibus.bench.statistics import median
+from partibus.bench.measures import median
 
 BROKERS = 4
 CONNECTIONS = 16

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from bench.brokers import attach
 from partibus.bench.load import BenchError, Job, Mode
-from partibus.bench.process import rss_bytes
+from partibus.bench.measures import median, rss_bytes
 from partibus.bench.scenarios import Result, both
-from partibus.bench.statistics import median
 from partibus.bench.temporary import TemporaryBroker
 from tests.kit.plain_client import connect
 

@@ -17,8 +17,8 @@ from bench.fill import fill_messages
 from bench.sessions import accept_next
 from partibus.amqp.codec.types import UInt
 from partibus.bench.load import BenchError, Job, Mode
+from partibus.bench.measures import percentiles
 from partibus.bench.scenarios import TIMEOUT_S, Target, send
-from partibus.bench.statistics import percentiles
 from partibus.bench.temporary import TemporaryBroker
 from partibus.partition.protocol.ports import EntryState
 from tests.kit.plain_client import Client, connect

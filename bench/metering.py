@@ -14,9 +14,9 @@ from bench.pairs import Pairs, Side, compare
 from partibus.bench.scenarios import Target
 from partibus.client.extensions.namespaces import Namespaces
 from partibus.clock import SystemClock
-from partibus.throttling.counters import Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.throttle import Throttle
+from partibus.throttling.uses import Operation
 from tests.kit.plain_client import connect
 
 HIGH_PER_S = 10_000_000

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple, Protocol
 
 from partibus.bench.load import Generator
+from partibus.bench.measures import median
 from partibus.bench.scenarios import Result, Target, both, receive, send
-from partibus.bench.statistics import median
 
 
 class Run(Protocol):

@@ -26,7 +26,7 @@ from bench.store import MESSAGE, cpu_seconds, enqueue, settle
 from partibus.bench.scenarios import both, receive, send
 from partibus.bench.temporary import TemporaryBroker
 from partibus.partition.protocol.ports import Writes
-from partibus.store.owner import Owner
+from partibus.store.generations import Owner
 from partibus.store.postgresql import PostgreSQLStore, parse_address
 from tests.kit.postgresql_server import PostgreSQLServer
 

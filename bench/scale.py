@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.brokers import partibus
 from bench.cpu_quota import CpuQuotas
-from partibus.bench.statistics import median
+from partibus.bench.measures import median
 
 BROKERS = (1, 2, 4)
 SHARE = 0.2

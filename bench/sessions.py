@@ -9,9 +9,8 @@ from pathlib import Path
 
 from bench.brokers import Partibus, partibus
 from bench.pairs import Pairs, Side, compare
-from partibus.bench.process import cpu_s_when_quiet
+from partibus.bench.measures import cpu_s_when_quiet, percentiles
 from partibus.bench.scenarios import TIMEOUT_S, Target, send
-from partibus.bench.statistics import percentiles
 
 SESSIONS = 1_000
 WARM_UP = 1_000

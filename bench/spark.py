@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.brokers import Partibus, partibus
-from partibus.bench.statistics import median
+from partibus.bench.measures import median
 from partibus.client.messages import OutgoingMessage
 from partibus.spark.session import make_session, silence_query_context
 from tests.kit.plain_client import connect

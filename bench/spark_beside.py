@@ -16,8 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.brokers import Partibus, partibus
 from bench.spark import CONFIG, MASTER
+from partibus.bench.measures import median
 from partibus.bench.scenarios import Target, both
-from partibus.bench.statistics import median
 from partibus.spark.session import make_session, silence_query_context
 
 ROWS_PER_S = 20_000

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.brokers import partibus
 from bench.spark import CONFIG, MASTER, SIZE
-from partibus.bench.process import cpu_s
-from partibus.bench.statistics import median
+from partibus.bench.measures import cpu_s, median
 from partibus.spark.session import make_session, silence_query_context
 
 KEYS = 1_000

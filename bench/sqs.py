@@ -22,8 +22,7 @@ from typing import Any
 from bench.holds import Watched
 from bench.sqs_load import Connections
 from partibus.bench.load import BenchError
-from partibus.bench.process import cpu_s, cpu_s_when_quiet, rss_bytes
-from partibus.bench.statistics import median, percentiles
+from partibus.bench.measures import cpu_s, cpu_s_when_quiet, median, percentiles, rss_bytes
 from partibus.bench.temporary import TemporaryBroker
 from partibus.client.extensions.cluster import Partitions
 from partibus.namespace.connection_string import parse_connection_string

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.brokers import Partibus, attach
 from bench.pairs import Pairs, Side, compare
-from partibus.bench.process import cpu_s_when_quiet
+from partibus.bench.measures import cpu_s_when_quiet
 from partibus.bench.scenarios import receive, send
 from partibus.bench.temporary import TemporaryBroker
 from partibus.message import Message

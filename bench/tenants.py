@@ -24,8 +24,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from partibus.bench.process import cpu_s, cpu_s_when_quiet
-from partibus.bench.statistics import percentiles
+from partibus.bench.measures import cpu_s, cpu_s_when_quiet, percentiles
 from partibus.bench.temporary import TemporaryBroker
 from partibus.client.errors import SendFailed
 from partibus.client.extensions.entities import Entities

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from bench.brokers import Peer
 from bench.gil import GilSampler
 from partibus.bench.load import Generator
+from partibus.bench.measures import median
 from partibus.bench.scenarios import Result, Target, both, latency, receive, send
-from partibus.bench.statistics import median
 
 
 @dataclass(frozen=True)

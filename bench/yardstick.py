@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from partibus.bench.statistics import median
+from partibus.bench.measures import median
 
 SLOW = 2.0
 """Times the median, from which on the machine is slow."""

@@ -10,8 +10,8 @@ from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Store, Writes
 from partibus.store.faulty import FaultSource, FaultyStore
+from partibus.store.generations import Owner
 from partibus.store.memory import MemoryDisk, MemoryStore
-from partibus.store.owner import Owner
 from partibus.store.postgresql import Address, PostgreSQLStore, parse_address
 from partibus.store.postgresql.catalog import CatalogSchema, prepare_catalog
 from partibus.store.sqlite import SQLiteStore, StoreSettings

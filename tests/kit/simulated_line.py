@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from random import Random
 
+from partibus.cluster.channel import HEAD_BYTES, Outbox
 from partibus.cluster.in_doubt import InDoubt
-from partibus.cluster.outbox import HEAD_BYTES, Outbox
 from partibus.cluster.remote_store import RemoteBroker
 from partibus.cluster.serving import Serving
 from partibus.cluster.wire import read_answers, read_questions

@@ -21,10 +21,18 @@ from hypothesis import strategies as st
 from partibus.amqp.codec.types import Float, Int, Symbol, Timestamp, UByte, ULong
 from partibus.amqp.section_encoding import encode_application_properties
 from partibus.errors import ArgumentError
-from partibus.filters.errors import EvaluationError
 from partibus.filters.like import like
 from partibus.filters.matcher import Matcher, Subscription
-from partibus.filters.model import Constant, CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
+from partibus.filters.model import (
+    Constant,
+    CorrelationFilter,
+    EvaluationError,
+    FalseFilter,
+    Rule,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
 from partibus.filters.plain import from_plain, same, to_plain
 from partibus.filters.sql import compile_action, compile_filter
 from partibus.filters.view import GivenView, application_properties, by_name, read_user

@@ -32,8 +32,7 @@ from partibus.amqp.section_encoding import encode_application_properties, encode
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.clock import ManualClock
 from partibus.errors import PartibusError
-from partibus.filters.errors import EvaluationError
-from partibus.filters.model import SqlAction, SqlFilter
+from partibus.filters.model import EvaluationError, SqlAction, SqlFilter
 from partibus.filters.sql import compile_action, compile_filter
 from partibus.filters.view import GivenView
 from partibus.frontends.amqp.ingress import Ingress

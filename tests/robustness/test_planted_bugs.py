@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from partibus.client.messages import OutgoingMessage
-from partibus.store.postgresql.settings import DEFAULTS
+from partibus.store.postgresql.connection import DEFAULTS
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit import altered_broker
 from tests.kit.chaos import QUEUES, Stage, Verdict, run

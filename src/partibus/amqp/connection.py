@@ -32,10 +32,9 @@ from partibus.amqp.errors import (
     UsageError,
 )
 from partibus.amqp.events import Closed, Event, Opened, SessionClosed, SessionOpened
-from partibus.amqp.frames import AMQP_FRAME, EMPTY_FRAME, HEADER, HEADER_BYTES, MIN_MAX_FRAME_SIZE, frame
+from partibus.amqp.frames import AMQP_FRAME, EMPTY_FRAME, HEADER, HEADER_BYTES, MIN_MAX_FRAME_SIZE, Output, frame
 from partibus.amqp.keepalive import KeepAlive
 from partibus.amqp.limits import Limits
-from partibus.amqp.output import Output
 from partibus.amqp.pool import NumberPool
 from partibus.amqp.sasl import ClientHandshake, Login, Phase, ServerHandshake
 from partibus.amqp.session import Session

@@ -32,8 +32,7 @@ from partibus.amqp.errors import (
     UsageError,
 )
 from partibus.amqp.events import Event, PlainLogin
-from partibus.amqp.frames import AMQP_HEADER, HEADER, HEADER_BYTES, SASL_FRAME, SASL_HEADER, frame
-from partibus.amqp.output import Output
+from partibus.amqp.frames import AMQP_HEADER, HEADER, HEADER_BYTES, SASL_FRAME, SASL_HEADER, Output, frame
 
 # MSSBCBS is an anonymous exchange under another name. EXTERNAL is listed because clients look for it. It can not
 # succeed, since no listener checks client certificates.

@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from partibus.bench.load import Generator, Job, Mode
-from partibus.bench.process import cpu_s, cpu_s_when_quiet
-from partibus.bench.statistics import percentiles
+from partibus.bench.measures import cpu_s, cpu_s_when_quiet, percentiles
 
 TIMEOUT_S = 180.0
 """The time limit of one run."""

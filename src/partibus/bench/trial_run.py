@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from partibus.advice.profiles import PROFILES
 from partibus.bench.load import BenchError
-from partibus.bench.process import cpu_s_when_quiet
+from partibus.bench.measures import cpu_s_when_quiet
 from partibus.bench.trial_worker import Order, Report
 from partibus.bench.trials import SHAPES, Judged, Measured, Plan, Shape, judge, variants
 from partibus.client.admin_http import AdminOverHttp
@@ -89,8 +89,8 @@ def play(
     """Run a scenario with all its variants, and judge it.
 
     ``pid``: the broker's process, if it is on this machine. ``admin``: the address of the admin API of another service
-    than partibus. ``on_run`` gets the label of each run when it begins. The
-    advice runs first and last, so that a change of the machine shows. Raises `BenchError` and `ClientError`.
+    than partibus. ``on_run`` gets the label of each run when it begins. The advice runs first and last, so that a
+    change of the machine shows. Raises `BenchError` and `ClientError`.
     """
     profile, shape = PROFILES[scenario], SHAPES[scenario]
     found: dict[str, list[Measured]] = {}

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from partibus.bench.statistics import percentile
+from partibus.bench.measures import percentile
 from partibus.client.aio import Client, OutgoingMessage
 from partibus.client.aio.receiver import Receiver
 from partibus.client.aio.sender import Sender

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, Final
 
 from partibus.advice.profiles import LOCK_S, PREFETCH_FACTOR, SEVERAL_CONNECTIONS, Profile
-from partibus.bench.statistics import median
+from partibus.bench.measures import median
 
 NOISE: Final = 0.10
 """The least difference that counts; a larger one between repeated runs counts instead."""

@@ -10,10 +10,10 @@ import click
 
 from partibus.advice.profiles import PROFILES
 from partibus.bench.load import OwnGenerator
-from partibus.bench.machine import this_machine
+from partibus.bench.measures import this_machine
 from partibus.bench.scenarios import Result, Target, both, latency, receive, send
 from partibus.bench.temporary import TemporaryBroker
-from partibus.bench.trial_text import RUN_COLUMNS, Conditions, described, run_rows, text_page
+from partibus.bench.trial_pages import RUN_COLUMNS, Conditions, described, run_rows, text_page
 from partibus.cli.connection import JSON
 from partibus.cli.output import note, number_text, print_json, print_table
 from partibus.client.extensions.entities import Entities
@@ -190,7 +190,7 @@ def scenario(
     if markdown is not None:
         markdown.write_text(text_page(judged, conditions), encoding="utf-8")
     if report is not None:
-        from partibus.bench.trial_report import html_page
+        from partibus.bench.trial_pages import html_page
 
         report.write_text(html_page(judged, conditions), encoding="utf-8")
         note(f"Wrote {report}.")

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from partibus.bench.machine import sync_ms
+from partibus.bench.measures import sync_ms
 from partibus.cli.connection import JSON
 from partibus.cli.output import print_json, print_table, size_text
 from partibus.errors import UnusableFile

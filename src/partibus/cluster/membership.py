@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 
+from partibus.cluster.assignment import Member
 from partibus.cluster.ownership import Identity
-from partibus.cluster.share import Member
 from partibus.errors import InvalidOperation, StoreUnavailable
 
 log = logging.getLogger(__name__)

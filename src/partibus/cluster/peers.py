@@ -31,7 +31,7 @@ def _settle(answer: "asyncio.Future[bytes | None]", text: bytes | None) -> None:
 class PeerChannels:
     """The channels to and from other brokers. All on the loop.
 
-    ``secret`` is that of all brokers of the namespace (`partibus.cluster.secret`).
+    ``secret`` is that of all brokers of the namespace (`partibus.cluster.handshake`).
     """
 
     def __init__(

@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from partibus.cluster.channel import Outbox
 from partibus.cluster.forms import to_form
 from partibus.cluster.in_doubt import Asked, InDoubt
-from partibus.cluster.outbox import Outbox
 from partibus.cluster.wire import (
     Ask,
     AskCredits,

@@ -6,8 +6,8 @@ It keeps the messages, sessions and requests of the remote broker, and returns t
 from functools import lru_cache
 from typing import Protocol
 
+from partibus.cluster.channel import Outbox
 from partibus.cluster.forms import renumber
-from partibus.cluster.outbox import Outbox
 from partibus.cluster.wire import Ask, Condition, Dropped, decode_options, value_of
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
@@ -15,7 +15,7 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime.dispatcher import OnReply
 from partibus.routing.store_access import StoreAccess
-from partibus.units.asked import Asked
+from partibus.units.account import Asked
 
 StoreCondition = tuple[str | None, bool]
 """(The reason why a store can't be used, whether more work waits for it than its limits allow)."""

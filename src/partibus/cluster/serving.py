@@ -11,8 +11,8 @@ owner: the stored lock names its run (D21).
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from partibus.cluster.channel import Outbox
 from partibus.cluster.forms import renumber, to_form
-from partibus.cluster.outbox import Outbox
 from partibus.cluster.served_store import ServedStore
 from partibus.cluster.wire import (
     Ask,
@@ -33,7 +33,7 @@ from partibus.partition.protocol import replies as r
 from partibus.routing.store_access import StoreAccess, memory_of
 from partibus.throttling.allocator import Ask as CreditAsk
 from partibus.throttling.allocator import Grant
-from partibus.units.asked import Asked
+from partibus.units.account import Asked
 
 BASE_BITS = 48
 """Room for the numbers of one remote broker: at a million requests a second, nine years."""

@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import Any
 
 from partibus.cluster.admin import ClusterAdmin
+from partibus.cluster.assignment import GiveUp, OwnershipPlan, Take
 from partibus.cluster.children import Child, Children
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
-from partibus.cluster.ownership_plan import GiveUp, OwnershipPlan, Take
 from partibus.errors import StartError
 from partibus.units.shares import brokers_wanted
 

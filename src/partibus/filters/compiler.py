@@ -9,9 +9,8 @@ Compiling raises `SqlTextError` for errors that show without a message.
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from partibus.filters.errors import EvaluationError, SqlTextError
 from partibus.filters.like import Pattern, compiled, remembered
-from partibus.filters.limits import CHARS_PER_UNIT, NESTING_MAX
+from partibus.filters.model import CHARS_PER_UNIT, NESTING_MAX, EvaluationError, SqlTextError
 from partibus.filters.syntax import (
     And,
     Arithmetic,

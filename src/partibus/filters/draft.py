@@ -3,19 +3,46 @@
 Each statement sees the changes of those before it. Only changed sections are encoded again. Routing uses the message as
 published: receivers see a changed message id, session id, partition key or scheduled time, but it does not affect where
 or when the message is delivered. A changed time to live does take effect.
+
+The type conversion of SET on an existing property (dialect section 11.4).
+
+The value takes the type of the property if that loses at most fractions, and keeps its own type otherwise.
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
+from uuid import UUID
 
 from partibus.amqp.codec.encoder import encode
-from partibus.amqp.codec.types import Described, Symbol, Timestamp
+from partibus.amqp.codec.types import (
+    Byte,
+    Char,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
 from partibus.amqp.errors import DecodeError, EncodeError
 from partibus.amqp.section_encoding import encode_application_properties, encode_raw_properties
 from partibus.amqp.section_fields import Property, iter_map, raw_property
 from partibus.errors import shown
-from partibus.filters.conversion import as_existing, as_text
-from partibus.filters.errors import EvaluationError, HeadersTooLarge
-from partibus.filters.limits import COPY_BYTES_PER_UNIT, COPY_UNITS, KEY_CHARS_MAX, PROPERTIES_BYTES_MAX
+from partibus.filters.model import (
+    COPY_BYTES_PER_UNIT,
+    COPY_UNITS,
+    INTEGER_MAX,
+    INTEGER_MIN,
+    KEY_CHARS_MAX,
+    PROPERTIES_BYTES_MAX,
+    EvaluationError,
+    HeadersTooLarge,
+)
 from partibus.filters.values import TICKS_PER_MS, TIMESPAN, Ticks, kind_name, plain
 from partibus.filters.view import (
     VIA_PARTITION_KEY,
@@ -25,6 +52,92 @@ from partibus.filters.view import (
     no_system_property,
 )
 from partibus.message import TTL_MAX_MS, Message, StoredMessage, lifetime_ms
+
+
+def as_existing(value: object, existing: object) -> object:
+    """Convert ``value`` to the AMQP type of ``existing`` if it fits."""
+    convert = _CONVERSIONS.get(type(existing))
+    if convert is None or value is None:
+        return value
+    with suppress(ValueError, OverflowError):
+        converted = convert(value)
+        return value if converted is None else converted
+    return value
+
+
+def as_text(value: object) -> str | None:
+    """Format a value as .NET does; return None for a value without a text form."""
+    match value:
+        case str():
+            return str(value)
+        case Timestamp():
+            return None
+        case bool() | UUID():
+            return str(value)
+        case int() | float() if type(value) in (int, float):
+            return str(value)
+    return None
+
+
+def _number(make: Callable[[int], int]) -> Callable[[object], object]:
+    def convert(value: object) -> object:
+        if isinstance(value, bool):
+            return make(int(value))
+        if type(value) is str:
+            return make(int(value.strip(), 10)) if value.isascii() else None
+        return make(round(value)) if isinstance(value, int | float) and type(value) in (int, float) else None
+
+    return convert
+
+
+def _long(value: int) -> int:
+    """Return AMQP's long, which is Python's int in messages."""
+    if not INTEGER_MIN <= value <= INTEGER_MAX:
+        raise ValueError
+    return value
+
+
+def _fraction(make: Callable[[float], float]) -> Callable[[object], object]:
+    def convert(value: object) -> object:
+        return make(float(value)) if type(value) in (int, float, bool) else None  # type: ignore[arg-type]
+
+    return convert
+
+
+def _text(make: Callable[[str], str]) -> Callable[[object], object]:
+    def convert(value: object) -> object:
+        text = as_text(value)
+        return None if text is None else make(text)
+
+    return convert
+
+
+def _symbol(text: str) -> str:
+    return Symbol(text) if text.isascii() else text
+
+
+def _boolean(value: object) -> object:
+    match value:
+        case bool():
+            return value
+        case str():
+            return {"true": True, "false": False}.get(value.strip().lower())
+        case int() | float() if type(value) in (int, float):
+            return value != 0
+    return None
+
+
+_CONVERSIONS: Final[dict[type, Callable[[object], object]]] = {
+    **{kind: _number(kind) for kind in (Byte, Short, Int, UByte, UShort, UInt, ULong)},
+    int: _number(_long),
+    float: _fraction(float),
+    Float: _fraction(Float),
+    str: _text(str),
+    Symbol: _text(_symbol),
+    Char: _text(Char),
+    bool: _boolean,
+}
+
 
 RULE_NAME: Final = "RuleName"
 """The application property of each changed copy that names the rule."""

@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from partibus.errors import shown
-from partibus.filters.errors import EvaluationError
-from partibus.filters.limits import LIKE_CHARS_MAX
+from partibus.filters.model import LIKE_CHARS_MAX, EvaluationError
 
 Matches = Callable[[str], bool]
 

@@ -25,8 +25,17 @@ from msgspec import Struct, field
 
 from partibus.errors import ArgumentError
 from partibus.filters.correlation import CorrelationIndex, compares_nothing
-from partibus.filters.errors import EvaluationError, HeadersTooLarge
-from partibus.filters.model import CorrelationFilter, FalseFilter, Filter, Rule, SqlAction, SqlFilter, TrueFilter
+from partibus.filters.model import (
+    CorrelationFilter,
+    EvaluationError,
+    FalseFilter,
+    Filter,
+    HeadersTooLarge,
+    Rule,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
 from partibus.filters.sql import compile_action, compile_filter
 from partibus.filters.view import MessageView, View
 from partibus.message import Message

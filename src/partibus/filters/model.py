@@ -1,4 +1,8 @@
-"""The definition of a rule, as the admin API, Config.json and the catalog express it."""
+"""The definition of a rule, as the admin API, Config.json and the catalog express it: its limits and its errors.
+
+The limits are those of the service (dialect sections 11.2, 11.4). A rule that exceeds a limit is refused when it is
+created, or fails for the message that would exceed it.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -76,3 +80,58 @@ class Rule(Struct, frozen=True):
     filter: Filter
     action: SqlAction | None = None
     created_ms: int = 0
+
+
+class SqlTextError(Exception):
+    """Error for a filter or action that is not valid SQL. `partibus.filters.sql` turns it into an `ArgumentError`."""
+
+    def __init__(self, at: int | None, problem: str) -> None:
+        super().__init__(at, problem)
+        self.at = at
+        """The index of the first invalid character; None where the error has no single place."""
+        self.problem = problem
+        """The expected and the actual text, as a sentence without a full stop."""
+
+
+class EvaluationError(Exception):
+    """Error for a rule that fails on a message. Its text gives the reason as a whole sentence."""
+
+
+class HeadersTooLarge(EvaluationError):
+    """Error for a copy whose properties exceed the limit of a message after an action (dialect section 11.2)."""
+
+
+TEXT_CHARS_MAX: Final = 1024
+"""Characters of a filter or an action."""
+STATEMENTS_MAX: Final = 32
+"""Statements of one action."""
+NESTING_MAX: Final = 100
+"""The nesting depth of an expression. Each level takes one or two calls in Python, which allows a thousand in all.
+Parentheses alone, and long runs of AND, OR, + or *, add no levels.
+"""
+PROPERTY_CHARS_MAX: Final = 32 * 1024
+"""Characters of a concatenated text: 32 statements that each double a property would otherwise make gigabytes of it."""
+PROPERTIES_BYTES_MAX: Final = 64 * 1024
+"""Bytes of the properties and headers of a message that an action has changed."""
+LIKE_CHARS_MAX: Final = 1024
+"""Characters of a pattern, also of one from a message. The bound is the same as that of a text with a pattern."""
+RULE_WORK_MAX: Final = 100_000
+"""Units of work of one rule on one message. A unit is the time to read one character in Python, a tenth of a
+microsecond. Comparisons and arithmetic are free: a text has room for some hundreds, and each takes less than a
+microsecond.
+"""
+MESSAGE_WORK_MAX: Final = 400_000
+"""Units of work of all rules of a topic on one message: 40 ms, since the rules of a message are evaluated without a
+pause.
+"""
+CHARS_PER_UNIT: Final = 64
+"""Characters of two texts that are concatenated in one unit of work."""
+COPY_UNITS: Final = 10
+"""Units of work for each application property of a copy that an action changes, because each is encoded again."""
+COPY_BYTES_PER_UNIT: Final = 1000
+"""Bytes of such a copy that are copied in one unit of work."""
+KEY_CHARS_MAX: Final = 128
+"""Characters of a message id, session id or partition key that an action sets."""
+
+INTEGER_MIN: Final = -(2**63)
+INTEGER_MAX: Final = 2**63 - 1

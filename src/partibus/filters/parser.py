@@ -12,8 +12,7 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput
 from lark.exceptions import VisitError
 
 from partibus.errors import shown
-from partibus.filters.errors import SqlTextError
-from partibus.filters.limits import INTEGER_MAX, STATEMENTS_MAX, TEXT_CHARS_MAX
+from partibus.filters.model import INTEGER_MAX, STATEMENTS_MAX, TEXT_CHARS_MAX, SqlTextError
 from partibus.filters.syntax import (
     And,
     Arithmetic,

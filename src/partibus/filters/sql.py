@@ -1,6 +1,8 @@
 """Compiled SQL filters and actions, cached by their texts and parameters.
 
 The parser's library is imported with the first text, so that a broker without SQL filters starts without it.
+
+An action's statements become functions that change a draft in order.
 """
 
 from collections.abc import Mapping
@@ -10,15 +12,18 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from partibus.errors import ArgumentError, shown
-from partibus.filters.errors import EvaluationError, SqlTextError
-from partibus.filters.model import Constant, SqlAction, SqlFilter
+from partibus.filters.model import Constant, EvaluationError, SqlAction, SqlFilter, SqlTextError
 from partibus.filters.view import GivenView, MessageView
 from partibus.message import Message
 
 if TYPE_CHECKING:
-    from partibus.filters.actions import Change
     from partibus.filters.compiler import Test
     from partibus.filters.syntax import Predicate
+from collections.abc import Callable, Iterable
+
+from partibus.filters.compiler import Compiler, Value
+from partibus.filters.draft import SETTABLE, Draft
+from partibus.filters.syntax import Assignment, Statement, SystemProperty
 
 REMEMBERED_MAX: Final = 8_192
 """The number of cached texts: a change of one rule of a topic must not recompile the other 1,999. A text takes a fifth
@@ -94,7 +99,6 @@ def _filter(expression: str, parameters: _Parameters) -> CompiledFilter:
 
 @lru_cache(REMEMBERED_MAX)
 def _action(expression: str, parameters: _Parameters) -> CompiledAction:
-    from partibus.filters.actions import changes
     from partibus.filters.compiler import Compiler
     from partibus.filters.parser import parse_action
 
@@ -132,3 +136,39 @@ def explain(expression: str, user: Mapping[str, object], system: Mapping[str, ob
         return compiled.test(GivenView(dict(user), dict(system)))
     except EvaluationError as error:
         return str(error)
+
+
+Change = Callable[[Draft], None]
+
+
+def changes(statements: Iterable[Statement], compiler: Compiler) -> list[Change]:
+    """Return one function for each statement.
+
+    Raises `SqlTextError` for an error that shows without a message.
+    """
+    return [_change(statement, compiler) for statement in statements]
+
+
+def _change(statement: Statement, compiler: Compiler) -> Change:
+    subject = statement.subject
+    value = compiler.value(statement.value) if isinstance(statement, Assignment) else None
+    if isinstance(subject, SystemProperty):
+        _check_settable(subject, removed=value is None)
+        return _set_system(subject.name, value)
+    name, spelled = subject.name, subject.spelled
+    if value is None:
+        return lambda draft: draft.remove_user(name)
+    return lambda draft: draft.set_user(name, spelled, value(draft))
+
+
+def _set_system(name: str, value: Value | None) -> Change:
+    if value is None:
+        return lambda draft: draft.set_system(name, None)
+    return lambda draft: draft.set_system(name, value(draft))
+
+
+def _check_settable(subject: SystemProperty, *, removed: bool) -> None:
+    if subject.name not in SETTABLE:
+        raise SqlTextError(subject.at, f"a system property that can be set was expected, not sys.{subject.name[:60]}")
+    if removed and subject.name == "messageid":
+        raise SqlTextError(subject.at, "a system property that can be removed was expected, not sys.MessageId")

@@ -38,8 +38,7 @@ from partibus.amqp.codec.types import (
     UShort,
 )
 from partibus.errors import shown
-from partibus.filters.errors import EvaluationError
-from partibus.filters.limits import INTEGER_MAX, INTEGER_MIN, PROPERTY_CHARS_MAX
+from partibus.filters.model import INTEGER_MAX, INTEGER_MIN, PROPERTY_CHARS_MAX, EvaluationError
 
 Truth = bool | None
 """A truth value; None means unknown."""

@@ -15,8 +15,7 @@ from partibus.amqp.codec.encoder import write_compound
 from partibus.amqp.codec.types import Timestamp
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property, map_value, properties
-from partibus.filters.errors import EvaluationError
-from partibus.filters.limits import MESSAGE_WORK_MAX, RULE_WORK_MAX
+from partibus.filters.model import MESSAGE_WORK_MAX, RULE_WORK_MAX, EvaluationError
 from partibus.filters.values import TICKS_PER_MS, Ticks, plain, text_of
 from partibus.message import Message, StoredMessage, is_durable
 

@@ -6,9 +6,11 @@ from typing import Final
 
 from partibus.errors import ArgumentError
 from partibus.filters.correlation import compares_nothing
-from partibus.filters.limits import INTEGER_MAX, INTEGER_MIN, PROPERTY_CHARS_MAX
 from partibus.filters.model import (
     DEFAULT_RULE,
+    INTEGER_MAX,
+    INTEGER_MIN,
+    PROPERTY_CHARS_MAX,
     Constant,
     CorrelationFilter,
     Filter,

@@ -10,15 +10,15 @@ from secrets import token_hex
 from typing import Any
 
 from partibus.clock import SystemClock
-from partibus.cluster.secret import load_secret
+from partibus.cluster.handshake import load_secret
 from partibus.cluster.supervisor import CLOSE_S, Supervisor
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.keys_file import load_policies
 from partibus.node.ready_file import prepare_namespaces, publish_ready
 from partibus.node.settings import Ports, Settings, settings_to_plain
 from partibus.store.acknowledged import AcknowledgedChanges
+from partibus.store.generations import Owner
 from partibus.store.opening import find_stores
-from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import lock_data_directory
 from partibus.telemetry.settings import CLOSE_S as WRITER_CLOSE_S
 from partibus.telemetry.settings import OFF

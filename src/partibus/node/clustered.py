@@ -23,11 +23,11 @@ from functools import partial
 from typing import Any
 
 from partibus.clock import SystemClock
+from partibus.cluster.admin import NO_OWNER, broker_status
+from partibus.cluster.assignment import Member, owners_of, steps_of
 from partibus.cluster.membership import MemberInfo, Membership
 from partibus.cluster.ownership import Identity
-from partibus.cluster.share import Member, owners_of, steps_of
 from partibus.cluster.sockets import Address, TcpAddress, listen_tls
-from partibus.cluster.status import NO_OWNER, broker_status
 from partibus.errors import InvalidOperation, StartError, StoreUnavailable
 from partibus.namespace.announcing import Change
 from partibus.namespace.catalog import Catalog
@@ -41,8 +41,8 @@ from partibus.node.tls import make_context
 from partibus.partition.protocol.ports import Store
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.acknowledged import Acknowledged
+from partibus.store.generations import Owner
 from partibus.store.opening import Opener
-from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import lock_data_directory
 
 log = logging.getLogger(__name__)

@@ -61,7 +61,7 @@ class Coordinator(Protocol):
         ...
 
     async def status(self) -> dict[str, Any]:
-        """Return ``brokers`` and ``stores``: lists of their status (`partibus.cluster.status`)."""
+        """Return ``brokers`` and ``stores``: lists of their status (`partibus.cluster.admin`)."""
         ...
 
     async def measurements(self) -> Mapping[str, Measurements]:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from partibus import __version__
 from partibus.cluster.forms import FINGERPRINT
+from partibus.cluster.handshake import FILE_NAME as SECRET_FILE
+from partibus.cluster.handshake import read_secret
 from partibus.cluster.ownership import Identity
-from partibus.cluster.secret import FILE_NAME as SECRET_FILE
-from partibus.cluster.secret import read_secret
 from partibus.cluster.sockets import bound_tcp
 from partibus.cluster.wire import VERSION as WIRE
 from partibus.durable import replace_file
@@ -36,7 +36,7 @@ from partibus.store.acknowledged import CATALOG_RECORD, AcknowledgedCommits
 from partibus.store.opening import StorePlace, find_distant_stores
 
 if TYPE_CHECKING:
-    from partibus.store.postgresql.address import Address
+    from partibus.store.postgresql.connection import Address
     from partibus.store.postgresql.registry import Registry, Version
 
 
@@ -81,8 +81,8 @@ def catalog_address(settings: Settings) -> "Address":
             "for a file in the data directory."
         )
     try:
-        from partibus.store.postgresql.address import parse_address
         from partibus.store.postgresql.catalog import SCHEMA_DEFAULT
+        from partibus.store.postgresql.connection import parse_address
     except ImportError as error:
         raise StartError(
             f"A catalog in PostgreSQL needs its driver ({error}). Install partibus[postgresql]."

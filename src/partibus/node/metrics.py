@@ -118,8 +118,7 @@ class Measuring:
         They are ``clients``, ``process``, ``stores`` that this broker owns, ``peers`` (bytes that wait for other
         brokers' stores), ``telemetry`` (rows recorded and rows dropped), ``cursors``, the messages ``retained`` for
         them, ``namespaces`` by name, ``entities`` with messages, the ``uses`` of entities by clients, for how long all
-        was counted (``counted_ms``), and how many of each kind were ``left_out``.
-        ``brokers``: so many share the room.
+        was counted (``counted_ms``), and how many of each kind were ``left_out``. ``brokers``: so many share the room.
         """
         async with self._alone:
             slices = Slices()

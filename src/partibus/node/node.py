@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from typing import Any, Literal
 
 from partibus.clock import Clock
+from partibus.cluster.admin import facts_of
 from partibus.cluster.ownership import Identity
-from partibus.cluster.status import facts_of
 from partibus.errors import StoreUnavailable
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.keys_file import load_policies
@@ -184,7 +184,7 @@ class Broker:
     # -- as one of several -------------------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """Return the facts for the status of this broker and its stores (`partibus.cluster.status`)."""
+        """Return the facts for the status of this broker and its stores (`partibus.cluster.admin`)."""
         runtimes = self.stores.runtimes.items()
         return {
             "pid": os.getpid(),

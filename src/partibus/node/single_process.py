@@ -6,8 +6,8 @@ from secrets import token_hex
 from typing import Any
 
 from partibus.clock import Clock, ManualClock, SystemClock
+from partibus.cluster.admin import broker_status, stores_status
 from partibus.cluster.ownership import Identity
-from partibus.cluster.status import broker_status, stores_status
 from partibus.namespace.announcing import nobody_else
 from partibus.namespace.catalog import Catalog
 from partibus.node.metrics import Measurements
@@ -18,8 +18,8 @@ from partibus.partition.protocol.ports import StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess
 from partibus.store.acknowledged import AcknowledgedChanges
+from partibus.store.generations import Owner
 from partibus.store.opening import Opener, find_stores, open_each
-from partibus.store.owner import Owner
 from partibus.store.sqlite.directory import lock_data_directory
 
 NAME = "broker-0"

@@ -20,8 +20,8 @@ import uvloop
 
 from partibus.clock import ManualClock, SystemClock
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
+from partibus.cluster.handshake import load_secret
 from partibus.cluster.ownership import Identity
-from partibus.cluster.secret import load_secret
 from partibus.cluster.sockets import listen
 from partibus.errors import InvalidOperation, PartibusError, StoreUnavailable
 from partibus.namespace.announcing import Change
@@ -34,8 +34,8 @@ from partibus.node.shared_stores import SharedStores
 from partibus.partition.protocol.ports import StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.acknowledged import AcknowledgedChanges
+from partibus.store.generations import Owner
 from partibus.store.opening import Opener, StorePlace
-from partibus.store.owner import Owner
 
 log = logging.getLogger(__name__)
 

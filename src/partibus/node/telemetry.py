@@ -12,8 +12,7 @@ from partibus.namespace.partition_moves import Move
 from partibus.node.settings import Settings
 from partibus.partition.core.meters import Meters
 from partibus.telemetry.settings import OFF
-from partibus.throttling.counters import OPERATIONS, Operation
-from partibus.throttling.uses import Use, Uses
+from partibus.throttling.uses import OPERATIONS, Operation, Use, Uses
 
 if TYPE_CHECKING:
     from partibus.telemetry.recorder import Place

@@ -26,7 +26,7 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.tiers import Tier
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.units.asked import Asked
+from partibus.units.account import Asked
 from partibus.units.fair_scheduler import FairScheduler
 from partibus.units.scaling import LOOKS, Load, Scaling
 from partibus.units.shares import UNITS, check_units, left_of

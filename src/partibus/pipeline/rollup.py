@@ -12,8 +12,7 @@ neither state nor a watermark, and late rows count.
 
 Percentiles come from histograms with buckets of constant relative width (`histogram`): sampled rows count with their
 weights, and sums of histograms are exact. Sketches of ranks can be merged too, but have no weights, and are coarse at
-the
-99th percentile and beyond, where precision matters.
+the 99th percentile and beyond, where precision matters.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,7 @@
 """The progress of a restore: a small file, replaced as a whole after each run of messages that the broker has stored.
 
 An interrupted restore goes on from there. It repeats the messages that were sent but not answered: at most one run of
-one
-sub-queue.
+one sub-queue.
 """
 
 import json
@@ -19,8 +18,7 @@ class Progress:
         """Read the file at ``path``, if it exists.
 
         ``restore`` names the source and the destination. Raises `InvalidOperation` when the file belongs to another
-        restore or is
-        no progress file.
+        restore or is no progress file.
         """
         self._path = path
         self._document: dict[str, object] = dict(restore)

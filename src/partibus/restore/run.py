@@ -28,7 +28,7 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.ports import EntryRow
 from partibus.restore.progress import Progress
 from partibus.store.backup import CATALOG, read_backup, store_file
-from partibus.store.sqlite.copies import StoreCopy
+from partibus.store.sqlite.backup import StoreCopy
 
 RESTORED_FROM = "x-opt-partibus-restored-from"
 """The entity, or its dead-letter sub-queue, that the message was in."""
@@ -76,8 +76,7 @@ def find(backup: Path, name: str, namespace: str = DEFAULT_NAME) -> Source:
     """Look up an entity in a backup.
 
     Raises `EntityNotFound` for an unknown entity or namespace, `partition.protocol.ports.StoreError` when the directory
-    is no
-    backup, and `InvalidOperation` for a topic, or when the backup lacks a store with messages of the entity.
+    is no backup, and `InvalidOperation` for a topic, or when the backup lacks a store with messages of the entity.
     """
     stores = read_backup(backup).stores
     with TemporaryDirectory() as folder:
@@ -113,10 +112,8 @@ def make_side_entity(client: Requests, source: Source, into: str) -> bool:
     """Create the queue that messages are restored into, like the one in the backup; returns False when it exists.
 
     It lacks what would take messages away again: times to live, deletion when idle, and forwarding. It also lacks
-    duplicate
-    detection, since old messages far apart may have the same id. Raises `InvalidOperation` when the existing queue
-    requires
-    sessions and the one in the backup does not.
+    duplicate detection, since old messages far apart may have the same id. Raises `InvalidOperation` when the existing
+    queue requires sessions and the one in the backup does not.
     """
     entities = Entities(client)
     options = source.record.description.options

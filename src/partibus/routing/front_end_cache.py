@@ -35,9 +35,8 @@ from partibus.partition.protocol.commands import (
 )
 from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.replies import Failed, Granted, Locked, ReceiveRefused
-from partibus.routing.cached_source import CachedSource
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
-from partibus.routing.receive import OnFailed, OnGranted
+from partibus.routing.receive import CachedSource, OnFailed, OnGranted
 
 ASK_MAX = 256
 """The number of messages that one partition is asked to reserve at a time."""

@@ -1,7 +1,8 @@
-"""Draws the generations of stores (`partition.protocol.generations`)."""
+"""The owner of a store (D19), and new generations (`partition.protocol.generations`)."""
 
 import secrets
 from collections.abc import Callable
+from typing import NamedTuple
 
 from partibus.partition.protocol.generations import FIRST_NUMBER, ID_BITS, Generation
 from partibus.partition.protocol.keys import NUMBERS_END
@@ -45,3 +46,11 @@ def next_generation(highest: int, above: int = 0, draw: Draw = secrets.randbelow
 def _draw_id(draw: Draw) -> int:
     """Draw a unique generation id; never 0."""
     return 1 + draw((1 << ID_BITS) - 1)
+
+
+class Owner(NamedTuple):
+    """One run of one broker."""
+
+    broker: str
+    incarnation: str
+    """A unique name of this run: another run of the same broker has another."""

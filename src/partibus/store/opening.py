@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from partibus.durable import replace_file
 from partibus.partition.protocol.ports import Store, StoreError
 from partibus.store.acknowledged import Acknowledged, AcknowledgedCommits
-from partibus.store.owner import Owner
+from partibus.store.generations import Owner
 from partibus.store.sqlite.directory import STORES_DEFAULT, make_stores, open_store, store_id
 
 if TYPE_CHECKING:

@@ -40,11 +40,10 @@ from partibus.partition.protocol.ports import (
     executed_rows,
     unwritten_partition,
 )
-from partibus.store.duplicate_ids import DuplicateIds
 from partibus.store.entry_index import EntryIndex, StoredEntry
 from partibus.store.frames import pack
 from partibus.store.generations import Draw, next_generation
-from partibus.store.sink_ids import SinkIds
+from partibus.store.remembered_ids import DuplicateIds, SinkIds
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -1,8 +1,7 @@
 """The columns of the telemetry files: what a broker writes and jobs read (D28, docs/telemetry.md).
 
 One row per operation on one message, and one per commit. Sampling is by message: every row of a chosen message is
-there,
-and stands for ``weight`` of its kind.
+there, and stands for ``weight`` of its kind.
 """
 
 from typing import Final, NamedTuple

@@ -7,8 +7,7 @@
 ```
 
 The account serves requests in the order of arrival. A small one does not overtake one that waits, so the messages of
-one
-sender keep their order. A request without an answer is refused after `EVENTUALLY_MS`; nothing was done for it.
+one sender keep their order. A request without an answer is refused after `EVENTUALLY_MS`; nothing was done for it.
 
 Credits at hand beyond those asked for are *spare*: at most as many as were used in this period, and a hundredth of the
 period's. So a broker with little work holds almost nothing back from busy ones: one broker can use all of a period's
@@ -116,8 +115,7 @@ class Account:
         """Open an account.
 
         ``on_exhausted`` is called when nothing is left for the rest of the period, perhaps more than once. Without
-        ``call_later``
-        the bank has to answer at once.
+        ``call_later`` the bank has to answer at once.
         """
         self._settings = settings
         self._clock = clock

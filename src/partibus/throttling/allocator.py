@@ -8,15 +8,12 @@
 ```
 
 The ledger begins each period with the period's credits. It does not save a rest, and it repays debts. While its balance
-is
-positive, the request in front gets its whole cost, so the balance goes below zero by at most one request. An account
+is positive, the request in front gets its whole cost, so the balance goes below zero by at most one request. An account
 returns its rest with its next question, so a request is refused only when nothing is left *here and there*; other
-accounts
-hold their `spare` meanwhile, which is small (`partibus.throttling.account`).
+accounts hold their `spare` meanwhile, which is small (`partibus.throttling.account`).
 
 A grant names its period and is valid for that period only. Hence, for any k periods, the credits of all grants are at
-most
-those of k periods and the cost of one request, however late grants arrive, or never.
+most those of k periods and the cost of one request, however late grants arrive, or never.
 
 An allocator that takes over from another knows nothing of its grants. It begins with the next period that surely is not
 the other's. The accounts tell it the debts.

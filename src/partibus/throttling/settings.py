@@ -2,8 +2,7 @@
 
 A namespace gets ``credits_per_s`` credits per second, granted at the start of each period. Periods are aligned with the
 clock: period n goes from n * ``period_ms`` to (n + 1) * ``period_ms`` of the broker's time. So every broker numbers
-them
-alike, and a manual clock moves them. The defaults are those of the standard tier (seed 1, `docs/dialect.md` 7.4).
+them alike, and a manual clock moves them. The defaults are those of the standard tier (seed 1, `docs/dialect.md` 7.4).
 """
 
 from enum import StrEnum

@@ -10,8 +10,7 @@
 ``active`` is False under the policy off. Callers check that first, and it is the only cost.
 
 A premium namespace has the policy off. `overload` tells when its messaging units have too much to do (row R11): until
-they
-have less, everything is refused or withheld as if there were no credits.
+they have less, everything is refused or withheld as if there were no credits.
 
 Nothing was done for a refused request. A receiver gets no refusal: its messages stay where they are until there are
 credits (`withholds`).
@@ -26,9 +25,8 @@ from partibus.clock import Clock
 from partibus.errors import ServerBusy
 from partibus.throttling.account import Account, Bank, CallLater, OnAdmitted, Timer
 from partibus.throttling.allocator import Allocator, Ask, Grant
-from partibus.throttling.counters import Counters, Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
-from partibus.throttling.uses import Uses
+from partibus.throttling.uses import Counters, Operation, Uses
 
 RETRY_AFTER_S = 2
 """Seconds that clients are told to wait (seed 1)."""
@@ -92,8 +90,7 @@ class Throttle:
         """Begin with ``settings``.
 
         ``bank`` is the way to the allocator; None: this broker is alone. Without ``call_later`` receivers are called
-        back by
-        `look` only.
+        back by `look` only.
         """
         self.counters = Counters()
         self.uses: Uses | None = None

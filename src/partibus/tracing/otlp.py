@@ -1,8 +1,7 @@
 """Export of spans to an OpenTelemetry collector over HTTP, on a thread of the SDK.
 
 Only this module knows OpenTelemetry. The standard variables ``OTEL_*`` set the rest: headers, certificates, batch
-sizes,
-the name of the service.
+sizes, the name of the service.
 """
 
 from typing import Final

@@ -6,17 +6,13 @@
 ```
 
 A namespace whose input comes after a pause is served before those that always have some, while any of its quantum is
-left.
-Among several such the one that has used least lately goes first. So a namespace that asks for little waits for the end
-of
-a piece and not for a round. It makes up for use beyond its quantum, less its share of the time since then. Costs are
-measured: the time of each piece, and later the other work for the namespace (`partibus.node.unit_watch`).
+left. Among several such the one that has used least lately goes first. So a namespace that asks for little waits for
+the end of a piece and not for a round. It makes up for use beyond its quantum, less its share of the time since then.
+Costs are measured: the time of each piece, and later the other work for the namespace (`partibus.node.unit_watch`).
 
 A request that has had its turn still has to go to a store, and its answer to a client: a few calls on the loop each
-time.
-A slice in front of each of them adds latency. So a slice ends after newly arrived readers that ask for little, and
-calls
-of `FairScheduler.soon` run before the next slice.
+time. A slice in front of each of them adds latency. So a slice ends after newly arrived readers that ask for little,
+and calls of `FairScheduler.soon` run before the next slice.
 """
 
 from collections import OrderedDict, deque
@@ -41,8 +37,7 @@ pieces, with this number a sixth, with twice as many nothing; but a newcomer the
 """
 LATELY_NS: Final = 50_000_000
 """Half-life of recent use. Among newcomers it distinguishes a namespace that asks for little from one that only pauses
-for
-answers.
+for answers.
 """
 DEBT_ROUNDS: Final = 20
 """The most rounds that a namespace is passed over. More would punish use that no other namespace wanted."""

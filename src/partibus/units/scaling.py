@@ -58,8 +58,7 @@ class Load:
         """Record a tenth of a second and decide whether requests are refused.
 
         ``busy_s`` and ``all_s`` are the seconds used here, without and with refusals. ``cpu_share_s`` is the seconds
-        per second
-        that the namespace has in all brokers together, ``memory_share`` its bytes.
+        per second that the namespace has in all brokers together, ``memory_share`` its bytes.
         """
         self._busy.append(busy_s)
         self._all.append(all_s)

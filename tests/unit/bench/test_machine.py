@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from partibus.bench.machine import parse_cpu_model, sync_ms, this_machine
+from partibus.bench.measures import parse_cpu_model, sync_ms, this_machine
 
 
 def test_cpu_model_is_the_first_and_tidy() -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from partibus.bench.process import cpu_s, cpu_s_when_quiet, parse_rss, parse_stat, rss_bytes
+from partibus.bench.measures import cpu_s, cpu_s_when_quiet, parse_rss, parse_stat, rss_bytes
 
 STAT = "4711 ({name}) S 1 4711 4711 0 -1 4194560 1 2 3 4 250 150 5 6 20 0 9 0 100 1000 10 18446744073709551615"
 

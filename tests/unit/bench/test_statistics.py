@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.bench.statistics import median, percentile, percentiles
+from partibus.bench.measures import median, percentile, percentiles
 
 
 def test_percentile_is_the_smallest_value_that_the_share_does_not_exceed() -> None:

@@ -11,9 +11,8 @@ import pytest
 
 from partibus.advice.measured import MEASURED, measured_gain
 from partibus.advice.profiles import PROFILES, SEVERAL_CONNECTIONS
-from partibus.bench.machine import Machine
-from partibus.bench.trial_report import html_page
-from partibus.bench.trial_text import RUN_COLUMNS, Conditions, described, run_rows, text_page
+from partibus.bench.measures import Machine
+from partibus.bench.trial_pages import RUN_COLUMNS, Conditions, described, html_page, run_rows, text_page
 from partibus.bench.trials import NOISE, SHAPES, Judged, Measured, Score, Variant, judge, variants
 
 MACHINE = Machine("a processor", 2, 8.0, "Linux 6", "CPython 3.11", 0.5)

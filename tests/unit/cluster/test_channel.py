@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from partibus.cluster.channel import BATCH_BYTES_MAX, Channel
+from partibus.cluster.channel import BATCH_BYTES_MAX, HEAD_BYTES, Channel
 from partibus.cluster.handshake import Handshake
-from partibus.cluster.outbox import HEAD_BYTES
 from partibus.cluster.ownership import Identity
 from partibus.cluster.sockets import connect, listen
 from partibus.cluster.wire import Drop, Dropped, WireError, read_answers, read_questions

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from partibus.cluster.channel import BATCH_BYTES, HEAD_BYTES, Outbox
 from partibus.cluster.forms import to_form
-from partibus.cluster.outbox import BATCH_BYTES, HEAD_BYTES, Outbox
 from partibus.cluster.wire import Drop, encode_frame, read_questions
 from partibus.partition.protocol import commands as c
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from partibus.cluster.admin import facts_of
 from partibus.cluster.ownership import Identity, Stores
-from partibus.cluster.status import facts_of
 from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.cluster.ownership_plan import GiveUp, OwnershipPlan, Take
+from partibus.cluster.assignment import GiveUp, OwnershipPlan, Take
 
 STORES = 7
 BROKERS = ("a", "b", "c", "d")

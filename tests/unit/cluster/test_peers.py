@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from partibus.clock import SystemClock
+from partibus.cluster.handshake import load_secret
 from partibus.cluster.ownership import Identity
 from partibus.cluster.peers import PeerChannels
-from partibus.cluster.secret import load_secret
 from partibus.cluster.serving import Serving
 from partibus.cluster.sockets import Address, TcpAddress, bound_tcp, listen, listen_tls
 from partibus.errors import UnusableFile

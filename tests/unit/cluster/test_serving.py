@@ -12,7 +12,7 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.ports import StoreError
-from partibus.units.asked import ASK_BYTES
+from partibus.units.account import ASK_BYTES
 from tests.unit.cluster.far import OPTIONS, ROW, SESSIONS, STORE, FarBroker
 
 ROOM = 1 << 20

@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partibus.cluster.assignment import Member, Steps, owners_of, steps_of
 from partibus.cluster.ownership import Identity
-from partibus.cluster.share import Member, Steps, owners_of, steps_of
 
 A, B, C = (Identity(name, f"run of {name}") for name in "abc")
 

@@ -9,8 +9,7 @@ import pytest
 
 from partibus.amqp.codec.types import Byte, Char, Decimal32, Described, Float, Int, Symbol, Timestamp, UInt
 from partibus.amqp.section_fields import Property
-from partibus.filters.errors import EvaluationError
-from partibus.filters.model import Constant, SqlAction
+from partibus.filters.model import Constant, EvaluationError, SqlAction
 from partibus.filters.sql import compile_action
 from partibus.filters.view import MessageView
 from partibus.message import Message, StoredMessage

@@ -9,8 +9,7 @@ from uuid import UUID
 import pytest
 
 from partibus.amqp.codec.types import Char, Decimal64, Described, Float, Int, Symbol, Timestamp, UByte, ULong
-from partibus.filters.errors import EvaluationError
-from partibus.filters.model import Constant, SqlFilter
+from partibus.filters.model import Constant, EvaluationError, SqlFilter
 from partibus.filters.sql import compile_filter, explain
 from partibus.filters.view import SYSTEM_PROPERTIES, GivenView, MessageView
 from tests.unit.filters.messages import NOW_MS, message

@@ -6,15 +6,16 @@ import re
 from pathlib import Path
 
 from partibus.filters.draft import SETTABLE
-from partibus.filters.limits import (
+from partibus.filters.matcher import FAILURE_REASON
+from partibus.filters.model import (
     NESTING_MAX,
     PROPERTIES_BYTES_MAX,
     PROPERTY_CHARS_MAX,
     STATEMENTS_MAX,
     TEXT_CHARS_MAX,
+    SqlAction,
+    SqlFilter,
 )
-from partibus.filters.matcher import FAILURE_REASON
-from partibus.filters.model import SqlAction, SqlFilter
 from partibus.filters.sql import compile_action, compile_filter
 from partibus.filters.view import SYSTEM_PROPERTIES
 

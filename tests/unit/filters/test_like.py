@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from partibus.filters.errors import EvaluationError
 from partibus.filters.like import compiled, like
-from partibus.filters.limits import LIKE_CHARS_MAX
+from partibus.filters.model import LIKE_CHARS_MAX, EvaluationError
 
 
 @pytest.mark.parametrize(

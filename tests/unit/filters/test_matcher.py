@@ -12,9 +12,9 @@ import pytest
 from partibus.amqp import section_fields
 from partibus.amqp.codec.types import Described, Int, Symbol, Timestamp
 from partibus.filters import view
-from partibus.filters.limits import MESSAGE_WORK_MAX
 from partibus.filters.matcher import FAILURE_REASON, HEADERS_REASON, Matched, Matcher, Subscription
 from partibus.filters.model import (
+    MESSAGE_WORK_MAX,
     Constant,
     CorrelationFilter,
     FalseFilter,

@@ -7,8 +7,7 @@ import pickle
 import pytest
 
 from partibus.errors import ArgumentError
-from partibus.filters.limits import NESTING_MAX, STATEMENTS_MAX, TEXT_CHARS_MAX
-from partibus.filters.model import SqlAction, SqlFilter
+from partibus.filters.model import NESTING_MAX, STATEMENTS_MAX, TEXT_CHARS_MAX, SqlAction, SqlFilter
 from partibus.filters.sql import compile_action, compile_filter
 
 

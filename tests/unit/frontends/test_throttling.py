@@ -11,9 +11,9 @@ from partibus.amqp.codec.types import Int, Timestamp
 from partibus.amqp.section_encoding import encode_annotations
 from partibus.client.messages import IncomingMessage
 from partibus.filters.model import CorrelationFilter, Rule, SqlFilter
-from partibus.throttling.counters import OPERATIONS, Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.throttle import Throttle
+from partibus.throttling.uses import OPERATIONS, Operation
 from tests.unit.frontends.controller import Controller, error_of, send_in
 from tests.unit.frontends.harness import NOW_S, Client, World, body_of, message
 from tests.unit.frontends.node_requests import ask, longs, number_of, refusal

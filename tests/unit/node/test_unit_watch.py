@@ -14,7 +14,7 @@ from partibus.limits import UnitLimits
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.tiers import Tier
 from partibus.node.unit_watch import LOOK_S, UnitWatch
-from partibus.units.asked import ASK_BYTES
+from partibus.units.account import ASK_BYTES
 from partibus.units.fair_scheduler import FairScheduler
 from partibus.units.scaling import LOOKS, UP_MS
 from tests.unit.namespace.servers import Cluster, Member

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from partibus.clock import ManualClock
 from partibus.pipeline.credits import PeriodSum, Refused, replay
-from partibus.throttling.counters import Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.throttle import Throttle
+from partibus.throttling.uses import Operation
 
 CREDITS = 100
 FIRST = 1_900_000_000

@@ -17,8 +17,8 @@ from partibus.store.acknowledged import (
     lacks,
     went_another_way,
 )
+from partibus.store.generations import Owner
 from partibus.store.opening import Opener, StorePlace
-from partibus.store.owner import Owner
 
 
 def test_an_acceptance_that_was_not_needed_covers_no_later_loss(tmp_path: Path) -> None:

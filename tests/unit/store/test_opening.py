@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from partibus.partition.protocol.ports import Store, StoreError
+from partibus.store.generations import Owner
 from partibus.store.opening import Opener, StorePlace, find_stores
-from partibus.store.owner import Owner
 from partibus.store.postgresql import Address
 from tests.contract.stores import enqueued, new_address, positions
 

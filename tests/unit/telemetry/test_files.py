@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partibus.telemetry.files import Files
 from partibus.telemetry.settings import TelemetryError, TelemetrySettings, check
+from partibus.telemetry.writer import Files
 
 MANY = 4096
 
@@ -23,8 +23,8 @@ def table(fill: int = 0) -> pa.Table:
 @pytest.fixture
 def deltas_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tables have few of the columns."""
-    monkeypatch.setattr("partibus.telemetry.files._TEXTS", ["store"])
-    monkeypatch.setattr("partibus.telemetry.files._DELTAS", {"size_bytes": "PLAIN"})
+    monkeypatch.setattr("partibus.telemetry.writer._TEXTS", ["store"])
+    monkeypatch.setattr("partibus.telemetry.writer._DELTAS", {"size_bytes": "PLAIN"})
 
 
 pytestmark = pytest.mark.usefixtures("deltas_in")
@@ -56,7 +56,7 @@ def test_a_file_that_can_not_be_finished_leaves_nothing(tmp_path: Path, monkeypa
         raise OSError(28, "No space left on device")
 
     files = Files(tmp_path, "broker-0-run-1", 1 << 20)
-    monkeypatch.setattr("partibus.telemetry.files.os.fsync", full)
+    monkeypatch.setattr("partibus.telemetry.writer.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         files.write(table())
     assert list(tmp_path.iterdir()) == []

@@ -3,9 +3,9 @@
 import pytest
 
 from partibus.clock import ManualClock
-from partibus.throttling.counters import Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.throttle import Throttle
+from partibus.throttling.uses import Operation
 
 
 class Receiver:

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from partibus.throttling.account import EVENTUALLY_MS, RETRY_MS
 from partibus.throttling.allocator import Allocator, Ask, Grant
-from partibus.throttling.counters import Operation
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.throttle import RESUMED_AT_ONCE, Throttle
+from partibus.throttling.uses import Operation
 from tests.kit.simulated_host import Timeline
 
 PERIOD_MS = 1_000

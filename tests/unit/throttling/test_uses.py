@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from partibus.clock import ManualClock
-from partibus.throttling.counters import Operation
-from partibus.throttling.uses import CLIENT_MAX, OTHERS, SUMS_MAX, Use, Uses, client_name
+from partibus.throttling.uses import CLIENT_MAX, OTHERS, SUMS_MAX, Operation, Use, Uses, client_name
 
 START_MS = 1_900_000_000_000
 

@@ -20,9 +20,8 @@ from partibus.namespace.requests import RequestKind
 from partibus.partition.protocol.fan_out import COPIES_MAX
 from partibus.routing.send import OnSent, send, send_in_runs, send_through
 from partibus.routing.transactions import Transaction, Transactions
-from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import Throttle
-from partibus.throttling.uses import Uses, client_name
+from partibus.throttling.uses import Operation, Uses, client_name
 from partibus.tracing.tracer import Step
 
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"

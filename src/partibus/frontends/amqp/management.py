@@ -40,8 +40,7 @@ from partibus.namespace.entity import Entity
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestCounters, RequestKind
 from partibus.namespace.sas import Path
-from partibus.throttling.counters import Operation
-from partibus.throttling.uses import client_name
+from partibus.throttling.uses import Operation, client_name
 
 OnNamespace = Callable[[Broker, object, Respond], None]
 

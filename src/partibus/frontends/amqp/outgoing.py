@@ -29,8 +29,7 @@ from partibus.partition.protocol.replies import Failed, Granted
 from partibus.routing.lock_tokens import delivery_tag, tag_start
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.routing.receive import OnFailed, OnGranted, Source
-from partibus.throttling.counters import Operation
-from partibus.throttling.uses import client_name
+from partibus.throttling.uses import Operation, client_name
 from partibus.tracing.tracer import Held
 
 Context = tuple[PartitionHandle, int, int]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from partibus.frontends.rest.answers import answer_of
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
-from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import OnKnown, Throttle
+from partibus.throttling.uses import Operation
 
 HTTP = "http"
 """Stands for the clients that come without connections of their own."""

@@ -37,7 +37,7 @@ from partibus.namespace.access import Right
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import FAULTS, REQUEST_KINDS
 from partibus.partition.core.meters import COMMIT_BUCKETS_S, COMMITTED, PARTITION_NUMBERS, TALLIED
-from partibus.throttling.counters import OPERATIONS
+from partibus.throttling.uses import OPERATIONS
 
 SUBQUEUES = {"0": "active", "1": "dead_letter", "2": "transfer_dead_letter", "3": "transfer"}
 """Label values by kind of sub-queue."""

@@ -16,7 +16,7 @@ from partibus.namespace.access import Grant, Right
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
 from partibus.namespace.requests import RequestKind
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 
 log = logging.getLogger(__name__)
 

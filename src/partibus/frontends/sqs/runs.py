@@ -1,8 +1,8 @@
 """Sends and deletes of all requests that arrive in one round of the loop: one command to each partition.
 
 A command costs the loop and the partition nearly the same for one message as for ten, and most requests of SQS bring
-one. So requests that arrive together are stored together, as the messages of an AMQP link are, and
-each gets its own answer. A run without company goes on in the next round, before the loop waits for input.
+one. So requests that arrive together are stored together, as the messages of an AMQP link are, and each gets its own
+answer. A run without company goes on in the next round, before the loop waits for input.
 """
 
 from bisect import bisect_right

@@ -57,10 +57,9 @@ class SqsState:
     ) -> None:
         """Share the state of the queues of all namespaces.
 
-        ``soon`` makes a call in the next round of the loop.
-        ``purge_interval_ms`` lies between two purges of a queue, ``recreate_after_ms`` between deleting a queue and
-        creating another one of its name. ``propagation_ms`` after a change of a queue's DeduplicationScope it takes
-        effect.
+        ``soon`` makes a call in the next round of the loop. ``purge_interval_ms`` lies between two purges of a queue,
+        ``recreate_after_ms`` between deleting a queue and creating another one of its name. ``propagation_ms`` after a
+        change of a queue's DeduplicationScope it takes effect.
         """
         self.namespaces = namespaces
         self.home = home

@@ -40,8 +40,7 @@ class Enqueue(Struct):
     """The origin of forwarded messages (D15): the key of the source sub-queue and the position of each message there.
 
     The partition drops messages at or below the highest position from that source. A sink whose rows are the ascending
-    rows
-    of one source gives a negative key of its own making.
+    rows of one source gives a negative key of its own making.
     """
     sink: tuple[int, list[bytes]] | None = None
     """The key of a sink whose rows come in no order (row D5), and a 16-byte id for each message.
@@ -264,8 +263,7 @@ class AcceptSession(Struct):
     """Lock a session for a receiver (row K4).
 
     Reply: `SessionAccepted`, now or when a session is available; `SessionHeld` when another receiver holds the named
-    one;
-    `NoSession` when ``wait`` is False and no session has messages.
+    one; `NoSession` when ``wait`` is False and no session has messages.
     """
 
     request: int
@@ -278,8 +276,7 @@ class AcceptSession(Struct):
     """The lock id under which the receiver believes to hold the named session.
 
     It has lost the partition's owner, or the way there, and goes on with the next one (D21). Reply: `SessionAccepted`
-    with
-    the lock unchanged, or `SessionLost`.
+    with the lock unchanged, or `SessionLost`.
     """
     held: list[int] = field(default_factory=list)
     """Positions of messages that the receiver was granted and has not settled, with ``resumes``."""
@@ -358,8 +355,7 @@ class ReadRange(Struct):
     """Read entries by position, packed (`queries.Range`), for readers of whole partitions.
 
     A ``to_pos`` above the sub-queue's end counts as that end, so the ``next_pos`` of an empty answer may be below it.
-    Reply:
-    `RangeRead`, or `CursorLost` when the cursor does not exist.
+    Reply: `RangeRead`, or `CursorLost` when the cursor does not exist.
     """
 
     request: int
@@ -392,13 +388,11 @@ class OpenCursor(Struct):
     While a cursor stands below a message, the message stays readable after it has left its sub-queue.
 
     An exclusive cursor locks its sub-queue for its reader. Until the lease ends, other receivers get no messages, and
-    the
-    reader's `AdvanceCursor` completes what it passes. Taking the lease ends existing locks (``revoke``); without it the
-    partition stops granting and replies `CursorBusy` until the locks are settled or have expired.
+    the reader's `AdvanceCursor` completes what it passes. Taking the lease ends existing locks (``revoke``); without it
+    the partition stops granting and replies `CursorBusy` until the locks are settled or have expired.
 
     Reply: `CursorOpened`, `CursorHeld`, `CursorBusy`, `CursorRefused` (the cursor is not allowed), or `CursorLost` when
-    the
-    lease to renew has ended.
+    the lease to renew has ended.
     """
 
     request: int
@@ -422,8 +416,7 @@ class AdvanceCursor(Struct):
 
     Positions below the recorded ones are ignored, so a repeated or late command changes nothing. An exclusive cursor
     completes what it passes, if that was readable when the lease was granted or came later. Reply: `CursorOpened` when
-    that
-    is durable, or `CursorLost`.
+    that is durable, or `CursorLost`.
     """
 
     request: int

@@ -1,10 +1,9 @@
 """Generations of a store: periods of its history in which each number is given out once.
 
 A store that is restored from a copy gives numbers out again. Another store that keeps the highest position received
-from
-it (`partition.core.forwarding`), and a reader that keeps its position, would take new messages for known ones. So a
-store
-that goes back in time begins a generation, with an id of its own and numbers far above those of the generation before:
+from it (`partition.core.forwarding`), and a reader that keeps its position, would take new messages for known ones. So
+a store that goes back in time begins a generation, with an id of its own and numbers far above those of the generation
+before:
 
 ```text
  numbers of a partition   1 ....... 204          2,000,000,000 ....        3,700,000,000 ....

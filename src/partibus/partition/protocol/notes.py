@@ -1,8 +1,7 @@
 """Notes of a step for the broker's telemetry (D28): one per batch of entries, never per message.
 
 Code notes an operation where it counts it (`partition.core.meters`). Only a recorder reads notes, if there is one; a
-note
-costs a tuple.
+note costs a tuple.
 """
 
 from collections.abc import Sequence

@@ -85,8 +85,7 @@ class LockBatchRow(NamedTuple):
     """One delivery batch under lock (D12): bit i of ``bitmap`` (little-endian bytes) stands for ``first_pos + i``.
 
     A settled entry has no row, so a set bit without an entry means nothing. Of two batches that cover a position, the
-    one with
-    the later deadline holds.
+    one with the later deadline holds.
     """
 
     subqueue: int
@@ -159,8 +158,7 @@ class Snapshot(NamedTuple):
     """The durable state of one partition that is needed to go on: counters, counts, and messages under lock.
 
     Everything else stays in the store and is paged in on demand, so the size of a snapshot follows what was in use, not
-    the
-    backlog.
+    the backlog.
     """
 
     next_sequence: int
@@ -210,8 +208,8 @@ class RangeFrame(NamedTuple):
     """The columns and messages.
 
     ``pos`` int64, ``sequence`` int64, ``enqueued_ms`` int64, ``due_ms`` int64 (-1: none), ``delivery_count`` int32,
-    ``size``
-    int32, ``state`` uint8, each ``count`` times; then the stored forms (`partibus.message`), ``size`` bytes each.
+    ``size`` int32, ``state`` uint8, each ``count`` times; then the stored forms (`partibus.message`), ``size`` bytes
+    each.
     """
 
 
@@ -297,8 +295,7 @@ class Writes:
         """Sub-queue key -> (messages, bytes) that are finished and kept for cursors: absolute, as `counts`."""
         self.dispositions: list[int] = []
         """Flat: key of the log line (`partition.protocol.keys.entry_key` of sub-queue and number), pos, sequence,
-        disposition, ms,
-        delivery count.
+        disposition, ms, delivery count.
         """
         self.forgotten_dispositions: list[tuple[int, int]] = []
         """Ranges of keys of log lines to delete, both ends included."""
@@ -365,8 +362,7 @@ class StoreError(Exception):
     """A commit or a load failed.
 
     ``executed`` is False when surely nothing of the commit is stored, and None when the outcome is unknown until the
-    store is
-    opened again (after a failed sync, say).
+    store is opened again (after a failed sync, say).
     """
 
     def __init__(self, message: str, *, executed: bool | None = None) -> None:
@@ -453,8 +449,7 @@ class Store(Protocol):
         """Turn `highest_ms` back to ``now_ms``, durably: the clock that wrote it was wrong. Raises `StoreError`.
 
         Locks, session locks and exclusive leases end `LOCK_MS_MAX` later at most. Call this after opening and before a
-        partition
-        is loaded.
+        partition is loaded.
         """
         ...
 
@@ -462,8 +457,7 @@ class Store(Protocol):
         """Begin a generation, durably, of a store that went back in time. Raises `StoreError`.
 
         Every partition goes on with numbers above all that were given out, as far as can be known, and above ``above``.
-        Call this
-        after opening and before a partition is loaded.
+        Call this after opening and before a partition is loaded.
         """
         ...
 

@@ -228,8 +228,7 @@ def is_unconfirmed(command: w.Input) -> bool:
     """Tell whether a completion's receiver takes it for granted.
 
     If a crash loses it, the message comes again when its lock ends, as a receiver that asks for no confirmation has to
-    expect.
-    A message that was forwarded is forwarded again, and its destination knows it.
+    expect. A message that was forwarded is forwarded again, and its destination knows it.
     """
     if type(command) is c.Forwarded:
         return not command.request

@@ -43,10 +43,8 @@ class StoreLifecycle:
         """Prepare for a store.
 
         ``store``: if it is open already. ``lost`` makes the runtime forget its memory because of an error, of a commit
-        or not; it
-        returns whether a commit is still under way, after which `discard` is called. ``opened``: the store can be used,
-        perhaps
-        again. ``closed``: it will not be usable here again, for this reason.
+        or not; it returns whether a commit is still under way, after which `discard` is called. ``opened``: the store
+        can be used, perhaps again. ``closed``: it will not be usable here again, for this reason.
         """
         self._open_store = open_store
         self._host = host
@@ -104,8 +102,7 @@ class StoreLifecycle:
         """Fail the store if its lease is over: another broker may decide otherwise (D20).
 
         The runtime forgets its memory and opens the store anew, which shows the owner. This is called before each
-        command, and
-        after each read: the process may have been stopped for a while since the read was requested.
+        command, and after each read: the process may have been stopped for a while since the read was requested.
         """
         store = self.store
         if store is not None and not store.is_held:
@@ -146,8 +143,7 @@ class StoreLifecycle:
         """Have the store answer a question off the loop; None when it can't now.
 
         An error fails the store only if the answer is ``vital``: an asker that repeats at once has to wait until the
-        store has
-        been opened anew.
+        store has been opened anew.
         """
         store, generation = self.store, self.generation
         if store is None or self.failure is not None:
@@ -179,10 +175,8 @@ class StoreLifecycle:
         """Fail the store after an unexpected exception: half of a change may be in memory.
 
         The durable state is loaded again a little later, so that a recurring exception leaves the loop to the other
-        stores.
-        ``doing`` names the command, or other work. ``of_commit``: a commit has ended or did not begin, and was
-        ``executed`` or
-        not. The exception is raised on the loop, where it is logged and stops no other call.
+        stores. ``doing`` names the command, or other work. ``of_commit``: a commit has ended or did not begin, and was
+        ``executed`` or not. The exception is raised on the loop, where it is logged and stops no other call.
         """
         name = "a store" if self.store is None else self.store.name
         why = f"{name}: an unexpected error stopped {doing}: {type(error).__name__}: {error}"

@@ -87,12 +87,9 @@ class Slot:
         """Return the commit that has to be durable before a load can run.
 
         A page or a range only needs the entries below its end; those of a backlog are durable for long, however busy
-        its senders
-        are. A load of everything has to see the end of rows without a waiter, too. The log of dispositions only grows:
-        any prefix
-        of it will do. With express messages, rows that are written behind have no waiter and lie anywhere: a load waits
-        for all
-        that was written (D18).
+        its senders are. A load of everything has to see the end of rows without a waiter, too. The log of dispositions
+        only grows: any prefix of it will do. With express messages, rows that are written behind have no waiter and lie
+        anywhere: a load waits for all that was written (D18).
         """
         if isinstance(load, w.DispositionsLoad):
             return 0

@@ -8,8 +8,7 @@
 ```
 
 Everything but the store's own calls happens on one thread: the host's loop in production, the simulation's in tests.
-This
-module does not know which.
+This module does not know which.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -68,12 +67,10 @@ class StoreRuntime:
         """Make a runtime.
 
         ``store``: the store if it is open already; ``open_store`` opens it, now or again after a failure. ``wake`` gets
-        the rows of
-        unused partitions in which something is due. ``forward`` gets the row of each partition in use that forwards,
-        and whether
-        messages were sent through it. ``subscribers`` knows the subscriptions of topics. ``meters`` counts in this
-        process.
-        ``failed`` is called each time the store has failed, before memory is forgotten and waiters are told.
+        the rows of unused partitions in which something is due. ``forward`` gets the row of each partition in use that
+        forwards, and whether messages were sent through it. ``subscribers`` knows the subscriptions of topics.
+        ``meters`` counts in this process. ``failed`` is called each time the store has failed, before memory is
+        forgotten and waiters are told.
         """
         self.run = ""
         """The run of this broker, where several share the stores: session locks name their holders' (D21)."""
@@ -277,8 +274,7 @@ class StoreRuntime:
         """Give a command to a partition.
 
         ``on_reply`` gets the reply to ``command.request``, perhaps before this returns. ``holdable``: its rows may wait
-        a little
-        for company (rows C13, C14).
+        a little for company (rows C13, C14).
         """
         lifecycle = self._lifecycle
         lifecycle.check_held()
@@ -374,8 +370,7 @@ class StoreRuntime:
         """Forget a partition and delete its rows: the entity was deleted.
 
         ``on_dropped`` gets the row when that is durable. If the store fails before, it is never called, and the next
-        start tries
-        again.
+        start tries again.
         """
         self._dropped[row] = None
         if len(self._dropped) > _DROPPED_MAX:

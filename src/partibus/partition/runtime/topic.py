@@ -32,8 +32,8 @@ def plan(command: w.Input, fan_out: FanOut, now_ms: int, *, one_by_one: bool) ->
     """Note the fan-out in a command that `publishes`; yield after each `PUBLISH_WORK_MAX` units of work.
 
     Raises `TooManyCopies` for what a client could send in parts. Forwarded messages and those of a sink are in small
-    parts already, and a single message can't be divided.
-    ``one_by_one``: some of the messages may be duplicates, so each has a plan of its own.
+    parts already, and a single message can't be divided. ``one_by_one``: some of the messages may be duplicates, so
+    each has a plan of its own.
     """
     work = copies = 0
     can_be_divided = _can_be_divided(command)

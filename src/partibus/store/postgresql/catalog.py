@@ -19,10 +19,8 @@ from psycopg.pq import TransactionStatus
 from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
 from partibus.limits import CATALOG_NUMBERS_SKIPPED
 from partibus.store.acknowledged import Acknowledged, AcknowledgedCommits
-from partibus.store.postgresql.address import Address
-from partibus.store.postgresql.connection import OLDEST_SERVER, end
+from partibus.store.postgresql.connection import OLDEST_SERVER, Address, TimedConnection, end
 from partibus.store.postgresql.failure import next_step
-from partibus.store.postgresql.timed_connection import TimedConnection
 
 log = logging.getLogger(__name__)
 

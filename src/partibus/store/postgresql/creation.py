@@ -5,10 +5,8 @@ from typing import NamedTuple
 import psycopg
 from psycopg import sql
 
-from partibus.store.postgresql.address import Address
-from partibus.store.postgresql.connection import Connection, connect, end
+from partibus.store.postgresql.connection import DEFAULTS, Address, Connection, PostgreSQLSettings, connect, end
 from partibus.store.postgresql.failure import refused, store_error
-from partibus.store.postgresql.settings import DEFAULTS, PostgreSQLSettings
 from partibus.store.postgresql.sql import (
     FORMAT_VERSION,
     OLDEST_VERSION,

@@ -25,14 +25,19 @@ from partibus.store.acknowledged import (
     run_of,
     went_another_way,
 )
-from partibus.store.generations import NoNumbersLeft
-from partibus.store.owner import Owner
+from partibus.store.generations import NoNumbersLeft, Owner
 from partibus.store.postgresql import generations
-from partibus.store.postgresql.address import Address
-from partibus.store.postgresql.connection import Connection, application_name, connect, end
+from partibus.store.postgresql.connection import (
+    DEFAULTS,
+    Address,
+    Connection,
+    PostgreSQLSettings,
+    application_name,
+    connect,
+    end,
+)
 from partibus.store.postgresql.creation import install_functions
 from partibus.store.postgresql.failure import refused, store_error
-from partibus.store.postgresql.settings import DEFAULTS, PostgreSQLSettings
 from partibus.store.postgresql.sql import statement
 
 log = logging.getLogger(__name__)

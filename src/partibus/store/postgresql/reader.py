@@ -30,8 +30,8 @@ from partibus.partition.protocol.ports import (
     unwritten_partition,
 )
 from partibus.store.frames import PackedRows
-from partibus.store.postgresql.bigints import Bigints
 from partibus.store.postgresql.connection import Connection
+from partibus.store.postgresql.rows import Bigints
 from partibus.store.postgresql.sql import page_statement, statement
 
 _BIGINT_MAX = (1 << 63) - 1

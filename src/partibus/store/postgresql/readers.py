@@ -5,11 +5,9 @@ from typing import TypeVar
 
 import psycopg
 
-from partibus.store.postgresql.address import Address
-from partibus.store.postgresql.connection import Connection, connect, end
+from partibus.store.postgresql.connection import Address, Connection, PostgreSQLSettings, connect, end
 from partibus.store.postgresql.failure import BINDING_ERRORS, refused, store_error
 from partibus.store.postgresql.ownership import read_owner
-from partibus.store.postgresql.settings import PostgreSQLSettings
 
 T = TypeVar("T")
 

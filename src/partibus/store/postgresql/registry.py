@@ -27,10 +27,8 @@ from psycopg import sql
 
 from partibus.errors import InvalidOperation, StartError, StoreUnavailable, UnusableFile
 from partibus.store.acknowledged import Acknowledged, run_of
-from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.catalog import connect_catalog, unusable
-from partibus.store.postgresql.connection import end
-from partibus.store.postgresql.timed_connection import TimedConnection
+from partibus.store.postgresql.connection import Address, TimedConnection, end
 
 LEASE_S = 4.0
 """How long a silent broker counts as present. An error costs nothing: its stores can't be taken while their own leases

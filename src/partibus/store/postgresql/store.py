@@ -23,15 +23,13 @@ from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import Query, StoreError, StoreFull, Writes
 from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
-from partibus.store.owner import Owner
+from partibus.store.generations import Owner
 from partibus.store.postgresql import reader
-from partibus.store.postgresql.address import Address
-from partibus.store.postgresql.connection import application_name, end
+from partibus.store.postgresql.connection import DEFAULTS, Address, PostgreSQLSettings, application_name, end
 from partibus.store.postgresql.creation import Identity
 from partibus.store.postgresql.failure import refused, store_error
 from partibus.store.postgresql.ownership import OwnerWatch, boot_ms
 from partibus.store.postgresql.readers import Readers
-from partibus.store.postgresql.settings import DEFAULTS, PostgreSQLSettings
 from partibus.store.postgresql.sql import statement
 from partibus.store.postgresql.writer import Writer
 

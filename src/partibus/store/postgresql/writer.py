@@ -13,14 +13,12 @@ import psycopg
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import LOCK_MS_MAX, StoreError, StoreFenced, Writes
 from partibus.store.acknowledged import AcknowledgedCommits
-from partibus.store.owner import Owner
-from partibus.store.postgresql.address import Address
-from partibus.store.postgresql.connection import Connection, application_name, connect, end
+from partibus.store.generations import Owner
+from partibus.store.postgresql.connection import Address, Connection, PostgreSQLSettings, application_name, connect, end
 from partibus.store.postgresql.creation import Identity, check_and_migrate, make_if_missing
 from partibus.store.postgresql.failure import BINDING_ERRORS, FENCED, refused, store_error
 from partibus.store.postgresql.ownership import Ownership, OwnerWatch, boot_ms, read_owner
 from partibus.store.postgresql.rows import commit_parameters
-from partibus.store.postgresql.settings import PostgreSQLSettings
 from partibus.store.postgresql.sql import statement
 
 _RECONNECT_S = 0.05

@@ -14,8 +14,13 @@ from partibus.partition.protocol.ports import (
     Writes,
     executed_rows,
 )
-from partibus.store.sqlite.duplicates import forget_duplicates
-from partibus.store.sqlite.sinks import add_sink_ids, forget_sink_ids, remember_sink_ids, remove_sink_ids
+from partibus.store.sqlite.remembered_ids import (
+    add_sink_ids,
+    forget_duplicates,
+    forget_sink_ids,
+    remember_sink_ids,
+    remove_sink_ids,
+)
 from partibus.store.sqlite.sql import execute_keys, execute_rows, in_list_form, padded_keys, statement
 
 COUNTER_COLUMNS = 4

@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlite3 import Connection
 
 from partibus.partition.protocol.ports import StoreError, StoreFenced
-from partibus.store.owner import Owner as Owner
+from partibus.store.generations import Owner as Owner
 from partibus.store.sqlite.sql import statement
 
 

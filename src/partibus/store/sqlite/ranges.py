@@ -23,9 +23,8 @@ from typing import NamedTuple
 from partibus.partition.protocol.keys import POSITION_BITS, POSITION_MAX, entry_key
 from partibus.partition.protocol.ports import FINISHED, DispositionRow, EntryRow, RangeFrame
 from partibus.store.frames import PackedRows
-from partibus.store.sqlite.listed import RUN, Usual, rows_listed
 from partibus.store.sqlite.reader import SEARCHED_MAX, key_range, keys_behind, one_view
-from partibus.store.sqlite.runs import SIZE_MAX, Alike, Run
+from partibus.store.sqlite.runs import RUN, SIZE_MAX, Alike, Run, Usual, rows_listed
 from partibus.store.sqlite.sql import statement
 
 _PROBED = 64

@@ -26,15 +26,13 @@ from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import BODY_COLUMNS, Query, StoreFull, Writes
 from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
-from partibus.store.sqlite import creation, duplicates, migration, ranges, reader, sessions, sinks
+from partibus.store.sqlite import creation, ranges, reader, remembered_ids, sessions
 from partibus.store.sqlite.apply import apply_writes, remove_partition_rows, sets_session_state
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
-from partibus.store.sqlite.connection import connect_reader
+from partibus.store.sqlite.connection import DEFAULTS, KIB, StoreSettings, connect_reader
 from partibus.store.sqlite.failure import BINDING_ERRORS, refused, store_error, store_full
 from partibus.store.sqlite.owner import LockFile, Owner
-from partibus.store.sqlite.reserved_space import free_bytes
-from partibus.store.sqlite.room import Room
-from partibus.store.sqlite.settings import DEFAULTS, KIB, StoreSettings
+from partibus.store.sqlite.reserved_space import Room, free_bytes
 from partibus.store.sqlite.sql import FORMAT_VERSION
 from partibus.store.sqlite.writer import Writer
 
@@ -274,7 +272,7 @@ class SQLiteStore:
         writer = Writer(self._path, self._store_id, self._settings)
         try:
             if writer.format_version < FORMAT_VERSION:
-                migration.migrate(self._path, writer.format_version, self._settings, self._free)
+                creation.migrate(self._path, writer.format_version, self._settings, self._free)
             self._room = Room(self._path, self._settings, self._free, self._checkpoints)
             try:
                 writer.take_over(self._owner)
@@ -342,8 +340,8 @@ _READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
     q.AbsentSessions: sessions.absent_sessions,
     q.SessionList: sessions.list_sessions,
     q.SessionState: sessions.session_state,
-    q.Duplicates: duplicates.find_duplicates,
-    q.DuplicatesBehind: duplicates.scan_duplicates,
+    q.Duplicates: remembered_ids.find_duplicates,
+    q.DuplicatesBehind: remembered_ids.scan_duplicates,
     q.Executed: reader.read_executed,
     q.Bodies: reader.read_bodies,
     q.Peek: reader.read_from_sequence,
@@ -351,6 +349,6 @@ _READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
     q.Range: ranges.read_range,
     q.Scan: ranges.scan,
     q.Dispositions: ranges.read_dispositions,
-    q.SinkIds: sinks.find_sink_ids,
-    q.SinkIdCount: sinks.count_sink_ids,
+    q.SinkIds: remembered_ids.find_sink_ids,
+    q.SinkIdCount: remembered_ids.count_sink_ids,
 }

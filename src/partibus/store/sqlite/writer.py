@@ -14,10 +14,9 @@ from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import LOCK_MS_MAX, StoreFenced
 from partibus.store.generations import NoNumbersLeft
 from partibus.store.sqlite import generations
-from partibus.store.sqlite.connection import connect_reader, connect_writer
+from partibus.store.sqlite.connection import StoreSettings, connect_reader, connect_writer
 from partibus.store.sqlite.failure import BINDING_ERRORS, is_failed_sync, refused, store_error
 from partibus.store.sqlite.owner import Owner, Ownership
-from partibus.store.sqlite.settings import StoreSettings
 from partibus.store.sqlite.sql import FORMAT_VERSION, OLDEST_VERSION, statement
 
 T = TypeVar("T")

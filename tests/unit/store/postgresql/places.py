@@ -7,7 +7,7 @@ from threading import Thread
 from typing import Any
 
 from partibus.store.acknowledged import AcknowledgedCommits
-from partibus.store.owner import Owner
+from partibus.store.generations import Owner
 from partibus.store.postgresql import Address, OwnerWatch, PostgreSQLSettings, PostgreSQLStore, parse_address
 from tests.contract.stores import new_address
 from tests.kit.postgresql_server import shared_server

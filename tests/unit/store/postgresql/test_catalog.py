@@ -13,13 +13,13 @@ from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
 from partibus.limits import CATALOG_NUMBERS_SKIPPED
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.store.acknowledged import FOLDER, AcknowledgedCommits, accept_loss
-from partibus.store.postgresql.address import Address, parse_address
 from partibus.store.postgresql.catalog import (
     SCHEMA_DEFAULT,
     CatalogSchema,
     check_changes,
     prepare_catalog,
 )
+from partibus.store.postgresql.connection import Address, parse_address
 from partibus.store.postgresql.registry import Registry, Version
 from tests.contract.stores import new_address
 from tests.kit.postgresql_server import PostgreSQLServer, shared_server

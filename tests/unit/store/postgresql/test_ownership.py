@@ -5,7 +5,7 @@ import time
 import pytest
 
 from partibus.partition.protocol.ports import StoreError, StoreFenced
-from partibus.store.owner import Owner
+from partibus.store.generations import Owner
 from partibus.store.postgresql import OwnerWatch, PostgreSQLSettings, generations, watch_owner
 from partibus.store.postgresql.connection import Connection
 from partibus.store.postgresql.ownership import OwnerRow

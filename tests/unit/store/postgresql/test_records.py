@@ -10,8 +10,8 @@ import pytest
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.acknowledged import FOLDER, Acknowledged, AcknowledgedCommits, accept_loss, run_of
+from partibus.store.generations import Owner
 from partibus.store.opening import Opener, StorePlace
-from partibus.store.owner import Owner
 from partibus.store.postgresql import Address, PostgreSQLStore, parse_address
 from tests.contract.stores import PARTITION, enqueued, new_address, positions
 from tests.kit.eventually import eventually

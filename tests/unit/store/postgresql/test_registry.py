@@ -18,8 +18,8 @@ from partibus.errors import InvalidOperation, StartError, StoreUnavailable, Unus
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.store.acknowledged import Acknowledged, run_of
 from partibus.store.postgresql import registry
-from partibus.store.postgresql.address import Address
 from partibus.store.postgresql.catalog import CatalogSchema, prepare_catalog
+from partibus.store.postgresql.connection import Address
 from partibus.store.postgresql.registry import CHANGES_KEPT, Registry, Version, refuse_other_versions
 from tests.contract.stores import new_address
 

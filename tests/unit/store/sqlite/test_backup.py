@@ -26,8 +26,7 @@ from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, body_ke
 from partibus.partition.protocol.ports import FINISHED, Disposition, StoreError, Writes
 from partibus.store.backup import CATALOG, LIST, Backup, back_up, read_backup, store_file
 from partibus.store.sqlite import generations
-from partibus.store.sqlite.backup import BackupStopped, Moment, copy_database, copy_store
-from partibus.store.sqlite.copies import StoreCopy
+from partibus.store.sqlite.backup import BackupStopped, Moment, StoreCopy, copy_database, copy_store
 from partibus.store.sqlite.directory import close_stores, lock_data_directory, open_stores
 from partibus.store.sqlite.store import SQLiteStore
 from tests.contract.stores import PARTITION, QUEUE, complete, enqueue

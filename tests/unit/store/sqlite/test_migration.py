@@ -26,9 +26,9 @@ from partibus.partition.protocol.ports import (
     SubqueueCounts,
     Writes,
 )
-from partibus.store.sqlite import SQLiteStore, migration
+from partibus.store.sqlite import SQLiteStore, creation
 from partibus.store.sqlite.connection import PAGE_BYTES
-from partibus.store.sqlite.migration import copy_path
+from partibus.store.sqlite.creation import copy_path
 from partibus.store.sqlite.sql import FORMAT_VERSION, schema
 from partibus.store.sqlite.sql import migration as migration_script
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, enqueue, positions
@@ -264,7 +264,7 @@ def test_a_disk_that_fails_in_the_change_leaves_the_old_format(tmp_path: Path, m
     write_version_1(path)
     with monkeypatch.context() as without_copy, files_no_larger_than(100_000):
         # The copy is larger than the log and would fail first.
-        without_copy.setattr(migration, "_copy", lambda *_: None)
+        without_copy.setattr(creation, "_copy", lambda *_: None)
         assert_migration_fails(path)
     store = open_store(tmp_path)
     assert_migrated(store)

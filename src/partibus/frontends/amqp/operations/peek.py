@@ -19,7 +19,7 @@ from partibus.partition.protocol.ports import EntryRow
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import error_of
 from partibus.routing.send import COUNTER_BITS
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 
 NAME = "com.microsoft:peek-message"
 COUNT_MAX = 5_000

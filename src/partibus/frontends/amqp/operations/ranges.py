@@ -21,7 +21,7 @@ from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.cursors import cursor_error
 from partibus.routing.inspect import inspect_all
 from partibus.routing.partitions import PartitionHandle, error_of
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 
 PARTITIONS = "partibus:partitions"
 WAIT = "partibus:wait"

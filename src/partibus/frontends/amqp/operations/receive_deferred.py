@@ -23,7 +23,7 @@ from partibus.partition.protocol.commands import LockToken, Outcome, ReceiveDefe
 from partibus.partition.protocol.replies import DeferredGranted, Failed, NotFound, SessionLost
 from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle, error_of
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 from partibus.tracing.tracer import Held
 
 NAME = "com.microsoft:receive-by-sequence-number"

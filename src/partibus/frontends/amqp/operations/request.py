@@ -20,9 +20,8 @@ from partibus.namespace.entity import Entity
 from partibus.partition.protocol.host import Timer
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.transactions import Transactions
-from partibus.throttling.counters import Operation
 from partibus.throttling.throttle import Throttle
-from partibus.throttling.uses import client_name
+from partibus.throttling.uses import Operation, client_name
 
 SESSION_ID: Final = "session-id"
 """The argument by which operations name a session."""

@@ -14,7 +14,7 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Accepted
 from partibus.routing.partitions import error_of
 from partibus.routing.send import send_numbered
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 from partibus.tracing.tracer import OnEnded, Step
 
 NAME = "com.microsoft:schedule-message"

@@ -18,7 +18,7 @@ from partibus.partition.protocol.commands import SINK_ENDS
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.send import send
 from partibus.routing.sinks import ID_BYTES, commit_sink, put_by_id, put_by_position
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 
 PUT: Final = "partibus:sink"
 COMMIT: Final = "partibus:commit-sink"

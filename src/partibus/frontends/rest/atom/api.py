@@ -18,7 +18,7 @@ from partibus.frontends.rest.credits import pay
 from partibus.namespace.access import Right
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestKind
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 
 Handler = Callable[[Call], Awaitable[Response]]
 

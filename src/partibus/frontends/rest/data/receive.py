@@ -29,7 +29,7 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Granted
 from partibus.routing.lock_tokens import token_uuid
 from partibus.routing.partitions import PartitionHandle
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 from partibus.tracing.tracer import Tracer
 
 TIMEOUT_S = 60

@@ -13,7 +13,7 @@ from partibus.message import Message
 from partibus.namespace.entity import Entity
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.send import OnSent, send
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 
 BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
 _KIB = 1024

@@ -34,7 +34,7 @@ from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Subscription, Topic
 from partibus.namespace.properties import PROPERTIES, properties_of
 from partibus.namespace.tiers import Feature, check_has
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 
 _SEEN = "seen"
 """A hidden field: which state of the entity the form was made from."""

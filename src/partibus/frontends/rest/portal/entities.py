@@ -14,7 +14,7 @@ from partibus.namespace.entity import Entity
 from partibus.namespace.names import fold_name
 from partibus.namespace.namespace import Queue, Subscription, Topic
 from partibus.routing.inspect import Inspection
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 
 ROWS: Final = 50
 """The rows of one page: 800 partitions are asked for their counts."""

@@ -16,7 +16,7 @@ from partibus.namespace.properties import EXPRESS_BOUND, properties_of
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Inspected
 from partibus.routing.inspect import Inspection
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 
 DONE: Final = {"created": "Created.", "changed": "Changed."}
 """The notices that a page shows once, after a form."""

@@ -14,7 +14,7 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.requests import FAULTS
 from partibus.namespace.tiers import Tier, limits_of
-from partibus.throttling.counters import OPERATIONS
+from partibus.throttling.uses import OPERATIONS
 
 REFRESH_S = (5, 15, 60)
 """How often the page may be had anew by itself."""

@@ -36,7 +36,7 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.ports import EntryRow
 from partibus.partition.protocol.replies import Failed, IdsKnown
 from partibus.routing.partitions import PartitionHandle
-from partibus.throttling.counters import Operation
+from partibus.throttling.uses import Operation
 
 COUNT_MAX: Final = 10
 WAIT_MAX_S: Final = 20

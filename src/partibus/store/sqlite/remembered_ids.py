@@ -1,9 +1,9 @@
-"""Lookup, counting, recording and removal of a sink's stored ids in a store's file.
+"""Remembered ids in a store's file: those of messages (`duplicates`), and those of a sink's rows.
 
-Ids are hashes, so each id of a commit may fall on another page, and the log gets that page. With 25,000 ids in the live
-batches of a partition an id costs 8 us to record and 3 us to look up, with 150,000 it is 28 and 6 (in commits of 250
-with both cores busy; the message itself takes 6). Larger commits share pages, and ids that are known to be new in
-memory are not looked up: 2 to 4 us in commits of 190 and more.
+Ids of a sink are hashes, so each id of a commit may fall on another page, and the log gets that page. With 25,000 ids
+in the live batches of a partition an id costs 8 us to record and 3 us to look up, with 150,000 it is 28 and 6 (in
+commits of 250 with both cores busy; the message itself takes 6). Larger commits share pages, and ids that are known to
+be new in memory are not looked up: 2 to 4 us in commits of 190 and more.
 """
 
 import json
@@ -12,6 +12,44 @@ from sqlite3 import Connection
 
 from partibus.partition.protocol.ports import SINK_ID_COLUMNS
 from partibus.store.sqlite.sql import ROWS_MAX, execute_rows, in_list_form, padded_keys, statement, values_form
+
+
+def find_duplicates(
+    connection: Connection, partition_row: int, first_bucket: int, ids: Sequence[bytes]
+) -> dict[bytes, tuple[int, bytes]]:
+    """Return the ids that a bucket has (`queries.Duplicates`)."""
+    found: dict[bytes, tuple[int, bytes]] = {}
+    for chunk in padded_keys(ids):
+        form = in_list_form("find_duplicates", len(chunk))
+        (listed,) = connection.execute(form, (partition_row, first_bucket, *chunk)).fetchone()
+        for message_id, accepted_ms, original in json.loads(listed):
+            found[bytes.fromhex(message_id)] = (accepted_ms, bytes.fromhex(original))
+    return found
+
+
+def scan_duplicates(
+    connection: Connection, partition_row: int, after: tuple[int, bytes], max_ids: int
+) -> list[tuple[int, bytes, int]]:
+    """Return remembered ids in order (`queries.DuplicatesBehind`)."""
+    parameters = (partition_row, *after, max(0, max_ids))
+    listed, data = connection.execute(statement("scan_duplicates"), parameters).fetchone()
+    rows = []
+    end = 0
+    for bucket, size, accepted_ms in json.loads(listed):
+        rows.append((bucket, data[end : end + size], accepted_ms))
+        end += size
+    return rows
+
+
+def forget_duplicates(connection: Connection, partition_row: int, bucket: int, most: int) -> int:
+    """Delete the first ``most`` ids of buckets below ``bucket``, in order; return how many were deleted."""
+    if most <= 0:
+        return 0
+    parameters = (partition_row, bucket, most)
+    bound = connection.execute(statement("select_duplicate_bound"), parameters).fetchone()
+    if bound is None:
+        return connection.execute(statement("delete_duplicate_buckets"), (partition_row, bucket)).rowcount
+    return connection.execute(statement("delete_duplicates_before"), (partition_row, *bound)).rowcount
 
 
 def find_sink_ids(connection: Connection, partition_row: int, sink: int, ids: Sequence[bytes]) -> set[bytes]:
