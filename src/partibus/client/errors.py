@@ -49,6 +49,12 @@ class LinkLost(ClientError):
     retriable = True
 
 
+class Closed(LinkLost, ConnectionLost):
+    """Error for a call on a client, sender or receiver that this program has closed, and for calls that its end met."""
+
+    retriable = False
+
+
 class NotFound(ClientError):
     """Error for an entity or message that does not exist."""
 

@@ -8,6 +8,7 @@ from partibus.amqp.codec.types import Array, Int, UInt
 from partibus.client.errors import ClientError, error_from_status
 from partibus.client.messages import IncomingMessage
 from partibus.client.values import binary, maps
+from partibus.errors import ArgumentError
 
 PEEK = "com.microsoft:peek-message"
 RECEIVE_DEFERRED = "com.microsoft:receive-by-sequence-number"
@@ -62,7 +63,7 @@ def body_of(reply: Reply, what: str) -> dict[str, object]:
 
 def peek_arguments(from_sequence: int, count: int, session: str | None) -> dict[str, object]:
     """Return the body of a request to peek."""
-    return _of_session({"from-sequence-number": from_sequence, "message-count": Int(count)}, session)
+    return _of_session({"from-sequence-number": sequence_number(from_sequence), "message-count": Int(count)}, session)
 
 
 def peeked_messages(reply: Mapping[str, object]) -> list[IncomingMessage]:
@@ -112,8 +113,15 @@ def token_array(lock_tokens: Sequence[UUID]) -> Array:
 
 
 def number_array(numbers: Sequence[int]) -> Array:
-    """Return sequence numbers as a request holds them."""
-    return Array(_LONGS, list(numbers))
+    """Return sequence numbers as a request holds them. Raises `ArgumentError`."""
+    return Array(_LONGS, [sequence_number(number) for number in numbers])
+
+
+def sequence_number(number: int) -> int:
+    """Check a sequence number. Raises `ArgumentError`."""
+    if isinstance(number, bool) or not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
+        raise ArgumentError("sequence number", number, "a whole number of 64 bits, as messages have it")
+    return number
 
 
 def _of_session(arguments: dict[str, object], session: str | None) -> dict[str, object]:

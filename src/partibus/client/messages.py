@@ -20,16 +20,47 @@ from partibus.amqp.section_encoding import (
 )
 from partibus.amqp.section_fields import Header, Property, decode_body, header, iter_map, map_value, properties
 from partibus.amqp.sections import DATA, Sections, split_sections
+from partibus.errors import ArgumentError
 
 STATES = ("active", "deferred", "scheduled")
 """The texts of the annotation ``x-opt-message-state``."""
+KEY_CHARACTERS_MAX: Final = 128
+"""The service's bound of message ids, session ids and partition keys."""
+TIME_MAX_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+TTL_MAX_MS: Final = 0xFFFF_FFFF
+"""The largest time to live that the header holds: 49 days. The entity's own may be longer."""
+_TEXTS: Final = ("subject", "content_type", "to", "reply_to")
 _NOT_DURABLE: Final = encode_header(durable=False)
 _DURABLE: Final = encode_header(durable=True)
 _ID_ALONE: Final = struct.Struct(">4sBBBB")
 """The head of a properties section with nothing but a message id."""
-_SHORT_ID_BYTES_MAX: Final = 250
+_SHORT_ID_BYTES_MAX: Final = 128
 _TOKEN_BYTES: Final = 16
 _DATA_HEAD: Final = b"\x00Su\xb0"
+
+
+def check_key(name: str, value: str) -> None:
+    """Check a message id, session id or partition key. Raises `ArgumentError`."""
+    if not isinstance(value, str) or len(value) > KEY_CHARACTERS_MAX:
+        raise ArgumentError(name, value, f"a text of {KEY_CHARACTERS_MAX} characters at most")
+
+
+def check_time(name: str, at_ms: int) -> int:
+    """Check a Unix time in milliseconds. Raises `ArgumentError`."""
+    return _whole(name, at_ms, TIME_MAX_MS, "milliseconds since 1970", "Pass int(moment.timestamp() * 1000).")
+
+
+def _whole(name: str, value: int, most: int, unit: str, next_step: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ArgumentError(name, value, f"a whole number of {unit}, 0 to {most}", next_step)
+    return value
+
+
+def _with_text_keys(named: Mapping[str, object]) -> Mapping[str, object]:
+    if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
+        raise ArgumentError("application_properties", named, "a mapping of texts to values")
+    return named
 
 
 class OutgoingMessage(Struct, kw_only=True):
@@ -57,19 +88,23 @@ class OutgoingMessage(Struct, kw_only=True):
     def encode(self, otherwise_id: str | None = None) -> bytes:
         """Return the encoded message. ``otherwise_id`` is its message id if it has none.
 
-        Raises `partibus.amqp.EncodeError` for a value that no AMQP type can hold. Hot path.
+        Raises `ArgumentError` for a value of another type or out of bounds, and `partibus.amqp.EncodeError` for an
+        application property that no AMQP type can hold. Hot path.
         """
         message_id = otherwise_id if self.message_id is None else self.message_id
         if self.ttl_ms is None:
             header = _DURABLE if self.force_persistence else _NOT_DURABLE
         else:
-            header = encode_header(durable=self.force_persistence, ttl=self.ttl_ms)
+            header = encode_header(
+                durable=self.force_persistence, ttl=_whole("ttl_ms", self.ttl_ms, TTL_MAX_MS, "milliseconds")
+            )
         parts = [header]
         annotations: dict[str, object] = {}
         if self.partition_key is not None:
+            check_key("partition_key", self.partition_key)
             annotations["x-opt-partition-key"] = self.partition_key
         if self.scheduled_ms is not None:
-            annotations["x-opt-scheduled-enqueue-time"] = Timestamp(self.scheduled_ms)
+            annotations["x-opt-scheduled-enqueue-time"] = Timestamp(check_time("scheduled_ms", self.scheduled_ms))
         if annotations:
             parts.append(encode_annotations(annotations))
         if (
@@ -81,6 +116,7 @@ class OutgoingMessage(Struct, kw_only=True):
             size = len(raw_id)
             parts.append(_ID_ALONE.pack(b"\x00Ss\xc0", size + 3, 1, 0xA1, size) + raw_id)
         else:
+            self._check_properties(message_id)
             parts.append(
                 encode_properties(
                     message_id=message_id,
@@ -93,13 +129,27 @@ class OutgoingMessage(Struct, kw_only=True):
                 )
             )
         if self.application_properties:
-            parts.append(encode_application_properties(self.application_properties))
+            parts.append(encode_application_properties(_with_text_keys(self.application_properties)))
         body: object = self.body
         if not isinstance(body, bytes | bytearray | memoryview):
             raise EncodeError(f"the body is {type(body).__name__}; pass bytes, as text.encode()")
         parts.append(_DATA_HEAD + len(body).to_bytes(4))
         parts.append(bytes(body))
         return b"".join(parts)
+
+    def _check_properties(self, message_id: object) -> None:
+        """Check the fields of the properties section. Raises `ArgumentError`."""
+        if self.session_id is not None:
+            check_key("session_id", self.session_id)
+        if isinstance(message_id, str):
+            check_key("message_id", message_id)
+        for name, one in (("message_id", message_id), ("correlation_id", self.correlation_id)):
+            if isinstance(one, bool) or not isinstance(one, str | int | UUID | bytes | None):
+                raise ArgumentError(name, one, "a text, a whole number, a UUID or bytes")
+        for name in _TEXTS:
+            text = getattr(self, name)
+            if text is not None and not isinstance(text, str):
+                raise ArgumentError(name, text, "a text")
 
 
 class IncomingMessage:

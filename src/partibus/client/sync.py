@@ -20,8 +20,10 @@ import asyncio
 import concurrent.futures
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -40,7 +42,7 @@ from partibus.client.aio import (
     Transaction,
 )
 from partibus.client.endpoint import Endpoint
-from partibus.client.errors import ClientError, InvalidRequest, SendFailed
+from partibus.client.errors import ClientError, Closed, InvalidRequest, SendFailed
 
 if TYPE_CHECKING:
     from partibus.advice.rules import Advice
@@ -86,16 +88,29 @@ class _Loop:
             return self._loop
 
     def leave(self) -> None:
-        """Stop the loop with its last client."""
+        """Stop the loop with its last client, and cancel what other threads have begun on it meanwhile."""
         with self._lock:
             self._users -= 1
             if self._users or self._loop is None or self._thread is None:
                 return
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         loop.call_soon_threadsafe(loop.stop)
-        if thread is not threading.current_thread():
-            thread.join()
-            loop.close()
+        thread.join()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(_ended(tasks))
+        loop.close()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller runs on the loop, which a blocking call would stop."""
+        return self._thread is threading.current_thread()
+
+
+async def _ended(tasks: "set[asyncio.Task[Any]]") -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)  # The callbacks of their results.
 
 
 _LOOP = _Loop()
@@ -119,6 +134,8 @@ class Client:
         self._shared = _LOOP
         self._loop: asyncio.AbstractEventLoop | None = self._shared.enter()
         self._closing = threading.Lock()
+        self._using = threading.Lock()
+        """Held while a call is handed to the loop, so that a close by another thread comes before or behind it."""
 
     @property
     def connections(self) -> int:
@@ -188,6 +205,10 @@ class Client:
         """Perform an operation of a `$management` node, as `aio.Client.request`."""
         return self.run(self.inner.request(entity, operation, body, timeout=timeout))
 
+    def authorize(self, entity: str) -> None:
+        """Show the broker a token for an entity now, as `aio.Client.authorize`."""
+        self.run(self.inner.authorize(entity))
+
     def max_request_bytes(self, entity: str | None) -> int | None:
         """Return the size of the largest request that a node takes, as `aio.Client.max_request_bytes`."""
         return self.run(self.inner.max_request_bytes(entity))
@@ -210,10 +231,14 @@ class Client:
         with self._closing:
             if self._loop is None:
                 return
+            if self._shared is not _LOOP:
+                self._loop = None  # A forked process: the connection and the loop belong to the parent.
+                return
             try:
                 self.run(self.inner.close())
             finally:
-                self._loop = None
+                with self._using:
+                    self._loop = None
                 self._shared.leave()
 
     def __enter__(self) -> Self:
@@ -232,19 +257,31 @@ class Client:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and return its result. An interrupted wait cancels it."""
+        self._check_thread(work)
         future = self.start(work)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            if self._loop is None:
+                raise self._closed_error() from None
+            raise
         except BaseException:
             future.cancel()
             raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         """Start a coroutine on the loop and return its future result."""
-        return asyncio.run_coroutine_threadsafe(work, self._running(work))
+        with self._using:
+            try:
+                loop = self._running()
+            except ClientError:
+                work.close()
+                raise
+            return asyncio.run_coroutine_threadsafe(work, loop)
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function on the loop and return its result."""
+        self._check_thread()
         result: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def work() -> None:
@@ -253,19 +290,32 @@ class Client:
             except Exception as error:  # noqa: BLE001 (whatever it is, the caller's thread raises it)
                 result.set_exception(error)
 
-        self._running().call_soon_threadsafe(work)
+        self.post(work)
         return result.result()
 
-    def _running(self, work: Coroutine[Any, Any, Any] | None = None) -> asyncio.AbstractEventLoop:
+    def post(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop, without waiting for it."""
+        with self._using:
+            self._running().call_soon_threadsafe(function)
+
+    def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            if work is not None:
-                work.close()
-            raise InvalidRequest("the client is closed; make a new one")
+            raise self._closed_error()
         if self._shared is not _LOOP:
-            if work is not None:
-                work.close()
             raise InvalidRequest("the client was made before this process was forked; make a new one")
         return self._loop
+
+    def _check_thread(self, work: Coroutine[Any, Any, Any] | None = None) -> None:
+        if self._shared.is_here:
+            if work is not None:
+                work.close()
+            raise InvalidRequest(
+                "a blocking call in the client's own thread (from a credential, say) would wait for itself; "
+                "use partibus.client.aio there"
+            )
+
+    def _closed_error(self) -> Closed:
+        return Closed(f"the client of {self.endpoint} is closed; make a new one")
 
 
 def connect(connection_string: str, *, timeout: float = 30.0, container_id: str | None = None) -> Client:
@@ -339,13 +389,42 @@ class Sender:
         return self._client.run(send())
 
     def submit(self, message: Sendable) -> "concurrent.futures.Future[None]":
-        """Send a message without waiting; the result is done when it is stored. Such sends are batched."""
+        """Send a message without waiting; the result is done when it is stored. Such sends are batched.
 
-        async def send() -> None:
-            await self.inner.room()
-            await self.inner.send(message)
+        Waits while ``buffer_bytes`` of the client have no result. A cancelled result takes an unsent message back.
+        """
+        inner, client = self.inner, self._client
+        if inner.outstanding_bytes >= client.inner.settings.buffer_bytes:
+            client.run(inner.room())
+        result: concurrent.futures.Future[None] = concurrent.futures.Future()
 
-        return self._client.start(send())
+        def send() -> None:
+            try:
+                sending = inner.send(message)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the result has it)
+                if result.set_running_or_notify_cancel():
+                    result.set_exception(error)
+                return
+            sending.add_done_callback(sent)
+            result.add_done_callback(partial(taken_back, sending))
+
+        def taken_back(sending: "asyncio.Future[None]", result: "concurrent.futures.Future[None]") -> None:
+            if result.cancelled():
+                with suppress(Closed):
+                    client.post(sending.cancel)
+
+        def sent(sending: "asyncio.Future[None]") -> None:
+            if sending.cancelled():
+                result.cancel()
+            elif result.set_running_or_notify_cancel():
+                error = sending.exception()
+                if error is None:
+                    result.set_result(None)
+                else:
+                    result.set_exception(error)
+
+        client.post(send)
+        return result
 
     def flush(self) -> None:
         """Wait until every submitted message has its result."""
@@ -399,9 +478,21 @@ class Receiver:
         return self._client.run(self._inner.receive(max_messages, max_wait))
 
     def __iter__(self) -> Iterator[IncomingMessage]:
-        """Receive messages one after the other, until the receiver is closed."""
+        """Receive messages one after the other, until the receiver is closed.
+
+        What a loop leaves behind stays in the cache, for the next call.
+        """
         while not self._inner.is_closed:
-            yield from self.receive(max(1, min(self._inner.prefetch, 100)))
+            try:
+                messages = deque(self.receive(max(1, min(self._inner.prefetch, 100))))
+            except Closed:
+                return
+            try:
+                while messages:
+                    yield messages.popleft()
+            finally:
+                if messages:
+                    self._client.call(partial(self._inner.take_back, messages))
 
     def complete(
         self, messages: IncomingMessage | Iterable[IncomingMessage], *, transaction: Transaction | None = None

@@ -311,9 +311,63 @@ def test_settling_twice_and_settling_without_a_lock_are_refused() -> None:
         (deleted,) = await deleting.receive(1)
         with pytest.raises(InvalidRequest, match="was deleted when it was received"):
             deleting.complete(deleted)
-        for arguments in ((0,), (1, -1.0), ("1",)):
-            with pytest.raises(ArgumentError):
-                await receiver.receive(*arguments)
+        await check_arguments(receiver)
+        with pytest.raises(ArgumentError, match="max_wait is -1"):
+            await receiver.receive(1, -1.0)
+        await client.close()
+
+    run(work())
+
+
+async def check_arguments(receiver: Receiver) -> None:
+    """Call a receiver with wrong arguments."""
+    wrong: Any
+    for wrong in (0, -1, "1", True, 1.5):
+        with pytest.raises(ArgumentError, match="max_messages is"):
+            await receiver.receive(wrong)
+    for wrong in (None, "abc", [None]):
+        with pytest.raises(InvalidRequest, match="pass a received message"):
+            receiver.complete(wrong)
+    wrong = None
+    for call in (receiver.abandon, receiver.dead_letter, receiver.defer, receiver.release):
+        with pytest.raises(InvalidRequest, match="a NoneType has no lock"):
+            call(wrong)
+    for wrong in ("1", 1 << 64):
+        with pytest.raises(ArgumentError, match="sequence number is"):
+            await receiver.peek(1, wrong)
+        with pytest.raises(ArgumentError, match="sequence number is"):
+            await receiver.receive_deferred([wrong])
+    assert await receiver.receive_deferred([]) == []
+
+
+def test_arguments_are_checked_where_the_cache_has_messages() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 10)
+        client = broker.client(prefetch=10)
+        receiver = client.receiver("q")
+        await receiver.receive(1)
+        await asyncio.sleep(1)
+        await check_arguments(receiver)
+        assert receiver.cached == 9
+        await client.close()
+
+    run(work())
+
+
+def test_a_loop_that_ends_early_leaves_the_rest_in_the_cache() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 10)
+        client = broker.client(prefetch=10)
+        receiver = client.receiver("q")
+        seen: list[int] = []
+        async for message in receiver:
+            seen += numbers([message])
+            if len(seen) == 3:
+                break
+        assert seen == [0, 1, 2]
+        assert numbers(await receiver.receive(10)) == [3, 4, 5, 6, 7, 8, 9]
         await client.close()
 
     run(work())

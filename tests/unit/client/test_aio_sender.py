@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,17 @@ from hypothesis import strategies as st
 
 from partibus.amqp import AmqpError
 from partibus.amqp.sections import BATCH_FORMAT
-from partibus.client.aio import NOT_SENT, REFUSED, STORED, UNKNOWN, OutgoingMessage, RetryPolicy, Sending
+from partibus.client.aio import (
+    NOT_SENT,
+    REFUSED,
+    STORED,
+    UNKNOWN,
+    Client,
+    OutgoingMessage,
+    RetryPolicy,
+    Sending,
+    Token,
+)
 from partibus.client.errors import (
     AccessDenied,
     ClientError,
@@ -402,6 +413,104 @@ def test_bodies_that_are_no_bytes_and_messages_that_are_none_are_refused_at_the_
         with pytest.raises(InvalidRequest):
             sender.send(OutgoingMessage(application_properties={"x": object()}))
         assert sender.outstanding == 0
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"session_id": 5}, "session_id is 5, but must be a text of 128 characters at most"),
+        ({"session_id": "x" * 129}, "session_id"),
+        ({"partition_key": b"k"}, "partition_key"),
+        ({"message_id": "x" * 129}, "message_id"),
+        ({"message_id": 1.5}, "message_id is 1.5"),
+        ({"correlation_id": True}, "correlation_id"),
+        ({"subject": 5}, "subject is 5, but must be a text"),
+        ({"content_type": "ä"}, "ASCII"),
+        ({"ttl_ms": -1}, "ttl_ms is -1, but must be a whole number of milliseconds, 0 to 4294967295"),
+        ({"ttl_ms": "1"}, "ttl_ms"),
+        ({"scheduled_ms": 1.8e12}, "Pass int(moment.timestamp() * 1000)"),
+        ({"application_properties": {1: 2}}, "application_properties is {1: 2}"),
+        ({"application_properties": [1]}, "application_properties"),
+    ],
+)
+def test_fields_of_a_message_out_of_range_name_value_and_bound(fields: dict[str, object], named: str) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        sender = client.sender("q")
+        with pytest.raises(InvalidRequest) as caught:
+            sender.send(message("x", **fields))
+        assert named in str(caught.value)
+        with pytest.raises(InvalidRequest):
+            sender.send_batch([message("x", **fields)])
+        assert sender.outstanding == 0
+        await client.close()
+
+    run(work())
+
+
+def test_arguments_of_calls_out_of_range_name_value_and_bound() -> None:
+    async def work() -> None:
+        client = SimulatedBroker().client()
+        sender = client.sender("q")
+        wrong: Any
+        for wrong in (-1, float("nan"), "1"):
+            with pytest.raises(ArgumentError, match="but must be 0 to 86400 s"):
+                sender.send(b"", timeout=wrong)
+            with pytest.raises(ArgumentError, match="but must be 0 to 86400 s"):
+                sender.send_batch([b""], timeout=wrong)
+        for at_ms in ("tomorrow", -5, 1.8e12, True):
+            with pytest.raises(ArgumentError, match="enqueue_at_ms is"):
+                await sender.schedule([message("x")], at_ms)  # type: ignore[arg-type]
+        for numbers in (["1"], [1 << 64], [1.5]):
+            with pytest.raises(ArgumentError, match="sequence number is"):
+                await sender.cancel_scheduled(numbers)  # type: ignore[arg-type]
+        await sender.cancel_scheduled([])
+        assert await sender.schedule([], 5) == []
+        for several in (b"abc", "abc", None, message("x")):
+            with pytest.raises(InvalidRequest, match="pass a list of messages"):
+                sender.send_batch(several)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="operation is ''"):
+            await client.request("q", "", {})
+        with pytest.raises(ArgumentError, match="body is None"):
+            await client.request("q", "x", None)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="beside"):
+            client.transaction("q")  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="session_id"):
+            client.session_receiver("q", "x" * 129)
+        with pytest.raises(ArgumentError, match="entity"):
+            client.rules("")
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("token", "named"),
+    [
+        (OSError("the network is away"), "the credential failed for 'sb://simulated/q': OSError"),
+        ("token", "return Token"),
+        (Token("x", "tomorrow"), "expires at 'tomorrow'; give seconds since 1970"),  # type: ignore[arg-type]
+        (Token("x", float("nan")), "expires at nan"),
+    ],
+)
+def test_a_credential_that_fails_is_an_error_of_the_call(token: object, named: str) -> None:
+    def credential(audience: str) -> Token:
+        if isinstance(token, Exception):
+            raise token
+        return token  # type: ignore[return-value]
+
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = Client(namespace="amqp://simulated:5672", credential=credential)
+        for connection in client._connections:
+            connection.connect = broker.connect
+        with pytest.raises(AccessDenied) as caught:
+            await client.sender("q").open()
+        assert named in str(caught.value)
         await client.close()
 
     run(work())

@@ -12,7 +12,7 @@ import pytest
 
 from partibus.client import sync
 from partibus.client.endpoint import endpoint_of
-from partibus.client.errors import ConnectFailed, InvalidRequest
+from partibus.client.errors import Closed, ConnectFailed, InvalidRequest
 from partibus.namespace.connection_string import parse_connection_string
 from tests.kit.plain_client import connect
 from tests.unit.client.broker import TinyBroker
@@ -66,7 +66,7 @@ def test_close_may_be_called_twice_and_ends_everything(broker: TinyBroker) -> No
     sender = client.sender("q")
     client.close()
     client.close()
-    with pytest.raises(InvalidRequest, match="make a new one"):
+    with pytest.raises(Closed, match="make a new one"):
         sender.send([b""])
 
 

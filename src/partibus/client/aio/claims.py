@@ -8,11 +8,14 @@ from partibus.amqp.codec.types import Timestamp
 from partibus.client.aio.connection import Connection
 from partibus.client.aio.settings import Settings, Token
 from partibus.client.errors import AccessDenied, error_from_status
+from partibus.errors import shown
 from partibus.namespace.sas import PREFIX, make_token
 
 _NODE: Final = "$cbs"
 LIFETIME_S: Final = 3600
 """The life of a token that the client signs itself."""
+_EXPIRY_MAX_S: Final = 253_402_300_800
+"""The end of the year 9999."""
 _RENEW_SHARE: Final = 0.8
 """The share of a token's life after which it is renewed: a clock that is minutes off is no harm."""
 
@@ -70,11 +73,19 @@ class Claims:
         credential, given = self._settings.credential, self._settings.connection
         expires_at = int(now) + LIFETIME_S
         if credential is not None:
-            made = credential(audience)
-            token = await made if inspect.isawaitable(made) else made
+            try:
+                made = credential(audience)
+                token = await made if inspect.isawaitable(made) else made
+            except Exception as error:
+                raise AccessDenied(f"the credential failed for '{audience}': {error!r}") from error
             if not isinstance(token, Token) or not isinstance(token.text, str):
                 raise AccessDenied(
                     f"the credential returned {type(token).__name__} for '{audience}'; return Token(text, expires_at)"
+                )
+            if not isinstance(token.expires_at, int | float) or not 0 <= token.expires_at < _EXPIRY_MAX_S:
+                raise AccessDenied(
+                    f"the credential's token for '{audience}' expires at {shown(token.expires_at)}; "
+                    f"give seconds since 1970, 0 to {_EXPIRY_MAX_S}"
                 )
             return token
         assert given is not None, "or else there is a credential"

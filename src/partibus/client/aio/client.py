@@ -24,7 +24,8 @@ from partibus.client.aio.settings import (
     within,
 )
 from partibus.client.aio.transaction import Transaction
-from partibus.client.errors import ClientError, ConnectionLost
+from partibus.client.errors import ClientError
+from partibus.client.messages import check_key
 from partibus.client.outcomes import NEXT_SESSION, NextSession, ReceiveMode
 from partibus.client.rules import ADD_RULE, LIST_RULES, REMOVE_RULE, RuleInfo, add_arguments, list_arguments, listed
 from partibus.errors import ArgumentError
@@ -174,8 +175,8 @@ class Client:
         `SessionReceiver.open` waits up to ``max_wait`` seconds and raises `TimedOut` (no session) or `SessionHeld`
         (another receiver holds it). ``auto_renew`` is how long the session's lock is renewed.
         """
-        if not isinstance(session_id, str | NextSession):
-            raise ArgumentError("session_id", session_id, "a text, or NEXT_SESSION")
+        if not isinstance(session_id, NextSession):
+            check_key("session_id", session_id)
         return self._keep(
             SessionReceiver(
                 self._deal(),
@@ -207,6 +208,8 @@ class Client:
         settled it. ``concurrency`` handlers run at a time; with ``sessions`` that many sessions are held, each with one
         handler. ``on_error`` is called with each error and its message, or None; by default errors are logged.
         """
+        if not callable(handler):
+            raise ArgumentError("handler", handler, "a coroutine function of a message and its receiver")
         name, renew = self._entity(entity), within("auto_renew", auto_renew, 0.0, _RENEW_MAX_S, "s")
         mode, prefetch = _mode(mode), self._prefetch(prefetch, mode)
 
@@ -228,6 +231,8 @@ class Client:
 
     def transaction(self, beside: Sender | Receiver | None = None) -> Transaction:
         """Return a transaction for ``async with``, on the connection of ``beside``; by default on the first one."""
+        if beside is not None and not isinstance(beside, Sender | Receiver):
+            raise ArgumentError("beside", beside, "a sender or receiver of this client, or None")
         return self._keep(Transaction(self._connections[0] if beside is None else beside.connection))
 
     # -- management ----------------------------------------------------------------------------------------------------
@@ -246,7 +251,12 @@ class Client:
         must bear that.
         """
         connection = self._connections[0]
+        connection.loop()
         name = self._entity(entity) if entity != "" else ""
+        if not isinstance(operation, str) or not operation:
+            raise ArgumentError("operation", operation, "the name of an operation, such as com.microsoft:peek-message")
+        if not isinstance(body, Mapping):
+            raise ArgumentError("body", body, "a mapping of names to values")
         limit_s = self.settings.timeout if timeout is None else within("timeout", timeout, 0.0, TIMEOUT_MAX_S, "s")
         return await repeat(
             connection,
@@ -279,7 +289,7 @@ class Client:
 
     def rules(self, subscription: str) -> "Rules":
         """Return the rules of a subscription by its path, ``topic/Subscriptions/name``."""
-        return Rules(self, subscription)
+        return Rules(self, self._entity(subscription))
 
     async def advise(self, entity: str | None = None, *, seconds: float = 10.0) -> "list[Advice]":
         """Watch the traffic of an entity for so long, and return the settings that depart from the guidance.
@@ -299,12 +309,23 @@ class Client:
     async def open(self) -> Self:
         """Connect all connections now. Raises `ConnectFailed`."""
         for connection in self._connections:
-            await repeat(connection, f"connecting to {connection.peer}", connection.ready, self.settings.timeout)
+            connection.loop()
+        opening = [
+            repeat(connection, f"connecting to {connection.peer}", connection.ready, self.settings.timeout)
+            for connection in self._connections
+        ]
+        for result in await asyncio.gather(*opening, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
         return self
 
     async def close(self) -> None:
-        """Send what is open, wait for the answers, detach all links and close all connections. Idempotent."""
+        """Send what is open, wait for the answers, detach all links and close all connections. Idempotent.
+
+        Calls from now on raise `Closed`. The wait has the client's time limit; results without an answer then fail.
+        """
         if self._closing is None:
+            self._connections[0].loop()
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
@@ -318,7 +339,11 @@ class Client:
                 raise result
 
     async def __aenter__(self) -> Self:
-        return await self.open()
+        try:
+            return await self.open()
+        except BaseException:
+            await self.close()  # Some connections may be open.
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -332,9 +357,9 @@ class Client:
         return min(self._connections, key=_links)
 
     def _keep(self, attachment: A) -> A:
-        """Remember a link until it is closed, for `close`."""
+        """Remember a link until it is closed, for `close`. Raises `Closed`."""
         if self._closing is not None:
-            raise ConnectionLost(f"the client of {self._connections[0].peer} is closed; make a new one")
+            raise self._connections[0].closed_error()
         self._attachments = [one for one in self._attachments if not one.is_closed]
         self._attachments.append(attachment)
         return attachment

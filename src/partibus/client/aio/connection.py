@@ -20,7 +20,6 @@ from partibus.amqp import (
     AmqpError,
     Anonymous,
     Attached,
-    Closed,
     CreditChanged,
     Deliveries,
     Delivery,
@@ -39,12 +38,21 @@ from partibus.amqp import (
     Target,
     WindowOpened,
 )
+from partibus.amqp import Closed as ConnectionClosed
 from partibus.amqp import Connection as Engine
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.client.aio.settings import Settings
-from partibus.client.errors import ClientError, ConnectFailed, ConnectionLost, LinkLost, error_from
+from partibus.client.errors import (
+    ClientError,
+    Closed,
+    ConnectFailed,
+    ConnectionLost,
+    InvalidRequest,
+    LinkLost,
+    error_from,
+)
 from partibus.client.management import Reply, body_of, request_properties
 from partibus.client.messages import IncomingMessage
 
@@ -167,7 +175,9 @@ class Connection(asyncio.Protocol):
         self._ticking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self._ended = asyncio.Event()
         self._was_open = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.trouble: str | None = None
         """Why there is no connection, after a failed attempt."""
         self.connect: Callable[[Connection], Awaitable[object]] = connect_tcp
@@ -182,20 +192,53 @@ class Connection(asyncio.Protocol):
         """Whether the broker has answered our open, and neither side has closed."""
         return self.engine is not None and self.engine.peer is not None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether this side has closed the connection for good."""
+        return self._closed
+
     async def ready(self) -> None:
         """Connect if there is no connection, in one attempt.
 
-        Raises `ConnectFailed`, and `ConnectionLost` after `close`.
+        Raises `ConnectFailed`, and `Closed` after `close`.
         """
         if self.is_open:
             return
         if self._closed:
-            raise ConnectionLost(f"the client of {self.peer} is closed; make a new one")
+            raise self.closed_error()
         if self._opening is None:
             self._opening = self.start(self._open())
             self._opening.add_done_callback(self._opening_done)
         # Several links wait for one attempt: a cancelled one does not stop it for the others.
-        await asyncio.shield(self._opening)
+        await outcome_of(self._opening, self.closed_error)
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the running event loop, which is the same for all calls. Raises `InvalidRequest` in another one."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            raise InvalidRequest(
+                f"the client of {self.peer} was called outside of its event loop; call it in a coroutine, or use "
+                "partibus.client.sync, also from threads"
+            ) from None
+        if self._loop is None:
+            self._loop = running
+        if running is not self._loop:
+            raise InvalidRequest(
+                f"the client of {self.peer} belongs to another event loop; make a client in each loop "
+                "(asyncio.run makes a new one), or use partibus.client.sync"
+            )
+        return running
+
+    def closed_error(self) -> Closed:
+        """Return the error for a call after `close`."""
+        return Closed(f"the client of {self.peer} is closed; make a new one")
+
+    async def pause(self, delay_s: float) -> None:
+        """Wait between two attempts, no longer than until `close`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._ended.wait()
 
     def _opening_done(self, task: asyncio.Task[None]) -> None:
         self._opening = None
@@ -398,7 +441,7 @@ class Connection(asyncio.Protocol):
             elif isinstance(event, Opened):
                 if self._opened is not None and not self._opened.done():
                     self._opened.set_result(None)
-            elif isinstance(event, Closed):
+            elif isinstance(event, ConnectionClosed):
                 self._on_closed(event)
 
     def _on_attached(self, link: Link) -> None:
@@ -407,7 +450,7 @@ class Connection(asyncio.Protocol):
         elif isinstance(link.user, Owner):
             link.user.on_attached()
 
-    def _on_closed(self, event: Closed) -> None:
+    def _on_closed(self, event: ConnectionClosed) -> None:
         kind: type[ClientError] = ConnectionLost if self.is_open else ConnectFailed
         who = f"{self.peer} closed" if event.by_peer else "this client closed"
         self._flush()
@@ -440,6 +483,7 @@ class Connection(asyncio.Protocol):
     async def close(self) -> None:
         """Close the connection and wait briefly for the broker's answer. Idempotent; raises no error."""
         self._closed = True
+        self._ended.set()
         if self._opening is not None:
             self._opening.cancel()
         engine, over = self.engine, self._over
@@ -447,13 +491,28 @@ class Connection(asyncio.Protocol):
             engine.close()
             self._flush()
             await asyncio.wait([over], timeout=_GOODBYE_S)
-        self._lose(ConnectionLost(f"the connection to {self.peer} was closed on our side"))
+        self._lose(self.closed_error())
         for task in list(self._tasks):
             task.cancel()
         # The loop may end after this: TLS takes leave of the peer before it closes the socket.
         ending = [*self._tasks] if self._gone is None else [*self._tasks, self._gone]
         if ending:
             await asyncio.wait(ending, timeout=_GOODBYE_S)
+
+
+async def outcome_of(task: "asyncio.Task[T]", closed: Callable[[], ClientError]) -> T:
+    """Wait for a task that others wait for, too: a cancelled wait does not stop it.
+
+    If `close` cancelled the task, this raises the error of ``closed``: a CancelledError would tell the caller that its
+    own task was cancelled.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        own = asyncio.current_task()
+        if not task.cancelled() or (own is not None and own.cancelling()):
+            raise
+        raise closed() from None
 
 
 def _seen(future: asyncio.Future[Any]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from partibus.amqp import Session
-from partibus.client.aio.connection import Connection, Owner
+from partibus.client.aio.connection import Connection, Owner, outcome_of
 from partibus.client.aio.settings import retriable
-from partibus.client.errors import AccessDenied, ClientError, LinkLost, TimedOut
+from partibus.client.errors import AccessDenied, ClientError, Closed, TimedOut
 
 T = TypeVar("T")
 
@@ -19,10 +19,14 @@ class Attachment(Owner):
         self.entity = entity
         self.name = name
         self._connection = connection
+        self._loop = connection.loop()
         self._session: Session | None = None
         self._attached: asyncio.Future[None] | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._closing = False
+        """Whether `close` was called: new calls are refused, and what is under way goes on."""
         self._closed = False
+        """Whether the link has ended for good."""
         connection.links += 1
 
     async def open(self) -> None:
@@ -33,7 +37,7 @@ class Attachment(Owner):
         if self.is_open:
             return
         self._check_not_closed()
-        await asyncio.shield(self._reopen())
+        await outcome_of(self._reopen(), self._closed_error)
 
     @property
     def connection(self) -> Connection:
@@ -51,8 +55,11 @@ class Attachment(Owner):
         return self._session is not None and self._attached is None
 
     def _check_not_closed(self) -> None:
-        if self._closed:
-            raise LinkLost(f"the {self.name} is closed; make a new one")
+        if self._closing or self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> Closed:
+        return Closed(f"the {self.name} is closed; make a new one")
 
     def _reopen(self) -> asyncio.Task[None]:
         """Return the running attempt to attach the link, or start one."""
@@ -164,7 +171,8 @@ async def repeat(
         except ClientError as error:
             delay = connection.settings.retry.delay(number, error)
             if (
-                not repeatable(error)
+                connection.is_closed
+                or not repeatable(error)
                 or not connection.settings.retry.allows(number + 1)
                 or loop.time() + delay >= deadline
             ):
@@ -172,7 +180,7 @@ async def repeat(
             last = error
         number += 1
         connection.statistics.retries += 1
-        await asyncio.sleep(delay)
+        await connection.pause(delay)
 
 
 def seen(future: asyncio.Future[Any]) -> None:

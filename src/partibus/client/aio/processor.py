@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from partibus.client.aio.receiver import Receiver, SessionReceiver
 from partibus.client.aio.settings import RetryPolicy, retriable, whole
-from partibus.client.errors import ClientError, SessionHeld, TimedOut
+from partibus.client.errors import ClientError, Closed, SessionHeld, TimedOut
 from partibus.client.messages import IncomingMessage
 from partibus.client.outcomes import ReceiveMode
 
@@ -48,31 +48,56 @@ class Processor:
         self._settling: set[asyncio.Future[None]] = set()
         self._receiver: Receiver | None = None
         self._stopping = asyncio.Event()
+        self._finishing: asyncio.Task[None] | None = None
+        """The end of the loop, which all calls of `stop` wait for."""
 
     async def start(self) -> None:
         """Open the receiver and begin. Raises `NotFound`, `AccessDenied` and other kinds of `ClientError`."""
-        if self._tasks:
-            return
-        self._stopping.clear()
+        if self._finishing is not None:
+            await asyncio.shield(self._finishing)
+            self._finishing = None
+            self._stopping.clear()
         if (make := self._make_session) is not None:
-            self._tasks = [asyncio.create_task(self._work_on_sessions(make)) for _ in range(self._concurrency)]
+            if not self._tasks:
+                self._tasks = [asyncio.create_task(self._work_on_sessions(make)) for _ in range(self._concurrency)]
             return
-        receiver = self._receiver = self._make_receiver()
-        await receiver.open()
-        self._tasks = [asyncio.create_task(self._work(receiver)) for _ in range(self._concurrency)]
+        if self._receiver is None:
+            self._receiver = self._make_receiver()
+        receiver = self._receiver
+        try:
+            await receiver.open()
+        except BaseException:
+            if self._receiver is receiver:
+                self._receiver = None
+            await receiver.close()
+            raise
+        if not self._tasks and self._receiver is receiver:
+            self._tasks = [asyncio.create_task(self._work(receiver)) for _ in range(self._concurrency)]
 
     async def stop(self) -> None:
-        """Let the handlers under way end, settle their messages, and release the others. Idempotent."""
+        """Let the handlers under way end, settle their messages, and release the others. Idempotent.
+
+        A handler may call it: then it returns at once, since the end waits for the handler.
+        """
         self._stopping.set()
-        tasks, self._tasks = self._tasks, []
-        if self._receiver is not None:
-            self._receiver.stop_waiting()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._finishing is None:
+            self._finishing = asyncio.create_task(self._finish())
+        if asyncio.current_task() not in self._tasks:
+            await asyncio.shield(self._finishing)
+
+    async def _finish(self) -> None:
+        receiver = self._receiver
+        if receiver is not None:
+            if self._tasks:
+                receiver.stop_waiting()
+            else:
+                await receiver.close()  # It is being opened.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._settling:
-            await asyncio.wait(self._settling)
-        if self._receiver is not None:
-            await self._receiver.close()
-            self._receiver = None
+            await asyncio.wait(set(self._settling))
+        if receiver is not None:
+            await receiver.close()
+        self._tasks, self._receiver = [], None
 
     async def run(self) -> None:
         """Process messages until the task is cancelled or `stop` is called."""
@@ -88,6 +113,9 @@ class Processor:
             try:
                 messages = await receiver.receive(1, WAIT_S)
                 failures = 0
+            except Closed as error:  # The client was closed, and it stays so.
+                self._tell(error, None)
+                return
             except ClientError as error:
                 self._tell(error, None)
                 await self._pause(failures, error)
@@ -99,7 +127,11 @@ class Processor:
     async def _work_on_sessions(self, make: Callable[[], SessionReceiver]) -> None:
         failures = 0
         while not self._stopping.is_set():
-            receiver = make()
+            try:
+                receiver = make()
+            except Closed as error:
+                self._tell(error, None)
+                return
             opening = asyncio.ensure_future(receiver.open())
             stopping = asyncio.ensure_future(self._stopping.wait())
             try:
@@ -125,7 +157,10 @@ class Processor:
     async def _process(self, receiver: Receiver, message: IncomingMessage) -> None:
         try:
             await self._handler(message, receiver)
-        except Exception as error:  # noqa: BLE001 (a handler may raise anything; one message must not end the loop)
+        except (Exception, asyncio.CancelledError) as error:  # A handler may raise anything; the loop goes on.
+            own = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and own is not None and own.cancelling():
+                raise
             self._tell(error, message)
             self._settle(receiver, message, failed=True)
         else:
@@ -159,7 +194,10 @@ class Processor:
 
     def _tell(self, error: BaseException, message: IncomingMessage | None) -> None:
         if self._on_error is not None:
-            self._on_error(error, message)
+            try:
+                self._on_error(error, message)
+            except Exception as failure:  # noqa: BLE001 (the error of an error's report must not end the loop)
+                _log.error("on_error of the processor of '%s': %s", self.entity, failure, exc_info=failure)
         else:
             about = "" if message is None else f" message {message.message_id!r}"
             _log.error("processor of '%s'%s: %s", self.entity, about, error, exc_info=error)

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from partibus.amqp import (
@@ -25,6 +25,7 @@ from partibus.client.aio.link import Attachment, repeat
 from partibus.client.aio.settings import retriable, whole, within
 from partibus.client.errors import (
     ClientError,
+    Closed,
     ConnectFailed,
     InvalidRequest,
     LinkLost,
@@ -56,6 +57,7 @@ FILL_BYTES: Final = 256 * 1024
 """The most bytes that one fill of a prefetch cache asks for (row C16)."""
 SETTLE_AT_ONCE: Final = 1_000
 """Completions that leave together without waiting for the flush interval."""
+_RECEIVE_MAX: Final = 1_000_000
 SESSION_WAIT_MAX_S: Final = 65.0
 _REASON_MAX: Final = 4_096
 _RENEW_BEFORE: Final = 0.5
@@ -68,6 +70,8 @@ _SESSION_WAIT: Final = Symbol("com.microsoft:timeout")
 _LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 
 
+_ByToken = dict[UUID, "asyncio.Future[None]"]
+"""The callers' results of settlements, by lock token."""
 _Settling = tuple[Delivery, DeliveryState, "asyncio.Future[None]"]
 """A settlement: the message, its outcome, the caller's result."""
 
@@ -136,7 +140,6 @@ class Receiver(Attachment):
         super().__init__(connection, entity, name or f"receiver of '{entity}'")
         self.mode = mode
         self.prefetch = prefetch
-        self._loop = asyncio.get_running_loop()
         self._tracing = connection.settings.tracing
         self._flush_interval = flush_interval
         self._auto_renew = auto_renew
@@ -154,6 +157,8 @@ class Receiver(Attachment):
         """The size of messages, as the last ones had it: the first fill begins with one message."""
         self._settling: dict[int, _Settling] = {}
         """Settlements without an answer, by delivery id."""
+        self._by_token: set[asyncio.Task[None]] = set()
+        """Settlements under way that the management node carries out."""
         self._completing: list[Delivery] = []
         """Completions of the open batch."""
         self._timer: asyncio.TimerHandle | None = None
@@ -191,9 +196,10 @@ class Receiver(Attachment):
     async def _receive(self, max_messages: int, max_wait: float) -> list[IncomingMessage]:
         if self._cache and not self._waiters:
             return self._take(max_messages)
-        whole("max_messages", max_messages, 1, 1_000_000)
+        whole("max_messages", max_messages, 1, _RECEIVE_MAX)
         within("max_wait", max_wait, 0.0, 86_400.0, "s")
         self._check_usable()
+        self._connection.loop()
         if not self.is_open:
             await self.open()
         if self._cache and not self._waiters:
@@ -213,17 +219,18 @@ class Receiver(Attachment):
 
     async def __aiter__(self) -> AsyncIterator[IncomingMessage]:
         """Receive messages one after the other, until the receiver is closed."""
-        while not self._closed:
+        while not self._closing:
             try:
-                messages = await self.receive(max(1, min(self.prefetch, 100)))
-            except LinkLost:
-                if self.is_closed:
-                    return
-                raise
+                messages = await self.receive()
+            except Closed:
+                return
+            # One at a time: what a loop leaves behind stays in the cache, for the next call.
             for message in messages:
                 yield message
 
     def _take(self, most: int) -> list[IncomingMessage]:
+        if type(most) is not int or most < 1:
+            whole("max_messages", most, 1, _RECEIVE_MAX)
         cache = self._cache
         return self._hand_out([cache.popleft() for _ in range(min(most, len(cache)))])
 
@@ -405,7 +412,7 @@ class Receiver(Attachment):
     # -- settling ------------------------------------------------------------------------------------------------------
 
     def complete(
-        self, messages: IncomingMessage | Sequence[IncomingMessage], *, transaction: "Transaction | None" = None
+        self, messages: IncomingMessage | Iterable[IncomingMessage], *, transaction: "Transaction | None" = None
     ) -> "asyncio.Future[None]":
         """Complete a message or several: the broker deletes them. The result is done when that is durable.
 
@@ -418,9 +425,13 @@ class Receiver(Attachment):
         return self._complete_together(messages, transaction)
 
     def _complete_together(
-        self, messages: Sequence[IncomingMessage], transaction: "Transaction | None"
+        self, messages: Iterable[IncomingMessage], transaction: "Transaction | None"
     ) -> "asyncio.Future[None]":
         """Complete several messages with one result for all of them. Hot path."""
+        self._connection.loop()
+        if self._closed:
+            self._check_usable()
+        messages = self._several(messages)
         together = _Together(self._loop, len(messages))
         if not messages:
             together.set_result(None)
@@ -442,6 +453,18 @@ class Receiver(Attachment):
         if completing:
             self._complete_soon()
         return together
+
+    def _several(self, messages: object) -> list[IncomingMessage]:
+        """Return the messages of one call as a list. Raises `InvalidRequest` for anything else."""
+        several: list[Any] = list(messages) if isinstance(messages, Iterable) else [messages]
+        if {type(one) for one in several} - {IncomingMessage}:
+            for one in several:
+                self._check_message(one)
+        return several
+
+    def _check_message(self, message: object) -> None:
+        if not isinstance(message, IncomingMessage):
+            raise InvalidRequest(f"{self.name}: a {type(message).__name__} has no lock; pass a received message")
 
     def _complete_soon(self) -> None:
         """Send the open completions after the flush interval, or now if they are many."""
@@ -477,6 +500,8 @@ class Receiver(Attachment):
 
     def release(self, message: IncomingMessage) -> None:
         """Requeue a message in its place without counting a delivery. There is no answer."""
+        self._connection.loop()
+        self._check_message(message)
         delivery = self._delivery_of(message)
         if self._holds(delivery):
             assert self._link is not None
@@ -491,6 +516,8 @@ class Receiver(Attachment):
             raise InvalidRequest(
                 f"{self.name}: the message was deleted when it was received; settle messages of a peek-lock receiver"
             )
+        self._connection.loop()
+        self._check_message(message)
         delivery = message.delivery
         if self._renewing:
             self._forget_lock(message)
@@ -503,9 +530,10 @@ class Receiver(Attachment):
                 raise InvalidRequest(f"{self.name}: the message was settled already")
             if transaction is not None:
                 raise InvalidRequest(f"{self.name}: the message's link was lost; receive it again for a transaction")
+            self._check_usable()
             if self._tracing is not None:
                 self._tracing.settling(_operation(outcome), self.entity, message, future)
-            self._connection.start(self._settle_by_token([(token, future)], outcome, lost=False))
+            self._begin_by_token({token: future}, outcome, lost=False)
             return future
         if delivery.delivery_id in self._settling:
             raise InvalidRequest(f"{self.name}: the message is being settled already")
@@ -528,6 +556,13 @@ class Receiver(Attachment):
         """Tell whether a message is under lock here, with no settlement under way."""
         delivery = message.delivery
         return delivery is not None and self._holds(delivery) and delivery.delivery_id not in self._settling
+
+    def take_back(self, messages: Sequence[IncomingMessage]) -> None:
+        """Put messages that were received last, and not settled, back into the cache for the next receives."""
+        self._connection.loop()
+        if not self._closing:
+            self._cache.extendleft(message.delivery for message in reversed(messages) if message.delivery is not None)
+            self._serve()
 
     def stop_waiting(self) -> None:
         """End the receives that wait, as if their time were over."""
@@ -584,17 +619,23 @@ class Receiver(Attachment):
             held: list[Delivery] = [one for one in event.contexts if isinstance(one, Delivery)]
             self._link.settle_many(held, event.state)
 
-    async def _settle_by_token(
-        self,
-        wanted: "list[tuple[UUID, asyncio.Future[None]]]",
-        outcome: DeliveryState,
-        *,
-        lost: bool,
-    ) -> None:
+    def _begin_by_token(self, left: "_ByToken", outcome: DeliveryState, *, lost: bool) -> None:
         """Settle messages by their tokens: those of a lost link, and deferred ones.
 
         ``lost``: the settlement was sent on the lost link, and may have been carried out.
         """
+        task = self._connection.start(self._settle_by_token(left, outcome, lost=lost))
+        self._by_token.add(task)
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._by_token.discard(task)
+            for future in left.values():  # the client was closed
+                _finish(future, Closed(f"the {self.name} was closed; the settlement may be carried out (unknown)"))
+
+        task.add_done_callback(ended)
+
+    async def _settle_by_token(self, left: "_ByToken", outcome: DeliveryState, *, lost: bool) -> None:
+        """Settle messages, and take each from ``left`` when its result is known."""
         reason = description = None
         status = "completed" if outcome is COMPLETE else "abandoned"
         if isinstance(outcome, Modified) and outcome.undeliverable_here:
@@ -604,8 +645,9 @@ class Receiver(Attachment):
         if isinstance(outcome, Rejected) and outcome.error is not None and outcome.error.info:
             reason = outcome.error.info.get("DeadLetterReason")
             description = outcome.error.info.get("DeadLetterErrorDescription")
+        wanted = list(left)
         arguments = settle_arguments(
-            [token for token, _ in wanted],
+            wanted,
             status,
             reason=None if reason is None else str(reason),
             description=None if description is None else str(description),
@@ -623,18 +665,21 @@ class Receiver(Attachment):
                 )
         if error is not None and len(wanted) > 1:
             # One expired lock fails the whole request; the others are settled alone.
-            for one in wanted:
-                await self._settle_by_token([one], outcome, lost=lost)
+            for token in wanted:
+                alone = {token: left[token]}
+                await self._settle_by_token(alone, outcome, lost=lost)
+                del left[token]
             return
-        for _, future in wanted:
+        for token in wanted:
             if error is None:
                 self._connection.statistics.settled += 1
-            _finish(future, error)
+            _finish(left.pop(token), error)
 
     # -- other operations ----------------------------------------------------------------------------------------------
 
     async def renew_lock(self, message: IncomingMessage) -> int:
         """Renew a message's lock and return its new end, as Unix time in milliseconds. Raises `LockLost`."""
+        self._check_message(message)
         token = message.lock_token
         if token is None:
             raise InvalidRequest(f"{self.name}: the message has no lock to renew")
@@ -649,7 +694,7 @@ class Receiver(Attachment):
 
         [] when none is left. The answer may have fewer: 256 KB at most.
         """
-        whole("count", count, 1, 1_000_000)
+        whole("count", count, 1, _RECEIVE_MAX)
         arguments = peek_arguments(from_sequence_number, count, self._session_of_requests)
         return peeked_messages(await self._request(PEEK, arguments))
 
@@ -660,6 +705,8 @@ class Receiver(Attachment):
         """
         delete = self.mode is ReceiveMode.RECEIVE_AND_DELETE
         arguments = deferred_arguments(sequence_numbers, delete, self._session_of_requests)
+        if not sequence_numbers:
+            return []
         reply = await self._request(RECEIVE_DEFERRED, arguments, _not_done)
         return [found.message for found in deferred_messages(reply)]
 
@@ -673,8 +720,10 @@ class Receiver(Attachment):
         body: dict[str, object],
         repeatable: Callable[[BaseException], bool] = retriable,
     ) -> dict[str, object]:
-        """Perform an operation of the entity's management node, with retries."""
-        self._check_usable()
+        """Perform an operation of the entity's management node, with retries; also while the receiver closes."""
+        self._connection.loop()
+        if self._closed or self._error is not None:
+            self._check_usable()
         connection = self._connection
         link_name = None if self._link is None else self._link.name
         return await repeat(
@@ -780,6 +829,10 @@ class Receiver(Attachment):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for waiter in [one for one in self._waiters if one.found]:
+            # It has waited for more of the lost link, and its locks run.
+            self._waiters.remove(waiter)
+            _done(waiter)
         unsent = {delivery.delivery_id for delivery in self._completing}
         self._completing = []
         settling, self._settling = self._settling, {}
@@ -797,21 +850,24 @@ class Receiver(Attachment):
         if not self._connection.settings.retry.allows(1):
             self._fail_settling(settling, unsent, type(error), str(error), error.condition)
             return
-        groups: dict[bool, list[tuple[UUID, asyncio.Future[None]]]] = {}
+        groups: dict[bool, _ByToken] = {}
         for delivery, outcome, future in settling:
             if future.done():
                 continue
             if isinstance(outcome, TransactionalState):
                 _finish(future, LinkLost(f"{self.name}: the link was lost, and with it the transaction"))
                 continue
-            one = (UUID(bytes_le=delivery.tag), future)
+            token = IncomingMessage(b"", delivery).lock_token
+            if token is None:
+                _finish(future, LinkLost(f"{self.name}: the link was lost, and the message has no lock token"))
+                continue
             lost = delivery.delivery_id not in unsent
             if outcome is COMPLETE:
-                groups.setdefault(lost, []).append(one)
+                groups.setdefault(lost, {})[token] = future
             else:
-                self._connection.start(self._settle_by_token([one], outcome, lost=lost))
+                self._begin_by_token({token: future}, outcome, lost=lost)
         for lost, wanted in groups.items():
-            self._connection.start(self._settle_by_token(wanted, COMPLETE, lost=lost))
+            self._begin_by_token(wanted, COMPLETE, lost=lost)
 
     def _fail_settling(
         self, settling: list[_Settling], unsent: set[int], kind: type[ClientError], why: str, condition: str | None
@@ -844,38 +900,69 @@ class Receiver(Attachment):
                 waiter.future.set_exception(error)
 
     async def close(self) -> None:
-        """Send open completions and wait for their answers, release cached messages, then detach. Idempotent."""
+        """Send open completions and wait for their answers, release cached messages, then detach. Idempotent.
+
+        Receives that wait, and all calls from now on, raise `Closed`. The wait has the client's time limit.
+        """
         if self._closed:
             return
-        self.flush()
+        self._connection.loop()
+        self._closing = True
+        over = Closed(f"the {self.name} was closed")
+        try:
+            self._give_up_all(over)
+            self.flush()
+            await self._settled()
+            self._release_cache()
+        finally:
+            if not self._closed:  # by another call, meanwhile
+                self._closed = True
+                self._cache.clear()
+                self._renewing.clear()
+                if self._renewal is not None:
+                    self._renewal.cancel()
+                settling, self._settling = self._settling, {}
+                for _, _, future in settling.values():
+                    _finish(future, over)
+                for task in self._by_token:
+                    task.cancel()
+                self._end()
+                self._link = None
+
+    def _give_up_all(self, error: ClientError) -> None:
+        """Fail the receives that wait; their messages go back."""
+        found: list[Delivery] = []
+        if self.mode is ReceiveMode.PEEK_LOCK:
+            for waiter in self._waiters:
+                found += waiter.found
+                waiter.found = []
+        self._fail_waiters(error)
+        if found:
+            self._return(found)
+
+    async def _settled(self) -> None:
+        """Wait until no message is on its way, and until all settlements have their results."""
         link = self._link
-        if self.is_open and link is not None:
-            if link.credit or link.partial is not None:
-                # Messages on their way would stay locked.
-                drained = self._loop.create_future()
-                self._drained.append(drained)
-                self._drain()
-                await asyncio.wait([drained], timeout=_DRAIN_S)
-            if self._settling:
-                await asyncio.wait(
-                    [future for _, _, future in self._settling.values()], timeout=self._connection.settings.timeout
-                )
-            if self._cache and self.mode is ReceiveMode.PEEK_LOCK and self._link is not None:
-                self._link.settle_many(self._cache, RELEASE)
-        if self.is_closed:  # by another call, meanwhile
-            return
-        self._closed = True
-        self._cache.clear()
-        self._renewing.clear()
-        if self._renewal is not None:
-            self._renewal.cancel()
-        over = LinkLost(f"the {self.name} was closed")
-        self._fail_waiters(over)
-        for _, _, future in self._settling.values():
-            if not future.done():
-                future.set_exception(over)
-        self._settling.clear()
-        self._end()
+        if self.is_open and link is not None and (link.credit or link.partial is not None):
+            # Messages on their way would stay locked.
+            drained = self._loop.create_future()
+            self._drained.append(drained)
+            self._drain()
+            await asyncio.wait([drained], timeout=_DRAIN_S)
+        waiting: list[asyncio.Future[None]] = [future for _, _, future in self._settling.values()]
+        deadline = self._loop.time() + self._connection.settings.timeout
+        while waiting and (left_s := deadline - self._loop.time()) > 0:
+            await asyncio.wait(waiting, timeout=left_s)
+            # A loss of the link has settlements go on by their tokens.
+            waiting = [one for one in [*waiting, *self._by_token] if not one.done()]
+        if self._by_token and (left_s := deadline - self._loop.time()) > 0:
+            await asyncio.wait(set(self._by_token), timeout=left_s)
+
+    def _release_cache(self) -> None:
+        """Requeue cached messages. Those of a lost link can only wait for the end of their locks."""
+        link = self._link
+        if self.is_open and link is not None and self.mode is ReceiveMode.PEEK_LOCK:
+            link.settle_many([delivery for delivery in self._cache if delivery.link is link], RELEASE)
 
 
 class SessionReceiver(Receiver):

@@ -9,6 +9,7 @@
 """
 
 import asyncio
+from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import count
@@ -37,6 +38,7 @@ from partibus.client.errors import (
     AccessDenied,
     Busy,
     ClientError,
+    Closed,
     ConnectFailed,
     EntityDisabled,
     InvalidRequest,
@@ -47,8 +49,9 @@ from partibus.client.errors import (
     error_from,
 )
 from partibus.client.management import number_array
-from partibus.client.messages import OutgoingMessage
+from partibus.client.messages import OutgoingMessage, check_time
 from partibus.client.values import integers
+from partibus.errors import ArgumentError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -147,7 +150,6 @@ class Sender(Attachment):
 
     def __init__(self, connection: Connection, entity: str, flush_interval: float) -> None:
         super().__init__(connection, entity, f"sender to '{entity}'")
-        self._loop = asyncio.get_running_loop()
         self._tracing = connection.settings.tracing
         self._flush_interval = flush_interval
         self._link: Link | None = None
@@ -167,7 +169,6 @@ class Sender(Attachment):
         self._over_limit: deque[_Entry] = deque()
         """Messages that are not encoded yet, because `buffer_bytes` are in use."""
         self._waiting_for_room: deque[asyncio.Future[None]] = deque()
-        self._waiting_for_none: list[asyncio.Future[None]] = []
         self._expiry: asyncio.TimerHandle | None = None
         self._numbers = count(1)
         self._tag = 0
@@ -196,11 +197,14 @@ class Sender(Attachment):
         Raises `MessageTooLarge` and `InvalidRequest` at once. The result has other errors; those of an outage come
         after ``timeout`` seconds (default: the client's), as `TimedOut`.
         """
-        if self._closed:
-            self._check_not_closed()
+        try:
+            is_usable = get_running_loop() is self._loop and not self._closing
+        except RuntimeError:
+            is_usable = False
+        if not is_usable:
+            self._check_usable()
         settings = self._connection.settings
-        limit_s = settings.timeout if timeout is None else within("timeout", timeout, 0.0, TIMEOUT_MAX_S, "s")
-        deadline = self._loop.time() + limit_s
+        deadline = self._loop.time() + (settings.timeout if timeout is None else _time_limit(timeout))
         sending = _Entry(self, self._loop, deadline, next(self._numbers))
         if transaction is not None:
             sending.txn = transaction.state_for(self._connection, self.name)
@@ -221,7 +225,7 @@ class Sender(Attachment):
 
     def send_now(self, messages: Iterable[Sendable], timeout: float | None = None) -> list[Sending]:
         """Send messages as `send` does, without waiting for the flush interval."""
-        sendings = [self.send(message, timeout=timeout) for message in messages]
+        sendings = [self.send(message, timeout=timeout) for message in self._several(messages)]
         self._close_batch()
         return sendings
 
@@ -230,10 +234,11 @@ class Sender(Attachment):
 
         On a partitioned entity all of them need the same key. Raises `MessageTooLarge` at once.
         """
-        self._check_not_closed()
-        deadline = self._loop.time() + (self._connection.settings.timeout if timeout is None else timeout)
+        self._check_usable()
+        settings = self._connection.settings
+        deadline = self._loop.time() + (settings.timeout if timeout is None else _time_limit(timeout))
         parts: list[_Entry] = []
-        for message in messages:
+        for message in self._several(messages):
             part = _Entry(self, self._loop, deadline, 0)
             self._encode(part, message)
             parts.append(part)
@@ -260,18 +265,23 @@ class Sender(Attachment):
         self._pump()
 
     async def flush(self) -> None:
-        """Send the open batch now, and wait until every message has its result. Raises no error of theirs."""
+        """Send the open batch now, and wait until every message sent so far has its result.
+
+        Raises no error of theirs.
+        """
+        self._connection.loop()
         self._close_batch()
-        while self.outstanding:
-            waiter = self._loop.create_future()
-            self._waiting_for_none.append(waiter)
-            await waiter
+        last = self._order[-1].number if self._order else 0
+        # Results come in order, so the last one is enough; a cancelled one may come too early.
+        while waiting := next((one for one in reversed(self._order) if one.number <= last and not one.done()), None):
+            await asyncio.wait([waiting])
 
     async def room(self) -> None:
-        """Wait until the bytes without a result are fewer than ``buffer_bytes``.
+        """Wait until the bytes without a result are fewer than ``buffer_bytes``. Raises `Closed`.
 
         For a producer that does not await each result. `send` takes messages meanwhile, but does not encode them.
         """
+        self._check_usable()
         while self._over_limit or self.outstanding_bytes >= self._connection.settings.buffer_bytes:
             waiter = self._loop.create_future()
             self._waiting_for_room.append(waiter)
@@ -283,11 +293,10 @@ class Sender(Attachment):
         The messages are all scheduled or none. Raises the error of the broker. After `ConnectionLost` they may or may
         not be scheduled.
         """
-        self._check_not_closed()
-        if not messages:
-            return []
+        self._check_usable()
+        check_time("enqueue_at_ms", enqueue_at_ms)
         entries: list[object] = []
-        for message in messages:
+        for message in self._several(messages):
             if not isinstance(message, OutgoingMessage):
                 raise InvalidRequest(f"{self.name}: only an OutgoingMessage can be scheduled, not encoded bytes")
             message_id = message.message_id or self._next_id()
@@ -298,27 +307,34 @@ class Sender(Attachment):
             if message.partition_key is not None:
                 entry["partition-key"] = message.partition_key
             entries.append(entry)
+        if not entries:
+            return []
         reply = await self._request("com.microsoft:schedule-message", {"messages": entries})
         return integers(reply, "sequence-numbers")
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int]) -> None:
         """Cancel scheduled messages by their numbers. Raises `NotFound` if one is not waiting."""
-        self._check_not_closed()
-        await self._request(
-            "com.microsoft:cancel-scheduled-message", {"sequence-numbers": number_array(sequence_numbers)}
-        )
+        self._check_usable()
+        numbers = number_array(sequence_numbers)
+        if numbers.items:
+            await self._request("com.microsoft:cancel-scheduled-message", {"sequence-numbers": numbers})
 
     async def close(self) -> None:
-        """Send what is open, wait for all results for the client's time limit, then detach. Idempotent."""
+        """Send what is open, wait for all results for the client's time limit, then detach. Idempotent.
+
+        Sends from now on raise `Closed`. If the wait is cancelled, messages without a result fail with it.
+        """
         if self._closed:
             return
+        self._connection.loop()
+        self._closing = True
         try:
             if self.outstanding:
                 await self.flush()
         finally:
             if not self._closed:
                 self._closed = True
-                self._fail_all(LinkLost(f"the {self.name} was closed"))
+                self._fail_all(Closed(f"the {self.name} was closed"))
                 for timer in (self._timer, self._expiry, self._resuming):
                     if timer is not None:
                         timer.cancel()
@@ -326,13 +342,23 @@ class Sender(Attachment):
 
     # -- the way out ---------------------------------------------------------------------------------------------------
 
+    def _check_usable(self) -> None:
+        self._connection.loop()
+        self._check_not_closed()
+
+    def _several(self, messages: Iterable[Sendable]) -> Iterable[Sendable]:
+        """Return messages of one call. Raises `InvalidRequest` for what is no list of them."""
+        if isinstance(messages, OutgoingMessage | bytes | bytearray | str) or not isinstance(messages, Iterable):
+            raise InvalidRequest(f"{self.name}: messages is {type(messages).__name__}; pass a list of messages")
+        return messages
+
     def _next_id(self) -> str:
         return f"{self._id_prefix}{next(self._ids):012x}"
 
     def _payload_of(self, message: OutgoingMessage, otherwise_id: str) -> bytes:
         try:
             return message.encode(otherwise_id)
-        except (EncodeError, TypeError) as error:
+        except (ArgumentError, EncodeError, TypeError, ValueError) as error:
             raise InvalidRequest(f"{self.name}: {error}") from error
 
     def _encode(self, sending: _Entry, message: Sendable) -> None:
@@ -585,7 +611,7 @@ class Sender(Attachment):
                 sending.set_result(None)
             else:
                 sending.set_exception(error)
-        if self._over_limit or self._waiting_for_room or self._waiting_for_none:
+        if self._over_limit or self._waiting_for_room:
             self._make_room()
 
     def _release(self, sending: _Entry) -> None:
@@ -610,9 +636,6 @@ class Sender(Attachment):
         if self._waiting_for_room and self.outstanding_bytes < limit:
             _wake(self._waiting_for_room)
             self._waiting_for_room.clear()
-        if not self.outstanding and self._waiting_for_none:
-            _wake(self._waiting_for_none)
-            self._waiting_for_none.clear()
 
     # -- time, losses --------------------------------------------------------------------------------------------------
 
@@ -716,6 +739,10 @@ class Sender(Attachment):
 def _surely_not_done(error: BaseException) -> bool:
     """Tell whether a request was refused or not sent, so that it can be repeated without doing it twice."""
     return isinstance(error, Busy | ConnectFailed)
+
+
+def _time_limit(timeout_s: float) -> float:
+    return within("timeout", timeout_s, 0.0, TIMEOUT_MAX_S, "s")
 
 
 def _at(message: OutgoingMessage, at_ms: int) -> OutgoingMessage:

@@ -1,0 +1,165 @@
+"""Processors on a simulated network: handlers that fail or stop, two starts, two stops, a closed client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from partibus.client.aio import IncomingMessage, Receiver
+from partibus.client.errors import Closed, NotFound
+from partibus.errors import ArgumentError
+from tests.unit.client.simulated import SimulatedBroker, run
+from tests.unit.client.test_aio_receiver import fill, numbers, settled_by_token
+
+
+def test_a_handler_may_fail_in_any_way_and_the_loop_goes_on() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 4)
+        settled_by_token(broker)
+        client = broker.client()
+        told: list[BaseException] = []
+        seen: list[int] = []
+
+        async def handle(message: IncomingMessage, receiver: Receiver) -> None:
+            seen.extend(numbers([message]))
+            if seen[-1] == 0:
+                raise ZeroDivisionError
+            if seen[-1] == 1:
+                cancelled = asyncio.get_running_loop().create_future()
+                cancelled.cancel()
+                await cancelled
+
+        def on_error(error: BaseException, message: IncomingMessage | None) -> None:
+            told.append(error)
+            raise RuntimeError("the report of an error fails, too")
+
+        processor = client.processor("q", handle, on_error=on_error)
+        await processor.start()
+        await asyncio.sleep(5)
+        await processor.stop()
+        assert seen == [0, 1, 2, 3]
+        assert [type(error) for error in told] == [ZeroDivisionError, asyncio.CancelledError]
+        await client.close()
+
+    run(work())
+
+
+def test_a_handler_may_stop_its_processor() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 5)
+        client = broker.client()
+        seen: list[int] = []
+
+        async def handle(message: IncomingMessage, receiver: Receiver) -> None:
+            seen.extend(numbers([message]))
+            if len(seen) == 2:
+                await processor.stop()
+
+        processor = client.processor("q", handle)
+        await asyncio.wait_for(processor.run(), 10.0)
+        assert seen == [0, 1]
+        assert len(broker.completed) == 2
+        assert not broker.locked
+        await client.close()
+
+    run(work())
+
+
+def test_a_second_stop_waits_for_the_handlers_too() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 1)
+        client = broker.client()
+        told: list[BaseException] = []
+
+        async def handle(message: IncomingMessage, receiver: Receiver) -> None:
+            await asyncio.sleep(5)
+
+        processor = client.processor("q", handle, on_error=lambda error, message: told.append(error))
+        await processor.start()
+        await asyncio.sleep(1)
+        first = asyncio.ensure_future(processor.stop())
+        await asyncio.sleep(0.1)
+        await processor.stop()
+        assert len(broker.completed) == 1
+        assert not told
+        await first
+        await processor.stop()
+        fill(broker, 1)
+        await processor.start()
+        await asyncio.sleep(6)
+        await processor.stop()
+        assert len(broker.completed) == 2
+        await client.close()
+
+    run(work())
+
+
+def test_two_starts_are_one_and_a_stop_ends_a_start() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+
+        async def handle(message: IncomingMessage, receiver: Receiver) -> None:
+            raise AssertionError
+
+        processor = client.processor("q", handle, concurrency=3)
+        await asyncio.gather(processor.start(), processor.start())
+        assert client._connections[0].links == 1
+        await processor.stop()
+        assert client._connections[0].links == 0
+        broker.kill()
+        starting = asyncio.ensure_future(processor.start())
+        await asyncio.sleep(1)
+        await processor.stop()
+        with pytest.raises(Closed):
+            await starting
+        assert client._connections[0].links == 0
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_a_processor_ends_with_its_client(sessions: bool) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        told: list[BaseException] = []
+
+        async def handle(message: IncomingMessage, receiver: Receiver) -> None:
+            raise AssertionError
+
+        processor = client.processor("q", handle, sessions=sessions, on_error=lambda error, message: told.append(error))
+        await processor.start()
+        await asyncio.sleep(1)
+        await client.close()
+        await asyncio.sleep(1_000)
+        assert {type(error) for error in told} <= {Closed}
+        assert len(told) <= 2
+        await processor.stop()
+
+    run(work())
+
+
+def test_a_start_that_fails_leaves_nothing_behind() -> None:
+    async def work() -> None:
+        client = SimulatedBroker().client()
+
+        async def handle(message: IncomingMessage, receiver: Receiver) -> None:
+            raise AssertionError
+
+        processor = client.processor("missing", handle)
+        with pytest.raises(NotFound):
+            await processor.start()
+        assert client._connections[0].links == 0
+        wrong: Any = None
+        with pytest.raises(ArgumentError, match="handler"):
+            client.processor("q", wrong)
+        await client.close()
+
+    run(work())
