@@ -281,9 +281,12 @@ def _filled(rows: Sequence[Row]) -> Iterator[list[str]]:
             ]
 
 
-_ADMISSION_NOTE = """\
+ADMISSION_CALLS = 732
+"""The most Python calls that `tests/unit/frontends/test_calls.py` lets the broker make to admit a connection."""
+_ADMISSION_NOTE = f"""\
 What a connection costs the broker from its first byte to its end: TCP, SASL, open, the claim, close. One after another,
-each by a client that waits for every answer.
+each by a client that waits for every answer. By a shared access signature the broker makes at most {ADMISSION_CALLS:,}
+Python calls for it, which `tests/unit/frontends/test_calls.py` counts.
 """
 _ADMISSION = ("by", "connections", "CPU µs")
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from partibus.amqp import DecodeError
-from partibus.amqp.codec.decoder import decode, decode_all
+from partibus.amqp import ACCEPTED, AmqpError, Coordinator, DecodeError, Rejected, Source, Target
+from partibus.amqp.codec.composite import build, read_composite
+from partibus.amqp.codec.decoder import MAX_NESTING, decode, decode_all
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.fast import read_disposition, read_flow, read_transfer
-from partibus.amqp.codec.performatives import decode_performative
+from partibus.amqp.codec.performatives import Attach, Open, decode_performative
 from partibus.amqp.codec.skip import skip_value
 from partibus.amqp.codec.types import (
     Array,
@@ -193,3 +195,49 @@ def test_garbage_in_the_fast_readers_is_read_or_a_decode_error(data: bytes, beyo
 @given(st.uuids())
 def test_uuid_is_a_uuid(value: UUID) -> None:
     assert encode(value) == b"\x98" + value.bytes
+
+
+@st.composite
+def composites(draw: st.DrawFn) -> bytes:
+    """A performative or state of any fields, mostly of the right types, with some bytes replaced."""
+    code = draw(st.sampled_from([*range(0x10, 0x19), *range(0x23, 0x2A), 0x30, 0x34, 0x40, 0x41, 0x44]))
+    fitting = st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(0, 300).map(UInt),
+        bounded(UByte),
+        bounded(UShort),
+        bounded(UInt),
+        bounded(ULong),
+        st.text(max_size=5),
+        st.text(max_size=5).map(str.encode),
+        st.sampled_from([Source("q"), Target("q"), Coordinator(), ACCEPTED, Rejected(AmqpError("a:b"))]),
+    )
+    raw = bytearray(encode(Described(ULong(code), draw(st.lists(st.one_of(fitting, fitting, values), max_size=15)))))
+    for place, byte in draw(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3)):
+        raw[place % len(raw)] = byte
+    return bytes(raw)
+
+
+def _outcome(read: Callable[[], tuple[object, int]]) -> tuple[str, int]:
+    try:
+        value, after = read()
+    except DecodeError as error:
+        return f"DecodeError {error}", -1
+    return f"{type(value).__name__} {value!r}", after
+
+
+def _in_two_steps(data: bytes, end: int, depth: int) -> tuple[object, int]:
+    value, after = decode(data, 0, end, depth)
+    return build(value), after
+
+
+@given(composites(), st.binary(max_size=30), st.integers(0, 6) | st.just(MAX_NESTING))
+@example(encode(Open(container_id="c", properties={Symbol("product"): "p"})), b"", MAX_NESTING)
+@example(encode(Attach(name="l", handle=1, role=True, source=Source("q"), target=Target("t"))), b"", MAX_NESTING)
+@example(encode(Attach(name="l", handle=1, role=True, source=Source("q"), target=Target("t"))), b"", 4)
+def test_composite_is_read_at_once_as_in_two_steps(data: bytes, rest: bytes, depth: int) -> None:
+    """With the same error, too, and whatever follows in the buffer."""
+    end = len(data)
+    whole = data + rest
+    assert _outcome(lambda: read_composite(whole, 0, end, depth)) == _outcome(lambda: _in_two_steps(whole, end, depth))

@@ -15,6 +15,8 @@ from partibus.amqp.errors import UsageError
 class State(Enum):
     """A state of an endpoint."""
 
+    __hash__ = object.__hash__  # `Enum` has one in Python, and a new connection looks up dozens of states
+
     IDLE = "idle"
     """The state before any frame was exchanged."""
     OPEN_SENT = "open sent"
@@ -33,6 +35,8 @@ class State(Enum):
 
 class Move(Enum):
     """A frame sent or received that changes the state."""
+
+    __hash__ = object.__hash__
 
     SEND_OPEN = "send its beginning"
     RECEIVE_OPEN = "receive its beginning"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from partibus.amqp import serial
-from partibus.amqp.codec.fast import DispositionWriter, read_transfer
+from partibus.amqp.codec.fast import DispositionWriter, accepted_writer, read_transfer
 from partibus.amqp.codec.states import ACCEPTED, DeliveryState, Rejected
 from partibus.amqp.endpoint import ENDING, State
 from partibus.amqp.errors import (
@@ -68,7 +68,7 @@ class Inbound:
         self.next_transfer_id = 0
         """The id of the next transfer frame, counted from the peer's begin."""
         self.unsettled: dict[int, Delivery] = {}
-        self._accepted = DispositionWriter(session.local_channel, _RECEIVER_ROLE, True, ACCEPTED)
+        self._accepted = accepted_writer(session.local_channel, _RECEIVER_ROLE)
 
     def refill(self) -> int:
         """Return the window to state in a flow: a full one, unless the window is held."""

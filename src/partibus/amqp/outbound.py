@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from partibus.amqp import serial
-from partibus.amqp.codec.fast import DispositionWriter, TransferWriter, transfer_head
+from partibus.amqp.codec.fast import DispositionWriter, TransferWriter, accepted_writer, transfer_head
 from partibus.amqp.codec.states import ACCEPTED, DeliveryState, Received
 from partibus.amqp.endpoint import ENDING
 from partibus.amqp.errors import UsageError
@@ -115,7 +115,7 @@ class Outbound:
         self.bytes_waiting = 0
         self._drained_later: list[Sender] = []
         self._refused = False
-        self._accepted = DispositionWriter(session.local_channel, _SENDER_ROLE, True, ACCEPTED)
+        self._accepted = accepted_writer(session.local_channel, _SENDER_ROLE)
 
     def send_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
         """Send the first `count` items, which have credit; return how many were accepted. Hot path."""

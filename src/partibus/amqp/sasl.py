@@ -55,6 +55,8 @@ _OK_FRAME: Final = frame(0, SaslOutcome(code=_OK), SASL_FRAME)
 class Phase(Enum):
     """A phase of the handshake."""
 
+    __hash__ = object.__hash__  # as in `partibus.amqp.endpoint.State`
+
     EXPECT_HEADER = "expect a protocol header"
     EXPECT_SASL_HEADER = "expect the SASL header"
     EXPECT_MECHANISMS = "expect sasl-mechanisms"
@@ -118,7 +120,7 @@ class Handshake:
     def _read_header(self, buf: bytes, pos: int) -> int:
         header = buf[pos : pos + HEADER_BYTES]
         expected = self.headers()
-        if not any(known.startswith(header) for known in expected):
+        if header not in expected and not any(known.startswith(header) for known in expected):
             self.output.write(SASL_HEADER if SASL_HEADER in expected else AMQP_HEADER)
             raise _refuse(FRAMING_ERROR, f"protocol header {header!r} is not supported")
         if len(header) < HEADER_BYTES:

@@ -14,7 +14,8 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 
 from msgspec import Struct
 
@@ -128,9 +129,15 @@ def _quoted(text: str) -> str:
 
 
 def _unquoted(text: str) -> str:
+    return _unquote()(text) if "%" in text else text
+
+
+@cache
+def _unquote() -> Callable[[str], str]:
+    """Import `urllib.parse` on first use: a client never needs it."""
     from urllib.parse import unquote
 
-    return unquote(text)
+    return unquote
 
 
 def _sign(key: str, signed_resource: str, signed_expiry: str) -> bytes:

@@ -16,13 +16,16 @@ from typing import Any
 import pytest
 
 import partibus
-from bench.page import ONE_ALONE
-from partibus.amqp import ACCEPTED, Connection, Deliveries, Disposed, Plain, Source, Target
+from bench.page import ADMISSION_CALLS, ONE_ALONE
+from partibus.amqp import ACCEPTED, Anonymous, Connection, Deliveries, Disposed, Plain, Source, Target
+from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
+from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
+from partibus.namespace.sas import make_token
 from partibus.partition.protocol.ports import Store
 from partibus.store.sqlite.owner import Owner
 from partibus.store.sqlite.store import SQLiteStore
-from tests.unit.frontends.harness import Servant, World, message
+from tests.unit.frontends.harness import NOW_S, Servant, World, message
 from tests.unit.frontends.test_server import FakeLoop, FakeTransport
 
 SOURCE = str(Path(partibus.__file__).parent.parent)
@@ -178,3 +181,52 @@ def test_one_message_alone_causes_no_more_calls_and_statements(lonely: Lonely) -
     for name, (calls_max, statements_max) in ONE_ALONE.items():
         assert 0 < calls[name].total <= calls_max, f"{name}: {calls[name]}"
         assert 0 < len(statements[name]) <= statements_max, f"{name}: {statements[name]}"
+
+
+def test_admission_of_a_connection_causes_no_more_calls(tmp_path: Path) -> None:
+    """Anonymous SASL, open, both links of ``$cbs``, a token, and the end."""
+    world = World(tmp_path)
+    server = AmqpServer(world.namespaces, FakeLoop())  # type: ignore[arg-type]
+    _admit(server)  # what is made on first use is there
+    calls = _admit(server)
+    assert 0 < calls.total <= ADMISSION_CALLS, str(calls)
+
+
+def _admit(server: AmqpServer) -> Calls:
+    calls, transport = Calls(), FakeTransport()
+    with calls:
+        protocol = server.make_protocol()
+        protocol.connection_made(transport)
+    client = Connection(server=False, login=Anonymous("localhost"))
+    client.open("client", hostname="localhost")
+    seen: list[Any] = []
+
+    def exchange() -> None:
+        while up := client.data_to_send():
+            with calls:
+                protocol.data_received(up)
+            seen.extend(client.receive_data(bytes(transport.unsent)))
+            transport.unsent.clear()
+
+    exchange()
+    session = client.begin()
+    sender = session.attach_sender("requests", source=Source("client"), target=Target("$cbs"))
+    replies = session.attach_receiver("replies", source=Source("$cbs"), target=Target("client"))
+    exchange()
+    replies.grant(10)
+    token = make_token("sb://localhost/q", "root", "root-key", NOW_S + 3_600)
+    sender.send(
+        b"1",
+        encode_properties(message_id="1", reply_to="client")
+        + encode_application_properties({"operation": "put-token", "type": "jwt", "name": "sb://localhost/q"})
+        + encode_value(token),
+        settled=True,
+    )
+    exchange()
+    (delivery,) = [one for event in seen if isinstance(event, Deliveries) for one in event.deliveries]
+    assert IncomingMessage(delivery.payload).application_properties["status-code"] == 202
+    client.close()
+    exchange()
+    with calls:
+        protocol.connection_lost(None)
+    return calls

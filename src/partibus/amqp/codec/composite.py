@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import zip_longest
+from struct import Struct
+from struct import error as StructError  # noqa: N812 (the struct module spells its exception `error`)
 from typing import Any, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
 from msgspec import NODEFAULT, defstruct
 
 from partibus.amqp.codec import encoder
+from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.scalar_readers import Reader
+from partibus.amqp.codec.scalar_writers import SCALAR_WRITERS, Writer
 from partibus.amqp.codec.types import (
     Array,
     Described,
     Pairs,
     Symbol,
-    Timestamp,
     UByte,
     UInt,
     ULong,
@@ -30,16 +34,33 @@ from partibus.amqp.errors import AmqpError, DecodeError, EncodeError
 
 
 class Kind:
-    """The type of a field: `read` checks and converts a decoded value, `convert` prepares one for encoding."""
+    """The type of a field: `read` checks and converts a decoded value, `write` encodes one.
 
-    __slots__ = ("convert", "name", "read")
+    `read_at` does what decoding and `read` do, from the position of the value's constructor. It assumes that the peer
+    means well: it may read past the end of the list, and may raise any error of `_MALFORMED`.
+    """
+
+    __slots__ = ("name", "read", "read_at", "write")
 
     def __init__(
-        self, name: str, read: Callable[[object], object], convert: Callable[[Any], object] | None = None
+        self,
+        name: str,
+        read: Callable[[object], object],
+        write: Writer = encoder.write,
+        read_at: Reader | None = None,
     ) -> None:
         self.name = name
         self.read = read
-        self.convert = convert
+        self.write = write
+        self.read_at = read_at or self._read_any
+
+    def _read_any(self, buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
+        value, pos = decode(buf, pos, end, depth)
+        return self.read(value), pos
+
+
+_MALFORMED: Final = (DecodeError, IndexError, StructError, UnicodeDecodeError)
+_U32: Final = Struct(">I").unpack_from
 
 
 def _said(value: object) -> str:
@@ -56,19 +77,32 @@ def _of_class(name: str, kinds: type | tuple[type, ...]) -> Kind:
     return Kind(name, read)
 
 
-def _integer(name: str, wrapper: Callable[[int], int], most: int) -> Kind:
+def _integer(name: str, wrapper: type[UByte | UShort | UInt | ULong]) -> Kind:
+    most = wrapper.most
+    writer = SCALAR_WRITERS[wrapper]
+
     def read(value: object) -> object:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
             raise DecodeError(f"{_said(value)} is no {name}")
         return int(value)
 
-    def convert(value: int) -> object:
-        try:
-            return wrapper(value)
-        except ValueError as error:
-            raise EncodeError(str(error)) from None
+    def write(out: bytearray, value: Any, depth: int) -> None:
+        if not 0 <= value <= most:
+            raise EncodeError(f"a {name} is 0..{most}, not {value}")
+        writer(out, value, depth)
 
-    return Kind(name, read, convert)
+    def read_at(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
+        code = buf[pos]
+        if code == 0x43:
+            return 0, pos + 1
+        if code == 0x52 or code == 0x50:
+            return buf[pos + 1], pos + 2
+        if code == 0x70 and most >= UInt.most:
+            return _U32(buf, pos + 1)[0], pos + 5
+        value, pos = decode(buf, pos, end, depth)
+        return read(value), pos
+
+    return Kind(name, read, write, read_at)
 
 
 def _read_text(value: object) -> object:
@@ -77,29 +111,46 @@ def _read_text(value: object) -> object:
     return str(value)
 
 
-def _convert_multiple(value: object) -> object:
-    """Convert one symbol, an array of symbols, or any iterable of texts."""
+def _read_text_at(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
+    if buf[pos] == 0xA1:
+        start = pos + 2
+        after = start + buf[pos + 1]
+        return buf[start:after].decode(), after
+    value, pos = decode(buf, pos, end, depth)
+    return _read_text(value), pos
+
+
+def _read_boolean_at(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
+    code = buf[pos]
+    if code == 0x42 or code == 0x41:
+        return code == 0x41, pos + 1
+    value, pos = decode(buf, pos, end, depth)
+    return BOOLEAN.read(value), pos
+
+
+def _write_multiple(out: bytearray, value: object, depth: int) -> None:
+    """Write one symbol, an array of symbols, or any iterable of texts."""
     if isinstance(value, Array):
-        return value
-    if isinstance(value, str):
-        return Symbol(value)
-    if isinstance(value, Iterable):
-        return Array.of_symbols(value)
-    raise EncodeError(f"{value!r} is no symbol and no array of symbols")
+        encoder.write(out, value, depth)
+    elif isinstance(value, str):
+        SCALAR_WRITERS[Symbol](out, value, depth)
+    elif isinstance(value, Iterable):
+        encoder.write(out, Array.of_symbols(value), depth)
+    else:
+        raise EncodeError(f"{value!r} is no symbol and no array of symbols")
 
 
-STRING: Final = Kind("string", _read_text)
-SYMBOL: Final = Kind("symbol", _read_text, Symbol)
-SYMBOLS: Final = Kind("symbols", _of_class("symbol or array of symbols", (str, Array)).read, _convert_multiple)
-BOOLEAN: Final = _of_class("boolean", bool)
+STRING: Final = Kind("string", _read_text, read_at=_read_text_at)
+SYMBOL: Final = Kind("symbol", _read_text, SCALAR_WRITERS[Symbol])
+SYMBOLS: Final = Kind("symbols", _of_class("symbol or array of symbols", (str, Array)).read, _write_multiple)
+BOOLEAN: Final = Kind("boolean", _of_class("boolean", bool).read, read_at=_read_boolean_at)
 BINARY: Final = _of_class("binary", bytes)
 MAP: Final = _of_class("map", dict)
-ANY: Final = Kind("any value", lambda value: value)
-UBYTE: Final = _integer("ubyte", UByte, UByte.most)
-USHORT: Final = _integer("ushort", UShort, UShort.most)
-UINT: Final = _integer("uint", UInt, UInt.most)
-ULONG: Final = _integer("ulong", ULong, ULong.most)
-TIMESTAMP: Final = Kind("timestamp", _of_class("timestamp", int).read, Timestamp)
+ANY: Final = Kind("any value", lambda value: value, read_at=decode)
+UBYTE: Final = _integer("ubyte", UByte)
+USHORT: Final = _integer("ushort", UShort)
+UINT: Final = _integer("uint", UInt)
+ULONG: Final = _integer("ulong", ULong)
 
 
 def symbols(value: object) -> list[str]:
@@ -165,15 +216,55 @@ def _write(out: bytearray, value: object, depth: int) -> None:
         item = getattr(value, name)
         if item is None:  # most fields of most performatives
             content.append(0x40)
-            continue
-        if kind.convert is not None:
-            item = kind.convert(item)
-        encoder.write(content, item, depth - 1)
+        else:
+            kind.write(content, item, depth - 1)
     encoder.write_descriptor(out, type(value).CODE)  # type: ignore[attr-defined]
     if content == b"\x40" * len(table) and type(value) not in _FRAME_BODIES:
         out.append(0x45)
     else:
         encoder.write_compound(out, 0xC0, len(table), content)
+
+
+def read_composite(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
+    """Return what `build` makes of the value at `pos`, and the position after it.
+
+    A composite as every client writes it is read field by field, without a list of values that are then checked and
+    thrown away. All else, and all that is wrong, is decoded in two steps, whose errors tell where it is wrong.
+    """
+    try:
+        read = _read_usual(buf, pos, end, depth)
+    except _MALFORMED:
+        read = None
+    if read is not None:
+        return read
+    value, pos = decode(buf, pos, end, depth)
+    return build(value), pos
+
+
+def _read_usual(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int] | None:
+    """Read a composite with the usual descriptor and size; None for another value. Raises any of `_MALFORMED`."""
+    if depth < 3 or not buf.startswith(b"\x00\x53", pos) or pos + 6 > end or buf[pos + 3] != 0xC0:
+        return None
+    cls = _BY_CODE.get(buf[pos + 2])
+    after = pos + 5 + buf[pos + 4]
+    count = buf[pos + 5]
+    if cls is None or after > end or count > len(table := _FIELDS[cls]):
+        return None
+    pos += 6
+    values: dict[str, object] = {}
+    for name, kind, required in table[:count]:
+        if buf[pos] == 0x40:
+            if required:
+                return None
+            pos += 1
+        else:
+            values[name], pos = kind.read_at(buf, pos, after, depth - 2)
+    if pos != after:
+        return None
+    for _name, _kind, required in table[count:]:
+        if required:
+            return None
+    return cls(**values), after
 
 
 def build(value: object) -> object:
@@ -216,12 +307,21 @@ def kind_of(name: str, *classes: type) -> Kind:
     """Return the kind of a field that holds one of these composites, or an unknown described value."""
 
     def read(value: object) -> object:
-        built = build(value)
+        return check(build(value))
+
+    def check(built: object) -> object:
         if not isinstance(built, (*classes, Described)):
             raise DecodeError(f"{type(built).__name__} is no {name}")
         return built
 
-    return Kind(name, read)
+    def read_at(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
+        found = _read_usual(buf, pos, end, depth)
+        if found is None:
+            value, pos = decode(buf, pos, end, depth)
+            return read(value), pos
+        return check(found[0]), found[1]
+
+    return Kind(name, read, read_at=read_at)
 
 
 ERROR_CODE: Final = 0x1D

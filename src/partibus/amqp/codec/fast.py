@@ -9,6 +9,7 @@ than the end of the list.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (the struct module spells its exception `error`)
@@ -18,8 +19,8 @@ from partibus.amqp.codec.composite import from_list
 from partibus.amqp.codec.decoder import MAX_NESTING, decode
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.performatives import Disposition, Flow, Transfer
+from partibus.amqp.codec.scalar_writers import uint
 from partibus.amqp.codec.states import ACCEPTED, RELEASED, DeliveryState
-from partibus.amqp.codec.types import UInt
 from partibus.amqp.errors import DecodeError
 
 TransferFields = tuple[int, int | None, bytes | None, int | None, bool, bool, DeliveryState | None, bool, int]
@@ -293,7 +294,7 @@ class TransferWriter:
     __slots__ = ("overhead", "pack", "prefix", "suffix", "tag_header")
 
     def __init__(self, channel: int, handle: int, tag_bytes: int, settled: bool) -> None:
-        handle_field = encode(UInt(handle))
+        handle_field = uint(handle)
         list_bytes = 1 + len(handle_field) + 5 + 2 + tag_bytes + 8
         self.prefix = (
             b"\x02\x00" + channel.to_bytes(2) + b"\x00\x53\x14\xc0" + bytes((list_bytes, 11)) + handle_field + b"\x70"
@@ -328,6 +329,12 @@ class DispositionWriter:
         return self._frame(self._head, 0x70, first, 0x70, last, self._tail)
 
 
+@lru_cache(256)
+def accepted_writer(channel: int, role: bool) -> DispositionWriter:
+    """Return the writer of the dispositions that accept and settle; each session has both roles."""
+    return DispositionWriter(channel, role, True, ACCEPTED)
+
+
 class TransferHead:
     """The performative of one transfer frame, encoded with `more` true and false in equal length."""
 
@@ -346,12 +353,12 @@ def transfer_head(
     `identity` is delivery id, tag and message format; None in a later frame.
     """
     if identity is None:
-        start = encode(UInt(handle)) + _NULL * 3
+        start = uint(handle) + _NULL * 3
     else:
         delivery_id, tag, message_format = identity
-        start = encode(UInt(handle)) + encode(UInt(delivery_id)) + encode(tag) + encode(UInt(message_format))
+        start = uint(handle) + uint(delivery_id) + encode(tag) + uint(message_format)
     start += b"\x41" if settled else b"\x42"
-    end = _NULL + encode(state) + _NULL * 3
+    end = _NULL + (_NULL if state is None else encode(state)) + _NULL * 3
     list_bytes = len(start) + 1 + len(end)
     if list_bytes < 255:
         opening = b"\x00\x53\x14\xc0" + bytes((list_bytes + 1, 11))

@@ -21,8 +21,8 @@ from partibus.amqp.codec.composite import (
     ULONG,
     USHORT,
     amqp,
-    build,
     composite,
+    read_composite,
 )
 from partibus.amqp.codec.decoder import MAX_NESTING, decode
 from partibus.amqp.codec.states import STATE, DeliveryState
@@ -202,9 +202,9 @@ def decode_performative(
     buf: bytes, pos: int, end: int, depth: int = MAX_NESTING, allowed: tuple[type, ...] = AMQP_BODIES
 ) -> tuple[Any, int]:
     """Return the frame body at `pos`, one of `allowed`, and the position after it, where a payload starts."""
-    value, after = decode(buf, pos, end, depth)
-    performative = build(value)
+    performative, after = read_composite(buf, pos, end, depth)
     if not isinstance(performative, allowed):
+        value, _ = decode(buf, pos, end, depth)
         descriptor = value.descriptor if isinstance(value, Described) else None
         raise DecodeError(f"a frame body with descriptor {descriptor!r} is not defined here")
     return performative, after

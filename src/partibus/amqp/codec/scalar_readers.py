@@ -118,8 +118,10 @@ def _variable(wide: bool, make: Callable[[bytes], object]) -> Reader:
     """Return a reader for binary, string or symbol: one or four bytes of size, then the bytes."""
 
     def read8(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
-        start = need(pos, 1, end)
-        after = need(start, buf[pos], end)
+        start = pos + 1
+        after = start + buf[pos] if start <= end else start
+        if after > end:
+            need(pos, 1 if start > end else 1 + buf[pos], end)
         return make(buf[start:after]), after
 
     def read32(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:

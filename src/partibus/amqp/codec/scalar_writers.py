@@ -54,15 +54,17 @@ def _write_bool(out: bytearray, value: object, depth: int) -> None:
     out.append(0x41 if value else 0x42)
 
 
-def _write_uint(out: bytearray, value: object, depth: int) -> None:
-    number = int(value)  # type: ignore[call-overload]
+def uint(number: int) -> bytes:
+    """Encode a `uint` in its shortest form."""
     if number == 0:
-        out.append(0x43)
-    elif number < 256:
-        out += bytes((0x52, number))
-    else:
-        out.append(0x70)
-        out += _U32.pack(number)
+        return b"\x43"
+    if number < 256:
+        return bytes((0x52, number))
+    return b"\x70" + _U32.pack(number)
+
+
+def _write_uint(out: bytearray, value: object, depth: int) -> None:
+    out += uint(value)  # type: ignore[arg-type]
 
 
 write_wide_ulong = _fixed(0x80, ">Q")

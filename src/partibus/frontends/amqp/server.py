@@ -147,6 +147,8 @@ class PeerProtocol(asyncio.Protocol):
             del self._later[:PIECE_BYTES]
         self.account.moved += len(piece) + WRITE_BYTES
         self._take(piece)
+        if self.peer.connection.must_flush:  # most requests are answered later
+            self._flush_soon()
         if self._transport is None:
             # The client is gone: the broker attaches no further links for it.
             self._waits = self.peer.is_behind or (bool(self._later) and not self.peer.connection.more_to_read)
@@ -168,8 +170,6 @@ class PeerProtocol(asyncio.Protocol):
         except Exception:  # a bug of ours: it ends this connection and no other
             log.exception("internal error: a connection ends")
             self.peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
-        if self.peer.connection.must_flush:  # most requests are answered later
-            self._flush_soon()
 
     def pause_writing(self) -> None:
         """Note that the transport's buffer is full."""
