@@ -106,7 +106,8 @@ class ControlChannel:
                 self._received(json.loads(line))
         except (OSError, ValueError, asyncio.CancelledError):
             pass
-        self._lose()
+        finally:  # after a bug of ours, too: askers must not wait for ever
+            self._lose()
 
     def _received(self, line: dict[str, Any]) -> None:
         if (number := line.get("answer")) is not None:

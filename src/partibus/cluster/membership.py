@@ -162,6 +162,8 @@ class Membership:
         self._announced: list[_Announced] = []
         self._begun = 0
         """The number of heartbeats begun."""
+        self._unreadable: dict[Identity, str] = {}
+        """The facts that could not be read last, by broker: they are logged once."""
         self._ending = False
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(_report)
@@ -220,6 +222,11 @@ class Membership:
             except InvalidOperation as error:
                 self._here.replaced(str(error))
                 return
+            except Exception as error:
+                # A bug of ours. Without heartbeats this broker would count as lost, and every announcement would wait.
+                log.exception("internal error: a heartbeat failed; the next one follows in %g s", RETRY_S)
+                self.failure = f"internal error: {type(error).__name__}: {error}"
+                await asyncio.sleep(RETRY_S)
 
     async def _beat(self) -> None:
         self._begun = number = self._begun + 1
@@ -233,7 +240,7 @@ class Membership:
                 self._thread,
                 lambda: self._registry.beat(self.followed, json.dumps(facts), used, tell=urgent != self._told),
             )
-        except StoreUnavailable:
+        except Exception:
             self._unsaid += used
             raise
         self._told = urgent
@@ -258,24 +265,53 @@ class Membership:
             if not heard.is_complete:
                 self._here.follow_all()
             for version, body in heard.changes:
-                self._here.follow(json.loads(body))
+                self._follow_one(version, body)
                 self.followed = version
         except StoreUnavailable as error:
             log.warning("a change of another broker can't be followed yet: %s", error)
             return False
         return True
 
+    def _follow_one(self, version: int, body: str) -> None:
+        """Apply one change. One that can't be applied must not stand in the way of later ones: read everything."""
+        try:
+            self._here.follow(json.loads(body))
+        except StoreUnavailable:
+            raise
+        except Exception:
+            log.exception("internal error: change %d of another broker can't be applied; all is read again", version)
+            self._here.follow_all()
+
     def _present(self, row: Row, asked_s: float) -> MemberInfo:
         """Judge a broker by its row. A pause of this process while it asked does not count as silence of others."""
         broker, incarnation, address, version, followed, said = row
-        facts = json.loads(said)
         owner = Identity(broker, incarnation)
         if self._rows.get(owner, ("",))[0] != version:
             self._rows[owner] = version, self._loop.time()
         silent_s = asked_s - self._rows[owner][1]
-        owned = {int(store_no): int(epoch) for store_no, epoch in facts.get("owned", {}).items()}
+        facts, owned = self._read_facts(owner, said)
         member = Member(owner, silent_s <= self._lease_s, bool(facts.get("leaving")), owned)
         return MemberInfo(member, address, followed, facts, silent_s >= LATE_S)
+
+    def _read_facts(self, owner: Identity, said: str) -> tuple[dict[str, Any], dict[int, int]]:
+        """Read the facts and the owned stores of a broker; none of a broker of another version that can't be read.
+
+        Its stores stay its own all the same: their leases say so.
+        """
+        try:
+            facts = json.loads(said)
+            owned = {int(store_no): int(epoch) for store_no, epoch in facts.get("owned", {}).items()}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            if self._unreadable.get(owner) != said:
+                self._unreadable = {owner: said}
+                log.warning(
+                    "the report of broker %s (incarnation %s) can't be read (%s); let all brokers have one version of "
+                    "partibus",
+                    *owner,
+                    error,
+                )
+            return {}, {}
+        return facts, owned
 
     def _see_followed(self, number: int, latest: int, brokers: Sequence[MemberInfo]) -> None:
         """Note how far the brokers have followed.

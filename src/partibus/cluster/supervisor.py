@@ -150,16 +150,23 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         while not self._is_stopping() and broker in self.children.brokers:
             began_s = loop.time()
+            try:
+                child = await self._run(broker)
+            except OSError as error:
+                delay_s = min(2 * delay_s, RESTART_DELAY_MAX_S)
+                log.error("%s can't be started now (%s); the next attempt follows in %g s", broker, error, delay_s)
+                self._not_started(f"{broker} could not be started: {error}")
+                if not self._started:
+                    return
+                await asyncio.sleep(delay_s)
+                continue
             self.children.restarts[broker] += 1
-            child = await self._run(broker)
             code = await child.process.wait()
             self._ended(child, code)
             if self._is_stopping() or child.leaving:
                 return
             if not self._started:
-                reason = f"{broker} ended with exit code {code} before it was ready; its reason is in the log"
-                if not self._failed.done():
-                    self._failed.set_exception(SupervisorError(reason))
+                self._not_started(f"{broker} ended with exit code {code} before it was ready; its reason is in the log")
                 return
             delay_s = RESTART_DELAY_S if loop.time() - began_s > STABLE_S else min(2 * delay_s, RESTART_DELAY_MAX_S)
             await asyncio.sleep(delay_s)
@@ -167,12 +174,22 @@ class Supervisor:
     def _is_stopping(self) -> bool:
         return self._stopping
 
+    def _not_started(self, reason: str) -> None:
+        """Fail the start of the supervisor, unless it is over."""
+        if not self._started and not self._failed.done():
+            self._failed.set_exception(SupervisorError(reason))
+
     async def _run(self, broker: str) -> Child:
+        """Start a broker's process. Raises `OSError` when the machine has too many processes or open files."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *self._command, str(theirs.fileno()), pass_fds=[theirs.fileno()], start_new_session=True
-            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command, str(theirs.fileno()), pass_fds=[theirs.fileno()], start_new_session=True
+                )
+            except BaseException:
+                ours.close()
+                raise
         child = Child(broker, process)
 
         async def handle(op: str, body: Body) -> Body | None:
@@ -233,20 +250,27 @@ class Supervisor:
         while True:
             await asyncio.sleep(TICK_S)
             for child in self.children:
-                if not child.joined:
-                    child.silent_ticks = child.silent_ticks + 1 if child.is_stopped else 0
-                else:
-                    if child.silent_ticks == 0:
-                        self.children.spawn(self._ping(child))
-                    child.silent_ticks += 1
-                if child.silent_ticks == SILENT_TICKS_MAX + 1:
-                    log.warning(
-                        "%s (process %d) has not answered for %.1f s and is killed",
-                        child.broker,
-                        child.pid,
-                        SILENT_TICKS_MAX * TICK_S,
-                    )
-                    child.kill()
+                try:
+                    self._look_at(child)
+                except Exception:  # a bug of ours: the others are looked at all the same
+                    log.exception("internal error: %s (process %d) can't be looked at", child.broker, child.pid)
+
+    def _look_at(self, child: Child) -> None:
+        """Ask a child whether it is there, and kill one that has not answered for too long."""
+        if not child.joined:
+            child.silent_ticks = child.silent_ticks + 1 if child.is_stopped else 0
+        else:
+            if child.silent_ticks == 0:
+                self.children.spawn(self._ping(child))
+            child.silent_ticks += 1
+        if child.silent_ticks == SILENT_TICKS_MAX + 1:
+            log.warning(
+                "%s (process %d) has not answered for %.1f s and is killed",
+                child.broker,
+                child.pid,
+                SILENT_TICKS_MAX * TICK_S,
+            )
+            child.kill()
 
     async def _ping(self, child: Child) -> None:
         loop = asyncio.get_running_loop()

@@ -294,3 +294,47 @@ async def test_another_run_of_the_same_broker_ends_this_one() -> None:
     async with membership(registry, here):
         await eventually(lambda: bool(here.why_replaced))
     assert "another run" in here.why_replaced
+
+
+@on_loop
+async def test_an_unexpected_error_in_a_heartbeat_stops_no_later_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(membership_module, "RETRY_S", 0.01)
+    registry, here = FakeRegistry(), Here()
+    registry.failure = ZeroDivisionError("a bug")
+    here.used = [5]
+    async with membership(registry, here) as one:
+        await eventually(lambda: one.failure is not None)
+        assert one.failure == "internal error: ZeroDivisionError: a bug"
+        announcing = asyncio.ensure_future(one.announce({"entity": "q"}, is_noted=True))
+        registry.failure = None
+        await announcing
+        assert here.beats > 0
+        assert one.failure is None
+        assert registry.used == {5}  # what was used meanwhile is not forgotten
+    assert "internal error: a heartbeat failed" in caplog.text
+
+
+@pytest.mark.parametrize("said", ["no JSON", "[]", '{"owned": 7}', '{"owned": {"x": 1}}', "[" * 100_000])
+@on_loop
+async def test_a_report_that_can_not_be_read_hides_no_other_broker(said: str, caplog: pytest.LogCaptureFixture) -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.rows["b"] = ("run of b", "b:1", "the first", 0, said)
+    registry.put("c", 0, owned={"7": 4})
+    async with membership(registry, here, lease_s=3_600) as one:
+        await one.announce({"entity": "q"}, is_noted=True)
+        await eventually(lambda: here.beats > 3)
+        assert (here.brokers["b"].member.is_there, here.brokers["b"].member.owned) == (True, {})
+        assert here.brokers["c"].member.owned == {7: 4}
+    assert caplog.text.count("the report of broker b (incarnation run of b) can't be read") == 1
+
+
+@on_loop
+async def test_a_change_that_can_not_be_applied_has_everything_read_again(caplog: pytest.LogCaptureFixture) -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.log += [(1, '{"unknown": 1}'), (2, '{"entity": "r"}')]
+    async with membership(registry, here) as one:
+        await eventually(lambda: one.followed == 2)
+        assert (here.followed, here.followed_all) == (["r"], 1)
+    assert "change 1 of another broker can't be applied" in caplog.text

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,3 +168,64 @@ def test_a_child_that_stands_still_while_it_starts_is_replaced(
 
     play(tmp_path, "stops", scene)
     assert f"has not answered for {SILENT_TICKS_MAX * TICK_S} s" in caplog.text
+
+
+def test_a_child_whose_process_can_not_be_started_is_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The machine is short of processes for a moment, just when a child has ended."""
+    start, failures = asyncio.create_subprocess_exec, [OSError(11, "Resource temporarily unavailable")]
+
+    async def start_or_fail(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        if failures:
+            raise failures.pop()
+        return await start(*command, **options)
+
+    async def scene(supervisor: Supervisor) -> None:
+        await supervisor.start()
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", start_or_fail)
+        supervisor.children["broker-1"].kill()
+        while failures or len(supervisor.children) < 3:
+            await asyncio.sleep(0.02)
+        await at_rest(supervisor)
+        assert await troubles(supervisor) == dict.fromkeys(NAMES)
+
+    play(tmp_path, "well", scene)
+    assert "broker-1 can't be started now ([Errno 11] Resource temporarily unavailable)" in caplog.text
+
+
+def test_a_first_child_whose_process_can_not_be_started_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_command: str, **_options: Any) -> asyncio.subprocess.Process:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    async def scene(supervisor: Supervisor) -> None:
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+        with pytest.raises(SupervisorError, match="broker-0 could not be started"):
+            await supervisor.start()
+
+    play(tmp_path, "well", scene)
+
+
+def test_an_error_at_one_child_leaves_the_others_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A child that says nothing is replaced, though the look at another one raises each time."""
+    look_at = Supervisor._look_at
+
+    def look_or_fail(supervisor: Supervisor, child: Child) -> None:
+        if child.broker == "broker-0":
+            raise ZeroDivisionError
+        look_at(supervisor, child)
+
+    async def scene(supervisor: Supervisor) -> None:
+        await supervisor.start()
+        mute = supervisor.children["broker-1"]
+        monkeypatch.setattr(Supervisor, "_look_at", look_or_fail)
+        await mute.process.wait()
+        await at_rest(supervisor)
+        assert supervisor.children["broker-1"] is not mute
+
+    play(tmp_path, "mute", scene)
+    assert "broker-0 (process" in caplog.text
