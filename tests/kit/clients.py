@@ -134,7 +134,7 @@ class Producer(Client):
                 oracle.cancelled(name)
             elif isinstance(reply, r.NotFound):
                 oracle.not_cancelled(name, self._world.timeline.now_ms())
-            elif reply.executed is None:
+            elif reply.executed is not False:
                 unknown()
 
         command = c.CancelScheduled(0, SubqueueKind.ACTIVE, [sequence])
@@ -154,7 +154,7 @@ class Purger(Client):
         def answered(reply: r.Purged | r.Failed) -> None:
             if isinstance(reply, r.Purged):
                 removed(reply.count)
-            elif reply.executed is None:
+            elif reply.executed is not False:
                 removed(count)
             self._connect_later()
 
@@ -317,7 +317,7 @@ class Consumer(Client):
 
         def settled(reply: r.Settled | r.Failed) -> None:
             if isinstance(reply, r.Failed):
-                if reply.executed is None:
+                if reply.executed is not False:
                     unknown()
                 return
             for index, entry in enumerate(entries):
@@ -356,7 +356,7 @@ class Consumer(Client):
         def answered(reply: r.DeferredGranted | r.NotFound | r.SessionLost | r.Failed) -> None:
             if isinstance(reply, r.DeferredGranted) and (self._delete or self._session == session):
                 self._take(reply, by_number=True)
-            elif isinstance(reply, r.Failed) and reply.executed is None:
+            elif isinstance(reply, r.Failed) and reply.executed is not False:
                 unknown()
             elif isinstance(reply, r.NotFound) and name not in world.oracle.dispositions:
                 self._later(1_000, lambda: self._receive_deferred(name, sequence))

@@ -118,7 +118,7 @@ class SessionConsumer(Consumer):
 
         def written(reply: r.Done | r.SessionLost | r.Failed) -> None:
             done = isinstance(reply, r.Done)
-            failed = isinstance(reply, r.Failed) and reply.executed is None
+            failed = isinstance(reply, r.Failed) and reply.executed is not False
             oracle.written(session, state, done=None if failed else done, now=before)
             if isinstance(reply, r.SessionLost):
                 oracle.lost(session, lock_id, world.timeline.now_ms())

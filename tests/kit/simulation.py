@@ -130,7 +130,7 @@ class Simulation:
 
     def start_process(self) -> None:
         """Start the broker on what the disk has."""
-        self.host = SimulatedHost(self.timeline, self.random)
+        self.host = self.new_host()
         failed = self._tell_oracle_of_loss if self.express_ms else None
         self.runtime = StoreRuntime(
             self.open_store,
@@ -143,6 +143,10 @@ class Simulation:
         )
         self.runtime.open()
         self.runtime.wake_timed()
+
+    def new_host(self) -> SimulatedHost:
+        """Return the loop and the threads of a process that starts."""
+        return SimulatedHost(self.timeline, self.random)
 
     def new_meters(self) -> Meters:
         """Return the meters of a process that starts."""

@@ -135,7 +135,8 @@ def test_a_child_is_asked_nothing_before_it_knows_who_it_is(tmp_path: Path, monk
 
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
-        supervisor.children["broker-1"].kill()
+        first = supervisor.children["broker-1"]
+        first.kill()
         await supervisor.children["broker-1"].process.wait()
         await at_rest(supervisor)
 
@@ -161,7 +162,8 @@ def test_a_child_that_stands_still_while_it_starts_is_replaced(
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
         (tmp_path / "said").touch()
-        supervisor.children["broker-1"].kill()
+        first = supervisor.children["broker-1"]
+        first.kill()
         await at_rest(supervisor)
         status = await supervisor.admin.status()
         assert [one["restarts"] for one in status["brokers"]] == [0, 2, 0]
@@ -184,10 +186,11 @@ def test_a_child_whose_process_can_not_be_started_is_started_later(
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
         monkeypatch.setattr(asyncio, "create_subprocess_exec", start_or_fail)
-        supervisor.children["broker-1"].kill()
-        while failures or len(supervisor.children) < 3:
-            await asyncio.sleep(0.02)
+        first = supervisor.children["broker-1"]
+        first.kill()
+        await first.process.wait()
         await at_rest(supervisor)
+        assert supervisor.children["broker-1"] is not first
         assert await troubles(supervisor) == dict.fromkeys(NAMES)
 
     play(tmp_path, "well", scene)

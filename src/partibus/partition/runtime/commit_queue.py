@@ -93,9 +93,9 @@ class CommitQueue:
 
         Returns the waiters of the commit under way and those of the pending one.
         """
+        self.pending = Writes()
         touched, self._for_under_way = self._for_under_way, []
         untouched, self._for_pending = self._for_pending, []
-        self.pending = Writes()
         self.held.clear()
         self.under_way = None
         self.number += 1
@@ -171,23 +171,29 @@ class CommitSchedule:
         the loop and the writer thread, which cost more than the commit itself.
         """
         queue, limits = self._queue, self._limits
-        operations = queue.pending.operations
-        self._quiet = 0 if operations != self._gathered else self._quiet + 1
-        if not self._gathered:
-            self._first = operations
-        elif not self._quiet:
-            self._skipped_max = 0  # waiting was of use
-        self._gathered = operations
-        if operations < min(queue.expected, limits.hold_operations):
-            if self._skips:
-                self._skips -= 1
-            elif self._quiet < limits.gather_rounds:
+        gathers_more = False
+        try:
+            operations = queue.pending.operations
+            self._quiet = 0 if operations != self._gathered else self._quiet + 1
+            if not self._gathered:
+                self._first = operations
+            elif not self._quiet:
+                self._skipped_max = 0  # waiting was of use
+            self._gathered = operations
+            if operations < min(queue.expected, limits.hold_operations):
+                if self._skips:
+                    self._skips -= 1
+                elif self._quiet < limits.gather_rounds:
+                    gathers_more = True
+                elif operations == self._first:
+                    # The clients ask again later than that, or not at all: do not wait for them for some commits.
+                    self._skips = self._skipped_max = min(2 * self._skipped_max + 1, SKIPS_MAX)
+        finally:  # after an unexpected error, too: without this commit no later one would begin
+            if gathers_more:
                 self._host.call_soon(self._gather)
-                return
-            elif operations == self._first:
-                # The clients ask again later than that, or not at all: do not wait for them for some commits.
-                self._skips = self._skipped_max = min(2 * self._skipped_max + 1, SKIPS_MAX)
-        self._start()
+            else:
+                self._soon = False
+                self._start()
 
     def started(self) -> None:
         """Note that ``start`` was called, by this schedule or by a caller that could not wait."""
@@ -196,7 +202,12 @@ class CommitSchedule:
             self._cancel()
 
     def begun(self) -> None:
-        """Note that the pending commit is under way or given up: the next one is empty."""
+        """Note that the pending commit is under way: the next one is empty."""
+        self._pacing.begun()
+
+    def given_up(self) -> None:
+        """Note that the pending commit was given up: the next one is empty."""
+        self.started()
         self._pacing.begun()
 
     def _cancel(self) -> None:

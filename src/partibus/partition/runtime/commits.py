@@ -9,6 +9,7 @@ through:
 ```
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -74,6 +75,8 @@ class Commits:
         self._slots = slots
         self._ended = ended
         self._is_awaited = is_awaited
+        self._untold: deque[tuple[Waiter, bool | None]] = deque()
+        """Waiters to tell of a failure, and the outcome of what they wait for."""
 
     def record(self, slot: Slot, machine: Partition, step: Step, holdable: bool, *, unconfirmed: bool) -> None:
         """Add the decisions of a step to the pending commit.
@@ -167,10 +170,14 @@ class Commits:
 
     def _end(self) -> None:
         queue = self.queue
+        is_held = self._lifecycle.is_held
         passing = queue.end()
         # First of all: they are answered whatever fails here.
-        for call, value in passing if self._lifecycle.is_held else self._without_locks(passing):
-            self._answers.put(call, value)
+        try:
+            self._answers.put_all(passing if is_held else self._without_locks(passing))
+        except Exception:
+            self._untold.extend((waiter, True) for waiter in passing)
+            raise
         self.express.written(queue.durable)
         if self._lifecycle.is_closing:
             self.start()
@@ -203,25 +210,26 @@ class Commits:
         else:
             self._lifecycle.end()
 
-    def fail(self, error: BaseException, why: str, *, of_commit: bool) -> bool:
+    def fail(self, error: BaseException, why: str, *, of_commit: bool) -> None:
         """Give up everything that is not durable after a failure of the store, and tell the waiters.
 
-        Returns whether a commit is still under way: a load has failed, and the outcome of that commit is unknown.
+        If a load has failed, the outcome of a commit under way is unknown.
         """
-        is_busy = self.queue.under_way is not None and not of_commit
-        if self.recorder is not None:
-            self.recorder.failed()
         touched, untouched = self.queue.fail()
-        self.schedule.begun()
+        self.schedule.given_up()
         executed = error.executed if of_commit and isinstance(error, StoreError) else None
         full = isinstance(error, StoreFull)
-        for waiters, outcome in ((touched, executed), (untouched, False)):
-            for call, value in waiters:
-                request = getattr(value, "request", None)  # grants and loads have none: their askers are told apart
-                if request is not None:
-                    self._answers.put(call, r.Failed(request, outcome, full, why))
+        untold = self._untold
+        untold.extend((waiter, executed) for waiter in touched)
+        untold.extend((waiter, False) for waiter in untouched)
+        if self.recorder is not None:
+            self.recorder.failed()
+        while untold:
+            (call, value), outcome = untold.popleft()
+            request = getattr(value, "request", None)  # grants and loads have none: their askers are told apart
+            if request is not None:
+                self._answers.put(call, r.Failed(request, outcome, full, why))
         self.express.clear()
-        return is_busy
 
 
 def is_unconfirmed(command: w.Input) -> bool:

@@ -5,7 +5,7 @@ more) is queued behind the waiting ones, not nested in them.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,6 +58,10 @@ class ReplyDispatcher:
         """Queue a reply for the next `deliver`."""
         self._outbox.append((call, reply))
 
+    def put_all(self, replies: Sequence[tuple[OnReply, Any]]) -> None:
+        """Queue replies, all of them or none, for the next `deliver`."""
+        self._outbox.extend(replies)
+
     def deliver(self) -> None:
         """Deliver the queued replies. An exception in a callback is raised on the loop and holds no other reply up."""
         if self._delivering:
@@ -86,15 +90,13 @@ class ReplyDispatcher:
 
     def fail_requests(self, message: str, *, full: bool = False) -> None:
         """Fail the requests that still wait for a load; nothing was done for them."""
-        for number, call in self._requests.items():
-            self.put(call, r.Failed(number, False, full, message))
-        self._requests.clear()
+        for number in list(self._requests):
+            self.put(self._requests.pop(number), r.Failed(number, False, full, message))
 
     def fail_receivers(self, message: str, *, full: bool = False) -> None:
         """Tell every receiver of a failure, and forget it."""
-        for number, call in self._receivers.items():
-            self.put(call, r.Failed(number, False, full, message))
-        self._receivers.clear()
+        for number in list(self._receivers):
+            self.put(self._receivers.pop(number), r.Failed(number, False, full, message))
 
 
 def given_back(reply: r.Reply) -> list[c.Command]:

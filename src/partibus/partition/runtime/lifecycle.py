@@ -36,18 +36,21 @@ class StoreLifecycle:
         host: Host,
         store: Store | None,
         *,
-        lost: Callable[[BaseException, bool], bool],
+        is_committing: Callable[[], bool],
+        lost: Callable[[BaseException, bool], None],
         opened: Callable[[], None],
         closed: Callable[[str], None],
     ) -> None:
         """Prepare for a store.
 
-        ``store``: if it is open already. ``lost`` makes the runtime forget its memory because of an error, of a commit
-        or not; it returns whether a commit is still under way, after which `discard` is called. ``opened``: the store
-        can be used, perhaps again. ``closed``: it will not be usable here again, for this reason.
+        ``store``: if it is open already. ``is_committing`` tells whether a commit is under way; after its end `discard`
+        is called if the store has failed meanwhile. ``lost`` makes the runtime forget its memory because of an error,
+        of a commit or not. ``opened``: the store can be used, perhaps again. ``closed``: it will not be usable here
+        again, for this reason.
         """
         self._open_store = open_store
         self._host = host
+        self._is_committing = is_committing
         self._lost = lost
         self._opened = opened
         self._closed = closed
@@ -61,6 +64,8 @@ class StoreLifecycle:
         """The number of unexpected exceptions."""
         self._is_broken = False
         """Whether the latest failure was an unexpected exception."""
+        self._is_stuck = False
+        """Whether memory could not be given up after a failure: using the store further could lose messages."""
 
     def open(self) -> None:
         """Open the store; blocks. Raises `StoreError`."""
@@ -125,17 +130,17 @@ class StoreLifecycle:
         assert store is not None, "open"
 
         def done(result: Any) -> None:
-            self.check_held()
-            if generation != self.generation or (wanted is not None and not wanted()):
-                if given_up is not None:
-                    given_up()
-            elif isinstance(result, BaseException):
-                self.fail(result)
-            else:
-                try:
+            try:
+                self.check_held()
+                if generation != self.generation or (wanted is not None and not wanted()):
+                    if given_up is not None:
+                        given_up()
+                elif isinstance(result, BaseException):
+                    self.fail(result)
+                else:
                     found(result)
-                except Exception as error:  # noqa: BLE001 (it fails this store and no other)
-                    self.broke(error, "what the store has read")
+            except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+                self.broke(error, "what the store has read")
 
         self._host.read(lambda: question(store), done)
 
@@ -164,12 +169,34 @@ class StoreLifecycle:
 
     def fail(self, error: BaseException, *, of_commit: bool = False) -> None:
         """Fail the store after a failed commit or load: memory may be ahead of it, so begin again (D11)."""
+        is_busy = self._is_committing() and not of_commit
         self.failure = str(error) or type(error).__name__
         self.generation += 1
         store, self.store = self.store, None
-        is_busy = self._lost(error, of_commit)
+        self._forget(error, of_commit)
         if store is not None and not is_busy:
             self.discard(store)
+
+    def _forget(self, error: BaseException, of_commit: bool) -> None:
+        """Make the runtime forget its memory; an unexpected exception must not leave half of it in use.
+
+        The runtime forgets a second time what is left. If that fails, too, the store stays closed.
+        """
+        for _ in range(2):
+            try:
+                self._lost(error, of_commit)
+            except Exception as unexpected:  # noqa: BLE001 (it must not leave the store open, and unusable for ever)
+                doing = "the broker from giving up what it had in memory"
+                self._report(unexpected, f"{self.failure}: an unexpected error stopped {doing}: {_told(unexpected)}")
+            else:
+                return
+        self._is_stuck = True
+
+    def _report(self, error: Exception, why: str) -> None:
+        """Count and log an unexpected exception. The loop logs it, too, with its stack; it stops no other call."""
+        log.error("%s", why)
+        self.breaks += 1
+        self._host.call_soon(partial(_raise, error))
 
     def broke(self, error: Exception, doing: str, *, of_commit: bool = False, executed: bool = False) -> None:
         """Fail the store after an unexpected exception: half of a change may be in memory.
@@ -179,10 +206,8 @@ class StoreLifecycle:
         ``executed`` or not. The exception is raised on the loop, where it is logged and stops no other call.
         """
         name = "a store" if self.store is None else self.store.name
-        why = f"{name}: an unexpected error stopped {doing}: {type(error).__name__}: {error}"
-        log.error("%s; the broker opens the store anew from its durable state", why)
-        self.breaks += 1
-        self._host.call_soon(partial(_raise, error))
+        why = f"{name}: an unexpected error stopped {doing}: {_told(error)}"
+        self._report(error, f"{why}; the broker opens the store anew from its durable state")
         if self.store is not None:
             self._is_broken = True
             self.fail(StoreError(why, executed=executed), of_commit=of_commit)
@@ -201,8 +226,15 @@ class StoreLifecycle:
     def _reopen(self) -> None:
         if self._closing is not None:
             done, self._closing = self._closing, None
-            self._closed(self.failure or "the store is closed")
-            done()
+            try:
+                self._closed(self.failure or "the store is closed")
+            finally:
+                done()
+            return
+        if self._is_stuck:
+            hint = "restart the broker: it could not give up what it had in memory, see the log"
+            if hint not in (self.failure or ""):
+                self.failure = f"{self.failure}; {hint}"
             return
         self._host.write(self._open_store, self._reopened)
 
@@ -227,6 +259,8 @@ class StoreLifecycle:
         """
         self._closing = done
         self.failure = self.failure or "the store is being closed"
+        if self._is_stuck:  # no attempt to open it will find out
+            self._host.call_soon(self._reopen)
 
     @property
     def is_closing(self) -> bool:
@@ -243,6 +277,10 @@ class StoreLifecycle:
         self.generation += 1
         self._host.write(store.close, lambda _: done())
         self._closed(self.failure)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _raise(error: Exception) -> None:

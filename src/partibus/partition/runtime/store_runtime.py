@@ -94,7 +94,13 @@ class StoreRuntime:
         """The last dropped rows, an ordered set: their users may not know yet. No row is given twice."""
         self._answers = ReplyDispatcher(host.call_soon)
         self._lifecycle = StoreLifecycle(
-            open_store, host, store, lost=self._forget_all, opened=self._go_by_store, closed=self._tell_closed
+            open_store,
+            host,
+            store,
+            is_committing=self._is_committing,
+            lost=self._forget_all,
+            opened=self._go_by_store,
+            closed=self._tell_closed,
         )
         self._commits = commits = Commits(
             self._lifecycle,
@@ -165,6 +171,9 @@ class StoreRuntime:
     def _is_awaited(self) -> bool:
         """Whether commands wait for loads, so that a store that is asked to close stays open."""
         return self._awaits_loads and any(slot.has_plans for slot in self._slots.values())
+
+    def _is_committing(self) -> bool:
+        return self._queue.under_way is not None
 
     @property
     def store(self) -> Store | None:
@@ -341,6 +350,12 @@ class StoreRuntime:
 
         Its due times wake it.
         """
+        try:
+            self._try_cold(slot)
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self._lifecycle.broke(error, f"partition {slot.row}, which was to leave memory")
+
+    def _try_cold(self, slot: Slot) -> None:
         machine = slot.machine
         if machine is None or slot.is_awaited or self._loading.topics:
             return
@@ -405,6 +420,13 @@ class StoreRuntime:
 
     def run_due(self) -> None:
         """Run what is due in every partition; with a manual clock, this is called after each move."""
+        try:
+            self._run_due()
+        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
+            self._lifecycle.broke(error, "what is due")
+        self._answers.deliver()
+
+    def _run_due(self) -> None:
         self._lifecycle.check_held()
         now_ms = self._clock.now_ms()
         cold: list[int] = []
@@ -418,7 +440,6 @@ class StoreRuntime:
         self._deadlines.arm(now_ms)
         if cold and self._wake is not None:
             self._wake(cold)
-        self._answers.deliver()
 
     @property
     def catching_up(self) -> bool:
@@ -539,16 +560,17 @@ class StoreRuntime:
         self._tell_usable()
         self.wake_timed()
 
-    def _forget_all(self, error: BaseException, of_commit: bool) -> bool:
+    def _forget_all(self, error: BaseException, of_commit: bool) -> None:
         """Forget everything after a failure (`StoreLifecycle`).
 
-        Requests that still wait for a load had no effect.
+        Requests that still wait for a load had no effect. The order matters if one of these calls raises: replies that
+        a failed commit would have released must not leave, whatever else happens.
         """
         if self._failed is not None:
             self._failed()
         self._backlog.release()  # nothing is in the way of who uses other stores besides
         why, full = self.failure or "", isinstance(error, StoreFull)
-        is_busy = self._commits.fail(error, why, of_commit=of_commit)
+        self._commits.fail(error, why, of_commit=of_commit)
         for slot in self._slots.values():
             self._waiting.refuse(slot, why)
         self._answers.fail_requests(why, full=full)
@@ -563,7 +585,6 @@ class StoreRuntime:
         self._deadlines.clear()
         self._backlog.look()
         self._answers.deliver()
-        return is_busy
 
     def _tell_closed(self, why: str) -> None:
         for slot in self._slots.values():
