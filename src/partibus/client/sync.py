@@ -82,7 +82,7 @@ class _Loop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="partibus-client", daemon=True)
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="partibus-client", daemon=True)
                 self._thread.start()
             self._users += 1
             return self._loop
@@ -96,11 +96,6 @@ class _Loop:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(_ended(tasks))
-        loop.close()
 
     @property
     def is_here(self) -> bool:
@@ -108,9 +103,19 @@ class _Loop:
         return self._thread is threading.current_thread()
 
 
-async def _ended(tasks: "set[asyncio.Task[Any]]") -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.sleep(0)  # The callbacks of their results.
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until `_Loop.leave` stops it, then end what is left and close it."""
+    loop.run_forever()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+
+    async def end() -> None:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # The callbacks of their results.
+
+    loop.run_until_complete(end())
+    loop.close()
 
 
 _LOOP = _Loop()

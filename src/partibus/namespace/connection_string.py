@@ -8,8 +8,6 @@
 Keys of the pairs compare without case; only the first ``=`` of a pair separates, since values may hold more.
 """
 
-import re
-
 from msgspec import Struct
 
 from partibus.errors import ArgumentError
@@ -27,8 +25,11 @@ _FIELDS = (
 _NAME_MAX = 40
 """Characters; a key has more."""
 _BY_FOLDED = {name.lower(): name for name in _FIELDS}
-_ENDPOINT = re.compile(r"sb://([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?", re.IGNORECASE)
-_HOST_NAME = re.compile(r"([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+# Sets of characters and no patterns: each client would pay 2 ms to compile these.
+_SCHEME = "sb://"
+_HOST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~-")
+_IPV6 = frozenset("ABCDEFabcdef0123456789:.")
+_PORT_DIGITS_MAX = 5
 
 
 class ConnectionString(Struct, frozen=True, kw_only=True):
@@ -115,13 +116,24 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _host_and_port(fields: dict[str, str]) -> tuple[str, int | None]:
-    name, form = ("Endpoint", _ENDPOINT) if "Endpoint" in fields else ("HostName", _HOST_NAME)
+    name = "Endpoint" if "Endpoint" in fields else "HostName"
     if name not in fields:
         raise ArgumentError("connection string", ";".join(fields), "with an Endpoint", "Add Endpoint=sb://host/.")
-    match = form.fullmatch(fields[name])
-    if match is None:
+    address = fields[name]
+    if name == "Endpoint":
+        has_scheme = address[: len(_SCHEME)].lower() == _SCHEME
+        address = address[len(_SCHEME) :].removesuffix("/") if has_scheme else ""
+    if address.startswith("["):  # An IPv6 address, which has colons of its own.
+        own, closed, rest = address[1:].partition("]")
+        host, known, is_closed = f"[{own}]", _IPV6, bool(closed)
+        colon, rest = rest[:1], rest[1:]
+    else:
+        host, colon, rest = address.partition(":")
+        own, known, is_closed = host, _HOST, True
+    is_port = colon == ":" and rest.isascii() and rest.isdecimal() and len(rest) <= _PORT_DIGITS_MAX
+    if not (own and is_closed and known.issuperset(own) and (is_port or not colon)):
         raise ArgumentError(name, fields[name], "sb://host/ or sb://host:port/")
-    port = None if match[2] is None else int(match[2])
+    port = int(rest) if is_port else None
     if port is not None and not 1 <= port <= 65_535:
         raise ArgumentError(f"port of the {name}", port, "1 to 65535")
-    return match[1], port
+    return host, port

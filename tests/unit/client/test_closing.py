@@ -367,3 +367,12 @@ def test_a_blocking_call_in_the_clients_own_thread_is_refused(broker: TinyBroker
     with sync.Client(broker.connection_string) as client:
         client.call(ask)
     assert "wait for itself" in str(told[0])
+
+
+def test_a_blocking_client_may_be_used_in_a_thread_that_runs_an_event_loop(broker: TinyBroker) -> None:
+    async def work() -> None:
+        with sync.Client(broker.connection_string) as client:
+            client.sender("q").send(OutgoingMessage(body=b"x"))
+
+    asyncio.run(work())
+    assert len(broker.queues["q"]) == 1
