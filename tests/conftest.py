@@ -10,10 +10,16 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from partibus.testing.broker_process import BrokerProcess
+from tests.kit.fork_server import ForkServer
+
 # Many environments for builds have Python keep no bytecode. Each broker and each of Spark's workers would compile
 # all of its modules then, half of what its start costs.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+FORK_SERVER = ForkServer()
+BrokerProcess.launch = FORK_SERVER.launch
 
 pytest_plugins = ["pytester", "tests.plugins.rows", "tests.plugins.soak", "tests.plugins.spread"]
 
@@ -22,6 +28,11 @@ pytest_plugins = ["pytester", "tests.plugins.rows", "tests.plugins.soak", "tests
 TIMES = int(os.environ.get("PARTIBUS_PROPERTY_EXAMPLES", "1"))
 settings.register_profile("partibus", deadline=None, derandomize=TIMES == 1, max_examples=100 * TIMES)
 settings.load_profile("partibus")
+
+
+def pytest_unconfigure() -> None:
+    """End the process that brokers are forked from."""
+    FORK_SERVER.close()
 
 
 @pytest.hookimpl(wrapper=True)

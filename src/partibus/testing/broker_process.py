@@ -19,10 +19,10 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Protocol, Self
 from urllib.request import Request, urlopen
 
 from partibus.client.extensions.entities import Entities, EntityInfo
@@ -65,12 +65,24 @@ def reserve_port(holder: object) -> int:
     raise OSError(f"1,000 ports of {_PORTS.start} to {_PORTS.stop - 1} were all in use: stop other servers")
 
 
+class Process(Protocol):
+    """The process of a broker, with the methods of `subprocess.Popen`."""
+
+    def wait(self, timeout: float | None = None) -> int: ...  # noqa: D102
+    def send_signal(self, sig: int) -> None: ...  # noqa: D102
+    def terminate(self) -> None: ...  # noqa: D102
+    def kill(self) -> None: ...  # noqa: D102
+
+
 class BrokerFailed(AssertionError):
     """The broker did not start, did not stop, or met an error; the text ends with its log."""
 
 
 class BrokerProcess:
     """A broker that `start`, or entering the context, starts."""
+
+    launch: ClassVar[Callable[..., Process]] = subprocess.Popen
+    """Starts a process, with the arguments of `subprocess.Popen`."""
 
     def __init__(
         self,
@@ -102,7 +114,7 @@ class BrokerProcess:
             self._arguments += ["--config", str(config_file)]
         self._command = command
         self._environment = dict(environment or {})
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Process | None = None
         self._named_ports = (*_PORT_NAMES, *(_TLS_PORT_NAMES if tls else ()))
         self.ready: Mapping[str, Any] = {name: reserve_port(self) for name in self._named_ports}
         """The content of the ready file of the latest start; before the first one, the ports."""
@@ -169,7 +181,7 @@ class BrokerProcess:
         self._ready_file.unlink(missing_ok=True)
         ports = [f"--{name.replace('_', '-')}={self.ready[name]}" for name in self._named_ports]
         with self._log.open("ab") as log:
-            self._child = child = subprocess.Popen(
+            self._child = child = self.launch(
                 [*self._command, "serve", *ports, *self._arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,13 +1,17 @@
-"""Clients in JavaScript: each runs in a Node.js process that answers requests in lines of JSON (js/agent.js)."""
+"""Clients in JavaScript: they run in Node.js processes that answer requests in lines of JSON (js/agent.js)."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 
 from tests.conformance.clients.interface import WAIT_S, ClientTrouble, Outgoing, Received, Session, Trouble
@@ -16,8 +20,75 @@ from tests.conformance.js.node import find_node
 _SCRIPTS = Path(__file__).parents[1] / "js"
 
 
+class _Node:
+    """A Node.js process that runs a script: its clients share it, since the libraries take long to load."""
+
+    def __init__(self, script: str, environment: Mapping[str, str]) -> None:
+        node = find_node()
+        self._numbers = count(1)
+        self._lock = Lock()
+        self._answers: dict[int, Future[dict[str, Any]]] = {}
+        self._process = subprocess.Popen(
+            [str(node.executable), str(_SCRIPTS / script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=node.environment() | dict(environment),
+            text=True,
+        )
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def tell(self, **message: object) -> Future[dict[str, Any]]:
+        """Send one message; the result is its answer, if it gets one."""
+        answer: Future[dict[str, Any]] = Future()
+        assert self._process.stdin
+        with self._lock:
+            number = next(self._numbers)
+            self._answers[number] = answer
+            self._process.stdin.write(json.dumps({"id": number, **message}) + "\n")
+            self._process.stdin.flush()
+        return answer
+
+    def end(self) -> None:
+        """End the process: the agent ends with its input."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        with self._process.stdout as lines:
+            for line in lines:
+                answer = json.loads(line)
+                with suppress(InvalidStateError):  # of a client that was closed meanwhile
+                    self._answers.pop(answer["id"]).set_result(answer)
+        code = self._process.wait()
+        for left in [*self._answers.values()]:
+            with suppress(InvalidStateError):
+                left.set_exception(AssertionError(f"Node.js ended with exit code {code}; its stderr says why"))
+
+
+_nodes: dict[tuple[str, frozenset[tuple[str, str]]], _Node] = {}
+_nodes_lock = Lock()
+_client_numbers = count(1)
+
+
+def _node_of(script: str, environment: Mapping[str, str]) -> _Node:
+    key = (script, frozenset(environment.items()))
+    with _nodes_lock:
+        if key not in _nodes or not _nodes[key].is_running:
+            _nodes[key] = _Node(script, environment)
+            atexit.register(_nodes[key].end)
+        return _nodes[key]
+
+
 class JavaScriptAgent:
-    """One Node.js process with one client."""
+    """One client in a Node.js process."""
 
     def __init__(
         self,
@@ -27,35 +98,35 @@ class JavaScriptAgent:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """``kinds`` names the library's codes; ``environment`` is added to this process's own."""
-        node = find_node()
         self._kinds = kinds
-        self._requests = count(1)
-        self._process = subprocess.Popen(
-            [str(node.executable), str(_SCRIPTS / script), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=node.environment() | dict(environment or {}),
-            text=True,
-        )
+        self._node = _node_of(script, environment or {})
+        self._number = next(_client_numbers)
+        self._waiting: set[Future[dict[str, Any]]] = set()
+        self._closed = False
+        self._node.tell(client=self._number, op="open", arguments=arguments)
 
     def request(self, op: str, **arguments: object) -> Any:
         """One operation; raises `ClientTrouble` for the library's error."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin
-        assert stdout
-        number = next(self._requests)
-        stdin.write(json.dumps({"id": number, "op": op, **arguments}) + "\n")
-        stdin.flush()
-        answer: dict[str, Any] = {}
-        while answer.get("id") != number:  # one that a test gave up waiting for may come first
-            line = stdout.readline()
-            assert line, f"Node.js ended with exit code {self._process.wait()} during {op}; its stderr says why"
-            answer = json.loads(line)
+        asked = self._node.tell(client=self._number, op=op, **arguments)
+        self._waiting.add(asked)
+        try:
+            answer = asked.result()
+        finally:
+            self._waiting.discard(asked)
         if "error" in answer:
             error = answer["error"]
             kind = self._kinds.get(error["code"]) or self._kinds.get(error["name"]) or Trouble.OTHER
             raise ClientTrouble(kind, f"{error['code']} ({error['name']}): {error['text']}")
         return answer["value"]
+
+    def close(self) -> None:
+        """Drop the client's connections as the end of its process would. What still waits for an answer fails."""
+        if not self._closed:
+            self._closed = True
+            self._node.tell(client=self._number, op="close").result()
+            for asked in [*self._waiting]:
+                with suppress(InvalidStateError):
+                    asked.set_exception(AssertionError("the client was closed before it had its answer"))
 
     def send(self, entity: str, *messages: Outgoing) -> None:
         self.request("send", entity=entity, messages=[to_json(message) for message in messages])
@@ -75,18 +146,6 @@ class JavaScriptAgent:
 
     def defer(self, entity: str, message: Received) -> None:
         self.request("defer", entity=entity, token=message.token)
-
-    def kill(self) -> None:
-        """End the process as a crash would."""
-        self._process.kill()
-
-    def close(self) -> None:
-        """End the process: the agent ends with its input."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
 
 
 class JavaScriptServiceBus(JavaScriptAgent):

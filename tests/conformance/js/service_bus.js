@@ -1,99 +1,99 @@
-// Adapter for @azure/service-bus.  node service_bus.js CONNECTION_STRING [tcp | websocket] [ENDPOINT]
+// Adapter for @azure/service-bus. Arguments of a client: CONNECTION_STRING [tcp | websocket] [ENDPOINT]
 "use strict";
 
 const { ServiceBusClient } = require("@azure/service-bus");
 const Long = require("long");
 const { serve } = require("./agent.js");
 
-const [connectionString, transport, customEndpointAddress] = process.argv.slice(2);
-const webSocketOptions = transport === "websocket" ? { webSocket: require("ws") } : undefined;
+/** The operations of a client. */
+function open(connectionString, transport, customEndpointAddress) {
+  const webSocketOptions = transport === "websocket" ? { webSocket: require("ws") } : undefined;
 
-/** No second try: a test wants to see the first answer. */
-function connect(timeoutInMs) {
-  const retryOptions = { maxRetries: 0, timeoutInMs };
-  return new ServiceBusClient(connectionString, { retryOptions, webSocketOptions, customEndpointAddress });
-}
-
-const client = connect(20000);
-const patient = new Map(); // clients by the time that they wait for a session: this library knows one for all it does
-const senders = new Map();
-const receivers = new Map();
-const managers = new Map();
-const received = new Map();
-let lastToken = 0;
-let lastSession = 0;
-const RECEIVER = { skipParsingBodyAsJson: true, maxAutoLockRenewalDurationInMs: 0 };
-
-/** The name of a queue, or those of a topic and a subscription, as the library takes them. */
-function names(entity) {
-  return entity.split("/Subscriptions/");
-}
-
-function sender(entity) {
-  if (!senders.has(entity)) senders.set(entity, client.createSender(names(entity)[0]));
-  return senders.get(entity);
-}
-
-function receiver(entity, remove) {
-  const key = `${remove} ${entity}`;
-  if (!receivers.has(key)) {
-    receivers.set(key, client.createReceiver(...names(entity), { receiveMode: modeOf(remove), ...RECEIVER }));
+  /** No second try: a test wants to see the first answer. */
+  function connect(timeoutInMs) {
+    const retryOptions = { maxRetries: 0, timeoutInMs };
+    return new ServiceBusClient(connectionString, { retryOptions, webSocketOptions, customEndpointAddress });
   }
-  return receivers.get(key);
-}
 
-function ruleManager(entity) {
-  if (!managers.has(entity)) managers.set(entity, client.createRuleManager(...names(entity)));
-  return managers.get(entity);
-}
+  const client = connect(20000);
+  const patient = new Map(); // clients by the time that they wait for a session: this library knows one for all it does
+  const senders = new Map();
+  const receivers = new Map();
+  const managers = new Map();
+  const received = new Map();
+  let lastToken = 0;
+  let lastSession = 0;
+  const RECEIVER = { skipParsingBodyAsJson: true, maxAutoLockRenewalDurationInMs: 0 };
 
-function modeOf(remove) {
-  return remove ? "receiveAndDelete" : "peekLock";
-}
+  /** The name of a queue, or those of a topic and a subscription, as the library takes them. */
+  function names(entity) {
+    return entity.split("/Subscriptions/");
+  }
 
-function clientFor(wait_ms) {
-  if (!patient.has(wait_ms)) patient.set(wait_ms, connect(wait_ms));
-  return patient.get(wait_ms);
-}
+  function sender(entity) {
+    if (!senders.has(entity)) senders.set(entity, client.createSender(names(entity)[0]));
+    return senders.get(entity);
+  }
 
-function toAzure(message) {
+  function receiver(entity, remove) {
+    const key = `${remove} ${entity}`;
+    if (!receivers.has(key)) {
+      receivers.set(key, client.createReceiver(...names(entity), { receiveMode: modeOf(remove), ...RECEIVER }));
+    }
+    return receivers.get(key);
+  }
+
+  function ruleManager(entity) {
+    if (!managers.has(entity)) managers.set(entity, client.createRuleManager(...names(entity)));
+    return managers.get(entity);
+  }
+
+  function modeOf(remove) {
+    return remove ? "receiveAndDelete" : "peekLock";
+  }
+
+  function clientFor(wait_ms) {
+    if (!patient.has(wait_ms)) patient.set(wait_ms, connect(wait_ms));
+    return patient.get(wait_ms);
+  }
+
+  function toAzure(message) {
+    return {
+      body: Buffer.from(message.body, "base64"),
+      messageId: message.message_id ?? undefined,
+      partitionKey: message.partition_key ?? undefined,
+      sessionId: message.session_id ?? undefined,
+      subject: message.subject ?? undefined,
+      timeToLive: message.ttl_ms ?? undefined,
+      scheduledEnqueueTimeUtc: message.scheduled_ms == null ? undefined : new Date(message.scheduled_ms),
+      applicationProperties: message.properties,
+    };
+  }
+
+  function fromAzure(message) {
+    const token = ++lastToken;
+    received.set(token, message);
+    return {
+      body: Buffer.from(message.body).toString("base64"),
+      message_id: message.messageId ?? null,
+      sequence_number: message.sequenceNumber?.toString() ?? null,
+      delivery_count: message.deliveryCount ?? null,
+      partition_key: message.partitionKey ?? null,
+      session_id: message.sessionId ?? null,
+      subject: message.subject ?? null,
+      properties: message.applicationProperties ?? {},
+      dead_letter_reason: message.deadLetterReason ?? null,
+      dead_letter_description: message.deadLetterErrorDescription ?? null,
+      dead_letter_source: message.deadLetterSource ?? null,
+      state: message.state,
+      enqueued_ms: message.enqueuedTimeUtc?.getTime() ?? null,
+      locked_until_ms: message.lockedUntilUtc?.getTime() ?? null,
+      scheduled_ms: message.scheduledEnqueueTimeUtc?.getTime() ?? null,
+      token,
+    };
+  }
+
   return {
-    body: Buffer.from(message.body, "base64"),
-    messageId: message.message_id ?? undefined,
-    partitionKey: message.partition_key ?? undefined,
-    sessionId: message.session_id ?? undefined,
-    subject: message.subject ?? undefined,
-    timeToLive: message.ttl_ms ?? undefined,
-    scheduledEnqueueTimeUtc: message.scheduled_ms == null ? undefined : new Date(message.scheduled_ms),
-    applicationProperties: message.properties,
-  };
-}
-
-function fromAzure(message) {
-  const token = ++lastToken;
-  received.set(token, message);
-  return {
-    body: Buffer.from(message.body).toString("base64"),
-    message_id: message.messageId ?? null,
-    sequence_number: message.sequenceNumber?.toString() ?? null,
-    delivery_count: message.deliveryCount ?? null,
-    partition_key: message.partitionKey ?? null,
-    session_id: message.sessionId ?? null,
-    subject: message.subject ?? null,
-    properties: message.applicationProperties ?? {},
-    dead_letter_reason: message.deadLetterReason ?? null,
-    dead_letter_description: message.deadLetterErrorDescription ?? null,
-    dead_letter_source: message.deadLetterSource ?? null,
-    state: message.state,
-    enqueued_ms: message.enqueuedTimeUtc?.getTime() ?? null,
-    locked_until_ms: message.lockedUntilUtc?.getTime() ?? null,
-    scheduled_ms: message.scheduledEnqueueTimeUtc?.getTime() ?? null,
-    token,
-  };
-}
-
-serve(
-  {
     async send({ entity, messages }) {
       for (const message of messages) await sender(entity).sendMessages(toAzure(message));
     },
@@ -201,12 +201,13 @@ serve(
       receivers.delete(`false ${entity}`);
       receivers.delete(`true ${entity}`);
     },
-  },
-  (error) => {
-    const one = error.errors ? error.errors[0] : error;
-    const text = String(one.message);
-    // Conditions without a code of their own are told by the name that the text begins with.
-    const inner = one.code === "GeneralError" ? /^\w+Error(?=: )/.exec(text)?.[0] : undefined;
-    return { code: inner ?? one.code ?? one.name, name: one.name, text };
-  },
-);
+  };
+}
+
+serve(open, (error) => {
+  const one = error.errors ? error.errors[0] : error;
+  const text = String(one.message);
+  // Conditions without a code of their own are told by the name that the text begins with.
+  const inner = one.code === "GeneralError" ? /^\w+Error(?=: )/.exec(text)?.[0] : undefined;
+  return { code: inner ?? one.code ?? one.name, name: one.name, text };
+});

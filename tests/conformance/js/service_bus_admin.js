@@ -1,4 +1,4 @@
-// Adapter for the admin client of @azure/service-bus.  node service_bus_admin.js CONNECTION_STRING
+// Adapter for the admin client of @azure/service-bus. Argument of a client: CONNECTION_STRING
 //
 //   {"op": "call", "method": "createQueue", "args": [...]}          one answer
 //   {"op": "list", "method": "listQueues", "args": [...], "size": n}   pages of so many
@@ -6,9 +6,6 @@
 
 const { ServiceBusAdministrationClient } = require("@azure/service-bus");
 const { serve } = require("./agent.js");
-
-// No second try: a test wants to see the first answer.
-const client = new ServiceBusAdministrationClient(process.argv[2], { retryOptions: { maxRetries: 0 } });
 
 /** {"$date": text} stands for a date in arguments. */
 function revive(value) {
@@ -18,8 +15,11 @@ function revive(value) {
   return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, revive(one)]));
 }
 
-serve(
-  {
+/** The operations of a client. */
+function open(connectionString) {
+  // No second try: a test wants to see the first answer.
+  const client = new ServiceBusAdministrationClient(connectionString, { retryOptions: { maxRetries: 0 } });
+  return {
     async call({ method, args }) {
       return client[method](...revive(args));
     },
@@ -28,6 +28,7 @@ serve(
       for await (const page of client[method](...args).byPage({ maxPageSize: size })) pages.push([...page]);
       return pages;
     },
-  },
-  (error) => ({ code: String(error.code ?? error.name), name: error.name, text: String(error.message) }),
-);
+  };
+}
+
+serve(open, (error)=> ({ code: String(error.code ?? error.name), name: error.name, text: String(error.message) }));

@@ -1,0 +1,205 @@
+"""Brokers that begin as forks of a process that has imported the broker already.
+
+A broker spends most of its start on imports. `ForkServer.launch` runs the command `partibus` in a fork of a server, one
+for each process of tests: with its own arguments, environment, limits and log, and with the same end. It starts other
+commands as usual, and a broker with other variables that Python reads at its start. Children of a supervisor are not
+forked.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import IO
+
+from partibus.testing.broker_process import COMMAND, Process
+
+_PROJECT = Path(__file__).parents[2]
+_MODULES = (
+    "partibus.cli.serve",
+    "partibus.node.single_process",
+    "partibus.node.clustered",
+    "partibus.node.brokers",
+    "partibus.node.http_engine",
+)
+_LIMITS = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_")]
+_READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_")
+"""Beginnings of variables that a fork reads too late."""
+
+
+class Forked:
+    """A forked command: of `subprocess.Popen`, what a `BrokerProcess` calls."""
+
+    def __init__(self, status: IO[bytes]) -> None:
+        self._status = status
+        self.pid = int(status.readline())
+        self._code: int | None = None
+
+    def send_signal(self, sig: int) -> None:
+        if self._code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code, negative for a signal; raises `subprocess.TimeoutExpired`."""
+        if self._code is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("partibus", timeout or 0)
+            line = self._status.readline()
+            assert line, "the fork server has ended"
+            self._code = int(line)
+            self._status.close()
+        return self._code
+
+
+class ForkServer:
+    """This module as a process, from the first launch on; it also ends with the process of tests."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: socket.socket | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._read_at_start: dict[str, str] = {}
+
+    def launch(self, command: Sequence[str], *, stdout: IO[bytes], stderr: int, env: Mapping[str, str]) -> Process:
+        """Start a command as `subprocess.Popen` does, forked if it is the command `partibus`."""
+        with self._lock:
+            if self._requests is None:
+                self._requests = self._start(env)
+        if tuple(command[: len(COMMAND)]) != COMMAND or _read_at_start(env) != self._read_at_start:
+            return subprocess.Popen(command, stdout=stdout, stderr=stderr, env=env)
+        status, told = os.pipe()
+        read, written = os.pipe()
+        with self._lock:
+            socket.send_fds(self._requests, [b"f"], [stdout.fileno(), told, read])
+        os.close(told)
+        os.close(read)
+        asked = {
+            "arguments": command[len(COMMAND) :],
+            "folder": os.getcwd(),
+            "environment": dict(env),
+            "limits": {limit: resource.getrlimit(limit) for limit in _LIMITS},
+        }
+        with os.fdopen(written, "w") as request:
+            json.dump(asked, request)
+        return Forked(os.fdopen(status, "rb", buffering=0))
+
+    def close(self) -> None:
+        """End the server, which waits for no fork."""
+        if self._requests is not None and self._server is not None:
+            self._requests.close()
+            self._server.wait()
+
+    def _start(self, env: Mapping[str, str]) -> socket.socket:
+        self._read_at_start = _read_at_start(env)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            descriptor = theirs.fileno()
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "tests.kit.fork_server", str(descriptor)],
+                cwd=_PROJECT,
+                env=env,
+                pass_fds=[descriptor],
+            )
+        return ours
+
+
+def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+
+
+def _serve(requests: socket.socket) -> list[str] | None:
+    """Fork for each request until the process of tests ends. Returns None then, and the arguments in each fork."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    woken, wakes = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    running: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([requests.fileno(), woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _tell_ended(running)
+        if requests.fileno() in ready:
+            some, descriptors, _, _ = socket.recv_fds(requests, 1, 3)
+            if not some:
+                return None
+            log, told, request = descriptors
+            if pid := os.fork():
+                running[pid] = told
+                os.write(told, b"%d\n" % pid)
+                os.close(log)
+                os.close(request)
+            else:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                requests.close()
+                for descriptor in (woken, wakes, told, *running.values()):
+                    os.close(descriptor)
+                return _become(log, request)
+
+
+def _tell_ended(running: dict[int, int]) -> None:
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        told = running.pop(pid)
+        with suppress(BrokenPipeError):
+            os.write(told, b"%d\n" % os.waitstatus_to_exitcode(status))
+        os.close(told)
+
+
+def _become(log: int, request: int) -> list[str]:
+    for standard in (1, 2):
+        os.dup2(log, standard)
+    os.close(log)
+    with os.fdopen(request) as file:
+        asked = json.load(file)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    for limit, values in asked["limits"].items():
+        resource.setrlimit(int(limit), values)
+    return list(asked["arguments"])
+
+
+def main() -> None:
+    """Serve requests from the socket with the given descriptor; in a fork, run the command."""
+    gc.disable()
+    for name in _MODULES:
+        import_module(name)
+    from partibus.cli.main import main as command
+
+    # A collection in a fork would copy the pages of all these objects.
+    gc.freeze()
+    gc.enable()
+    arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if arguments is not None:
+        sys.argv[1:] = arguments
+        command()
+
+
+if __name__ == "__main__":
+    main()
