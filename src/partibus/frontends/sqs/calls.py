@@ -154,7 +154,9 @@ class Call:
         grant = self.caller.grant
         if grant is None:
             return
-        path = () if queue is None else tuple(entity_name(self.home, queue).lower().split("/"))
+        path: tuple[str, ...] = ()
+        if queue is not None and (grant.path or grant.owner):
+            path = tuple(entity_name(self.home, queue).lower().split("/"))
         if not grant.allows(path, right, self.broker.wall_clock.now_ms() / 1000):
             what = f"the queue {queue.name}" if queue is not None else "the namespace"
             raise SqsError(

@@ -18,7 +18,9 @@ import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from hashlib import md5, sha256
+from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -59,12 +61,15 @@ _USER_AT: Final = 46
 """Where user-id begins in properties of `_properties`."""
 _NO_FIELDS: Final = 8 * b"\x40"
 """The fields between user-id and group-id."""
+_SIZE: Final = Struct(">I").pack
+_USERS_MAX: Final = 1_000
+"""Senders whose encoded names are remembered: 0.5 MB at most."""
 _TYPE_BYTES: Final = {"String": b"\x01", "Number": b"\x01", "Binary": b"\x02"}
 
 
 def is_allowed_text(text: str, encoded: bytes) -> bool:
     """Tell whether XML 1.0 allows all characters of a text."""
-    if len(text) == len(encoded):
+    if len(text) == len(encoded):  # ASCII
         return len(encoded.translate(None, _CONTROLS)) == len(encoded)
     return _FORBIDDEN.search(text) is None
 
@@ -74,12 +79,15 @@ def utf8_of(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def body_bytes(text: str | None) -> bytes:
-    """Return a message's body as UTF-8. Raises `SqsError` for one that is missing or has forbidden characters."""
+def body_bytes(text: str | None, *, is_plain: bool = False) -> bytes:
+    """Return a message's body as UTF-8. Raises `SqsError` for one that is missing or has forbidden characters.
+
+    ``is_plain``: it is known to have none.
+    """
     if not text:
         raise missing("MessageBody")
     encoded = utf8_of(text)
-    if not is_allowed_text(text, encoded):
+    if not is_plain and not is_allowed_text(text, encoded):
         raise SqsError(
             "InvalidMessageContents",
             "Invalid binary character was found in the message body, the set of allowed characters is #x9 | #xA | #xD "
@@ -263,10 +271,12 @@ def stored_form(
         if types:
             annotations += _SYMBOLS[_TYPES_KEY] + encode(msgspec.json.encode(types).decode())
             count += 1
-    for key, value in ((_DEDUPLICATION_KEY, deduplication_id), (_TRACE_KEY, trace)):
-        if value is not None:
-            annotations += _SYMBOLS[key] + encode(value)
-            count += 1
+    if deduplication_id is not None:
+        annotations += _SYMBOLS[_DEDUPLICATION_KEY] + encode(deduplication_id)
+        count += 1
+    if trace is not None:
+        annotations += _SYMBOLS[_TRACE_KEY] + encode(trace)
+        count += 1
     return pack(
         durable=True,
         annotation_count=count,
@@ -280,13 +290,13 @@ def stored_form(
 def _data(body: bytes) -> bytes:
     """Encode a data section."""
     size = len(body)
-    return b"\x00\x53\x75" + (b"\xa0%c" % size if size < 256 else b"\xb0" + size.to_bytes(4, "big")) + body
+    return b"\x00\x53\x75\xa0%c%b" % (size, body) if size < 256 else b"\x00\x53\x75\xb0%b%b" % (_SIZE(size), body)
 
 
 def _properties(message_id: str, sender: str, group: str | None) -> bytes:
     """Encode message-id, user-id and group-id: two or eleven fields, of which eight are null."""
-    user = sender.encode()[:255]
-    fields = b"\xa1\x24%b\xa0%c%b" % (message_id.encode("ascii"), len(user), user)
+    user = _user(sender)
+    fields = b"\xa1\x24%b%b" % (message_id.encode("ascii"), user)
     count = 2
     if group is not None:
         raw = group.encode()
@@ -295,6 +305,13 @@ def _properties(message_id: str, sender: str, group: str | None) -> bytes:
     if len(fields) < 255:
         return b"\x00\x53\x73\xc0%c%c%b" % (len(fields) + 1, count, fields)
     return b"\x00\x53\x73\xd0" + (len(fields) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + fields
+
+
+@lru_cache(maxsize=_USERS_MAX)
+def _user(sender: str) -> bytes:
+    """Encode user-id."""
+    user = sender.encode()[:255]
+    return b"\xa0%c%b" % (len(user), user)
 
 
 class Incoming(NamedTuple):

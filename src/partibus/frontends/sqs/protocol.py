@@ -43,6 +43,8 @@ class Parsed(Struct):
     is_json: bool = True
     members: dict[str, Any] | None = None
     """None if it could not be read; then there is an ``error``."""
+    is_plain: bool = False
+    """Whether all texts are known to be printable ASCII: then their characters need no check."""
     url_parameters: Mapping[str, str] = {}
     body_hash: str = EMPTY_HASH
     error: SqsError | None = None
@@ -89,6 +91,8 @@ def _parse_json(parsed: Parsed, request: Request, target: str) -> None:
         raise SqsError("UnknownOperationException", f"The operation {target[:100]!r} is unknown.")
     parsed.action = action
     parsed.members = read_json(shape, request.body)
+    # A control character in JSON is written as an escape; otherwise the decoder has refused it.
+    parsed.is_plain = b"\\" not in request.body and request.body.isascii()
 
 
 def _parse_query(parsed: Parsed, request: Request) -> None:

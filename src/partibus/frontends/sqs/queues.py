@@ -32,6 +32,7 @@ from partibus.namespace.sqs_options import SqsOptions, SqsValue
 DUPLICATE_WINDOW_MS: Final = 5 * MS_PER_MINUTE
 RECEIVES_UNLIMITED: Final = 2**31 - 1
 """MaxDeliveryCount of a queue without a redrive policy."""
+KEPT_MIN: Final = 1_000
 _LOCK_MIN_MS: Final = 5 * MS_PER_SECOND
 _LOCK_MAX_MS: Final = 5 * MS_PER_MINUTE
 _NO_OPTIONS: Final = SqsOptions()
@@ -113,7 +114,11 @@ class Queues:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._known: dict[int, SqsQueue] = {}
-        """Queues by entity id; as many as there are queues, since `forget` is called for deleted ones."""
+        """Queues by entity id. Deleted ones are among them, whoever deleted them, until `_sweep`."""
+        self._named: dict[QueueName, SqsQueue] = {}
+        """Queues by name, once they were found; deleted ones likewise."""
+        self._sweep_at = KEPT_MIN
+        """The number of known queues at which the deleted ones are forgotten."""
 
     def of(self, queue: Queue) -> SqsQueue | None:
         """Return the queue of an entity; None if it is a topic or subscription, or can't be a queue of SQS."""
@@ -124,20 +129,28 @@ class Queues:
         if name is None or queue.requires_session != name.name.endswith(FIFO_SUFFIX):
             return None
         found = self._known[queue.entity_id] = SqsQueue(self._home, name, queue)
+        if len(self._known) >= self._sweep_at:
+            self._sweep()
         return found
+
+    def _sweep(self) -> None:
+        """Forget deleted queues. The known ones have to double until the next time, so a queue costs O(1)."""
+        self._known = {number: one for number, one in self._known.items() if not one.queue.deleted}
+        self._named = {name: one for name, one in self._named.items() if not one.queue.deleted}
+        self._sweep_at = max(KEPT_MIN, 2 * len(self._known))
 
     def find(self, broker: Broker, name: QueueName) -> SqsQueue:
         """Return the queue of that name; case counts. Raises `SqsError`."""
+        known = self._named.get(name)
+        if known is not None and known.description is known.queue.description and not known.queue.deleted:
+            return known
         wanted = entity_name(self._home, name)
         queue = broker.namespace.find(wanted)
         found = None if queue is None or queue.name != wanted else self.of(queue)
         if found is None:
             raise no_such_queue()
+        self._named[name] = found
         return found
-
-    def forget(self, queue: Queue) -> None:
-        """Forget a deleted queue."""
-        self._known.pop(queue.entity_id, None)
 
     def all(self, broker: Broker, region: str) -> list[SqsQueue]:
         """Return the queues of a region by name."""

@@ -7,6 +7,7 @@ port.
 
 import asyncio
 import logging
+import re
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, cast
@@ -50,22 +51,16 @@ class _Head:
     def __init__(self, raw: bytes) -> None:
         """Read a head. Raises `_Malformed`."""
         line, *rest = raw.decode("latin-1").split("\r\n")
+        if not raw.count(b"\r") == raw.count(b"\n") == len(rest) or b"\0" in raw:
+            raise _Malformed(400, "A header has a line break or a NUL.")  # another server could read it as two
         parts = line.split(" ")
         if len(parts) != 3 or parts[2] not in ("HTTP/1.1", "HTTP/1.0") or parts[0] not in _METHODS:
             raise _Malformed(400, "The request line is not that of HTTP/1.1.")
         self.method, target, version = parts
-        headers: dict[str, str] = {}
-        for field in rest:
-            raw_name, colon, value = field.partition(":")
-            name = _NAMES.get(raw_name) or _name_of(raw_name)
-            if not colon:
-                raise _Malformed(400, "A header line has no name.")
-            value = value.strip(" \t")
-            if name in headers:
-                if name in ("content-length", "host", "transfer-encoding"):
-                    raise _Malformed(400, f"The header {name} is repeated.")
-                value = f"{headers[name]},{value}"
-            headers[name] = value
+        fields = [KNOWN_FIELDS.get(field) or _field_of(field) for field in rest]
+        headers = dict(fields)
+        if len(headers) < len(fields):
+            headers = _joined(fields)
         self.headers = headers
         if not target.startswith("/"):
             scheme, _, after = target.partition("://")
@@ -90,34 +85,50 @@ class _Head:
         self.keep_alive = "close" not in connection if version == "HTTP/1.1" else "keep-alive" in connection
 
 
-def _name_of(raw: str) -> str:
-    """Return the name of a header in lower case. Raises `_Malformed`."""
-    if not raw or raw != raw.strip():
+def _field_of(line: str) -> tuple[str, str]:
+    """Return name, in lower case, and value of a header line. Raises `_Malformed`."""
+    raw, colon, value = line.partition(":")
+    if not colon or _NAME.fullmatch(raw) is None:
         raise _Malformed(400, "A header line has no name.")
-    return raw.lower()
+    field = raw.lower(), value.strip(" \t")
+    if field[0] in _REPEATING and len(line) <= FIELD_CHARS:
+        if len(KNOWN_FIELDS) >= FIELDS_MAX:
+            KNOWN_FIELDS.clear()
+        KNOWN_FIELDS[line] = field
+    return field
 
 
-_USUAL_NAMES: Final = (
-    "Accept",
-    "Accept-Encoding",
-    "Amz-Sdk-Invocation-Id",
-    "Amz-Sdk-Request",
-    "Authorization",
-    "Connection",
-    "Content-Length",
-    "Content-Type",
-    "Host",
-    "User-Agent",
-    "X-Amz-Content-SHA256",
-    "X-Amz-Date",
-    "X-Amz-Security-Token",
-    "X-Amz-Target",
-    "X-Amz-User-Agent",
-    "X-Amzn-Query-Mode",
-    "X-Amzn-Trace-Id",
-)
-_NAMES: Final = {spelling: name.lower() for name in _USUAL_NAMES for spelling in (name, name.lower())}
-"""The usual names of headers in lower case, by their usual spellings."""
+def _joined(fields: list[tuple[str, str]]) -> dict[str, str]:
+    """Return the values by name; several of one name are joined by commas. Raises `_Malformed`."""
+    headers: dict[str, str] = {}
+    for name, value in fields:
+        if name in headers:
+            if name in ("content-length", "host", "transfer-encoding"):
+                raise _Malformed(400, f"The header {name} is repeated.")
+            value = f"{headers[name]},{value}"
+        headers[name] = value
+    return headers
+
+
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_REPEATING: Final = frozenset((
+    "accept",
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "user-agent",
+    "x-amz-date",
+    "x-amz-target",
+    "x-amz-user-agent",
+    "x-amzn-query-mode",
+))  # fmt: skip
+"""Headers whose lines are the same in many requests."""
+FIELD_CHARS: Final = 256
+FIELDS_MAX: Final = 1_000
+KNOWN_FIELDS: Final[dict[str, tuple[str, str]]] = {}
+"""Names and values of header lines that came before: 0.5 MB at most."""
 
 
 class SqsServer:

@@ -22,7 +22,6 @@ from partibus.frontends.sqs.signature import (
     check_time,
     is_good,
     read_signed,
-    signature_of,
     text_to_sign,
 )
 from partibus.frontends.sqs.state import SqsState
@@ -69,6 +68,9 @@ class SqsService(SqsState):
         self._emulator = emulator
         self._sign_ins = sign_ins
         self._keys = Keys()
+        self._request_prefix = new_uuid()[:-12]
+        """The part of a request's UUID that all requests to this process share; a number follows."""
+        self._request_count = 0
         self._policies: dict[tuple[int, str], tuple[int, list[Grant]]] = {}
         """The grants by namespace and access key id, with the version of the policies."""
 
@@ -79,7 +81,8 @@ class SqsService(SqsState):
 
         Returns the call while it is under way, so that it can be told that its client has left.
         """
-        request_id = self.new_uuid()
+        self._request_count += 1
+        request_id = f"{self._request_prefix}{self._request_count:012x}"
         broker = self.namespaces.of_host(request.headers.get("host"))
         call = Call(self, broker, _NOBODY, request, parsed, request_id, respond)
         try:
@@ -137,22 +140,18 @@ class SqsService(SqsState):
             signed, request.method, request.path, request.query, request.headers, parsed.body_hash
         )
         text = text_to_sign(signed, canonical)
-        key_of = self._keys.of
-        # Every key is tried whatever the others gave: the time says nothing about them.
-        good = [
-            grant
-            for grant in grants
-            if is_good(signed.signature, signature_of(key_of(grant.key, signed.date, signed.region), text))
-        ]
-        if not good:
-            raise self._refused(
-                request,
-                signed,
-                "SignatureDoesNotMatch",
-                "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
-                "Access Key and signing method.",
-            )
-        return good[0]
+        # A good key ends the search: its time tells a client which of the policy's keys the client has itself. A bad
+        # signature takes the time of all keys.
+        for grant in grants:
+            if is_good(signed.signature, self._keys.of(grant.key, signed.date, signed.region).sign(text)):
+                return grant
+        raise self._refused(
+            request,
+            signed,
+            "SignatureDoesNotMatch",
+            "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
+            "Access Key and signing method.",
+        )
 
     def _grants(self, broker: Broker, name: str) -> list[Grant]:
         key = (broker.namespace.record.namespace_id, name)

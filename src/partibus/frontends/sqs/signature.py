@@ -1,8 +1,8 @@
 """Signature Version 4, verified on the server: who signed a request, and whether it is as it was signed.
 
 A signature covers the method, the path, the query, the headers that ``SignedHeaders`` names, and the SHA-256 of the
-body. The key that signs is derived from the secret for one day, region and service; `Keys` keeps derived keys, so that
-a request costs one hash of its body and two short ones.
+body. The key that signs is derived from the secret for one day, region and service. `Keys` keeps derived keys with
+their part of HMAC done, so that a request costs one hash of its body and three short ones.
 """
 
 import hmac
@@ -47,6 +47,8 @@ class Signed(NamedTuple):
     region: str
     headers: tuple[str, ...]
     """The names of the signed headers, as listed."""
+    scope: str
+    """Day, region, service and terminator."""
     signature: str
     timestamp: str
     """The time of signing, ``yyyymmddThhmmssZ``."""
@@ -129,6 +131,7 @@ class _Scope(NamedTuple):
     date: str
     region: str
     headers: tuple[str, ...]
+    scope: str
 
 
 _SCOPES: Final[dict[str, _Scope]] = {}
@@ -142,12 +145,11 @@ def _scope(credential: str, names: str) -> _Scope:
     key_id, date, region, service, terminator = scope
     if service != SERVICE or terminator != TERMINATOR:
         raise SqsError("SignatureDoesNotMatch", f"Credential should be scoped to {SERVICE}/{TERMINATOR}.")
-    return _Scope(key_id, date, region, tuple(names.lower().split(";")))
+    return _Scope(key_id, date, region, tuple(names.lower().split(";")), f"{date}/{region}/{SERVICE}/{TERMINATOR}")
 
 
 def _check_timestamp(timestamp: str, date: str) -> None:
-    if _DATE.fullmatch(timestamp) is None:
-        raise _incomplete("X-Amz-Date must be of the form YYYYMMDDThhmmssZ")
+    time_ms(timestamp)
     if timestamp[:8] != date:
         raise SqsError("SignatureDoesNotMatch", "Date in Credential scope does not match YYYYMMDD of X-Amz-Date.")
 
@@ -168,22 +170,45 @@ def check_time(signed: Signed, now_ms: int) -> None:
 
 @lru_cache(maxsize=_TIMES_MAX)
 def time_ms(timestamp: str) -> int:
-    """Return ms since 1970 of ``yyyymmddThhmmssZ``. Raises `SqsError` for no such day."""
+    """Return ms since 1970 of ``yyyymmddThhmmssZ``. Raises `SqsError` for another form, or for no such time."""
     match = _DATE.fullmatch(timestamp)
-    assert match is not None, "checked when it was read"
+    if match is None:
+        raise _incomplete("X-Amz-Date must be of the form YYYYMMDDThhmmssZ")
     year, month, day, hour, minute, second = map(int, match.groups())
     if not (year >= 1 and 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61):
         raise _incomplete("X-Amz-Date must be a date")
     return timegm((year, month, day, hour, minute, second)) * 1000
 
 
+class SigningKey:
+    """A derived key, with the hashes of its two pads, by which HMAC-SHA256 begins (RFC 2104).
+
+    Two copies of these hashes take a third of the time of `hmac.digest`, which pads the key for each text.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        """Take a key of 32 bytes; a longer one than the hash's block of 64 would have to be hashed first."""
+        padded = key.ljust(sha256().block_size, b"\0")
+        self._inner = sha256(bytes(byte ^ 0x36 for byte in padded))
+        self._outer = sha256(bytes(byte ^ 0x5C for byte in padded))
+
+    def sign(self, text: bytes) -> str:
+        """Return the signature of a text."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(text)
+        outer.update(inner.digest())
+        return outer.hexdigest()
+
+
 class Keys:
     """Derived signing keys by secret, day and region."""
 
     def __init__(self) -> None:
-        self._keys: dict[tuple[str, str, str], bytes] = {}
+        self._keys: dict[tuple[str, str, str], SigningKey] = {}
 
-    def of(self, secret: str, date: str, region: str) -> bytes:
+    def of(self, secret: str, date: str, region: str) -> SigningKey:
         """Return the key that signs for a day and region."""
         found = self._keys.get((secret, date, region))
         if found is None:
@@ -192,24 +217,24 @@ class Keys:
                 key = hmac.digest(key, part.encode("utf-8", "surrogateescape"), "sha256")
             while len(self._keys) >= KEYS_MAX:
                 del self._keys[next(iter(self._keys))]
-            found = self._keys[secret, date, region] = key
+            found = self._keys[secret, date, region] = SigningKey(key)
         return found
 
 
 def canonical_request(
     signed: Signed, method: str, path: str, query: str, headers: Mapping[str, str], body_hash: str
 ) -> str:
-    """Return the canonical request. ``path`` and ``query`` are as on the wire."""
-    lines = []
-    for name in signed.headers:
-        value = headers.get(name)
-        if value is None:
-            raise SqsError("SignatureDoesNotMatch", f"The header '{name[:100]}' is signed, and the request has none.")
-        value = value.strip()
-        lines.append(f"{name}:{_BLANKS.sub(' ', value) if '  ' in value else value}\n")
+    """Return the canonical request. ``path`` and ``query`` are as on the wire, header values without outer blanks."""
+    try:
+        lines = "".join([f"{name}:{headers[name]}\n" for name in signed.headers])
+    except KeyError as missing:
+        name = missing.args[0][:100]
+        raise SqsError("SignatureDoesNotMatch", f"The header '{name}' is signed, and the request has none.") from None
+    if "  " in lines:
+        lines = _BLANKS.sub(" ", lines)
     return (
         f"{method}\n{_canonical_path(path)}\n{_canonical_query(query) if query else ''}\n"
-        f"{''.join(lines)}\n{';'.join(signed.headers)}\n{body_hash}"
+        f"{lines}\n{';'.join(signed.headers)}\n{body_hash}"
     )
 
 
@@ -245,14 +270,8 @@ def _canonical_query(query: str) -> str:
 
 def text_to_sign(signed: Signed, canonical: str) -> bytes:
     """Return what a key signs for a canonical request."""
-    scope = f"{signed.date}/{signed.region}/{SERVICE}/{TERMINATOR}"
     hashed = sha256(canonical.encode("utf-8", "surrogateescape")).hexdigest()
-    return f"{ALGORITHM}\n{signed.timestamp}\n{scope}\n{hashed}".encode("utf-8", "surrogateescape")
-
-
-def signature_of(key: bytes, text: bytes) -> str:
-    """Return the signature of a text."""
-    return hmac.digest(key, text, "sha256").hex()
+    return f"{ALGORITHM}\n{signed.timestamp}\n{signed.scope}\n{hashed}".encode("utf-8", "surrogateescape")
 
 
 def check_signed_headers(signed: Signed, headers: Mapping[str, str]) -> None:

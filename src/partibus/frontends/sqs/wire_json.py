@@ -52,7 +52,7 @@ def _check_values(body: bytes) -> None:
 
 def _read(members: tuple[Member, ...], document: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    by_name = _members_by_name(members)
+    by_name = _BY_NAME.get(id(members)) or _members_by_name(members)
     for name, value in document.items():
         member = by_name.get(name)
         if member is None or value is None:
@@ -81,14 +81,12 @@ def _read(members: tuple[Member, ...], document: Mapping[str, Any]) -> dict[str,
 
 def _members_by_name(members: tuple[Member, ...]) -> Mapping[str, Member]:
     """Return the members of a shape by name. Requests have few members, so the caller looks up those present."""
-    known = _BY_NAME.get(id(members))
-    if known is None or known[0] is not members:
-        known = _BY_NAME[id(members)] = (members, {member.name: member for member in members})
-    return known[1]
+    found = _BY_NAME[id(members)] = {member.name: member for member in members}
+    return found
 
 
-_BY_NAME: Final[dict[int, tuple[tuple[Member, ...], Mapping[str, Member]]]] = {}
-"""The members of each shape by name, and the shape, which is part of one table and so stays."""
+_BY_NAME: Final[dict[int, Mapping[str, Member]]] = {}
+"""The members of each shape by name, by the identity of the shape, which is part of one table and so stays."""
 
 
 def _integer(member: Member, value: object) -> int:

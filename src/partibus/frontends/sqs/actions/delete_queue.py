@@ -12,7 +12,6 @@ def delete_queue(call: Call) -> None:
     state, now_ms = call.state, call.broker.clock.now_ms()
     name = entity_name(call.home, queue.name)
     call.broker.delete(name)
-    state.queues_of(call.broker).forget(queue.queue)
     if state.recreate_after_ms:
         for key in [key for key, at_ms in state.deleted_ms.items() if at_ms + state.recreate_after_ms <= now_ms]:
             del state.deleted_ms[key]

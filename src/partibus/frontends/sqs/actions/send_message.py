@@ -133,7 +133,7 @@ def _check_fifo(queue: SqsQueue, given: Mapping[str, Any], *, in_batch: bool) ->
 
 def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch: bool) -> Prepared:
     """Check one message. Raises `SqsError`."""
-    body = body_bytes(given.get("MessageBody"))
+    body = body_bytes(given.get("MessageBody"), is_plain=call.parsed.is_plain)
     raw_attributes = given.get("MessageAttributes")
     attributes = read_attributes(raw_attributes) if raw_attributes else {}
     raw_system = given.get("MessageSystemAttributes")

@@ -1,0 +1,87 @@
+"""Values that the SQS port remembers between requests: header lines, and queues by their names."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from partibus.frontends.sqs import server
+from partibus.frontends.sqs.names import QueueName
+from partibus.frontends.sqs.queues import SqsQueue
+from tests.unit.frontends.harness import World
+from tests.unit.frontends.sqs.harness import SqsWorld
+
+
+@pytest.fixture
+def sqs(tmp_path: Path) -> SqsWorld:
+    return SqsWorld(World(tmp_path))
+
+
+def with_line(sqs: SqsWorld, line: bytes) -> bytes:
+    """Return a signed request with one more header line, which is not signed."""
+    return sqs.signer.request("ListQueues", {}).replace(b"User-Agent:", line + b"\r\nUser-Agent:", 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"X-Note: a\nX-Other: b", b"X-Note: a\rb", b"X-Note: a\0b", b"X Note: a", b"X-Note : a", b": a", b"X-Note", b""],
+    ids=["line feed", "carriage return", "NUL", "blank inside", "blank behind", "no name", "no colon", "empty"],
+)
+def test_a_line_that_is_no_header_is_refused(sqs: SqsWorld, line: bytes) -> None:
+    if not line:  # it would end the head
+        line = b"\r"
+    assert sqs.ask(with_line(sqs, line)).status == 400
+
+
+@pytest.mark.parametrize("name", [b"Host", b"Content-Length"])
+def test_a_repeated_header_that_decides_is_refused_also_when_its_line_is_known(sqs: SqsWorld, name: bytes) -> None:
+    request = sqs.signer.request("ListQueues", {})
+    assert sqs.ask(request).status == 200
+    line = next(one for one in request.split(b"\r\n") if one.startswith(name))
+    reply = sqs.ask(with_line(sqs, line))
+    assert reply.status == 400
+    assert b"repeated" in reply.body
+
+
+def test_values_of_a_repeated_header_are_joined(sqs: SqsWorld) -> None:
+    url = sqs.call("CreateQueue", QueueName="q")["QueueUrl"]
+    request = sqs.signer.request("SendMessage", {"QueueUrl": url, "MessageBody": "b"})
+    lines = b"X-Amzn-Trace-Id: Root=1\r\nx-amzn-trace-id:  Parent=2 \r\nUser-Agent:"
+    assert sqs.ask(request.replace(b"User-Agent:", lines, 1)).status == 200
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=url, AttributeNames=["All"])["Messages"]
+    assert message["Attributes"]["AWSTraceHeader"] == "Root=1,Parent=2"
+
+
+def test_lines_are_remembered_within_a_bound(sqs: SqsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "FIELDS_MAX", 5)
+    for number in range(50):
+        assert sqs.ask(with_line(sqs, b"Accept: text/%d" % number)).status == 200
+        assert len(server.KNOWN_FIELDS) <= 5
+    monkeypatch.setattr(server, "FIELDS_MAX", 1_000)
+    long = "Accept: " + "x" * server.FIELD_CHARS
+    assert sqs.ask(with_line(sqs, long.encode())).status == 200
+    assert long not in server.KNOWN_FIELDS
+    assert not any(line.startswith("Authorization") for line in server.KNOWN_FIELDS)
+
+
+def test_a_queue_found_before_is_not_found_after_other_clients_have_deleted_it(sqs: SqsWorld) -> None:
+    url = sqs.call("CreateQueue", QueueName="q", Attributes={"DelaySeconds": "7"})["QueueUrl"]
+    assert sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]["DelaySeconds"] == "7"
+    sqs.world.broker.delete("q")
+    assert sqs.ask(sqs.signer.request("ListQueueTags", {"QueueUrl": url})).status == 400
+    sqs.world.queue("q")
+    attributes = sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert attributes["DelaySeconds"] == "0"
+
+
+def test_deleted_queues_are_forgotten(sqs: SqsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partibus.frontends.sqs.queues.KEPT_MIN", 10)
+    queues = sqs.service.queues_of(sqs.world.broker)
+    for number in range(50):
+        name = sqs.world.queue(f"q{number}")
+        queues.find(sqs.world.broker, QueueName("us-east-1", name))
+        sqs.world.broker.delete(name)
+    kept = [one for one in gc.get_objects() if isinstance(one, SqsQueue) and one.queue.name.startswith("q")]
+    assert len(kept) <= 10
