@@ -22,7 +22,7 @@ from partibus.cluster.sockets import listen
 from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.routing.store_access import StoreRoute
 

@@ -15,7 +15,7 @@ from partibus.bench.measures import cpu_s_when_quiet
 from partibus.bench.scenarios import receive, send
 from partibus.bench.temporary import TemporaryBroker
 from partibus.message import Message
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.notes import COMPLETE, DELIVER, SEND
 from partibus.telemetry.recorder import PackedRecorder
 

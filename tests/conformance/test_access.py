@@ -10,8 +10,7 @@ import pytest
 
 from partibus.amqp.codec.performatives import Attach, Detach
 from partibus.amqp.section_encoding import encode_data
-from partibus.client.extensions.entities import Entities
-from partibus.client.extensions.policies import Policies
+from partibus.client.extensions.entities import Entities, Policies
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import (

@@ -19,13 +19,12 @@ from partibus.client.aio import Client as PublicClient
 from partibus.client.errors import AccessDenied
 from partibus.client.extensions.clock import BrokerClock
 from partibus.client.extensions.cluster import Partitions
-from partibus.client.extensions.entities import Entities
-from partibus.client.extensions.policies import Policies
+from partibus.client.extensions.entities import Entities, Policies
 from partibus.client.extensions.traffic import facts_of, observe, sample_keys
 from partibus.client.messages import OutgoingMessage
 from partibus.client.outcomes import ReceiveMode
 from partibus.namespace.connection_string import parse_connection_string
-from partibus.telemetry.keys import sent_keys
+from partibus.telemetry.table import sent_keys
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.kit.plain_client import Client, connect

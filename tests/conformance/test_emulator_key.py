@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from partibus.client.errors import AccessDenied
-from partibus.client.extensions.entities import Entities
+from partibus.client.extensions.entities import Entities, Policies
 from partibus.client.extensions.namespaces import Namespaces
-from partibus.client.extensions.policies import Policies
 from partibus.client.messages import OutgoingMessage
 from partibus.namespace.access import EMULATOR_KEY
 from partibus.testing.broker_process import BrokerProcess

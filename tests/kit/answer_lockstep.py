@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from partibus.partition.core.exclusive import PAUSE_MS
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from tests.kit.cursor_lockstep import KINDS
 from tests.kit.cursor_model import CursorState
 from tests.kit.invariants import i08_no_lock_ends_early, i16_state_is_the_last_written

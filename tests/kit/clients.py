@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from tests.kit.invariants import BrokenPromise, i09_expired_lock_cannot_settle
 from tests.kit.oracle import name_of
 

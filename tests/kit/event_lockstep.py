@@ -6,8 +6,7 @@ from partibus.partition.core.events import Cleared, CursorSet, DispositionsLogge
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.ports import DISPOSITION_COLUMNS, Disposition, DispositionRow, EntryState
 from tests.kit.cursor_lockstep import chosen
 from tests.kit.model import DELAYED, Item

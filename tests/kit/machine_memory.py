@@ -5,8 +5,7 @@ from partibus.partition.core.deadlines import DeadlineHeap
 from partibus.partition.core.machine import Partition
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol import queries as q
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, subqueue_key
+from partibus.partition.protocol.keys import POSITION_MAX, Entry, SubqueueKind, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Store
 from tests.kit.cursor_model import CursorModel, Shown, unpack
 from tests.kit.invariants import (

@@ -9,8 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from partibus.message import DeliveryEncoder, Message, StoredMessage, is_durable
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind, entry_key, subqueue_key
+from partibus.partition.protocol.keys import Entry, SubqueueKind, entry_key, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.store.memory import MemoryDisk
 from tests.kit import invariants as i

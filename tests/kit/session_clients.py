@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from tests.kit.clients import OUTCOMES, Consumer
 from tests.kit.oracle import Transaction, name_of
 

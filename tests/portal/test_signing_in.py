@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from partibus.client.extensions.policies import Policies
+from partibus.client.extensions.entities import Policies
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http, entry

@@ -37,15 +37,15 @@ from partibus.filters.sql import compile_action, compile_filter
 from partibus.filters.view import GivenView
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.node import read_request
-from partibus.frontends.amqp.operations.arguments import body_of, lock_tokens, mapping, sequence_numbers
-from partibus.frontends.amqp.rule_values import read_rule
+from partibus.frontends.amqp.operations.request import body_of, lock_tokens, mapping, sequence_numbers
+from partibus.frontends.amqp.operations.rules import read_rule
 from partibus.frontends.amqp.websocket import Websocket
-from partibus.frontends.rest.atom.xml_in import parse_xml
-from partibus.frontends.rest.body import BodyTooLarge
+from partibus.frontends.rest.atom.xml import parse_xml
 from partibus.frontends.rest.data.message_in import MessageReader
 from partibus.frontends.rest.data.message_out import body_of as body_over_http
 from partibus.frontends.rest.portal.signing_in import grant_of
 from partibus.frontends.rest.portal.visit import read_form
+from partibus.frontends.rest.requests import BodyTooLarge
 from partibus.frontends.sqs.actions.list_queues import name_of_token
 from partibus.frontends.sqs.actions.move_tasks import read_task_handle
 from partibus.frontends.sqs.actions.permissions import statements_of

@@ -9,9 +9,9 @@ import pytest
 
 from partibus.client.errors import ClientError
 from partibus.client.extensions.cluster import Partitions
+from partibus.client.management import integer, maps
 from partibus.client.messages import OutgoingMessage
 from partibus.client.outcomes import NextSession
-from partibus.client.values import integer, maps
 from partibus.routing.slots import SlotMap
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import eventually

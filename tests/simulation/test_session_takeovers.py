@@ -20,7 +20,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store
-from partibus.partition.runtime import executed
+from partibus.partition.runtime import commits
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.session_hold import SessionHold
@@ -356,7 +356,7 @@ RESUMED = session_resume.resumed
         (Sessions, "must_wait", lambda self, command: False, "known to every owner"),
         (Sessions, "await_holders", lambda self, now_ms: None, "nobody uses are free"),
         (loaded, "resumed", _locks_nothing, "known to every owner"),
-        (executed, "note_of", lambda reply: None, "known to every owner|out of order|delivered after"),
+        (commits, "note_of", lambda reply: None, "known to every owner|out of order|delivered after"),
     ],
 )
 def test_planted_bug_is_caught(owner: Any, name: str, bug: Any, caught: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from partibus.partition.core import dead_letter as requeue_module
 from partibus.partition.core import grants, range_scans, settlement, transactions
-from partibus.partition.core import requeue as requeue_module
+from partibus.partition.core.dead_letter import requeue
 from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.events import Event
 from partibus.partition.core.journal import record
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.core.requeue import requeue
 from partibus.partition.core.sessions import Session, Sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
@@ -26,7 +26,7 @@ from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.ports import Store, Writes
 from partibus.partition.protocol.replies import Accepted, Granted
 from partibus.partition.runtime import commits, loading

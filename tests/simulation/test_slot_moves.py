@@ -20,9 +20,9 @@ from partibus.limits import Limits
 from partibus.message import Message, pack
 from partibus.namespace import moving
 from partibus.namespace.access import AccessPolicies
-from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.changes import Announcer, Change
 from partibus.namespace.moving import plan
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.partition_moves import even_counts, even_moves

@@ -17,8 +17,8 @@ from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.fan_out import Plan, Planned
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.ports import Writes
 from partibus.partition.runtime import topic
 from partibus.partition.runtime.commit_queue import CommitQueue

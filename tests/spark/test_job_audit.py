@@ -14,8 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from partibus.pipeline.audit import KINDS, Logs, Want, doubled, lost, normalized, reconciled, run
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.logs import CONSUMED, PRODUCED, fitted, read_log
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

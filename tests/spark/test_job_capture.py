@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 from partibus.client.extensions.ranges import open_ranges
 from partibus.pipeline import capture, plan
 from partibus.pipeline.capture import Chosen, Replay, Want, captured
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.routing.slots import partition_for_key
 from partibus.spark.errors import OptionError
 from partibus.spark.options import Options

@@ -14,8 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from partibus.pipeline import compact
 from partibus.pipeline.capture import CAPTURE, FATES, MESSAGES, Place
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.job import Job, JobError, JobOptions
 
 ROWS = 3
 """Rows of a micro-batch."""

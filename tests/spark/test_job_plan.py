@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.balance import partition_of, slot_of
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.plan import Want, run
 from partibus.pipeline.synthetic import Shape, telemetry
 from partibus.routing.slots import partition_for_key, slot_for_key

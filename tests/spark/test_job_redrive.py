@@ -17,8 +17,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 from pyspark.sql import SparkSession
 
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.redrive import Change, Want, run
 from partibus.testing.broker_process import BrokerProcess
 from tests.spark.conftest import CONFIG

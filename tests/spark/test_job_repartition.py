@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from partibus.client.extensions.ranges import open_ranges
 from partibus.client.messages import OutgoingMessage
 from partibus.pipeline import repartition
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.repartition import Proof, Want, prove
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from partibus.pipeline import telemetry_job
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.partial import bucket_of, percentile_name, value_of
 from partibus.pipeline.rollup import add_up, busiest, roll_up
 from partibus.pipeline.synthetic import Shape, telemetry

@@ -21,11 +21,10 @@ from partibus.spark import writer
 from partibus.spark.composites import read_map
 from partibus.spark.errors import OptionError, WriteError
 from partibus.spark.properties import text_of, type_of
-from partibus.spark.sink_columns import SINK_COLUMNS, check_columns, naming_of
 from partibus.spark.sink_encoding import encode_batch
 from partibus.spark.sink_options import SINK_OPTIONS, KeyOrder, Naming, SinkOptions
 from partibus.spark.sink_rows import Namer, sink_key
-from partibus.spark.sink_values import encoded_value
+from partibus.spark.sink_values import SINK_COLUMNS, check_columns, encoded_value, naming_of
 from partibus.spark.writer import Report, committed, write_rows
 
 CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=name;SharedAccessKey=secret"

@@ -4,6 +4,7 @@ The layers are those of the standard: `codec` (types, performatives), `frames`, 
 two halves `inbound` and `outbound`, `link`. The package does not know about queues.
 """
 
+from partibus.amqp.codec.performatives import Source, Target
 from partibus.amqp.codec.states import (
     ACCEPTED,
     RELEASED,
@@ -19,7 +20,6 @@ from partibus.amqp.codec.states import (
     Released,
     TransactionalState,
 )
-from partibus.amqp.codec.terminus import Source, Target
 from partibus.amqp.connection import Connection
 from partibus.amqp.errors import AmqpError, DecodeError, EncodeError, UsageError
 from partibus.amqp.events import (

@@ -10,8 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from partibus.amqp.codec.performatives import Attach, Detach
-from partibus.amqp.codec.terminus import AnySource, AnyTarget, Source, Target
+from partibus.amqp.codec.performatives import AnySource, AnyTarget, Attach, Detach, Source, Target
 from partibus.amqp.endpoint import ENDING, Move, State, after
 from partibus.amqp.errors import AmqpError, UsageError
 

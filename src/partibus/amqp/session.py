@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from partibus.amqp.codec.fast import read_disposition
-from partibus.amqp.codec.performatives import Attach, Begin, Detach, End, Flow
-from partibus.amqp.codec.terminus import AnySource, AnyTarget
+from partibus.amqp.codec.performatives import AnySource, AnyTarget, Attach, Begin, Detach, End, Flow
 from partibus.amqp.endpoint import ENDING, Move, State, after
 from partibus.amqp.errors import (
     HANDLE_IN_USE,

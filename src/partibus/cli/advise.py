@@ -11,8 +11,7 @@ from partibus.advice.classes import Level
 from partibus.advice.facts import EntityFacts, KeySample
 from partibus.advice.rules import Advice
 from partibus.advice.rules import advise as advice_for
-from partibus.cli.connection import CONNECTION, JSON, open_client
-from partibus.cli.output import note, print_json, printable
+from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, printable
 from partibus.client.errors import ClientError
 from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.client.extensions.traffic import Observed, facts_of, has_keys_to_sample, observe, sample_keys, sample_of
@@ -116,7 +115,7 @@ def _peeked_keys(
 
 
 def _telemetry_keys(directory: Path, namespace: str, names: list[str]) -> dict[str, KeySample]:
-    from partibus.telemetry.keys import sent_keys
+    from partibus.telemetry.table import sent_keys
 
     return {name: sample_of(keys) for name, keys in sent_keys(directory, namespace, set(names)).items()}
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from partibus.cli.connection import CONNECTION, JSON, open_client
-from partibus.cli.output import note, print_json, size_text
+from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, size_text
 from partibus.client.extensions.cluster import back_up
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from partibus.cli.connection import JSON
-from partibus.cli.output import note, print_json
+from partibus.cli.output import JSON, note, print_json
 
 
 @click.command()

@@ -10,8 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from partibus.cli.connection import JSON
-from partibus.cli.output import print_json
+from partibus.cli.output import JSON, print_json
 from partibus.cli.types import duration
 from partibus.client.extensions.clock import BrokerClock
 from partibus.namespace.connection_string import parse_connection_string

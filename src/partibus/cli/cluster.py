@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from partibus.cli.connection import CONNECTION, JSON, open_client
-from partibus.cli.output import number_text, print_json, print_table
+from partibus.cli.output import CONNECTION, JSON, number_text, open_client, print_json, print_table
 from partibus.client.extensions.cluster import BrokerInfo, StoreInfo, cluster_status
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.acknowledged import accept_loss

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 import click
 
-from partibus.cli.connection import CONNECTION, JSON, open_client
-from partibus.cli.output import note, number_text, print_json, print_table, size_text
+from partibus.cli.output import CONNECTION, JSON, note, number_text, open_client, print_json, print_table, size_text
 from partibus.client.extensions.ranges import CursorSummary, RangeClient
 
 SILENT_MS = 3_600_000

@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 import click
 
 from partibus.bench.measures import sync_ms
-from partibus.cli.connection import JSON
-from partibus.cli.output import print_json, print_table, size_text
+from partibus.cli.output import JSON, print_json, print_table, size_text
 from partibus.errors import UnusableFile
 from partibus.spark.errors import JavaNotFound
 from partibus.spark.java import find_java

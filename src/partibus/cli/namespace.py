@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from partibus.cli.connection import CONNECTION, JSON, open_client
-from partibus.cli.output import note, number_text, print_json, print_table
+from partibus.cli.output import CONNECTION, JSON, note, number_text, open_client, print_json, print_table
 from partibus.client.extensions.namespaces import NUMBERS, THROTTLING, NamespaceInfo, Namespaces, host_of
 from partibus.client.sync import Client
 from partibus.namespace.tiers import LIMITS, Tier

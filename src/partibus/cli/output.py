@@ -1,4 +1,4 @@
-"""The output of commands: tables for people, one JSON object per line for scripts."""
+"""The common parts of commands: the option `--connection`, and output as tables or as one JSON object per line."""
 
 import json
 import sys
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
+
+from partibus.client.sync import Client, connect
 
 
 def print_json(values: Mapping[str, object]) -> None:
@@ -63,3 +65,33 @@ def size_text(size_bytes: int | None) -> str | None:
 def number_text(value: Any) -> str | None:
     """Format a number with separated thousands."""
     return None if value is None else f"{value:,}"
+
+
+_MISSING = (
+    "no connection string. Set PARTIBUS_CONNECTION, or give --connection; `partibus serve --ready-file PATH` writes "
+    "one into PATH."
+)
+
+
+def _required(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    # Help and completion work without one.
+    if value is None and not ctx.resilient_parsing:
+        raise click.UsageError(_MISSING, ctx)
+    return value
+
+
+CONNECTION = click.option(
+    "--connection",
+    envvar="PARTIBUS_CONNECTION",
+    show_envvar=True,
+    metavar="STRING",
+    callback=_required,
+    help="Connection string of the broker; better in the variable, since command lines are visible to others.",
+)
+
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for scripts.")
+
+
+def open_client(connection: str) -> Client:
+    """Open a client. Raises `partibus.errors.PartibusError`, which ends the command with one line."""
+    return connect(connection)

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from partibus.cli.connection import CONNECTION, JSON, open_client
-from partibus.cli.output import note, print_json, print_table
+from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, print_table
 from partibus.cli.types import duration
 from partibus.client.extensions.cluster import PLAN_VERSION, FaultInjectionInfo, FaultInjections, Partitions
-from partibus.client.values import integer, maps
+from partibus.client.management import integer, maps
 
 Command = Callable[..., Any]
 

@@ -2,10 +2,9 @@
 
 import click
 
-from partibus.cli.connection import CONNECTION, JSON, open_client
-from partibus.cli.output import note, print_json, print_table
+from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, print_table
 from partibus.cli.types import moment
-from partibus.client.extensions.policies import Policies, PolicyInfo
+from partibus.client.extensions.entities import Policies, PolicyInfo
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from partibus.cli.connection import CONNECTION, JSON, open_client
-from partibus.cli.output import note, print_json
+from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json
 from partibus.cli.types import OutputFile
 from partibus.errors import InvalidOperation
 from partibus.namespace.namespace_options import DEFAULT_NAME

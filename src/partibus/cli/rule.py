@@ -2,8 +2,7 @@
 
 import click
 
-from partibus.cli.connection import CONNECTION, JSON, open_client
-from partibus.cli.output import note, print_json, print_table
+from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, print_table
 from partibus.client.extensions.entities import subscription_path
 from partibus.client.rules import CORRELATION_TEXTS, RuleInfo
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import click
 
-from partibus.cli.connection import CONNECTION, JSON, open_client
-from partibus.cli.output import print_json
+from partibus.cli.output import CONNECTION, JSON, open_client, print_json
 from partibus.cli.types import duration, key_value, moment
 from partibus.client.messages import OutgoingMessage
 

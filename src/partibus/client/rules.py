@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from partibus.amqp.codec.types import Described, Int
 from partibus.client.errors import ClientError
-from partibus.client.values import maps
+from partibus.client.management import maps
 
 CORRELATION_TEXTS = (
     "correlation-id",

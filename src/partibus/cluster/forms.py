@@ -21,7 +21,7 @@ from partibus.limits import PartitionLimits
 from partibus.message import Message
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import DispositionRow, EntryRow
 

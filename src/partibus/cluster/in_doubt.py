@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
+from partibus.partition.runtime.commits import answer_of
 from partibus.partition.runtime.dispatcher import OnReply
-from partibus.partition.runtime.executed import answer_of
 from partibus.routing.store_access import StoreRoute, memory_of
 
 WAIT_S = 15.0

@@ -42,10 +42,10 @@ from partibus.cluster.wire import (
 from partibus.limits import PeerLimits
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.host import overloaded_stores
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.overload import overloaded_stores
+from partibus.partition.runtime.commits import OnFound
 from partibus.partition.runtime.dispatcher import OnReply
-from partibus.partition.runtime.executed import OnFound
 from partibus.routing.store_access import CAN_WAIT, StoreRoute
 from partibus.throttling.allocator import Ask as CreditAsk
 from partibus.throttling.allocator import Grant

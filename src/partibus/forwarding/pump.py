@@ -41,9 +41,8 @@ from partibus.partition.protocol.commands import (
     Receive,
     ReturnReserved,
 )
-from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.generations import Generation, History, Series, origin_key, origin_of
-from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
+from partibus.partition.protocol.keys import Entry, SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.replies import Accepted, Failed, Granted, Moved, ReceiveRefused, ScreenFirst
 from partibus.routing.partitions import Numbers, PartitionHandle

@@ -8,10 +8,9 @@ from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unsu
 from partibus.filters.model import Rule
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, SasPolicy
-from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.catalog_entities import EntityRecord
+from partibus.namespace.changes import Announcer, Change, PolicyChanges, drop
 from partibus.namespace.clients import Clients
-from partibus.namespace.dropping import drop
 from partibus.namespace.elastic import ElasticQueues
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.entity import Entity
@@ -21,7 +20,6 @@ from partibus.namespace.names import subscription_path
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.namespace_options import DEFAULT_ID
 from partibus.namespace.partition_moves import EntitySlots
-from partibus.namespace.policy_changes import PolicyChanges
 from partibus.namespace.properties import (
     FORWARD_DEAD_LETTERED_TO,
     FORWARD_TO,

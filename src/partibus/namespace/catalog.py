@@ -22,9 +22,7 @@ from partibus.namespace.access import SasPolicy
 from partibus.namespace.catalog_database import CatalogDatabase
 from partibus.namespace.catalog_entities import PARTITION_ROW_MAX, EntityRecord, EntityTable
 from partibus.namespace.catalog_file import BUSY_TIMEOUT_S, CatalogFile, ChangeRecord
-from partibus.namespace.catalog_namespaces import NamespaceTable
-from partibus.namespace.catalog_policies import PolicyTable, owner_of
-from partibus.namespace.catalog_rules import RuleTable
+from partibus.namespace.catalog_rows import NamespaceTable, PolicyTable, RuleTable, owner_of
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, NamespaceRecord
 from partibus.namespace.partition_moves import EntitySlots

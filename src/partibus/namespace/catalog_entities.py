@@ -20,9 +20,7 @@ from partibus.errors import (
 from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
 from partibus.namespace.catalog_database import OF_NAMESPACE, CatalogDatabase, Row
-from partibus.namespace.catalog_namespaces import NamespaceTable
-from partibus.namespace.catalog_policies import PolicyTable
-from partibus.namespace.catalog_rules import RuleTable
+from partibus.namespace.catalog_rows import NamespaceTable, PolicyTable, RuleTable
 from partibus.namespace.entities import STANDARD_PARTITION_COUNT, EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.names import check_entity_name, check_short_name, fold_name, split_path, subscription_path
 from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions

@@ -2,7 +2,8 @@
 
 The file describes an entity completely. A property that it omits gets its default, and a subscription has the rules of
 the file and no others. So the same file gives the same entities, whatever their former state. Subscriptions that a
-declared topic has beside those of the file stay. All changes are durable together.
+declared topic has beside those of the file stay. All changes are durable together. A file for a whole server has
+several namespaces, each with its entities.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ from partibus.namespace.config_document import ConfigError, Problem
 from partibus.namespace.config_json import Config
 from partibus.namespace.entities import EntityDescription, EntityOptions
 from partibus.namespace.forwards import check_targets
+from partibus.namespace.names import fold_name
+from partibus.namespace.namespace_options import NamespaceOptions, NamespaceRecord
+from partibus.namespace.policies import first_policies
 from partibus.namespace.properties import change_refused, immutable_changes
 from partibus.namespace.rules import same_rules
 from partibus.namespace.tier_rules import changed_options
@@ -159,3 +163,23 @@ def _all_of(config: Config) -> Iterator[_Declared]:
         yield _Declared(topic.path, topic.description)
         for subscription in topic.subscriptions:
             yield _Declared(subscription.path, subscription.description, subscription.rules)
+
+
+def apply_namespaces(catalog: Catalog, config: Config, now_ms: int) -> None:
+    """Create missing namespaces, as standard ones, and apply the declared entities to all, or change nothing.
+
+    Raises what `apply_config` and `Catalog.create_namespace` do. ``catalog`` is that of the default namespace. A caller
+    that has read it before must read it again.
+    """
+    with catalog.together():
+        apply_config(catalog, config, now_ms)
+        for other in config.others:
+            record = _existing(catalog, other.namespace_name, now_ms)
+            apply_config(catalog.of(record.namespace_id), other, now_ms)
+
+
+def _existing(catalog: Catalog, name: str, now_ms: int) -> NamespaceRecord:
+    for record in catalog.list_namespaces():
+        if fold_name(record.name) == fold_name(name):
+            return record
+    return catalog.create_namespace(name, NamespaceOptions(), now_ms, first_policies(now_ms))

@@ -2,11 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from partibus.errors import StartError, shown
+from partibus.errors import ArgumentError, StartError, shown
 from partibus.namespace.hints import did_you_mean
+from partibus.namespace.names import check_entity_name, fold_name
 
 SIZE_MAX_BYTES = 16 * 1024 * 1024
 _PROBLEM_MAX = 100
@@ -158,3 +159,32 @@ def _no_constant(name: str) -> object:
 def _integer(digits: str) -> int:
     """Return the integer of some digits; no property takes more than 30, and reading very many takes very long."""
     return int(digits[:30])
+
+
+def declared_name(
+    document: Document,
+    members: Mapping[str, object],
+    path: str,
+    taken: dict[str, str],
+    check: Callable[[str], str] = check_entity_name,
+) -> str:
+    """Return the ``Name`` of the object at ``path``; empty when it is missing or refused.
+
+    ``taken`` has the paths of earlier names by folded name, and gets this one.
+    """
+    if "Name" not in members:
+        return ""
+    name_path = f"{path}.Name"
+    name = members["Name"]
+    if not isinstance(name, str):
+        return document.text(name, name_path)
+    try:
+        check(name)
+    except ArgumentError as error:
+        document.refuse(name_path, str(error))
+        return ""
+    first = taken.setdefault(fold_name(name), name_path)
+    if first != name_path:
+        document.refuse(name_path, f"'{name}' is already the name at {first} (names compare without case); rename one")
+        return ""
+    return name

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from partibus.errors import Unsupported
 from partibus.filters.config_form import to_config
-from partibus.namespace.catalog_rules import rule_path
+from partibus.namespace.catalog_rows import rule_path
 from partibus.namespace.entities import DEFAULT_OPTIONS
 from partibus.namespace.namespace import Namespace
 from partibus.namespace.policies import policy_path

@@ -16,7 +16,7 @@ from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
 from partibus.namespace.bounds import Bounds
 from partibus.namespace.catalog import Catalog, EntityRecord
-from partibus.namespace.catalog_namespaces import DEFAULT_RECORD
+from partibus.namespace.catalog_rows import DEFAULT_RECORD
 from partibus.namespace.config_apply import Applied, apply_config
 from partibus.namespace.config_json import Config
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityDescription, EntityKind, EntityOptions

@@ -8,9 +8,9 @@ settings of its own. They share stores and brokers.
 from collections.abc import Callable, Iterable, Iterator
 
 from partibus.errors import EntityNotFound, InvalidOperation
-from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.changes import Announcer, Change
 from partibus.namespace.entity import Entity
 from partibus.namespace.names import check_namespace_name, fold_name
 from partibus.namespace.namespace import Queue

@@ -24,9 +24,9 @@ from partibus.namespace.entities import (
     EntityKind,
     EntityOptions,
     EntityStatus,
+    SqsValue,
 )
 from partibus.namespace.hints import did_you_mean
-from partibus.namespace.sqs_options import SqsValue
 from partibus.namespace.tiers import ENTITY_SIZES_MB
 from partibus.namespace.values import (
     BooleanValue,

@@ -12,7 +12,7 @@ from partibus.filters.model import CorrelationFilter, Rule
 from partibus.namespace.access import SasPolicy
 from partibus.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from partibus.namespace.catalog import EntityRecord
-from partibus.namespace.catalog_rules import rule_path
+from partibus.namespace.catalog_rows import rule_path
 from partibus.namespace.durations import UNLIMITED_MS
 from partibus.namespace.entities import EntityDescription, EntityKind
 from partibus.namespace.names import fold_name, split_path, subscription_path

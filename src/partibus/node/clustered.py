@@ -29,8 +29,8 @@ from partibus.cluster.membership import MemberInfo, Membership
 from partibus.cluster.ownership import Identity
 from partibus.cluster.sockets import Address, TcpAddress, listen_tls
 from partibus.errors import InvalidOperation, StartError, StoreUnavailable
-from partibus.namespace.announcing import Change
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.changes import Change
 from partibus.node.joining import Joined, catalog_address, join, version
 from partibus.node.metrics import Measurements, packed, unpacked
 from partibus.node.node import Broker

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from partibus.cluster.credits import Credits
-from partibus.namespace.announcing import Change
+from partibus.namespace.changes import Change
 from partibus.node.metrics import Measurements
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess
@@ -57,7 +57,7 @@ class Coordinator(Protocol):
         ...
 
     def announce(self, change: Change, followed: Callable[[], None]) -> None:
-        """Announce a change (`partibus.namespace.announcing.Announce`)."""
+        """Announce a change (`partibus.namespace.changes.Announce`)."""
         ...
 
     async def status(self) -> dict[str, Any]:

@@ -16,16 +16,16 @@ from partibus.frontends.admission import Admission
 from partibus.frontends.amqp.server import AmqpServer
 from partibus.limits import TlsLimits
 from partibus.namespace.access import AccessPolicies
-from partibus.namespace.announcing import Announcer
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.changes import Announcer
 from partibus.namespace.fan_out import TopicSubscribers
 from partibus.namespace.namespace import Namespace, Queue, QueuesByRow, TopicsByRow
 from partibus.namespace.namespace_options import NamespaceRecord
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.placement import Placement
 from partibus.node.backups import Backups
-from partibus.node.clock_hand import ClockHand
+from partibus.node.clocks import ClockHand
 from partibus.node.coordinator import Coordinator
 from partibus.node.cursor_watch import LOOK_S, CursorWatch
 from partibus.node.descriptors import Share, raise_limit
@@ -35,8 +35,8 @@ from partibus.node.metrics import Measurements, Measuring
 from partibus.node.options import partition_options
 from partibus.node.settings import Ports, Settings
 from partibus.node.sqs_port import SqsPort
+from partibus.node.telemetry import Tracing
 from partibus.node.tls import ServerTls, TlsListener, fit_certificate
-from partibus.node.tracing import Tracing
 from partibus.node.unit_watch import UnitWatch
 from partibus.partition.core.meters import Meters
 from partibus.routing.fault_injections import FaultInjections, to_plain

@@ -13,12 +13,12 @@ from partibus.cluster.ownership import Identity
 from partibus.errors import StoreUnavailable
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.keys_file import load_policies
+from partibus.node.clocks import stored_time
 from partibus.node.coordinator import Coordinator
 from partibus.node.front import Front
 from partibus.node.host import StoreHosts
 from partibus.node.ready_file import Keys, publish_ready
 from partibus.node.settings import Ports, Settings
-from partibus.node.stored_time import stored_time
 from partibus.node.telemetry import Telemetry
 from partibus.partition.protocol.fan_out import FanOut
 from partibus.partition.protocol.ports import Store

@@ -8,8 +8,8 @@ from typing import Any
 
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies, Right, SasPolicy
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.config_apply import apply_namespaces
 from partibus.namespace.config_json import read_config_json
-from partibus.namespace.config_namespaces import apply_namespaces
 from partibus.namespace.namespace_options import DEFAULT_ID
 from partibus.node.settings import Ports, Settings
 from partibus.node.tls import prepare_certificate

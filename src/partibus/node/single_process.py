@@ -8,8 +8,8 @@ from typing import Any
 from partibus.clock import Clock, ManualClock, SystemClock
 from partibus.cluster.admin import broker_status, stores_status
 from partibus.cluster.ownership import Identity
-from partibus.namespace.announcing import nobody_else
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.changes import nobody_else
 from partibus.node.metrics import Measurements
 from partibus.node.node import Broker
 from partibus.node.ready_file import prepare_namespaces

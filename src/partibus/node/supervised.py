@@ -24,8 +24,8 @@ from partibus.cluster.handshake import load_secret
 from partibus.cluster.ownership import Identity
 from partibus.cluster.sockets import listen
 from partibus.errors import InvalidOperation, PartibusError, StoreUnavailable
-from partibus.namespace.announcing import Change
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.changes import Change
 from partibus.node.coordinator import Coordinator
 from partibus.node.metrics import Measurements, packed, unpacked
 from partibus.node.node import Broker

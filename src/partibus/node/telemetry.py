@@ -1,4 +1,4 @@
-"""Telemetry of one broker process (D28): counters and, where it is wanted, a recorder with its writer."""
+"""Telemetry of one broker process: counters, a recorder with its writer (D28), and exported spans (docs/tracing.md)."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,6 +16,17 @@ from partibus.throttling.uses import OPERATIONS, Operation, Use, Uses
 
 if TYPE_CHECKING:
     from partibus.telemetry.recorder import Place
+import logging
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from partibus.errors import StartError
+from partibus.tracing.tracer import Tracer
+
+if TYPE_CHECKING:
+    from partibus.tracing.otlp import Exporter
+
 
 RULES_MAX = 100
 """The most rules of a topic that are named."""
@@ -124,3 +135,46 @@ def _places_of(namespaces: Namespaces) -> "Callable[[int], Place]":
         return Place(queue.name, place.partition_no, place.store_no, name)
 
     return place_of
+
+
+log = logging.getLogger(__name__)
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+INSTALL = "Install it: pip install 'partibus[otel]'."
+
+
+def is_wanted(endpoint: str, environment: Mapping[str, str]) -> bool:
+    """Tell whether ``--otlp-endpoint`` or the standard variables ask for traces."""
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if endpoint:
+        return True
+    exporters = environment.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower()
+    return exporters != "none" and any(environment.get(name) for name in ENDPOINTS)
+
+
+class Tracing:
+    """The traces of a broker."""
+
+    def __init__(self, endpoint: str, broker: str) -> None:
+        """Start tracing. Raises `StartError` when ``endpoint`` is given and OpenTelemetry is missing."""
+        self._exporter: Exporter | None = None
+        if not is_wanted(endpoint, os.environ):
+            return
+        try:
+            from partibus.tracing import otlp
+        except ModuleNotFoundError as error:
+            if endpoint:
+                raise StartError(f"--otlp-endpoint needs {error.name}. {INSTALL}") from error
+            log.warning("OTEL_* variables ask for traces, which need %s: there are none. %s", error.name, INSTALL)
+            return
+        self._exporter = otlp.Exporter(endpoint, broker)
+
+    def tracer(self, namespace: str) -> Tracer | None:
+        """Return the tracer of one namespace; None: traces are off."""
+        return None if self._exporter is None else Tracer(namespace, self._exporter.keep)
+
+    def close(self) -> None:
+        """Export the remaining spans. Blocks for some seconds at most."""
+        if self._exporter is not None:
+            self._exporter.close()

@@ -24,8 +24,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from partibus.client.extensions.ranges import BOUND_BYTES, open_ranges
-from partibus.pipeline.errors import JobError, said
-from partibus.pipeline.job import Job, interruption
+from partibus.pipeline.job import Job, JobError, interruption, said
 from partibus.pipeline.report.page import (
     Page,
     Section,

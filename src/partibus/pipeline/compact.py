@@ -27,8 +27,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame
 
 from partibus.pipeline.capture import CAPTURE, DATE, FATES, MESSAGES, TIME_TYPE, Place
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job
+from partibus.pipeline.job import Job, JobError
 from partibus.pipeline.report.page import Page, Section, Verdict, number, size, table, text
 
 Values = dict[str, Any]

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.balance import slot_of
-from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import JobError
 from partibus.telemetry.schema import NAMESPACE, OK
 
 ENTITY = ("namespace", "entity")

@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import JobError
 
 
 class LogColumn(NamedTuple):

@@ -24,8 +24,7 @@ from partibus.pipeline.balance import (
     skew,
 )
 from partibus.pipeline.capture import CAPTURE, MESSAGES, Place
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job
+from partibus.pipeline.job import Job, JobError
 from partibus.pipeline.loads import Loads, collect_loads, key_loads, message_rows, range_of, sent_rows
 from partibus.pipeline.logs import read_parquet
 from partibus.pipeline.report.page import (

@@ -19,8 +19,7 @@ from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.ranges import COMPLETED_MAX, RangeClient, open_ranges
 from partibus.client.sync import connect
 from partibus.pipeline.capture import Place
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job
+from partibus.pipeline.job import Job, JobError
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -37,9 +36,9 @@ from partibus.pipeline.sending import Sending, check_target, forget, sent
 from partibus.spark.lease import Lease
 from partibus.spark.option_table import DEAD_LETTER_QUEUE
 from partibus.spark.options import Options
-from partibus.spark.sink_columns import ADDRESS, SINK_TYPES
 from partibus.spark.sink_options import SinkOptions
 from partibus.spark.sink_rows import sink_key
+from partibus.spark.sink_values import ADDRESS, SINK_TYPES
 
 Values = dict[str, Any]
 

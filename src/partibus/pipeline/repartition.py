@@ -19,8 +19,7 @@ from partibus.client.extensions.ranges import open_ranges
 from partibus.client.sync import connect
 from partibus.pipeline.balance import partition_of, predict, slot_of
 from partibus.pipeline.capture import Place
-from partibus.pipeline.errors import JobError, said
-from partibus.pipeline.job import DONE, FINDINGS, Job
+from partibus.pipeline.job import DONE, FINDINGS, Job, JobError, said
 from partibus.pipeline.report.page import (
     Page,
     Section,

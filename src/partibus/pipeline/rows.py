@@ -19,7 +19,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import JobError
 from partibus.pipeline.partial import CHUNK_ROWS, KEY, NAMES, READ, SCHEMA, partial_sums
 from partibus.telemetry.schema import COMMIT, DDL, MOVE, USE
 

@@ -15,10 +15,10 @@ from partibus.client.errors import AccessDenied, NotFound
 from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.client.extensions.sinks import SINK_ENDS
 from partibus.client.sync import connect
-from partibus.pipeline.errors import JobError
+from partibus.pipeline.job import JobError
 from partibus.spark.sink import open_sink_client
-from partibus.spark.sink_columns import SINK_TYPES
 from partibus.spark.sink_options import Naming, SinkOptions
+from partibus.spark.sink_values import SINK_TYPES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job, interruption
+from partibus.pipeline.job import Job, JobError, interruption
 from partibus.pipeline.partial import DDL, SCHEMA
 from partibus.pipeline.questions import HELD_MAX, Questions, SparkQuestions, questions_here
 from partibus.pipeline.rollup import KEYS_MAX, Rollup, add_up, added, parts_of, roll_up

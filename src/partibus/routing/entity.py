@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from partibus.partition.protocol.overload import overloaded_stores
+from partibus.partition.protocol.host import overloaded_stores
 from partibus.routing.elastic import SlotLoad
 from partibus.routing.front_end_cache import CallIdle, FrontEndCache
 from partibus.routing.partitions import Numbers, PartitionHandle

@@ -25,8 +25,8 @@ from partibus.partition.protocol.commands import (
     ReturnReserved,
     Settle,
 )
+from partibus.partition.protocol.host import overloaded_stores
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.overload import overloaded_stores
 from partibus.partition.protocol.replies import Failed, refused
 from partibus.partition.runtime.dispatcher import OnReply
 from partibus.routing.partitions import PartitionHandle

@@ -33,7 +33,7 @@ from partibus.partition.protocol.commands import (
     ReturnReserved,
     Settle,
 )
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.replies import Failed, Granted, Locked, ReceiveRefused
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 from partibus.routing.receive import CachedSource, OnFailed, OnGranted

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from partibus.errors import PartibusError
 from partibus.partition.protocol.commands import CancelReceive, Receive
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.replies import Cancelled, Failed, Granted, Locked, ReceiveRefused
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
 

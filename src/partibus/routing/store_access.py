@@ -24,8 +24,8 @@ from partibus.partition.protocol.commands import (
 from partibus.partition.protocol.host import Timer
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.replies import Failed, refused
+from partibus.partition.runtime.commits import OnFound
 from partibus.partition.runtime.dispatcher import OnReply
-from partibus.partition.runtime.executed import OnFound
 
 CAN_WAIT: frozenset[type] = frozenset((Settle, RenewLocks, RenewSession, ReleaseSession))
 """Commands about locks that outlive the owner. Sends do not wait: they go to another partition, or the client repeats

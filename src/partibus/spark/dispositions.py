@@ -16,9 +16,8 @@ import pyarrow as pa
 from partibus.client.errors import ClientError
 from partibus.client.extensions.ranges import DispositionLine, PartitionMap, RangeClient
 from partibus.spark.errors import DataLossError, OffsetError, OptionError, ReadError
-from partibus.spark.offsets import Offset
 from partibus.spark.options import Options
-from partibus.spark.planning import plan_splits
+from partibus.spark.planning import Offset, plan_splits
 from partibus.spark.reader import Task
 from partibus.spark.retry_policy import RetryPolicy
 from partibus.spark.retrying_client import RetryingClient

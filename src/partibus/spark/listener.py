@@ -25,8 +25,8 @@ from pyspark.sql.streaming.listener import (
 from partibus.client.errors import ClientError
 from partibus.client.extensions.ranges import open_ranges
 from partibus.spark.errors import OffsetError, OptionError
-from partibus.spark.offsets import Offset
 from partibus.spark.options import Options
+from partibus.spark.planning import Offset
 from partibus.spark.ports import OpenClient, RangeReader
 from partibus.spark.tail import advance
 

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from partibus.spark.errors import OffsetError
-from partibus.spark.offsets import Offset
+from partibus.spark.planning import Offset
 
 
 def behind(progress: StreamingQueryProgress) -> dict[int, int] | None:

@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 
 from partibus.client.extensions.sinks import SINK_ENDS, open_sink
 from partibus.spark.errors import OptionError, WriteError
-from partibus.spark.sink_columns import check_columns, naming_of
 from partibus.spark.sink_options import Naming, SinkOptions
+from partibus.spark.sink_values import check_columns, naming_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

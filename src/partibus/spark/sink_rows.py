@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partibus.spark.errors import WriteError
-from partibus.spark.sink_columns import ADDRESS, has_address
 from partibus.spark.sink_options import KeyOrder, Naming, SinkOptions
+from partibus.spark.sink_values import ADDRESS, has_address
 
 ID_BYTES = 16
 _BLOCK_BITS = 8

@@ -12,9 +12,9 @@ from typing import Any
 from partibus.client.extensions.ranges import CursorState, PartitionMap
 from partibus.spark.errors import DataLossError
 from partibus.spark.lease import Lease
-from partibus.spark.offsets import Offset
 from partibus.spark.options import Options
 from partibus.spark.planning import (
+    Offset,
     PassedOver,
     Positions,
     admit,

@@ -14,8 +14,8 @@ from partibus.client.errors import ClientError, CursorLost
 from partibus.client.extensions.ranges import open_ranges
 from partibus.spark.errors import OffsetError, OptionError
 from partibus.spark.lease import Lease
-from partibus.spark.offsets import Offset
 from partibus.spark.options import Options
+from partibus.spark.planning import Offset
 from partibus.spark.ports import OpenClient, RangeReader
 from partibus.spark.reader import plan_error
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from partibus.message import Message
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.notes import DONE, HELD, SEND, Note, Refusal
 from partibus.partition.protocol.ports import EntryState
 from partibus.telemetry.layout import (

@@ -1,7 +1,9 @@
-"""Arrow tables of telemetry rows with the columns of `schema`."""
+"""Arrow tables of telemetry rows with the columns of `schema`; and keys of sent messages, for advice without Spark."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -230,3 +232,40 @@ def _array(values: Any, kind: pa.DataType, words: _Words) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return pa.DictionaryArray.from_arrays(pa.array(values.astype(np.int32), mask=mask), words.array)
     return pa.array(values, pa.int64(), mask=mask).cast(kind)
+
+
+KEYS_MAX: Final = 100_000
+"""The most keys of one entity that are returned: the first ones of the newest files."""
+SINCE: Final = timedelta(hours=1)
+"""The age up to which rows are read."""
+
+
+def sent_keys(
+    directory: Path, namespace: str, entities: Collection[str], now: datetime | None = None
+) -> dict[str, list[tuple[int, str]]]:
+    """Return the partition and key of each recorded message with a key, by entity.
+
+    Rows of the last hour before ``now`` are read.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.dataset as ds
+
+    files = sorted(directory.rglob("*.parquet"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found: dict[str, list[tuple[int, str]]] = {}
+    since = ((now or datetime.now(UTC)) - SINCE).replace(tzinfo=None)
+    for file in files:
+        if datetime.fromtimestamp(file.stat().st_mtime, UTC).replace(tzinfo=None) < since:
+            break
+        table = ds.dataset(str(file)).to_table(
+            columns=["entity", "partition_id", "key"],
+            filter=(pc.field("op") == "send")
+            & (pc.field("namespace") == namespace)
+            & pc.field("entity").isin(sorted(entities))
+            & ~pc.field("key").is_null(),
+        )
+        columns = (table.column(name).to_pylist() for name in ("entity", "partition_id", "key"))
+        for entity, partition, key in zip(*columns, strict=True):
+            keys = found.setdefault(entity, [])
+            if len(keys) < KEYS_MAX:
+                keys.append((partition, key))
+    return found

@@ -9,7 +9,7 @@ from partibus.cluster.in_doubt import DISTRUST_S, STOOD_STILL_S, WAIT_S, Asked, 
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.runtime.executed import LOST_MAX, answer_of, note_of
+from partibus.partition.runtime.commits import LOST_MAX, answer_of, note_of
 from partibus.routing.store_access import TRIES_MAX, WAIT_MS, WAITING_MAX, StoreRoute
 
 LOST, NEXT = "broker-1/run-1", "broker-2/run-1"

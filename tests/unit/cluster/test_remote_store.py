@@ -12,8 +12,8 @@ from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.host import overloaded_stores
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.overload import overloaded_stores
 from partibus.partition.protocol.ports import StoreError
 from tests.unit.cluster.far import OPTIONS, ROW, SESSIONS, STORE, FarBroker
 from tests.unit.partition import test_runtime

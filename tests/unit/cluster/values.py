@@ -12,7 +12,7 @@ from msgspec import Struct
 from partibus.amqp.codec.types import Int, Symbol, Timestamp, UInt
 from partibus.cluster.forms import STAYS
 from partibus.message import Message
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 
 INTS = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from partibus.frontends.amqp.completions import Completions
+from partibus.frontends.amqp.link_context import Completions
 from partibus.partition.protocol.commands import Outcome, Settle
 from partibus.partition.protocol.replies import Failed, Settled
 from partibus.routing.partitions import Numbers, PartitionHandle

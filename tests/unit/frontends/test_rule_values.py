@@ -10,7 +10,7 @@ from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described, Int, Symbol, Timestamp, ULong
 from partibus.errors import ArgumentError
 from partibus.filters.model import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
-from partibus.frontends.amqp.rule_values import read_rule, write_rule
+from partibus.frontends.amqp.operations.rules import read_rule, write_rule
 
 
 def test_an_sql_filter_with_an_action_is_read() -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from partibus.amqp import ACCEPTED, Rejected
 from partibus.client.messages import IncomingMessage, OutgoingMessage
 from partibus.limits import Limits, StoreLimits
-from partibus.partition.protocol.overload import overloaded_stores
+from partibus.partition.protocol.host import overloaded_stores
 from partibus.partition.protocol.ports import StoreError, StoreFull
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.harness import Client, World, body_of, message, until

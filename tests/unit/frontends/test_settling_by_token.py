@@ -9,7 +9,7 @@ import pytest
 
 from partibus.amqp import ACCEPTED, Receiver, Source
 from partibus.amqp.codec.types import Array, Int, Symbol, Timestamp
-from partibus.frontends.amqp.operations.arguments import sequence_numbers
+from partibus.frontends.amqp.operations.request import sequence_numbers
 from partibus.frontends.amqp.outcomes import DELAY_KEY
 from partibus.partition.core.lock_table import by_lock
 from partibus.partition.protocol.ports import StoreError

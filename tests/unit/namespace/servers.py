@@ -9,8 +9,8 @@ from typing import Any
 from partibus.clock import ManualClock
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, Right, SasPolicy
-from partibus.namespace.announcing import Announcer, Change
 from partibus.namespace.broker import Broker
+from partibus.namespace.changes import Announcer, Change
 from partibus.namespace.namespace import Namespace, Queue, QueuesByRow, TopicsByRow
 from partibus.namespace.namespace_options import NamespaceRecord
 from partibus.namespace.namespaces import Namespaces

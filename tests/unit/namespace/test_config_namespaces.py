@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.config_apply import apply_namespaces
 from partibus.namespace.config_document import ConfigError
 from partibus.namespace.config_json import Config, parse_config_json
-from partibus.namespace.config_namespaces import apply_namespaces
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.tiers import Tier
 

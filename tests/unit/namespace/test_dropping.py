@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from partibus.namespace.dropping import DroppedPartition
+from partibus.namespace.changes import DroppedPartition
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import Numbers, PartitionHandle

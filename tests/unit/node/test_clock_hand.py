@@ -10,7 +10,7 @@ from typing import Any
 from partibus.clock import ManualClock
 from partibus.message import Message, pack
 from partibus.namespace.entity import Entity
-from partibus.node.clock_hand import ClockHand
+from partibus.node.clocks import ClockHand
 from partibus.node.node import Broker
 from partibus.node.settings import Settings
 from partibus.node.single_process import make_broker

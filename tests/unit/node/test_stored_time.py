@@ -11,8 +11,8 @@ import pytest
 
 from partibus.clock import ManualClock, SystemClock
 from partibus.limits import Limits
+from partibus.node.clocks import stored_time
 from partibus.node.settings import Settings
-from partibus.node.stored_time import stored_time
 from partibus.partition.protocol.ports import StoreError, Writes
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.generations import Owner

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from partibus.errors import StartError
-from partibus.node.tracing import Tracing, is_wanted
+from partibus.node.telemetry import Tracing, is_wanted
 
 URL = "http://127.0.0.1:9"
 

@@ -13,7 +13,7 @@ from partibus.partition.core import fair_queue
 from partibus.partition.core.fair_queue import IN_FLIGHT_MIN, QUIET_MS, Fairness, FairQueue
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol import commands as c
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from tests.unit.partition.test_standard_receives import ACTIVE, LOCK_MS, Handle, Standard
 
 SMALL = PartitionLimits(window_entries=64, page_entries=32)

@@ -20,8 +20,7 @@ from partibus.partition.core.events import (
     Updated,
 )
 from partibus.partition.core.journal import LOCK_SPAN_MAX, lock_rows, locked_positions, record, runs
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import entry_key, subqueue_key
+from partibus.partition.protocol.keys import Entry, entry_key, subqueue_key
 from partibus.partition.protocol.ports import Writes
 
 ROW = 5

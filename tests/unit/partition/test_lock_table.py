@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partibus.partition.core.lock_table import LockBatch, LockTable
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 
 
 def batch(lock_id: int, until_ms: int, *positions: int) -> LockBatch:

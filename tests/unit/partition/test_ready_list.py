@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 
 
 def entries(*positions: int) -> list[Entry]:

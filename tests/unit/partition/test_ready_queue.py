@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.partition.core.ready_queue import ReadyQueue
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 
 
 def entry(pos: int, data: bytes | None = b"data") -> Entry:

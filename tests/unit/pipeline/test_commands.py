@@ -18,8 +18,7 @@ from partibus.cli.main import main
 from partibus.cli.pipeline import JOBS, pipeline
 from partibus.pipeline import audit, plan, telemetry_job
 from partibus.pipeline.audit import KINDS
-from partibus.pipeline.errors import JobError
-from partibus.pipeline.job import Job, JobOptions
+from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.logs import CONSUMED, PRODUCED
 from partibus.pipeline.report.page import Page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partibus.pipeline.errors import said
+from partibus.pipeline.job import said
 
 WORKER = "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
 TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in store\n    put()\n'

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.overload import overloaded_stores
+from partibus.partition.protocol.host import overloaded_stores
+from partibus.partition.protocol.keys import Entry
 from partibus.routing.partitions import PartitionHandle
 
 C = TypeVar("C")

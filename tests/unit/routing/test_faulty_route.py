@@ -9,8 +9,8 @@ import pytest
 
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.host import overloaded_stores
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.overload import overloaded_stores
 from partibus.routing.faulty_route import LATE_MAX, NO_EFFECT, Effect, FaultyRoute
 from partibus.routing.partitions import PartitionHandle
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from partibus.spark.offsets import Offset
+from partibus.spark.planning import Offset
 from partibus.spark.progress import behind, query_metrics
 
 

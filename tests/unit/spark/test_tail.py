@@ -11,7 +11,7 @@ import pytest
 from partibus.spark.dispositions import Open, complete_dispositions
 from partibus.spark.errors import OffsetError, OptionError, PlanError
 from partibus.spark.listener import CommitListener
-from partibus.spark.offsets import Offset
+from partibus.spark.planning import Offset
 from partibus.spark.tail import committed_offsets, complete_tail
 from tests.spark.simulated import SimulatedClient, SimulatedNamespace, message
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.notes import SEND
 from partibus.telemetry import feed as feed_module
 from partibus.telemetry.feed import Feed

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from partibus.message import Message
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.notes import (
     ABANDON,
     COMPLETE,

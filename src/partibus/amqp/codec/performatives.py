@@ -1,7 +1,9 @@
-"""The performatives of the transport [2.7] and of SASL [5.3.3].
+"""The performatives of the transport [2.7] and of SASL [5.3.3], and the source and target of a link [3.5.3, 3.5.4].
 
 `transfer` and `disposition` are here for completeness and as the general decoder; `fast` has the code that runs per
 message.
+
+Source and target are kept as received, so that they can be echoed exactly.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from partibus.amqp.codec.composite import (
+    ANY,
     BINARY,
     BOOLEAN,
     ERROR,
@@ -20,15 +23,54 @@ from partibus.amqp.codec.composite import (
     UINT,
     ULONG,
     USHORT,
+    Kind,
     amqp,
     composite,
+    kind_of,
     read_composite,
 )
 from partibus.amqp.codec.decoder import MAX_NESTING, decode
-from partibus.amqp.codec.states import STATE, DeliveryState
-from partibus.amqp.codec.terminus import SOURCE, TARGET, AnySource, AnyTarget
+from partibus.amqp.codec.states import STATE, Coordinator, DeliveryState
 from partibus.amqp.codec.types import Described
 from partibus.amqp.errors import AmqpError, DecodeError
+
+
+@composite(0x28, "amqp:source:list")
+class Source:
+    """The source of a link's messages. Null fields stay None, so an echo equals the received value."""
+
+    address: object = amqp(ANY)
+    durable: int | None = amqp(UINT)
+    expiry_policy: str | None = amqp(SYMBOL)
+    timeout: int | None = amqp(UINT)
+    dynamic: bool | None = amqp(BOOLEAN)
+    dynamic_node_properties: dict[object, object] | None = amqp(MAP)
+    distribution_mode: str | None = amqp(SYMBOL)
+    filter: dict[object, object] | None = amqp(MAP)
+    default_outcome: object = amqp(ANY)
+    outcomes: object = amqp(SYMBOLS)
+    capabilities: object = amqp(SYMBOLS)
+
+
+@composite(0x29, "amqp:target:list")
+class Target:
+    """The target of a link's messages."""
+
+    address: object = amqp(ANY)
+    durable: int | None = amqp(UINT)
+    expiry_policy: str | None = amqp(SYMBOL)
+    timeout: int | None = amqp(UINT)
+    dynamic: bool | None = amqp(BOOLEAN)
+    dynamic_node_properties: dict[object, object] | None = amqp(MAP)
+    capabilities: object = amqp(SYMBOLS)
+
+
+AnySource = Source | Described
+AnyTarget = Target | Coordinator | Described
+
+SOURCE: Final[Kind] = kind_of("source", Source)
+TARGET: Final[Kind] = kind_of("target", Target, Coordinator)
+
 
 UNLIMITED: Final = 0xFFFFFFFF
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from partibus.cli.connection import CONNECTION
 from partibus.cli.jobs.common import is_quiet, job_options, say_report, time_option
-from partibus.cli.output import note, print_table
+from partibus.cli.output import CONNECTION, note, print_table
 from partibus.cli.types import duration
 
 if TYPE_CHECKING:

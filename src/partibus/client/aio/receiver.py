@@ -40,6 +40,8 @@ from partibus.client.management import (
     SETTLE,
     deferred_arguments,
     deferred_messages,
+    integer,
+    integers,
     peek_arguments,
     peeked_messages,
     settle_arguments,
@@ -47,7 +49,6 @@ from partibus.client.management import (
 )
 from partibus.client.messages import IncomingMessage
 from partibus.client.outcomes import ABANDON, COMPLETE, DEFER, RELEASE, NextSession, ReceiveMode, dead_letter
-from partibus.client.values import integer, integers
 
 if TYPE_CHECKING:
     from partibus.client.aio.tracing import Tracing

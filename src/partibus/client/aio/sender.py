@@ -48,9 +48,8 @@ from partibus.client.errors import (
     TimedOut,
     error_from,
 )
-from partibus.client.management import number_array
+from partibus.client.management import integers, number_array
 from partibus.client.messages import OutgoingMessage, check_time
-from partibus.client.values import integers
 from partibus.errors import ArgumentError
 
 if TYPE_CHECKING:

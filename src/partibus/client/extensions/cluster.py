@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from partibus.amqp.codec.types import Int
-from partibus.client.management import Requests
-from partibus.client.values import integer, items, maps, text
+from partibus.client.management import Requests, integer, items, maps, text
 
 PLAN_VERSION: Final = 1
 """The version of plan files, which `partibus pipeline plan` writes and `partibus partition rebalance` reads."""

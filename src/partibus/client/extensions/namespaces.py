@@ -6,8 +6,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from partibus.client.endpoint import Endpoint
-from partibus.client.management import Requests
-from partibus.client.values import integer, maps, text
+from partibus.client.management import Requests, integer, maps, text
 from partibus.namespace.connection_string import ConnectionString
 
 NUMBERS: Final = ("partitions", "units", "units-min", "units-max")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from partibus.amqp.codec.types import Array, Int
 from partibus.client.errors import ClientError
-from partibus.client.values import binary, integer, integers, maps, text
+from partibus.client.management import binary, integer, integers, maps, text
 
 if TYPE_CHECKING:
     from partibus.client.sync import Client

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from partibus.amqp.codec.types import Array
 from partibus.client.errors import THROTTLED_TIMES, Busy, ClientError, MessageTooLarge, Throttled
-from partibus.client.values import integer
+from partibus.client.management import integer
 
 if TYPE_CHECKING:
     from partibus.client.sync import Client

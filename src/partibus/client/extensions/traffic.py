@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 from partibus.advice.classes import Level
 from partibus.advice.facts import EntityFacts, KeySample, Traffic
 from partibus.client.extensions.entities import GET_ENTITY, EntityInfo, entity_in
-from partibus.client.management import PEEK, Requests, peek_arguments, peeked_messages
+from partibus.client.management import PEEK, Requests, maps, peek_arguments, peeked_messages, text
 from partibus.client.messages import IncomingMessage
-from partibus.client.values import maps, text
 from partibus.namespace.durations import UNLIMITED_MS, parse_duration
 
 __all__ = [

@@ -15,8 +15,7 @@ from partibus.frontends.amqp.management import EntityManagement, NamespaceManage
 from partibus.frontends.amqp.node import Node, ReplyLinks, RequestLink
 from partibus.frontends.amqp.operations.request import ConnectionState
 from partibus.frontends.amqp.outgoing import OutgoingLink
-from partibus.frontends.amqp.session_filter import check_session_filter, session_filter_of
-from partibus.frontends.amqp.session_link import Holds, SessionLink, wait_ms_of
+from partibus.frontends.amqp.session_link import Holds, SessionLink, check_session_filter, session_filter_of, wait_ms_of
 from partibus.frontends.amqp.transactions import CoordinatorLink
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address

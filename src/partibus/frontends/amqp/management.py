@@ -15,7 +15,6 @@ from partibus.frontends.amqp.operations import (
     cancel_scheduled,
     cursors,
     entities,
-    fault_injection,
     namespaces,
     operator,
     partitions,
@@ -30,9 +29,14 @@ from partibus.frontends.amqp.operations import (
     sink,
     update_disposition,
 )
-from partibus.frontends.amqp.operations.arguments import body_of
-from partibus.frontends.amqp.operations.request import ConnectionState, EntityOperation, EntityRequest, if_paid
-from partibus.frontends.amqp.operations.status import failure
+from partibus.frontends.amqp.operations.request import (
+    ConnectionState,
+    EntityOperation,
+    EntityRequest,
+    body_of,
+    failure,
+    if_paid,
+)
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import MANAGEMENT
 from partibus.namespace.broker import Broker
@@ -103,17 +107,17 @@ NAMESPACE_OPERATIONS: dict[str, OnNamespace] = {
     policies.SET: policies.set_one,
     policies.REGENERATE: policies.regenerate,
     policies.DELETE: policies.delete,
-    fault_injection.FAIL: fault_injection.fail,
-    fault_injection.SLOW: fault_injection.slow,
-    fault_injection.HEAL: fault_injection.heal,
-    fault_injection.LIST: fault_injection.list_all,
+    operator.FAIL: operator.fail,
+    operator.SLOW: operator.slow,
+    operator.HEAL: operator.heal,
+    operator.LIST: operator.list_all,
     partitions.LIST: partitions.list_all,
     partitions.REBALANCE: partitions.rebalance_entity,
     operator.TRAFFIC: operator.traffic,
 }
 """The operations on a namespace; each needs Manage."""
 
-FAULT_INJECTIONS = frozenset((fault_injection.FAIL, fault_injection.SLOW, fault_injection.HEAL, fault_injection.LIST))
+FAULT_INJECTIONS = frozenset((operator.FAIL, operator.SLOW, operator.HEAL, operator.LIST))
 """The fault injection operations. They cost nothing: an operator must always be able to end a fault."""
 
 OPERATORS = FAULT_INJECTIONS | {policies.LIST, policies.SET, policies.REGENERATE, policies.DELETE}

@@ -32,11 +32,9 @@ from partibus.errors import PartibusError, QuotaExceeded
 from partibus.frontends.admission import SignIns, policy_of
 from partibus.frontends.amqp.attaching import Attaching
 from partibus.frontends.amqp.claims import Claims
-from partibus.frontends.amqp.completions import Completions
-from partibus.frontends.amqp.congested_links import CongestedLinks
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.ingress import Ingress
-from partibus.frontends.amqp.link_context import LinkContext
+from partibus.frontends.amqp.link_context import Completions, CongestedLinks, LinkContext
 from partibus.frontends.amqp.links import Links, LinkUse
 from partibus.frontends.amqp.node import REPLY_BYTES_MAX, ReplyLinks
 from partibus.frontends.amqp.operations.request import CallLater, ConnectionState

@@ -17,7 +17,7 @@ from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.peer import Peer
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
-from partibus.partition.protocol.overload import overloaded_stores
+from partibus.partition.protocol.host import overloaded_stores
 from partibus.units.account import Account
 from partibus.units.fair_scheduler import PIECE_BYTES, FairScheduler
 

@@ -11,9 +11,8 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from partibus.frontends.rest.atom.api import HANDLERS as ADMIN
-from partibus.frontends.rest.atom.calls import PAGE_MAX
+from partibus.frontends.rest.atom.calls import PAGE_MAX, Kind
 from partibus.frontends.rest.atom.envelope import ENTRY_TYPE, FEED_TYPE
-from partibus.frontends.rest.atom.paths import Kind
 from partibus.frontends.rest.data.api import HANDLERS as DATA
 from partibus.frontends.rest.data.message_in import BROKER_PROPERTIES
 from partibus.frontends.rest.data.receive import TIMEOUT_MAX_S, TIMEOUT_S

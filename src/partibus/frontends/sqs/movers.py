@@ -19,11 +19,10 @@ from partibus.frontends.sqs.polls import Found, GroupPoll, StandardPoll
 from partibus.frontends.sqs.queues import Queues, SqsQueue, change_options
 from partibus.message import Message
 from partibus.namespace.broker import Broker
+from partibus.namespace.entities import MoveTask, SqsOptions
 from partibus.namespace.entity import Entity
-from partibus.namespace.sqs_options import MoveTask, SqsOptions
 from partibus.partition.protocol.commands import Outcome, Settle
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.faulty_route import CallLater
 from partibus.routing.partitions import PartitionHandle

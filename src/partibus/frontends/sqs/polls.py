@@ -19,8 +19,7 @@ from partibus.partition.protocol.commands import (
     ReceiveGroups,
     Settle,
 )
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.replies import Failed, Granted, GroupsGranted
 from partibus.routing.faulty_route import CallLater
 from partibus.routing.inspect import Inspection, inspect_each

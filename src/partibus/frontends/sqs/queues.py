@@ -24,10 +24,9 @@ from partibus.frontends.sqs.errors import SqsError, no_such_queue
 from partibus.frontends.sqs.names import FIFO_SUFFIX, Home, QueueName, arn_of, entity_name, queue_of_entity
 from partibus.namespace.broker import Broker
 from partibus.namespace.durations import MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS, format_duration
-from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions, SqsOptions, SqsValue
 from partibus.namespace.properties import ELASTIC_PARTITIONS, FORWARD_DEAD_LETTERED_TO, SQS
 from partibus.namespace.queues import Queue
-from partibus.namespace.sqs_options import SqsOptions, SqsValue
 
 DUPLICATE_WINDOW_MS: Final = 5 * MS_PER_MINUTE
 RECEIVES_UNLIMITED: Final = 2**31 - 1

@@ -23,8 +23,7 @@ from partibus.partition.protocol.commands import (
     TakeNumbers,
     Transact,
 )
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import NUMBERS_FULL, SubqueueKind, body_key
+from partibus.partition.protocol.keys import NUMBERS_FULL, Entry, SubqueueKind, body_key
 from partibus.partition.protocol.load_requests import DuplicateLoad, DuplicateScan, PublishRest, SinkLoad
 from partibus.partition.protocol.notes import FULL, SEND
 from partibus.partition.protocol.ports import EntryState

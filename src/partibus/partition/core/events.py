@@ -7,8 +7,7 @@ drop its memory and load again (D11). There is no replay: the store holds the im
 from msgspec import Struct
 
 from partibus.partition.core.cursors import Cursor
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.ports import Disposition
 
 

@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 
 from partibus.limits import StoreLimits
 from partibus.partition.core.subqueue import NEVER
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 
 NUMBERS_AHEAD = 1 << 16
 """Numbers reserved by one commit. A client that saw the number of a message that was lost in a crash must never see

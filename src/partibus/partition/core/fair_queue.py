@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from partibus.partition.core.ready_queue import ReadyQueue
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 
 IN_FLIGHT_MAX: Final = 120_000
 """Messages in flight of a queue, as in the service. At the bound receivers get nothing."""

@@ -13,9 +13,8 @@ from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER, Subqueue
 from partibus.partition.protocol.commands import Enqueue, Forwarded
-from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.generations import History, keys_of, mark_key
-from partibus.partition.protocol.keys import REWRITTEN_BODY, SubqueueKind, body_key
+from partibus.partition.protocol.keys import REWRITTEN_BODY, Entry, SubqueueKind, body_key
 from partibus.partition.protocol.notes import DEAD_LETTER, FORWARD, SEND
 from partibus.partition.protocol.ports import Disposition, EntryState
 from partibus.partition.protocol.replies import Accepted, Done, Granted

@@ -11,8 +11,7 @@ from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER
 from partibus.partition.protocol.commands import CancelReceive, LockReserved, Receive, ReturnReserved
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.notes import COMPLETE, DELIVER
 from partibus.partition.protocol.ports import Disposition
 from partibus.partition.protocol.replies import Cancelled, Granted, Locked

@@ -21,23 +21,21 @@ from operator import attrgetter
 from typing import Final
 
 from partibus.message import Message
+from partibus.partition.core.dead_letter import requeue
 from partibus.partition.core.duplicates import id_of, note_of
 from partibus.partition.core.events import IdsRemembered
 from partibus.partition.core.grants import take
 from partibus.partition.core.locks import lock
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.core.requeue import requeue
 from partibus.partition.core.session_locks import close_group, open_session
 from partibus.partition.core.sessions import Groups, Sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER
-from partibus.partition.protocol.attempts import pack_attempt
 from partibus.partition.protocol.commands import CancelReceiveGroups, ReceiveGroups
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import SessionScan
-from partibus.partition.protocol.replies import Done, GroupsGranted
+from partibus.partition.protocol.replies import Done, GroupsGranted, pack_attempt
 
 PROBED: Final = 64
 """The number of groups that are free, or on their way to be, ahead of the receivers."""

@@ -34,8 +34,7 @@ from partibus.partition.core.events import (
     Updated,
     Written,
 )
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SHARED_BODY, SubqueueKind, entry_key, subqueue_key
+from partibus.partition.protocol.keys import SHARED_BODY, Entry, SubqueueKind, entry_key, subqueue_key
 from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
     DISPOSITION_COLUMNS,

@@ -7,8 +7,7 @@ from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import Inspect, Peek, Settle, Transact
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import BodyLoad, PageLoad, PeekLoad, QuietLoad, ScheduledCount
 from partibus.partition.protocol.ports import EntryState
 from partibus.partition.protocol.replies import Inspected, SubqueueInfo

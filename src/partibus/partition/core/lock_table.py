@@ -8,7 +8,7 @@ settlement can't touch a later delivery of the same message, which has another l
 from collections.abc import Iterable, Iterator
 
 from partibus.partition.core.deadlines import DeadlineHeap
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 
 
 class LockBatch:

@@ -1,17 +1,16 @@
 """Locks are made, renewed, and run out (D12)."""
 
+from partibus.partition.core.dead_letter import requeue
 from partibus.partition.core.events import LockChanged, Locked
 from partibus.partition.core.lock_table import LockBatch
 from partibus.partition.core.range_scans import add_range_scan, begin_due_scans
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.core.requeue import requeue
 from partibus.partition.core.retention import begin_clearing
 from partibus.partition.core.session_locks import expire_sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import ChangeLocks, RenewLocks, Tick
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import LostTokens
 from partibus.partition.protocol.notes import ABANDON, DELIVER, LOCK_EXPIRED, RENEW
 from partibus.partition.protocol.replies import LocksRenewed, Settled

@@ -19,9 +19,8 @@ from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.write_behind import express_of
 from partibus.partition.protocol.commands import Arrive, Enqueue
-from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.fan_out import Plan, Planned
-from partibus.partition.protocol.keys import REWRITTEN_BODY, SHARED_BODY, SubqueueKind, body_key
+from partibus.partition.protocol.keys import REWRITTEN_BODY, SHARED_BODY, Entry, SubqueueKind, body_key
 from partibus.partition.protocol.load_requests import PublishRest
 from partibus.partition.protocol.notes import DEAD_LETTER, SEND
 from partibus.partition.protocol.ports import EntryState

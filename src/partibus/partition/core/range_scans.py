@@ -12,21 +12,19 @@ from partibus.partition.core.consuming import SLICE_ENTRIES as CONSUMED_ENTRIES
 from partibus.partition.core.consuming import consumed, from_here
 from partibus.partition.core.cursor_answers import held_by
 from partibus.partition.core.cursors import NOWHERE
-from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire
+from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire, requeue
 from partibus.partition.core.events import LockChanged, Locked, Moved, Updated
 from partibus.partition.core.forwarding import forwards, to_the_end
 from partibus.partition.core.lock_table import LockBatch, LockTable
 from partibus.partition.core.publish import publish_due
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.core.requeue import requeue
 from partibus.partition.core.retention import cursors_of
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.protocol.commands import CancelScheduled, ChangeLocks, Purge, PurgeAll, Settle
-from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.fan_out import Planned
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import (
     Consume,
     DueScan,

@@ -24,7 +24,7 @@ from msgspec import Struct
 from partibus.partition.core.fair_queue import Fairness, FairQueue
 from partibus.partition.core.lock_table import LockTable
 from partibus.partition.core.ready_queue import ReadyQueue
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 
 ENTRY_BYTES = 320
 """Memory of an entry beside its stored bytes: the object, its numbers, the head of the bytes, its place in a queue."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 
 
 class ReadyQueue:

@@ -19,7 +19,7 @@ from partibus.partition.core.events import (
 )
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.load_requests import ClearLoad
 from partibus.partition.protocol.ports import FINISHED, Disposition, DispositionRow, EntryRow
 

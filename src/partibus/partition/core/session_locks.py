@@ -10,9 +10,9 @@
 ```
 """
 
+from partibus.partition.core.dead_letter import requeue
 from partibus.partition.core.events import SessionLocked, SessionStateSet, SessionUnlocked
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.core.requeue import requeue
 from partibus.partition.core.session_resume import holder_of, look_again, resume_session, take_up
 from partibus.partition.core.sessions import Session, Sessions
 from partibus.partition.core.slot_moves import SlotRules

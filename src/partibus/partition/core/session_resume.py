@@ -12,9 +12,9 @@ owner was lost before it answered: then its row is deleted, or is not active. Se
 other commands do not.
 """
 
+from partibus.partition.core.dead_letter import requeue
 from partibus.partition.core.enqueue import screen
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.core.requeue import requeue
 from partibus.partition.core.sessions import ReadyListAway, Session
 from partibus.partition.core.settlement import settle
 from partibus.partition.core.state import PartitionState, entry_of

@@ -21,8 +21,7 @@ from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.slot_moves import SlotRules
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import AcceptSession, ReceiveGroups, Settle, Transact
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.ports import SessionLockRow
 
 CANDIDATES_MAX = 4_096

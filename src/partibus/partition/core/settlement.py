@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping
 
-from partibus.partition.core.dead_letter import counts_deliveries, dead_letter
+from partibus.partition.core.dead_letter import counts_deliveries, dead_letter, requeue
 from partibus.partition.core.events import Updated
 from partibus.partition.core.loads import body_load
 from partibus.partition.core.lock_table import LockBatch, by_lock
 from partibus.partition.core.range_scans import add_range_scan
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.core.requeue import requeue
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import Outcome, Settle, Transact
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.load_requests import BodyLoad, LostTokens
 from partibus.partition.protocol.notes import ABANDON, COMPLETE, DEAD_LETTER_HELD, DEFER, LOCK_LOST, RELEASE
 from partibus.partition.protocol.ports import Disposition, EntryState

@@ -20,12 +20,12 @@ from partibus.partition.core.slot_moves import RULES_KEY, SlotRules
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.core.subscriptions import Subscriptions
-from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.generations import Series
 from partibus.partition.protocol.keys import (
     POSITION_BITS,
     POSITION_MAX,
     REWRITTEN_BODY,
+    Entry,
     SubqueueKind,
     body_key,
     kind_of,

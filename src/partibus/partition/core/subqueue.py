@@ -4,8 +4,7 @@ from collections import deque
 
 from partibus.partition.core.cursors import Cursors
 from partibus.partition.core.ready_list import ReadyList
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import DueScan, RangeScan
 
 NEVER = 1 << 62

@@ -24,8 +24,7 @@ from partibus.partition.core.express import Express
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import Enqueue, Purge
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import (
     Load,
     PageLoad,

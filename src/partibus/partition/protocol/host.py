@@ -1,10 +1,14 @@
 """The environment of a runtime: an event loop, threads for blocking jobs, and timers.
 
 `partibus.node.host` is the one in production, `tests.kit.simulated_host` one that a seed drives.
+
+`overloaded_stores` have more pending work than their limits allow (D24). A store joins when its queue passes the
+limits, and leaves when it has caught up. Back-pressure is asked for after every read of a client, and there is nearly
+always none: while the set is empty no store needs to be asked.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 
 class Timer(Protocol):
@@ -33,3 +37,7 @@ class Host(Protocol):
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Timer:
         """Call after a delay."""
         ...
+
+
+overloaded_stores: Final[set[object]] = set()
+"""The overloaded routes to stores in this process. A member may have caught up already; none is missing."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from partibus.message import Message
-    from partibus.partition.protocol.entry import Entry
+    from partibus.partition.protocol.keys import Entry
 
 OPERATIONS: Final = (
     "send", "deliver", "complete", "defer", "renew", "release", "dead_letter", "dead_letter", "abandon", "lock_expired",

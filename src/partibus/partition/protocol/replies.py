@@ -3,11 +3,14 @@
 They are plain values, as the commands are. ``request`` and ``receiver`` are the numbers of the command.
 """
 
+from collections.abc import Sequence
+from struct import error, unpack
+
 from msgspec import Struct, field
 
 from partibus.partition.protocol.commands import Command
-from partibus.partition.protocol.entry import Entry
 from partibus.partition.protocol.generations import LeftOff
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.ports import DispositionRow, EntryRow
 
 
@@ -467,3 +470,17 @@ def request_of(command: "Command | Reply") -> int:
 def refused(command: Command, message: str) -> Failed:
     """Make the reply to a command of which surely nothing was done."""
     return Failed(request_of(command), False, False, message)
+
+
+def pack_attempt(granted_ms: int, positions: Sequence[int]) -> bytes:
+    """Pack the time of a grant and its positions, in the order of the answer."""
+    return b"".join(number.to_bytes(8, "big") for number in (granted_ms, *positions))
+
+
+def unpack_attempt(packed: bytes) -> tuple[int, list[int]]:
+    """Return what `pack_attempt` has packed; no positions for any other bytes."""
+    try:
+        granted_ms, *positions = unpack(f">{len(packed) // 8}Q", packed)
+    except (error, ValueError):
+        return 0, []
+    return granted_ms, positions

@@ -20,9 +20,9 @@ from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.fan_out import COPIES_MAX
+from partibus.partition.protocol.host import overloaded_stores
 from partibus.partition.protocol.load_requests import Input
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.overload import overloaded_stores
 from partibus.partition.protocol.ports import Snapshot, Store
 from partibus.partition.runtime.commit_queue import CommitQueue
 from partibus.partition.runtime.dispatcher import ReplyDispatcher
@@ -49,7 +49,7 @@ class Backlog:
         """Bytes of commands that wait."""
         self._awaiting: list[Callable[[], None]] = []
         self.is_listed = False
-        """Whether this store is one of the overloaded ones (`partibus.partition.protocol.overload`)."""
+        """Whether this store is one of the overloaded ones (`partibus.partition.protocol.host`)."""
 
     def park(self, slot: Slot, command: Input, holdable: bool) -> None:
         """Add a command that waits for partitions to be loaded."""

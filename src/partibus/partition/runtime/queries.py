@@ -17,7 +17,7 @@ from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import DispositionRow, EntryRow, EntryState, Store
 from partibus.partition.protocol.slots import slot_for_key, slots_in
-from partibus.partition.runtime.executed import ExecutedNotes, OnFound, known_of
+from partibus.partition.runtime.commits import ExecutedNotes, OnFound, known_of
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.slot import Slot
 

@@ -32,9 +32,8 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreFull
 from partibus.partition.protocol.queries import TimedPartitions
-from partibus.partition.runtime.commits import Commits, described, is_unconfirmed
+from partibus.partition.runtime.commits import Commits, OnFound, described, is_unconfirmed
 from partibus.partition.runtime.dispatcher import OnReply, ReplyDispatcher, given_back
-from partibus.partition.runtime.executed import OnFound
 from partibus.partition.runtime.forwards import Forwards
 from partibus.partition.runtime.lifecycle import BEING_OPENED, StoreLifecycle
 from partibus.partition.runtime.loading import Backlog, Loading, Waiting, needs_room

@@ -7,11 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from partibus.errors import REQUEST_ERRORS, ArgumentError, EntityNotFound, PartibusError
-from partibus.frontends.rest.atom.descriptions import size_read, size_shown
+from partibus.frontends.rest.atom.descriptions import policies_xml, read_policies, size_read, size_shown
 from partibus.frontends.rest.atom.envelope import Entry, Page, entry_xml, feed_xml, namespace_name
 from partibus.frontends.rest.atom.errors import STATUS, status_of
-from partibus.frontends.rest.atom.policy_xml import policies_xml, read_policies
-from partibus.frontends.rest.atom.xml_in import INSTANCE, parse_xml
+from partibus.frontends.rest.atom.xml import INSTANCE, parse_xml
 from partibus.namespace.access import Right, SasPolicy
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.tier_rules import sizes_mb

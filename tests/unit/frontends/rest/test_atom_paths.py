@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partibus.frontends.rest.atom.paths import Kind, Resource, parse_path
+from partibus.frontends.rest.atom.calls import Kind, Resource, parse_path
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,8 @@ from partibus.filters.model import (
     SqlFilter,
     TrueFilter,
 )
-from partibus.frontends.rest.atom.names import SERVICE
-from partibus.frontends.rest.atom.rule_xml import read_default_rule, read_rule, rule_xml
-from partibus.frontends.rest.atom.xml_in import INSTANCE, Element, parse_xml
-from partibus.frontends.rest.atom.xml_out import element
+from partibus.frontends.rest.atom.rules import read_default_rule, read_rule, rule_xml
+from partibus.frontends.rest.atom.xml import INSTANCE, SERVICE, Element, element, parse_xml
 
 SCHEMA = "http://www.w3.org/2001/XMLSchema"
 CREATED_MS = 1_700_000_000_123

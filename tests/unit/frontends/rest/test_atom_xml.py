@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.errors import ArgumentError
-from partibus.frontends.rest.atom.xml_in import BODY_BYTES_MAX, DEPTH_MAX, ELEMENTS_MAX, Element, parse_xml
-from partibus.frontends.rest.atom.xml_out import element, text_element
+from partibus.frontends.rest.atom.xml import (
+    BODY_BYTES_MAX,
+    DEPTH_MAX,
+    ELEMENTS_MAX,
+    Element,
+    element,
+    parse_xml,
+    text_element,
+)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from partibus.amqp.section_encoding import (
     encode_value,
 )
 from partibus.errors import ArgumentError, MessageTooLarge, PartibusError, QuotaExceeded
+from partibus.frontends.rest.data.calls import parse_place
 from partibus.frontends.rest.data.message_in import PAIRS_MAX, VALUES_MAX, MessageReader
 from partibus.frontends.rest.data.message_out import body_of, date_text, headers_of
-from partibus.frontends.rest.data.paths import parse_place
 from partibus.message import Message, pack, ttl_of
 from partibus.namespace.bounds import Bounds
 from partibus.namespace.catalog import EntityRecord
@@ -30,7 +30,7 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.placement import Placement
 from partibus.namespace.queues import Queue
 from partibus.namespace.tiers import Tier
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 
 READER = MessageReader(lambda: "made-here")
 

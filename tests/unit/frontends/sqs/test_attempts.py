@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from partibus.frontends.sqs.attempts import Attempts
 from partibus.frontends.sqs.state import FirstReceives
-from partibus.partition.protocol.attempts import pack_attempt, unpack_attempt
+from partibus.partition.protocol.replies import pack_attempt, unpack_attempt
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
 

@@ -9,10 +9,16 @@ from typing import Any
 
 from partibus.amqp.codec.types import Int
 from partibus.errors import InvalidOperation
-from partibus.frontends.amqp.operations.arguments import integer, optional_text
-from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
+from partibus.frontends.amqp.operations.request import (
+    SESSION_ID,
+    EntityRequest,
+    failure,
+    integer,
+    no_content,
+    optional_text,
+    success,
+)
 from partibus.frontends.amqp.operations.spread import ask_all
-from partibus.frontends.amqp.operations.status import failure, no_content, success
 from partibus.partition.protocol.commands import Purge
 from partibus.partition.protocol.replies import CursorHeld, Failed
 from partibus.routing.partitions import PartitionHandle, error_of

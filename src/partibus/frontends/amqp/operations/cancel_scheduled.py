@@ -3,10 +3,8 @@
 from typing import Any
 
 from partibus.errors import MessageNotFound, PartibusError
-from partibus.frontends.amqp.operations.arguments import sequence_numbers
-from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.request import EntityRequest, failure, sequence_numbers, success
 from partibus.frontends.amqp.operations.spread import ask_all, counters_by_partition, numbers_of
-from partibus.frontends.amqp.operations.status import failure, success
 from partibus.partition.protocol.commands import CancelScheduled
 from partibus.partition.protocol.replies import Failed, NotFound
 from partibus.routing.partitions import error_of

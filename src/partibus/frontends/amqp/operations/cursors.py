@@ -8,10 +8,18 @@ from itertools import pairwise
 
 from partibus.amqp.codec.types import Array, Int
 from partibus.errors import ArgumentError, PartibusError
-from partibus.frontends.amqp.operations.arguments import boolean, by_partition, integer, items, mapping, text
 from partibus.frontends.amqp.operations.ranges import LONG, check_readable
-from partibus.frontends.amqp.operations.request import EntityRequest
-from partibus.frontends.amqp.operations.status import failure, success
+from partibus.frontends.amqp.operations.request import (
+    EntityRequest,
+    boolean,
+    by_partition,
+    failure,
+    integer,
+    items,
+    mapping,
+    success,
+    text,
+)
 from partibus.partition.protocol.commands import EARLIEST, LATEST
 from partibus.partition.protocol.keys import POSITION_MAX
 from partibus.partition.protocol.replies import CursorInfo, CursorOpened, Inspected

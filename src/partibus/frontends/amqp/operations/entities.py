@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from partibus.amqp.codec.types import Int
 from partibus.errors import ArgumentError, OutcomeUnknown
 from partibus.frontends.amqp.node import Respond
-from partibus.frontends.amqp.operations.arguments import body_of, text
-from partibus.frontends.amqp.operations.status import failure, success
+from partibus.frontends.amqp.operations.request import body_of, failure, success, text
 from partibus.namespace.addresses import parse_address
 from partibus.namespace.broker import Broker
 from partibus.namespace.config_export import export_config

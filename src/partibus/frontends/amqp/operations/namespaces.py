@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from partibus.errors import ArgumentError
 from partibus.frontends.amqp.node import Respond
-from partibus.frontends.amqp.operations.arguments import body_of, mapping, text
-from partibus.frontends.amqp.operations.status import success
+from partibus.frontends.amqp.operations.request import body_of, mapping, success, text
 from partibus.namespace.access import ROOT_POLICY, Right, SasPolicy
 from partibus.namespace.broker import Broker
 from partibus.namespace.hints import did_you_mean

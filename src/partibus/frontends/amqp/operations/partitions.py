@@ -9,8 +9,7 @@ from typing import Any, Final
 from partibus.amqp.codec.types import Int
 from partibus.errors import ArgumentError, InvalidOperation
 from partibus.frontends.amqp.node import Respond
-from partibus.frontends.amqp.operations.arguments import body_of, boolean, text
-from partibus.frontends.amqp.operations.status import success
+from partibus.frontends.amqp.operations.request import body_of, boolean, success, text
 from partibus.limits import ElasticLimits
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog_entities import EntityRecord

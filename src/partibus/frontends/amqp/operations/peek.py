@@ -10,10 +10,17 @@ from typing import Any
 
 from partibus.errors import InvalidOperation, PartibusError
 from partibus.frontends.amqp.egress import encode_row, encoder_for
-from partibus.frontends.amqp.operations.arguments import boolean, integer, optional_text
-from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
+from partibus.frontends.amqp.operations.request import (
+    SESSION_ID,
+    EntityRequest,
+    boolean,
+    failure,
+    integer,
+    no_content,
+    optional_text,
+    success,
+)
 from partibus.frontends.amqp.operations.spread import COUNTER_MAX
-from partibus.frontends.amqp.operations.status import failure, no_content, success
 from partibus.partition.protocol.commands import Peek
 from partibus.partition.protocol.ports import EntryRow
 from partibus.partition.protocol.replies import Failed

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 from partibus.errors import ArgumentError
 from partibus.frontends.amqp.node import Respond
-from partibus.frontends.amqp.operations.arguments import body_of, boolean, items, optional_text, text
-from partibus.frontends.amqp.operations.status import success
+from partibus.frontends.amqp.operations.request import body_of, boolean, items, optional_text, success, text
 from partibus.namespace.access import RIGHTS, Right, SasPolicy, names_of, rights_of
 from partibus.namespace.broker import Broker
 

@@ -8,9 +8,17 @@ from typing import Any
 
 from partibus.amqp.codec.types import Array, Int
 from partibus.errors import ArgumentError, InvalidOperation
-from partibus.frontends.amqp.operations.arguments import boolean, by_partition, integer, optional_text, text
-from partibus.frontends.amqp.operations.request import EntityRequest
-from partibus.frontends.amqp.operations.status import ANSWER_BYTES_MAX, failure, success
+from partibus.frontends.amqp.operations.request import (
+    ANSWER_BYTES_MAX,
+    EntityRequest,
+    boolean,
+    by_partition,
+    failure,
+    integer,
+    optional_text,
+    success,
+    text,
+)
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entities import EntityKind
 from partibus.partition.protocol.commands import ReadDispositions, ReadRange

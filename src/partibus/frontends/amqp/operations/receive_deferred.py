@@ -9,15 +9,22 @@ from typing import Any, Final
 
 from partibus.errors import ArgumentError, InvalidOperation, MessageNotFound, PartibusError, SessionLockLost
 from partibus.frontends.amqp.egress import encode_deferred, encoder_for
-from partibus.frontends.amqp.operations.arguments import integer, optional_text, sequence_numbers
-from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
+from partibus.frontends.amqp.operations.request import (
+    ANSWER_BYTES_MAX,
+    SESSION_ID,
+    EntityRequest,
+    failure,
+    integer,
+    optional_text,
+    sequence_numbers,
+    success,
+)
 from partibus.frontends.amqp.operations.spread import (
     ask_all,
     counters_by_partition,
     held_session,
     numbers_of,
 )
-from partibus.frontends.amqp.operations.status import ANSWER_BYTES_MAX, failure, success
 from partibus.namespace.addresses import subqueue_path
 from partibus.partition.protocol.commands import LockToken, Outcome, ReceiveDeferred, Settle
 from partibus.partition.protocol.replies import DeferredGranted, Failed, NotFound, SessionLost

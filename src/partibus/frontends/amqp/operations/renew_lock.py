@@ -5,10 +5,8 @@ from uuid import UUID
 
 from partibus.amqp.codec.types import Array, Timestamp
 from partibus.errors import InvalidOperation, MessageLockLost
-from partibus.frontends.amqp.operations.arguments import lock_tokens
-from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.request import EntityRequest, failure, lock_tokens, success
 from partibus.frontends.amqp.operations.spread import ask_all, tokens_by_partition
-from partibus.frontends.amqp.operations.status import failure, success
 from partibus.partition.protocol.commands import RenewLocks
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed, LocksRenewed

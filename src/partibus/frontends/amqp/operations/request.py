@@ -1,20 +1,25 @@
-"""The input of an operation on an entity's `$management` node (sections 6.2 and 6.3).
+"""The input of an operation on a `$management` node, its arguments, and its reply (sections 6.2 to 6.4).
 
 An operation is a function of one `EntityRequest`. It reads the arguments, raises a `PartibusError` for invalid ones,
 and calls ``respond`` once, now or later. It ignores the client's ``associated-link-name``: that link may have ended,
 and the operations need locks and rights, not links.
+
+Arguments may be integers of any width, and lists for arrays (section 6.2). Replies spell the status properties in camel
+case (trap 23, section 6.4).
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
+from uuid import UUID
 
 from msgspec import Struct
 
-from partibus.errors import PartibusError, SessionLockLost
+from partibus.amqp.codec.types import Array, Int, Symbol
+from partibus.errors import ArgumentError, PartibusError, SessionLockLost
 from partibus.frontends.amqp.claims import Claims
+from partibus.frontends.amqp.errors import CONDITIONS
 from partibus.frontends.amqp.ingress import Ingress
-from partibus.frontends.amqp.node import Respond
-from partibus.frontends.amqp.operations.status import failure
+from partibus.frontends.amqp.node import Reply, Respond
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
 from partibus.partition.protocol.host import Timer
@@ -22,6 +27,29 @@ from partibus.routing.partitions import PartitionHandle
 from partibus.routing.transactions import Transactions
 from partibus.throttling.throttle import Throttle
 from partibus.throttling.uses import Operation, client_name
+
+ANSWER_BYTES_MAX = 8 << 20
+"""The bytes of messages in one answer; a client requests the rest with its next request."""
+
+
+def success(body: dict[object, object] | None = None) -> Reply:
+    """Return 200 with a body."""
+    return Reply({"statusCode": Int(200), "statusDescription": "OK"}, body if body is not None else {})
+
+
+def no_content(condition: str | None = None) -> Reply:
+    """Return 204, an empty result that is no error; some operations add a condition."""
+    properties: dict[str, object] = {"statusCode": Int(204), "statusDescription": "No Content"}
+    if condition is not None:
+        properties["errorCondition"] = Symbol(condition)
+    return Reply(properties)
+
+
+def failure(error: PartibusError) -> Reply:
+    """Return the status code and condition of an error; clients prefer the condition."""
+    condition, code = CONDITIONS[type(error)]
+    return Reply({"statusCode": Int(code), "statusDescription": str(error), "errorCondition": Symbol(condition)})
+
 
 SESSION_ID: Final = "session-id"
 """The argument by which operations name a session."""
@@ -150,3 +178,110 @@ def _paid(throttle: Throttle, respond: Respond, go_on: Callable[[], None]) -> Ca
 
 
 EntityOperation = Callable[[EntityRequest], None]
+
+
+ITEMS_MAX: Final = 5_000
+"""The most lock tokens or sequence numbers in one request: as many as a link may hold unsettled."""
+
+_REQUIRED = object()
+_LONG_BYTES: Final = 9
+"""The bytes of the widest number in AMQP, 2^64 - 1, with its sign."""
+
+
+def body_of(body: object) -> Mapping[object, object]:
+    """Return the request's map. Raises `ArgumentError`."""
+    if not isinstance(body, dict):
+        raise ArgumentError("body", type(body).__name__, "a map")
+    return body
+
+
+def integer(body: Mapping[object, object], name: str, least: int, most: int, default: object = _REQUIRED) -> int:
+    """Return an integer from ``least`` to ``most``. Raises `ArgumentError`."""
+    value = body.get(name)
+    if value is None and isinstance(default, int):
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ArgumentError(name, value, f"a whole number from {least} to {most}")
+    return int(value)
+
+
+def text(body: Mapping[object, object], name: str) -> str:
+    """Return a string. Raises `ArgumentError`."""
+    value = optional_text(body, name)
+    if value is None:
+        raise ArgumentError(name, value, "a string")
+    return value
+
+
+def optional_text(body: Mapping[object, object], name: str) -> str | None:
+    """Return a string, or None if it is missing. Raises `ArgumentError`."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ArgumentError(name, value, "a string")
+    return str(value)
+
+
+def boolean(body: Mapping[object, object], name: str) -> bool:
+    """Return a boolean; False if it is missing. Raises `ArgumentError`."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ArgumentError(name, value, "a boolean")
+    return bool(value)
+
+
+def by_partition(body: Mapping[object, object], name: str, partitions: int, least: int, most: int) -> dict[int, int]:
+    """Return a map of partition ids to integers from ``least`` to ``most``. Raises `ArgumentError`.
+
+    The map is empty if it is missing.
+    """
+    found: dict[int, int] = {}
+    for key, value in mapping(body, name).items():
+        if not isinstance(key, int) or isinstance(key, bool) or not 0 <= key < partitions:
+            raise ArgumentError(name, key, f"a map by partition ids from 0 to {partitions - 1}")
+        found[int(key)] = integer({name: value}, name, least, most)
+    return found
+
+
+def mapping(body: Mapping[object, object], name: str) -> Mapping[object, object]:
+    """Return a map, empty if it is missing. Raises `ArgumentError`."""
+    value = body.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ArgumentError(name, value, "a map")
+    return value
+
+
+def items(body: Mapping[object, object], name: str, what: str, most: int = ITEMS_MAX) -> list[object]:
+    """Return the elements of an array or list with 1 to ``most`` elements. Raises `ArgumentError`."""
+    value = body.get(name)
+    found = value.items if isinstance(value, Array) else value
+    if not isinstance(found, list):
+        raise ArgumentError(name, found, f"an array of {what}")
+    if not 1 <= len(found) <= most:
+        raise ArgumentError(name, f"{len(found)} {what}", f"from 1 to {most} of them")
+    return found
+
+
+def sequence_numbers(body: Mapping[object, object]) -> list[int]:
+    """Return the ``sequence-numbers`` of a request without repetitions. Raises `ArgumentError`."""
+    name = "sequence-numbers"
+    found: dict[bytes, int] = {}  # by bytes: a client can choose numbers with one hash
+    for value in items(body, name, "sequence numbers"):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ArgumentError(name, value, "an array of longs")
+        found[int(value).to_bytes(_LONG_BYTES, signed=True)] = int(value)
+    return list(found.values())
+
+
+def lock_tokens(body: Mapping[object, object]) -> list[UUID]:
+    """Return the ``lock-tokens`` of a request, in order. Raises `ArgumentError`."""
+    name = "lock-tokens"
+    found: list[UUID] = []
+    for value in items(body, name, "lock tokens"):
+        if not isinstance(value, UUID):
+            raise ArgumentError(name, value, "an array of uuids")
+        found.append(value)
+    return found

@@ -5,10 +5,8 @@ from typing import Any
 from partibus.amqp.codec.types import Array
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError
 from partibus.frontends.amqp.ingress import SCHEDULED_TIME
-from partibus.frontends.amqp.operations.arguments import items
-from partibus.frontends.amqp.operations.request import EntityRequest
+from partibus.frontends.amqp.operations.request import EntityRequest, failure, items, success
 from partibus.frontends.amqp.operations.spread import numbers_of
-from partibus.frontends.amqp.operations.status import failure, success
 from partibus.message import Message
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Accepted

@@ -8,9 +8,16 @@ from typing import Any
 
 from partibus.amqp.codec.types import Array, Int, Timestamp
 from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, PartibusError, SessionLockLost
-from partibus.frontends.amqp.operations.arguments import integer, text
-from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest, HeldSession
-from partibus.frontends.amqp.operations.status import failure, no_content, success
+from partibus.frontends.amqp.operations.request import (
+    SESSION_ID,
+    EntityRequest,
+    HeldSession,
+    failure,
+    integer,
+    no_content,
+    success,
+    text,
+)
 from partibus.partition.protocol.commands import GetSessionState, RenewSession, SetSessionState
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed, Refused, SessionLost

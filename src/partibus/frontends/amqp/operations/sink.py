@@ -10,9 +10,7 @@ from typing import Final
 
 from partibus.amqp.codec.types import Int
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError
-from partibus.frontends.amqp.operations.arguments import integer, items
-from partibus.frontends.amqp.operations.request import EntityRequest
-from partibus.frontends.amqp.operations.status import failure, success
+from partibus.frontends.amqp.operations.request import EntityRequest, failure, integer, items, success
 from partibus.message import Message
 from partibus.partition.protocol.commands import SINK_ENDS
 from partibus.partition.protocol.keys import SubqueueKind

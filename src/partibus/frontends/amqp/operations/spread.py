@@ -9,8 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from partibus.errors import ArgumentError, MessageNotFound, PartibusError
-from partibus.frontends.amqp.operations.arguments import optional_text
-from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest, HeldSession
+from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest, HeldSession, optional_text
 from partibus.namespace.entity import Entity
 from partibus.partition.protocol.commands import Command, LockToken
 from partibus.partition.protocol.keys import SubqueueKind

@@ -8,10 +8,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from partibus.errors import ArgumentError, MessageLockLost, SessionLockLost
-from partibus.frontends.amqp.operations.arguments import lock_tokens, mapping, optional_text, text
-from partibus.frontends.amqp.operations.request import SESSION_ID, EntityRequest
+from partibus.frontends.amqp.operations.request import (
+    SESSION_ID,
+    EntityRequest,
+    failure,
+    lock_tokens,
+    mapping,
+    optional_text,
+    success,
+    text,
+)
 from partibus.frontends.amqp.operations.spread import Ask, ask_all, held_session, tokens_by_partition
-from partibus.frontends.amqp.operations.status import failure, success
 from partibus.frontends.amqp.outcomes import (
     COMPLETE,
     Settlement,

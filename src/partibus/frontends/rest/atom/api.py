@@ -8,13 +8,11 @@ from starlette.types import Receive, Scope, Send
 
 from partibus.errors import EntityNotFound, PartibusError
 from partibus.frontends.rest.atom import entities, lists, rules
-from partibus.frontends.rest.atom.calls import Call
+from partibus.frontends.rest.atom.calls import Call, Kind, parse_path
 from partibus.frontends.rest.atom.errors import refusal, status_of
-from partibus.frontends.rest.atom.namespace_info import get_namespace_info
-from partibus.frontends.rest.atom.paths import Kind, parse_path
-from partibus.frontends.rest.body import BodyTooLarge
+from partibus.frontends.rest.atom.lists import get_namespace_info
 from partibus.frontends.rest.claims import Claims
-from partibus.frontends.rest.credits import pay
+from partibus.frontends.rest.requests import BodyTooLarge, pay
 from partibus.namespace.access import Right
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestKind

@@ -4,8 +4,7 @@ from functools import partial
 from typing import NamedTuple
 
 from partibus.frontends.rest.answers import Ask
-from partibus.frontends.rest.atom.names import COUNTS
-from partibus.frontends.rest.atom.xml_out import element, text_element
+from partibus.frontends.rest.atom.xml import COUNTS, element, text_element
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.entity import EntityRoute
 from partibus.routing.inspect import Inspection, inspect_each

@@ -1,23 +1,20 @@
 """Descriptions of entities: elements to properties and back (dialect section 9.3).
 
 Elements are read in any order; the namespace has the defaults of absent ones. They are written in the service's order,
-and always (trap 30).
+and always (trap 30). Authorization rules are part of a description.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from partibus.errors import ArgumentError, Unsupported
-from partibus.frontends.rest.atom import names
+from partibus.frontends.rest.atom import xml
 from partibus.frontends.rest.atom.counts import Counts, counts_xml
-from partibus.frontends.rest.atom.policy_xml import ELEMENT as AUTHORIZATION_RULES
-from partibus.frontends.rest.atom.policy_xml import policies_xml, read_policies
 from partibus.frontends.rest.atom.values import NEVER, date_text, json_of, text_of
-from partibus.frontends.rest.atom.xml_in import Element
-from partibus.frontends.rest.atom.xml_out import text_element
-from partibus.namespace.access import SasPolicy
+from partibus.frontends.rest.atom.xml import Element, element, text_element
+from partibus.namespace.access import Right, SasPolicy
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind
 from partibus.namespace.hints import did_you_mean
 from partibus.namespace.namespace import Queue, Topic
@@ -25,6 +22,64 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.properties import EXPRESS_BOUND, FORWARD_DEAD_LETTERED_TO, FORWARD_TO, PROPERTIES, properties_of
 from partibus.namespace.tier_rules import partition_count, sizes_mb
 from partibus.namespace.tiers import ENTITY_SIZES_MB
+
+AUTHORIZATION_RULES = "AuthorizationRules"
+
+_RULE = "AuthorizationRule"
+_TYPE = "SharedAccessAuthorizationRule"
+_RIGHTS = {"Manage": Right.MANAGE, "Send": Right.SEND, "Listen": Right.LISTEN}
+
+
+def read_policies(found: Element) -> list[SasPolicy]:
+    """Return the policies of an ``AuthorizationRules``; absent keys are empty. Raises `ArgumentError`."""
+    return [_read(rule) for rule in found.find_all(_RULE)]
+
+
+def policies_xml(policies: Iterable[SasPolicy]) -> str:
+    """Return an ``AuthorizationRules`` with keys: its readers may do everything with the entity."""
+    return element(AUTHORIZATION_RULES, "".join(_policy_xml(policy) for policy in policies))
+
+
+def _read(rule: Element) -> SasPolicy:
+    if rule.type not in ("", _TYPE):
+        raise ArgumentError("The type of an AuthorizationRule", rule.type, _TYPE, f"See {rule.place}.")
+    name = _text(rule, "KeyName")
+    if not name:
+        raise ArgumentError("KeyName", name, "the name of the rule", f"See {rule.place}.")
+    return SasPolicy(name, _rights(rule), _text(rule, "PrimaryKey"), _text(rule, "SecondaryKey"))
+
+
+def _rights(rule: Element) -> Right:
+    rights = Right(0)
+    found = rule.find("Rights")
+    for one in found.find_all("AccessRights") if found is not None else ():
+        if one.text not in _RIGHTS:
+            raise ArgumentError("AccessRights", one.text, f"one of {', '.join(_RIGHTS)}", f"See {one.place}.")
+        rights |= _RIGHTS[one.text]
+    if not rights:
+        raise ArgumentError("Rights", "", f"at least one of {', '.join(_RIGHTS)}", f"See {rule.place}.")
+    return rights
+
+
+def _text(rule: Element, name: str) -> str:
+    child = rule.find(name)
+    return "" if child is None else child.text
+
+
+def _policy_xml(policy: SasPolicy) -> str:
+    rights = "".join(text_element("AccessRights", name) for name, right in _RIGHTS.items() if right in policy.rights)
+    return element(
+        _RULE,
+        text_element("ClaimType", "SharedAccessKey")
+        + text_element("ClaimValue", "None")
+        + element("Rights", rights)
+        + text_element("CreatedTime", date_text(policy.created_ms))
+        + text_element("ModifiedTime", date_text(policy.modified_ms))
+        + text_element("KeyName", policy.name)
+        + text_element("PrimaryKey", policy.primary_key)
+        + text_element("SecondaryKey", policy.secondary_key),
+        {"i:type": _TYPE},
+    )
 
 
 def size_shown(size_mb: int, partitions: int) -> int:
@@ -48,9 +103,9 @@ def size_read(size: object, partitions: int, allowed: Container[int], now_mb: in
 
 
 ELEMENTS = {
-    EntityKind.QUEUE: names.QUEUE,
-    EntityKind.TOPIC: names.TOPIC,
-    EntityKind.SUBSCRIPTION: names.SUBSCRIPTION,
+    EntityKind.QUEUE: xml.QUEUE,
+    EntityKind.TOPIC: xml.TOPIC,
+    EntityKind.SUBSCRIPTION: xml.SUBSCRIPTION,
 }
 """The describing element of each kind."""
 
@@ -114,10 +169,10 @@ def read_description(
     """
     seen: dict[str, Element] = {}
     values = _VALUES[kind]
-    names = {*values, *_ORDER[kind], *_IGNORED, DEFAULT_RULE_DESCRIPTION}
+    xml = {*values, *_ORDER[kind], *_IGNORED, DEFAULT_RULE_DESCRIPTION}
     for child in description.children:
-        if child.namespace != description.namespace or child.name not in names:
-            next_step = f"See {child.place}. {did_you_mean(child.name, names)}".rstrip()
+        if child.namespace != description.namespace or child.name not in xml:
+            next_step = f"See {child.place}. {did_you_mean(child.name, xml)}".rstrip()
             raise ArgumentError("An element", child.name, f"one that a {description.name} has", next_step)
         if child.name in seen:
             raise ArgumentError("An element", child.name, "there once only", f"See {child.place}.")

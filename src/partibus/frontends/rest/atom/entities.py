@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from partibus.errors import OutcomeUnknown, StoreUnavailable
 from partibus.frontends.rest.answers import answer_of
-from partibus.frontends.rest.api_version import check_api_version
 from partibus.frontends.rest.atom.calls import Call
 from partibus.frontends.rest.atom.counts import ask_counts, counts_of
 from partibus.frontends.rest.atom.descriptions import (
@@ -20,7 +19,8 @@ from partibus.frontends.rest.atom.descriptions import (
     read_description,
 )
 from partibus.frontends.rest.atom.envelope import Entry
-from partibus.frontends.rest.atom.rule_xml import read_default_rule
+from partibus.frontends.rest.atom.rules import read_default_rule
+from partibus.frontends.rest.requests import check_api_version
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity
 from partibus.namespace.names import subscription_path

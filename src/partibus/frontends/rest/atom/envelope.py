@@ -8,10 +8,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-from partibus.frontends.rest.atom.names import ATOM, SERVICE
 from partibus.frontends.rest.atom.values import date_text
-from partibus.frontends.rest.atom.xml_in import INSTANCE
-from partibus.frontends.rest.atom.xml_out import element, text_element
+from partibus.frontends.rest.atom.xml import ATOM, INSTANCE, SERVICE, element, text_element
 
 ENTRY_TYPE = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE = "application/atom+xml;type=feed;charset=utf-8"

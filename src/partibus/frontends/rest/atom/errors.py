@@ -14,7 +14,7 @@ from starlette.responses import Response
 from partibus import errors as core
 from partibus.errors import PartibusError
 from partibus.frontends.rest.atom.values import date_text
-from partibus.frontends.rest.atom.xml_out import element, text_element
+from partibus.frontends.rest.atom.xml import element, text_element
 from partibus.throttling.throttle import RETRY_AFTER_S
 
 STATUS: Final[dict[type[PartibusError], tuple[int, int]]] = {

@@ -1,4 +1,4 @@
-"""Pages of queues, topics, subscriptions and rules, in order of name."""
+"""Pages of queues, topics, subscriptions and rules, in order of name; and ``GET /$namespaceinfo``."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -6,13 +6,17 @@ from typing import TypeVar
 from starlette.responses import Response
 
 from partibus.frontends.rest.answers import answers_of
+from partibus.frontends.rest.atom import xml
 from partibus.frontends.rest.atom.calls import Call
 from partibus.frontends.rest.atom.counts import ask_counts
 from partibus.frontends.rest.atom.entities import entry_of
-from partibus.frontends.rest.atom.envelope import Page
+from partibus.frontends.rest.atom.envelope import Entry, Page, namespace_name
 from partibus.frontends.rest.atom.rules import entry_of_rule, subscription_of
+from partibus.frontends.rest.atom.values import date_text
+from partibus.frontends.rest.atom.xml import text_element
 from partibus.namespace.names import RULES, SUBSCRIPTIONS
 from partibus.namespace.namespace import Queue
+from partibus.namespace.tiers import Tier
 
 T = TypeVar("T")
 
@@ -58,3 +62,31 @@ async def _show_entities(call: Call, title: str, path: str, queues: Sequence[Que
 def _cut(call: Call, everything: Sequence[T]) -> tuple[Sequence[T], Page]:
     skip, top = call.page()
     return everything[skip : skip + top], Page(skip, top, skip + top < len(everything))
+
+
+async def get_namespace_info(call: Call) -> Response:
+    """Show the properties of the namespace.
+
+    The default one has the name that the client uses. Until it is changed its time of creation is not stored: it is as
+    old as its oldest entity.
+    """
+    namespace = call.broker.namespace
+    record = namespace.record
+    name = namespace_name(call.base) if call.broker.is_default else record.name
+    created_ms, modified_ms = record.created_ms, record.updated_ms
+    if not created_ms:
+        created_ms = min((queue.created_ms for queue in namespace), default=call.broker.clock.now_ms())
+        modified_ms = max((queue.updated_ms for queue in namespace), default=created_ms)
+    options = record.options
+    units = text_element("MessagingUnits", str(options.units)) if options.tier is Tier.PREMIUM else ""
+    content = (
+        text_element("Alias", "")
+        + text_element("CreatedTime", date_text(created_ms))
+        + text_element("MessagingSKU", options.tier.value.capitalize())
+        + units
+        + text_element("ModifiedTime", date_text(modified_ms))
+        + text_element("Name", name)
+        + text_element("NamespaceType", "Messaging")
+    )
+    entry = Entry("$namespaceinfo", name, xml.NAMESPACE_INFO, content, created_ms, modified_ms)
+    return call.show(entry, f'"{modified_ms}"')

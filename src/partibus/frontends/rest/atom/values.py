@@ -7,7 +7,7 @@ from typing import Any
 
 from partibus.errors import ArgumentError
 from partibus.filters.model import Constant
-from partibus.frontends.rest.atom.xml_in import Element
+from partibus.frontends.rest.atom.xml import Element
 from partibus.namespace.durations import format_duration, parse_duration
 from partibus.namespace.values import BooleanValue, ChoiceValue, IntegerValue, Json, TextValue, Value
 

@@ -9,14 +9,12 @@ from starlette.types import Receive, Scope, Send
 
 from partibus import errors as core
 from partibus.errors import PartibusError
-from partibus.frontends.rest.api_version import check_api_version
 from partibus.frontends.rest.atom.errors import refusal, status_of
-from partibus.frontends.rest.body import BodyTooLarge
 from partibus.frontends.rest.claims import Claims
 from partibus.frontends.rest.data import receive, send, settle
-from partibus.frontends.rest.data.calls import DataCall
+from partibus.frontends.rest.data.calls import DataCall, Place, parse_place, read_lock
 from partibus.frontends.rest.data.message_in import MessageReader
-from partibus.frontends.rest.data.paths import Place, parse_place, read_lock
+from partibus.frontends.rest.requests import BodyTooLarge, check_api_version
 from partibus.namespace.access import Right
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces

@@ -15,7 +15,7 @@ from partibus.amqp.section_fields import Property, decode_body, iter_map, proper
 from partibus.amqp.sections import DATA
 from partibus.frontends.rest.data.message_in import BROKER_PROPERTIES, STANDARD_HEADERS
 from partibus.message import StoredMessage
-from partibus.partition.protocol.entry import Entry
+from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.ports import EntryState
 from partibus.routing.send import COUNTER_BITS
 

@@ -20,9 +20,9 @@ from partibus.errors import (
 )
 from partibus.frontends.rest.answers import Handover
 from partibus.frontends.rest.claims import host_of
-from partibus.frontends.rest.credits import HTTP, check_not_exhausted, pay
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_out import body_of, headers_of, sequence_number
+from partibus.frontends.rest.requests import HTTP, check_not_exhausted, pay
 from partibus.namespace.addresses import subqueue_path
 from partibus.partition.protocol.commands import Outcome, Settle
 from partibus.partition.protocol.keys import SubqueueKind

@@ -13,7 +13,6 @@ from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.atom.counts import ask_counts
 from partibus.frontends.rest.atom.entities import check_all_there
 from partibus.frontends.rest.atom.errors import status_of
-from partibus.frontends.rest.credits import pay
 from partibus.frontends.rest.portal.entities import row_of, rows_of
 from partibus.frontends.rest.portal.fields import (
     LABELS,
@@ -29,6 +28,7 @@ from partibus.frontends.rest.portal.fields import (
     typed_properties,
 )
 from partibus.frontends.rest.portal.visit import Answer, MovedOn, Page, Visit, address
+from partibus.frontends.rest.requests import pay
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Subscription, Topic

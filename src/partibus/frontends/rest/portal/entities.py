@@ -6,8 +6,8 @@ from typing import Any, Final
 from partibus.errors import ArgumentError
 from partibus.frontends.rest.answers import answers_of
 from partibus.frontends.rest.atom.counts import ask_counts, counts_of
-from partibus.frontends.rest.credits import pay
 from partibus.frontends.rest.portal.visit import Page, Visit
+from partibus.frontends.rest.requests import pay
 from partibus.namespace.broker import Broker
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity

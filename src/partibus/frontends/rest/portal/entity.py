@@ -5,11 +5,11 @@ from typing import Any, Final
 from partibus.filters.model import CorrelationFilter, FalseFilter, Filter, Rule, TrueFilter
 from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.atom.counts import ask_counts
-from partibus.frontends.rest.credits import pay
 from partibus.frontends.rest.portal.advice import look
 from partibus.frontends.rest.portal.entities import ROWS, pages_of, row_of, rows_of
 from partibus.frontends.rest.portal.fields import LABELS, property_text
 from partibus.frontends.rest.portal.visit import MovedOn, Page, Visit, address
+from partibus.frontends.rest.requests import pay
 from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue, Subscription, Topic
 from partibus.namespace.properties import EXPRESS_BOUND, properties_of

@@ -12,12 +12,12 @@ from starlette.types import Receive, Scope, Send
 
 from partibus.errors import PartibusError, Unauthorized
 from partibus.frontends.rest.atom.errors import status_of
-from partibus.frontends.rest.body import BodyTooLarge
 from partibus.frontends.rest.metrics import Ask
 from partibus.frontends.rest.portal import PATH, changes, entities, entity, overview
 from partibus.frontends.rest.portal.signing_in import comes_from_here, forget, grant_of, remember, safe_next, sign_in
 from partibus.frontends.rest.portal.visit import Answer, MovedOn, Page, Visit, address, read_form
 from partibus.frontends.rest.portal.words import duration_text, number_text, size_text, time_text
+from partibus.frontends.rest.requests import BodyTooLarge
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestKind

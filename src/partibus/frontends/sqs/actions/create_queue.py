@@ -22,8 +22,8 @@ from partibus.frontends.sqs.errors import SqsError, invalid_value, missing, pref
 from partibus.frontends.sqs.names import FIFO_SUFFIX, QueueName, arn_of, check_queue_name, entity_name
 from partibus.frontends.sqs.queues import SqsQueue, new_properties, properties_for
 from partibus.namespace.access import Right
+from partibus.namespace.entities import SqsOptions
 from partibus.namespace.names import fold_name
-from partibus.namespace.sqs_options import SqsOptions
 from partibus.namespace.tier_rules import sizes_mb
 
 

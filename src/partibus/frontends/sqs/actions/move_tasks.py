@@ -15,7 +15,7 @@ from partibus.frontends.sqs.movers import CANCELLING, RUNNING, UNDER_WAY
 from partibus.frontends.sqs.names import QueueName, queue_of_arn
 from partibus.frontends.sqs.queues import SqsQueue, change_options
 from partibus.namespace.access import Right
-from partibus.namespace.sqs_options import MoveTask, SqsOptions
+from partibus.namespace.entities import MoveTask, SqsOptions
 from partibus.routing.inspect import Inspection, inspect_each
 
 KEPT_MAX: Final = 10

@@ -8,7 +8,7 @@ from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import prefixed
 from partibus.frontends.sqs.queues import change_options
 from partibus.namespace.access import Right
-from partibus.namespace.sqs_options import SqsOptions
+from partibus.namespace.entities import SqsOptions
 from partibus.partition.protocol.commands import PurgeAll
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed

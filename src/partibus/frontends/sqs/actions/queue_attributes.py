@@ -24,8 +24,7 @@ from partibus.frontends.sqs.errors import SqsError, missing
 from partibus.frontends.sqs.names import entity_name
 from partibus.frontends.sqs.queues import SqsQueue, attributes_of, properties_for
 from partibus.namespace.access import Right
-from partibus.namespace.entities import EntityOptions
-from partibus.namespace.sqs_options import SqsOptions
+from partibus.namespace.entities import EntityOptions, SqsOptions
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.inspect import Inspection, inspect_each
 

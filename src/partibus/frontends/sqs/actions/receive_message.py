@@ -29,12 +29,10 @@ from partibus.message import WIDE_ID, Message
 from partibus.namespace.access import Right
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entity import Entity
-from partibus.partition.protocol.attempts import unpack_attempt
 from partibus.partition.protocol.commands import ChangeLocks, CheckIds, LockToken, Outcome, Peek, Settle
-from partibus.partition.protocol.entry import Entry
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.ports import EntryRow
-from partibus.partition.protocol.replies import Failed, IdsKnown
+from partibus.partition.protocol.replies import Failed, IdsKnown, unpack_attempt
 from partibus.routing.partitions import PartitionHandle
 from partibus.throttling.uses import Operation
 

@@ -9,7 +9,7 @@ from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, missing
 from partibus.frontends.sqs.queues import change_options
 from partibus.namespace.access import Right
-from partibus.namespace.sqs_options import SqsOptions
+from partibus.namespace.entities import SqsOptions
 
 TAGS_MAX: Final = 50
 KEY_MAX: Final = 128

@@ -1,11 +1,15 @@
-"""XML from clients as a tree of elements with their positions.
+"""XML from clients, as a tree of elements with their positions, and XML for clients, as text.
 
 Names are compared by namespace, never by prefix (dialect section 9.3). A document type declaration is refused where it
 begins, so no entity is ever expanded, and no external resource is read. Size and depth are bounded. `defusedxml` does
 the same to the same parser, but its trees have no positions.
+
+Some clients look for prefixes, for a single attribute, for a missing element (traps 29, 30). So the result is text with
+the prefixes that the caller chose.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from xml.parsers import expat
 
 from msgspec import Struct, field
@@ -141,3 +145,37 @@ def _split(name: str) -> tuple[str, str]:
 
 def _reason(error: Exception) -> str:
     return expat.ErrorString(error.code) if isinstance(error, expat.ExpatError) else str(error)
+
+
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": "&#13;"}
+_TO_ESCAPE = re.compile('[&<>"\r]')
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+"""Characters that no XML 1.0 document can hold, however they are written."""
+
+
+def escape(text: str) -> str:
+    """Return ``text`` as content or value of an attribute. Characters that XML does not allow become U+FFFD."""
+    return _TO_ESCAPE.sub(lambda match: _ESCAPES[match[0]], _NOT_XML.sub("\ufffd", text))
+
+
+def element(name: str, content: str = "", attributes: Mapping[str, str] | None = None) -> str:
+    """Return an element around ``content``, which is markup."""
+    written = "".join(f' {key}="{escape(value)}"' for key, value in (attributes or {}).items())
+    return f"<{name}{written}>{content}</{name}>" if content else f"<{name}{written}/>"
+
+
+def text_element(name: str, text: str, attributes: Mapping[str, str] | None = None) -> str:
+    """Return an element with ``text``."""
+    return element(name, escape(text), attributes)
+
+
+ATOM = "http://www.w3.org/2005/Atom"
+SERVICE = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
+COUNTS = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
+SCHEMA = "http://www.w3.org/2001/XMLSchema"
+
+QUEUE = "QueueDescription"
+TOPIC = "TopicDescription"
+SUBSCRIPTION = "SubscriptionDescription"
+RULE = "RuleDescription"
+NAMESPACE_INFO = "NamespaceInfo"

@@ -1,12 +1,60 @@
-"""The cost of requests over HTTP (rows R3-R5): paid before any work, or `ServerBusy` is raised."""
+"""Parts of every request over HTTP: a bounded body, the api-version (row P20), and the cost in credits (rows R3-R5)."""
 
+import re
 from collections.abc import Callable
 
+from starlette.requests import Request
+
+from partibus.errors import InvalidOperation
 from partibus.frontends.rest.answers import answer_of
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
 from partibus.throttling.throttle import OnKnown, Throttle
 from partibus.throttling.uses import Operation
+
+
+class BodyTooLarge(Exception):
+    """More came than a request of this kind may have; the rest was not read."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
+        self.bytes_max = bytes_max
+
+    def __str__(self) -> str:
+        return f"The body has more than {self.bytes_max} bytes, which is the most that this request may have."
+
+
+async def read_body(request: Request, bytes_max: int) -> bytes:
+    """All of it. `BodyTooLarge`; starlette's ``ClientDisconnect`` when the client leaves meanwhile."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > bytes_max:
+        raise BodyTooLarge(bytes_max)
+    received = bytearray()
+    async for chunk in request.stream():
+        received += chunk
+        if len(received) > bytes_max:
+            raise BodyTooLarge(bytes_max)
+    return bytes(received)
+
+
+PARTITIONED_FROM = "2013-10"
+"""Versions before know nothing of partitioned entities."""
+
+_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}")
+
+
+def check_api_version(request: Request, name: str, *, partitioned: bool) -> None:
+    """Check that the request's version knows entities like the one of that name. Raises `InvalidOperation`.
+
+    No version, or one in another form, stands for the newest.
+    """
+    version = request.query_params.get("api-version", "")
+    if partitioned and _VERSION.fullmatch(version) and version < PARTITIONED_FROM:
+        raise InvalidOperation(
+            f"'{name}' is partitioned, which the api-version {version} does not know. Ask for "
+            f"{PARTITIONED_FROM} or later, or leave api-version out."
+        )
+
 
 HTTP = "http"
 """Stands for the clients that come without connections of their own."""
