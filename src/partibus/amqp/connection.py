@@ -82,11 +82,6 @@ class Connection:
     # -- facts -----------------------------------------------------------------------------------------
 
     @property
-    def sasl_mechanism(self) -> str | None:
-        """The mechanism that the client chose; None while unknown or without SASL."""
-        return self._handshake.mechanism
-
-    @property
     def sessions(self) -> list[Session]:
         """All sessions of the connection."""
         return list(self._sessions_out.values())

@@ -144,11 +144,6 @@ class Matcher:
         self._looks = bool(self._has_always or len(self._index) or self._tests)
         """Whether any rule depends on the message."""
 
-    @property
-    def lookup_count(self) -> int:
-        """The actual work per message: look-ups of correlation filters, and different SQL filters."""
-        return len(self._index) + len(self._tests)
-
     def _add(self, subscription: Subscription) -> None:
         key, rules, dead_letters_failures = subscription
         self.evaluation_count += len(rules)

@@ -172,9 +172,6 @@ class EntityOptions(Struct, frozen=True, kw_only=True):
         return tuple(name for name in (self.forward_to, self.forward_dead_lettered_to) if name)
 
 
-QueueOptions = EntityOptions
-"""The options, where the entity can only be a queue."""
-
 DEFAULT_OPTIONS = EntityOptions()
 
 

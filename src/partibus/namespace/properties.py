@@ -189,16 +189,6 @@ def properties_of(kind: EntityKind, options: EntityOptions) -> dict[str, Json]:
     return {prop.name: prop.value.to_json(getattr(options, prop.field)) for prop in PROPERTIES[kind]}
 
 
-def queue_options(properties: Mapping[str, object]) -> EntityOptions:
-    """`options_of` a queue."""
-    return options_of(EntityKind.QUEUE, properties)
-
-
-def queue_properties(options: EntityOptions) -> dict[str, Json]:
-    """`properties_of` a queue."""
-    return properties_of(EntityKind.QUEUE, options)
-
-
 def changed_options(
     old: EntityOptions, changes: Mapping[str, object], kind: EntityKind = EntityKind.QUEUE
 ) -> EntityOptions:

@@ -1,4 +1,5 @@
-"""Checks of the times in stores, and moves of the manual clock (D26). (D26).
+"""Checks of the times in stores, and moves of the manual clock (D26).
+
 No broker uses a time that its machine has not reached. A store remembers the latest time of its commits. If it is ahead
 of this machine's clock, it was used by a clock that is ahead, or this machine's is behind. Following it would expire
 messages, also those of other stores, and store the wrong time there. So a small difference is ignored: locks last that

@@ -56,11 +56,6 @@ class HttpServer:
         self._loading: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the application is loaded."""
-        return self._engine is not None
-
     def make_protocol(self) -> asyncio.Protocol:
         """Make the protocol of a new connection.
 

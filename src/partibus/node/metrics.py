@@ -45,8 +45,6 @@ COUNT_S = 5.0
 """The age at which the counts of the stores are read anew."""
 SUBQUEUES_MAX = 50_000
 """The most sub-queues with messages that are examined in one store: 3,000 partitioned queues in use."""
-SCHEDULED_MAX = 1_600
-"""Partitions with something that falls due, in one store: each is asked how many messages are scheduled."""
 ASKED_AT_ONCE = 64
 ENTITIES_MAX = 1_000
 """The most entities in the metrics of one broker, those with the most messages first: each has a time series per

@@ -55,9 +55,6 @@ MESSAGES, FATES, CHECKPOINTS = "messages", "fates", "checkpoints"
 NOT_CAPTURED = ("state",)
 """Columns that depend on the time of reading."""
 _KEY = ["entity_id", "partition_id", "sequence_number"]
-FATE_NAMES = (
-    HERE, "completed", "received_and_deleted", "dead_lettered", "expired", "purged", "forwarded", "consumed", "lost",
-)  # fmt: skip
 
 
 class Chosen(NamedTuple):

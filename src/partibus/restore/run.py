@@ -23,7 +23,7 @@ from partibus.namespace.catalog import Catalog, EntityRecord
 from partibus.namespace.durations import UNLIMITED_TEXT
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace_options import DEFAULT_NAME
-from partibus.namespace.properties import queue_properties
+from partibus.namespace.properties import properties_of
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.ports import EntryRow
 from partibus.restore.progress import Progress
@@ -120,7 +120,7 @@ def make_side_entity(client: Requests, source: Source, into: str) -> bool:
     try:
         requires_session = entities.get(into).properties.get("RequiresSession") is True
     except NotFound:
-        properties = dict(queue_properties(options)) | {
+        properties = dict(properties_of(EntityKind.QUEUE, options)) | {
             "DefaultMessageTimeToLive": UNLIMITED_TEXT,
             "AutoDeleteOnIdle": UNLIMITED_TEXT,
             "RequiresDuplicateDetection": False,

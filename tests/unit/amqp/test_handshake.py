@@ -39,7 +39,7 @@ def test_anonymous_client_is_let_in_at_once(mechanism: str, response: bytes | No
     server.receive_data(init(mechanism, response))
     (outcome,) = read_frames(server.data_to_send())
     assert outcome.body == SaslOutcome(code=0)
-    assert server.sasl_mechanism == mechanism
+    assert server._handshake.mechanism == mechanism
 
 
 def test_client_may_send_everything_before_our_first_byte() -> None:
@@ -56,7 +56,7 @@ def test_client_without_sasl_is_anonymous() -> None:
     server = Connection(server=True)
     events = server.receive_data(AMQP_HEADER + OPEN)
     assert of_type(Opened, events)
-    assert server.sasl_mechanism is None
+    assert server._handshake.mechanism is None
     assert server.data_to_send() == AMQP_HEADER
 
 
@@ -154,7 +154,7 @@ def test_verdict_out_of_place_is_a_usage_error() -> None:
 def test_client_gets_through_without_a_password(login: Anonymous | None) -> None:
     joined = Joined(login=login)
     joined.session()
-    assert joined.server.sasl_mechanism == ("ANONYMOUS" if login else None)
+    assert joined.server._handshake.mechanism == ("ANONYMOUS" if login else None)
     assert joined.client.peer is not None
     assert joined.client.peer.container_id == "server"
 

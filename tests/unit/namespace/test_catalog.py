@@ -17,12 +17,12 @@ from partibus.errors import (
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_database import CatalogDatabase
 from partibus.namespace.catalog_file import CatalogFile
-from partibus.namespace.entities import EntityStatus, QueueDescription, QueueOptions
+from partibus.namespace.entities import EntityOptions, EntityStatus, QueueDescription
 from tests.contract.stores import new_catalog
 from tests.unit.namespace.tiered import limited
 
 STORES = 16
-PARTITIONED = QueueOptions(partitioned=True)
+PARTITIONED = EntityOptions(partitioned=True)
 
 
 Open = Callable[[], CatalogDatabase]
@@ -56,7 +56,7 @@ def reopened(catalog: Catalog, database: Open, store_count: int = STORES) -> Cat
 
 
 def test_an_entity_is_there_after_reopening_as_it_was_made(catalog: Catalog, database: Open) -> None:
-    options = QueueOptions(
+    options = EntityOptions(
         lock_duration_ms=5_500, status=EntityStatus.SEND_DISABLED, user_metadata='"täst"', partitioned=True
     )
     made = catalog.create(QueueDescription("Orders", options), now_ms=1_000)
@@ -116,7 +116,7 @@ def test_partitioning_can_not_change(catalog: Catalog) -> None:
 
 def test_an_update_keeps_identity_and_placement(catalog: Catalog, database: Open) -> None:
     made = catalog.create(QueueDescription("q"), 10)
-    updated = catalog.update("Q", QueueOptions(max_delivery_count=3), 20)
+    updated = catalog.update("Q", EntityOptions(max_delivery_count=3), 20)
     assert (updated.entity_id, updated.placements, updated.created_ms) == (made.entity_id, made.placements, 10)
     assert (updated.description.name, updated.updated_ms) == ("q", 20)
     assert reopened(catalog, database).get("q") == updated
@@ -126,7 +126,7 @@ def test_an_update_keeps_identity_and_placement(catalog: Catalog, database: Open
     "operation",
     [
         lambda catalog: catalog.get("missing"),
-        lambda catalog: catalog.update("missing", QueueOptions(), 0),
+        lambda catalog: catalog.update("missing", EntityOptions(), 0),
         lambda catalog: catalog.delete("missing"),
     ],
 )

@@ -13,11 +13,11 @@ from partibus.limits import CATALOG_NUMBERS_SKIPPED
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_database import FORMAT_VERSION
 from partibus.namespace.catalog_file import FILE_NAME, CatalogFile
-from partibus.namespace.entities import QueueDescription, QueueOptions
+from partibus.namespace.entities import EntityOptions, QueueDescription
 from partibus.store.acknowledged import FOLDER, AcknowledgedChanges, accept_loss
 
 STORES = 16
-PARTITIONED = QueueOptions(partitioned=True)
+PARTITIONED = EntityOptions(partitioned=True)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_what_is_no_database_is_refused_and_left_as_it_was(tmp_path: Path) -> No
 
 def test_a_damaged_page_is_found_at_the_start(catalog: Catalog, tmp_path: Path) -> None:
     for n in range(50):
-        catalog.create(QueueDescription(f"q{n}", QueueOptions(user_metadata="x" * 1000)), 0)
+        catalog.create(QueueDescription(f"q{n}", EntityOptions(user_metadata="x" * 1000)), 0)
     catalog.close()
     file = tmp_path / FILE_NAME
     content = bytearray(file.read_bytes())

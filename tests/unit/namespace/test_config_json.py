@@ -9,7 +9,7 @@ import pytest
 from partibus.filters.model import CorrelationFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from partibus.namespace.config_document import SIZE_MAX_BYTES, ConfigError
 from partibus.namespace.config_json import Config, parse_config_json, read_config_json
-from partibus.namespace.entities import EntityOptions, EntityStatus, QueueOptions
+from partibus.namespace.entities import EntityOptions, EntityStatus
 
 QUEUES = "$.UserConfig.Namespaces[0].Queues"
 TOPICS = "$.UserConfig.Namespaces[0].Topics"
@@ -94,10 +94,10 @@ def test_the_form_of_the_emulator_is_read(tmp_path: Path) -> None:
     assert (config.file, config.namespace_name) == (str(file), "sbemulatorns")
     first, second = config.queues
     assert (first.path, first.description.name) == (f"{QUEUES}[0]", "queue.1")
-    assert first.description.options == QueueOptions(
+    assert first.description.options == EntityOptions(
         default_ttl_ms=3_600_000, duplicate_detection_window_ms=20_000, max_delivery_count=3
     )
-    assert (second.path, second.description.options) == (f"{QUEUES}[1]", QueueOptions())
+    assert (second.path, second.description.options) == (f"{QUEUES}[1]", EntityOptions())
 
 
 @pytest.mark.row("P25")
@@ -117,7 +117,7 @@ def test_properties_of_the_service_extend_it() -> None:
         "MaxMessageSizeInKilobytes": 512,
     }
     config = parse_config_json(document([{"Name": "q", "Properties": properties}]))
-    assert config.queues[0].description.options == QueueOptions(
+    assert config.queues[0].description.options == EntityOptions(
         partitioned=True,
         batched_operations=False,
         max_size_mb=5120,

@@ -11,7 +11,7 @@ from partibus.errors import EntityNotFound, InvalidOperation, StoreUnavailable
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_document import ConfigError
 from partibus.namespace.config_json import Config, parse_config_json
-from partibus.namespace.entities import EntityStatus, QueueOptions
+from partibus.namespace.entities import EntityOptions, EntityStatus
 from partibus.namespace.namespace import Applied, Namespace
 
 
@@ -50,7 +50,7 @@ def test_a_queue_is_found_whatever_the_case(namespace: Namespace) -> None:
 def test_options_are_worked_out_for_use(namespace: Namespace) -> None:
     queue = namespace.create(
         "q",
-        QueueOptions(
+        EntityOptions(
             lock_duration_ms=30_000,
             max_delivery_count=3,
             default_ttl_ms=5_000,
@@ -71,7 +71,7 @@ def test_options_are_worked_out_for_use(namespace: Namespace) -> None:
 @pytest.mark.row("P5", "P7")
 def test_sixteen_partitions_or_one(namespace: Namespace) -> None:
     assert len(namespace.create("plain").partitions) == 1
-    partitioned = namespace.create("partitioned", QueueOptions(partitioned=True))
+    partitioned = namespace.create("partitioned", EntityOptions(partitioned=True))
     assert partitioned.partitioned
     assert [placement.partition_no for placement in partitioned.partitions] == list(range(16))
 
@@ -79,14 +79,14 @@ def test_sixteen_partitions_or_one(namespace: Namespace) -> None:
 def test_holders_of_a_queue_see_an_update(namespace: Namespace, clock: ManualClock) -> None:
     held = namespace.create("q")
     clock.advance(500)
-    assert namespace.update("Q", QueueOptions(lock_duration_ms=5_000, status=EntityStatus.DISABLED)) is held
+    assert namespace.update("Q", EntityOptions(lock_duration_ms=5_000, status=EntityStatus.DISABLED)) is held
     assert (held.lock_duration_ms, held.can_send, held.created_ms, held.updated_ms) == (5_000, False, 1_000, 1_500)
 
 
 def test_a_refused_update_changes_nothing(namespace: Namespace) -> None:
     queue = namespace.create("q")
     with pytest.raises(InvalidOperation):
-        namespace.update("q", QueueOptions(partitioned=True, max_delivery_count=1))
+        namespace.update("q", EntityOptions(partitioned=True, max_delivery_count=1))
     assert queue.max_delivery_count == 10
 
 
@@ -106,7 +106,7 @@ def test_memory_stays_as_it_was_when_the_catalog_fails(namespace: Namespace, cat
     with pytest.raises(StoreUnavailable):
         namespace.create("r")
     with pytest.raises(StoreUnavailable):
-        namespace.update("q", QueueOptions(max_delivery_count=1))
+        namespace.update("q", EntityOptions(max_delivery_count=1))
     with pytest.raises(StoreUnavailable):
         namespace.delete("q")
     assert list(namespace) == [queue]
@@ -115,7 +115,7 @@ def test_memory_stays_as_it_was_when_the_catalog_fails(namespace: Namespace, cat
 
 def test_a_restart_finds_the_same_queues(namespace: Namespace, catalog: Catalog, clock: ManualClock) -> None:
     for name in ("b", "A", "c"):
-        namespace.create(name, QueueOptions(partitioned=name == "c"))
+        namespace.create(name, EntityOptions(partitioned=name == "c"))
     again = Namespace(catalog, clock)
     assert [queue.name for queue in again] == ["A", "b", "c"]
     assert len(again) == 3
@@ -126,8 +126,8 @@ def test_a_restart_finds_the_same_queues(namespace: Namespace, catalog: Catalog,
 
 def test_applying_a_file_makes_updates_and_leaves(namespace: Namespace) -> None:
     namespace.create("other")
-    queue = namespace.create("q", QueueOptions(lock_duration_ms=5_000))
-    namespace.create("same", QueueOptions(max_delivery_count=3))
+    queue = namespace.create("q", EntityOptions(lock_duration_ms=5_000))
+    namespace.create("same", EntityOptions(max_delivery_count=3))
     declared = config(
         {"Name": "Q", "Properties": {"MaxDeliveryCount": 7}},
         {"Name": "same", "Properties": {"MaxDeliveryCount": 3}},
@@ -151,7 +151,7 @@ def test_applying_a_file_again_changes_nothing(namespace: Namespace, catalog: Ca
 @pytest.mark.row("P9")
 def test_an_immutable_difference_names_both_values_and_applies_nothing(namespace: Namespace) -> None:
     namespace.create("q")
-    namespace.create("p", QueueOptions(partitioned=True))
+    namespace.create("p", EntityOptions(partitioned=True))
     declared = config({"Name": "new"}, {"Name": "q", "Properties": {"EnablePartitioning": True}}, {"Name": "p"})
     with pytest.raises(ConfigError) as caught:
         namespace.apply(declared)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from partibus.errors import ArgumentError
 from partibus.namespace.durations import UNLIMITED_MS, UNLIMITED_TEXT
-from partibus.namespace.entities import EntityKind, EntityOptions, EntityStatus, QueueOptions
+from partibus.namespace.entities import EntityKind, EntityOptions, EntityStatus
 from partibus.namespace.properties import (
     PROPERTIES,
     QUEUE_PROPERTIES,
@@ -17,8 +17,6 @@ from partibus.namespace.properties import (
     immutable_changes,
     options_of,
     properties_of,
-    queue_options,
-    queue_properties,
     read_options,
     replaced_options,
 )
@@ -88,7 +86,7 @@ def test_the_properties_of_every_kind_are_read_back(kind: EntityKind) -> None:
     ],
 )
 def test_a_target_is_given_by_name_or_address(field: str, raw: object, name: str) -> None:
-    assert properties_of(EntityKind.QUEUE, queue_options({field: raw}))[field] == name
+    assert properties_of(EntityKind.QUEUE, options_of(EntityKind.QUEUE, {field: raw}))[field] == name
 
 
 @pytest.mark.parametrize(
@@ -96,25 +94,25 @@ def test_a_target_is_given_by_name_or_address(field: str, raw: object, name: str
 )
 def test_what_messages_cannot_be_forwarded_to_is_refused(raw: object) -> None:
     with pytest.raises(ArgumentError, match=r"ForwardTo is .*, but must be the name of a queue or topic"):
-        queue_options({"ForwardTo": raw})
+        options_of(EntityKind.QUEUE, {"ForwardTo": raw})
 
 
 def test_what_forwards_is_never_deleted_for_being_idle() -> None:
-    options = queue_options({"ForwardTo": "other", "AutoDeleteOnIdle": "PT5M"})
+    options = options_of(EntityKind.QUEUE, {"ForwardTo": "other", "AutoDeleteOnIdle": "PT5M"})
     assert options.auto_delete_on_idle_ms == UNLIMITED_MS
 
 
 def test_a_description_that_replaces_another_keeps_what_is_for_life() -> None:
-    old = queue_options({"LockDuration": "PT30S", "RequiresSession": True, "EnablePartitioning": True})
+    old = options_of(EntityKind.QUEUE, {"LockDuration": "PT30S", "RequiresSession": True, "EnablePartitioning": True})
     new = replaced_options(old, {"MaxDeliveryCount": 3}, EntityKind.QUEUE)
-    assert new == QueueOptions(max_delivery_count=3, requires_session=True, partitioned=True)
+    assert new == EntityOptions(max_delivery_count=3, requires_session=True, partitioned=True)
     changed = replaced_options(old, {"RequiresSession": False}, EntityKind.QUEUE)
     assert [change.name for change in immutable_changes(old, changed)] == ["RequiresSession"]
 
 
 def test_a_description_that_replaces_another_keeps_the_options_of_sqs() -> None:
     sqs = '{"attributes":{"DelaySeconds":"5"},"tags":{"a":"b"}}'
-    old = queue_options({"RequiresSession": True, "PartibusSqs": sqs, "PartibusElasticPartitions": 8})
+    old = options_of(EntityKind.QUEUE, {"RequiresSession": True, "PartibusSqs": sqs, "PartibusElasticPartitions": 8})
     new = replaced_options(old, {"MaxDeliveryCount": 3}, EntityKind.QUEUE)
     assert new == replace(old, max_delivery_count=3)
     assert replaced_options(old, {"PartibusSqs": ""}, EntityKind.QUEUE).sqs is None
@@ -122,11 +120,11 @@ def test_a_description_that_replaces_another_keeps_the_options_of_sqs() -> None:
 
 def test_merge_threshold_has_to_be_below_the_split_threshold() -> None:
     with pytest.raises(ArgumentError, match=r"PartibusPartitionMergePercent is 60, but must be below .*Percent, 60"):
-        queue_options({"PartibusPartitionSplitPercent": 60, "PartibusPartitionMergePercent": 60})
+        options_of(EntityKind.QUEUE, {"PartibusPartitionSplitPercent": 60, "PartibusPartitionMergePercent": 60})
 
 
 def test_defaults_are_those_of_the_service() -> None:
-    assert queue_properties(QueueOptions()) == {
+    assert properties_of(EntityKind.QUEUE, EntityOptions()) == {
         "LockDuration": "PT1M",
         "MaxDeliveryCount": 10,
         "DefaultMessageTimeToLive": UNLIMITED_TEXT,
@@ -159,7 +157,8 @@ def test_defaults_are_those_of_the_service() -> None:
 
 
 def test_values_are_read_in_our_units() -> None:
-    options = queue_options(
+    options = options_of(
+        EntityKind.QUEUE,
         {
             "LockDuration": "PT30S",
             "MaxDeliveryCount": 3,
@@ -174,9 +173,9 @@ def test_values_are_read_in_our_units() -> None:
             "DuplicateDetectionHistoryTimeWindow": "P7D",
             "AutoDeleteOnIdle": "PT5M",
             "PartibusMaxRedeliveryDelay": "PT1H",
-        }
+        },
     )
-    assert options == QueueOptions(
+    assert options == EntityOptions(
         lock_duration_ms=30_000,
         max_delivery_count=3,
         default_ttl_ms=3_600_000,
@@ -191,19 +190,19 @@ def test_values_are_read_in_our_units() -> None:
         auto_delete_on_idle_ms=300_000,
         redelivery_delay_max_ms=3_600_000,
     )
-    assert queue_options(queue_properties(options)) == options
+    assert options_of(EntityKind.QUEUE, properties_of(EntityKind.QUEUE, options)) == options
 
 
 @pytest.mark.row("P25")
 def test_enable_partitioning_means_sixteen_partitions() -> None:
-    assert queue_options({"EnablePartitioning": True}).partitioned
-    assert not queue_options({"EnablePartitioning": False}).partitioned
-    assert queue_properties(QueueOptions(partitioned=True))["EnablePartitioning"] is True
+    assert options_of(EntityKind.QUEUE, {"EnablePartitioning": True}).partitioned
+    assert not options_of(EntityKind.QUEUE, {"EnablePartitioning": False}).partitioned
+    assert properties_of(EntityKind.QUEUE, EntityOptions(partitioned=True))["EnablePartitioning"] is True
 
 
 @pytest.mark.parametrize(("text", "ms"), [("PT5S", 5_000), ("PT5M", 300_000)])
 def test_bounds_of_a_lock_duration_are_allowed(text: str, ms: int) -> None:
-    assert queue_options({"LockDuration": text}).lock_duration_ms == ms
+    assert options_of(EntityKind.QUEUE, {"LockDuration": text}).lock_duration_ms == ms
 
 
 @pytest.mark.parametrize(
@@ -241,7 +240,7 @@ def test_bounds_of_a_lock_duration_are_allowed(text: str, ms: int) -> None:
 )
 def test_a_wrong_value_is_refused_with_its_bound(name: str, raw: object, bound: str) -> None:
     with pytest.raises(ArgumentError) as caught:
-        queue_options({name: raw})
+        options_of(EntityKind.QUEUE, {name: raw})
     assert (caught.value.field, caught.value.value, caught.value.bound) == (name, raw, bound)
 
 
@@ -259,30 +258,30 @@ def test_a_wrong_value_is_refused_with_its_bound(name: str, raw: object, bound: 
     ],
 )
 def test_a_default_is_accepted_for_them(name: str, raw: object) -> None:
-    assert queue_options({name: raw}) == QueueOptions()
+    assert options_of(EntityKind.QUEUE, {name: raw}) == EntityOptions()
 
 
 def test_an_unknown_property_is_refused_with_a_hint() -> None:
     with pytest.raises(ArgumentError, match=r"property is 'LockDuraton', .* Did you mean LockDuration\?"):
-        queue_options({"LockDuraton": "PT1M"})
+        options_of(EntityKind.QUEUE, {"LockDuraton": "PT1M"})
     with pytest.raises(ArgumentError, match=r"Did you mean LockDuration\?"):
-        queue_options({"lockDuration": "PT1M"})
+        options_of(EntityKind.QUEUE, {"lockDuration": "PT1M"})
 
 
 def test_all_problems_are_found_and_the_rest_is_read() -> None:
     options, problems = read_options(EntityKind.QUEUE, {"LockDuration": 1, "MaxDeliveryCount": 4, "Nonsense": 1})
     assert list(problems) == ["LockDuration", "Nonsense"]
-    assert options == QueueOptions(max_delivery_count=4)
+    assert options == EntityOptions(max_delivery_count=4)
 
 
 def test_an_entity_that_requires_sessions_forwards_for_life_or_never() -> None:
-    ordered = QueueOptions(requires_session=True)
-    forwards = QueueOptions(requires_session=True, forward_to="a")
+    ordered = EntityOptions(requires_session=True)
+    forwards = EntityOptions(requires_session=True, forward_to="a")
     for old, new in ((ordered, forwards), (forwards, ordered)):
         assert immutable_changes(old, new) == [Change("ForwardTo", old.forward_to, new.forward_to)]
         assert immutable_changes(old, new, is_new=True) == []
     assert immutable_changes(forwards, replace(forwards, forward_to="b")) == []
-    assert immutable_changes(QueueOptions(), QueueOptions(forward_to="a")) == []
+    assert immutable_changes(EntityOptions(), EntityOptions(forward_to="a")) == []
 
 
 @pytest.mark.parametrize(
@@ -310,31 +309,31 @@ def test_what_does_not_go_together_is_refused(properties: dict[str, object], fie
     assert list(problems) == [field]
     assert words in str(problems[field])
     with pytest.raises(ArgumentError, match=words):
-        queue_options(properties)
+        options_of(EntityKind.QUEUE, properties)
 
 
 def test_a_redelivery_delay_may_be_as_long_as_its_bound() -> None:
-    options = queue_options({"PartibusRedeliveryDelay": "PT5S", "PartibusMaxRedeliveryDelay": "PT5S"})
+    options = options_of(EntityKind.QUEUE, {"PartibusRedeliveryDelay": "PT5S", "PartibusMaxRedeliveryDelay": "PT5S"})
     assert (options.redelivery_delay_ms, options.redelivery_delay_max_ms) == (5_000, 5_000)
 
 
 def test_changes_leave_the_other_properties_as_they_are() -> None:
-    old = queue_options({"LockDuration": "PT30S", "UserMetadata": "team 7", "RequiresSession": True})
+    old = options_of(EntityKind.QUEUE, {"LockDuration": "PT30S", "UserMetadata": "team 7", "RequiresSession": True})
     new = changed_options(old, {"UserMetadata": "team 8", "MaxDeliveryCount": 3})
     assert new == replace(old, user_metadata="team 8", max_delivery_count=3)
     assert changed_options(old, {}) == old
 
 
 def test_changes_are_checked_together_with_what_stays() -> None:
-    old = queue_options({"PartibusRedeliveryDelay": "PT5M"})
+    old = options_of(EntityKind.QUEUE, {"PartibusRedeliveryDelay": "PT5M"})
     with pytest.raises(ArgumentError, match="PartibusMaxRedeliveryDelay is 'PT1M'"):
         changed_options(old, {"PartibusMaxRedeliveryDelay": "PT1M"})
 
 
 @pytest.mark.row("P9")
 def test_partitioning_is_told_as_an_immutable_change() -> None:
-    old = QueueOptions()
-    new = QueueOptions(partitioned=True, lock_duration_ms=5_000)
+    old = EntityOptions()
+    new = EntityOptions(partitioned=True, lock_duration_ms=5_000)
     assert immutable_changes(old, new) == [Change("EnablePartitioning", False, True)]
     assert immutable_changes(new, new) == []
 
@@ -345,8 +344,8 @@ def test_what_a_queue_requires_is_for_life() -> None:
         "RequiresSession",
         "RequiresDuplicateDetection",
     ]
-    new = QueueOptions(requires_session=True, requires_duplicate_detection=True)
-    assert immutable_changes(QueueOptions(), new) == [
+    new = EntityOptions(requires_session=True, requires_duplicate_detection=True)
+    assert immutable_changes(EntityOptions(), new) == [
         Change("RequiresSession", False, True),
         Change("RequiresDuplicateDetection", False, True),
     ]
@@ -366,14 +365,14 @@ def test_status_opens_directions(status: str, can_send: bool, can_receive: bool)
 
 
 def test_no_limit_is_one_number_of_ms() -> None:
-    assert QueueOptions().default_ttl_ms == UNLIMITED_MS
+    assert EntityOptions().default_ttl_ms == UNLIMITED_MS
 
 
 def test_the_page_of_properties_is_true() -> None:
     page = (Path(__file__).parents[3] / "docs" / "queues.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:3] == "| `"]
     shown = {UNLIMITED_TEXT: "no limit", "": "(empty)", True: "true", False: "false"}
-    defaults = queue_properties(QueueOptions())
+    defaults = properties_of(EntityKind.QUEUE, EntityOptions())
     assert [(row[0].strip("`"), row[1], row[3]) for row in rows] == [
         (
             prop.name,

@@ -15,7 +15,7 @@ from partibus.namespace.config_json import parse_config_json
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.namespace import Namespace
 from partibus.namespace.namespace_options import DEFAULT_NAME, NamespaceOptions
-from partibus.namespace.properties import queue_options
+from partibus.namespace.properties import options_of
 from partibus.namespace.tiers import Tier
 from tests.unit.namespace.tiered import limited, of_tier
 
@@ -155,7 +155,7 @@ def test_a_size_that_a_client_asks_for_is_refused_with_those_of_the_tier(
     """As over AMQP, HTTP and in a Config.json: the property's own check names no size that the tier has not."""
     of_tier(catalog, tier, partitions)
     with pytest.raises(ArgumentError) as caught:
-        made(catalog, options=queue_options({"MaxSizeInMegabytes": size_mb}))
+        made(catalog, options=options_of(EntityKind.QUEUE, {"MaxSizeInMegabytes": size_mb}))
     assert f"in a namespace of the tier {tier.value}" in str(caught.value)
     assert str(caught.value).endswith(next_step)
     assert tier is Tier.PREMIUM or "10240" not in str(caught.value)

@@ -7,8 +7,9 @@ from pathlib import Path
 from partibus.clock import ManualClock
 from partibus.limits import Limits
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace import Namespace
-from partibus.namespace.properties import queue_options
+from partibus.namespace.properties import options_of as checked_options
 from partibus.node.options import partition_options
 from partibus.partition.protocol.options import PartitionOptions
 
@@ -16,7 +17,7 @@ from partibus.partition.protocol.options import PartitionOptions
 def options_of(folder: Path, **properties: object) -> PartitionOptions:
     catalog = Catalog(folder, 16)
     try:
-        queue = Namespace(catalog, ManualClock()).create("q", queue_options(properties))
+        queue = Namespace(catalog, ManualClock()).create("q", checked_options(EntityKind.QUEUE, properties))
         return partition_options(queue, Limits(cache_ms=7))
     finally:
         catalog.close()

@@ -16,7 +16,7 @@ from partibus.errors import EntityNotFound, InvalidOperation
 from partibus.message import pack
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_file import FILE_NAME
-from partibus.namespace.entities import QueueDescription, QueueOptions
+from partibus.namespace.entities import EntityOptions, QueueDescription
 from partibus.namespace.placement import Placement
 from partibus.partition.protocol.keys import SubqueueKind, body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Writes
@@ -54,8 +54,8 @@ def backup(tmp_path: Path) -> Path:
     data = tmp_path / "data"
     (data / "stores").mkdir(parents=True)
     catalog = Catalog(data, STORES)
-    record = catalog.create(QueueDescription("Orders", QueueOptions()), 0)
-    catalog.create(QueueDescription("elsewhere", QueueOptions()), 0)
+    record = catalog.create(QueueDescription("Orders", EntityOptions()), 0)
+    catalog.create(QueueDescription("elsewhere", EntityOptions()), 0)
     catalog.close()
     (place,) = record.placements
     fill(data, place)

@@ -232,7 +232,6 @@ class SaslOutcome:
     additional_data: bytes | None = amqp(BINARY)
 
 
-Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
 SaslFrame = SaslMechanisms | SaslInit | SaslChallenge | SaslResponse | SaslOutcome
 
 

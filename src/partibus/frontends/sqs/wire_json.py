@@ -21,7 +21,6 @@ SMALL_BYTES: Final = 64 * 1024
 """Bodies up to this size are decoded uncounted: 32,000 values take 3 ms."""
 _DECODE = msgspec.json.Decoder().decode
 _ENCODE = msgspec.json.Encoder().encode
-_OUTSIDE: Final = b",[{"
 
 
 def read_json(shape: Shape, body: bytes) -> dict[str, Any]:

@@ -195,12 +195,6 @@ class SQLiteStore:
         with self._committing():
             return self._writer.begin_generation(above)
 
-    @property
-    def checkpoint_error(self) -> str | None:
-        """The reason why the log could not be copied last time, or None. No row is lost, but the log grows."""
-        error = self._checkpoints.last_error
-        return None if error is None else str(error)
-
     def commit(self, writes: Writes) -> None:
         """Make all rows durable, or none. A key that exists already is an error of the caller: nothing is stored."""
         appended_bytes = estimate_appended_bytes(writes)

@@ -67,7 +67,8 @@ def error_after_commit(store: SQLiteStore, pos: int) -> str | None:
     """Commit, wait for the checkpoint that the commit starts, and tell its error."""
     store.commit(enqueued(pos))
     store._checkpoints.wait()
-    return store.checkpoint_error
+    error = store._checkpoints.last_error
+    return None if error is None else str(error)
 
 
 def _refuse(*_arguments: object) -> None:
