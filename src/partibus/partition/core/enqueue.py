@@ -23,7 +23,7 @@ from partibus.partition.protocol.commands import (
     TakeNumbers,
     Transact,
 )
-from partibus.partition.protocol.keys import NUMBERS_FULL, Entry, SubqueueKind, body_key
+from partibus.partition.protocol.keys import NUMBERS_FULL, Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import DuplicateLoad, DuplicateScan, PublishRest, SinkLoad
 from partibus.partition.protocol.notes import FULL, SEND
 from partibus.partition.protocol.ports import EntryState
@@ -145,18 +145,11 @@ def store(
         return take_transfers(state, command, now_ms, step)
     messages: Sequence[Message | None] = command.messages
     known = 0
-    if command.screened or (command.origin is not None and state.slots is not None):
-        messages, ids = _not_elsewhere(state, command, ids, step)
-        known = messages.count(None)
-    elif command.origin is not None:
-        messages = new_ones(state, command, ids, step)
-        known = len(command.messages) - len(messages)
-    elif command.sink is not None:
-        messages, ids = sinks_of(state).new_rows(command, ids, step)
-        known = messages.count(None)
+    if command.screened or command.origin is not None or command.sink is not None:
+        messages, ids, known = _without_known(state, command, ids, step)
     first = command.first_sequence
     originals: dict[int, tuple[int, bytes]] = {}
-    taken = first is not None
+    is_promised = first is not None
     if first is None:
         first = state.next_sequence
         state.next_sequence += len(messages)
@@ -167,17 +160,55 @@ def store(
         step.notes.append((SEND, SubqueueKind.ACTIVE, range(first, first + len(messages)), messages))
         publish(state, command, messages, first, now_ms, step)
         return Accepted(command.request, first, known)
-    base = body_key(state.row, 0)
+    entries, scheduled, due_ms = _entries_of(state, messages, first, now_ms, is_promised=is_promised)
+    state.tally.received += len(entries) + len(scheduled)
+    if state.fairness is not None and state.fairness.noisy:
+        state.fairness.sent([entry.session for entry in entries])
+    step.notes.append((SEND, SubqueueKind.ACTIVE, entries + scheduled if scheduled else entries, messages))
+    if scheduled:
+        schedule(state, scheduled, step)
+    if entries:
+        _append(state, entries, due_ms, now_ms, step)
+    elif not scheduled:
+        step.events.append(NumbersTaken())
+    return Accepted(command.request, first, known, originals)
+
+
+def _without_known(
+    state: PartitionState, command: Enqueue, ids: Iterator[bytes | None] | None, step: Step
+) -> tuple[Sequence[Message | None], Iterator[bytes | None] | None, int]:
+    """Drop messages that are stored already, of a command that was screened, forwarded, or sent by a sink.
+
+    Returns the messages with None in place of those, or without those that were forwarded before; their ``ids``; and
+    the number of those.
+    """
+    messages: Sequence[Message | None]
+    if command.screened or (command.origin is not None and state.slots is not None):
+        messages, ids = _not_elsewhere(state, command, ids, step)
+    elif command.origin is not None:
+        messages = new_ones(state, command, ids, step)
+        return messages, ids, len(command.messages) - len(messages)
+    else:
+        messages, ids = sinks_of(state).new_rows(command, ids, step)
+    return messages, ids, messages.count(None)
+
+
+def _entries_of(
+    state: PartitionState, messages: Sequence[Message | None], first: int, now_ms: int, *, is_promised: bool
+) -> tuple[list[Entry], list[Entry], int | None]:
+    """Make the entries of messages, numbered from ``first`` on; None takes a number and gives no entry.
+
+    Returns the active entries, the scheduled ones, and the earliest time at which an active one expires. With
+    ``is_promised`` the sequence numbers were given out before, and other entries may have come since.
+    """
+    base = state.body_base
     default_ttl = state.options.default_ttl_ms
     with_session = state.sessions is not None or state.options.fair
-    entries = []
-    scheduled = []
-    total = 0
+    entries: list[Entry] = []
+    scheduled: list[Entry] = []
     earliest_ms: int | None = None
-    sequence = first
-    for message in messages:
+    for sequence, message in enumerate(messages, first):
         if message is None:
-            sequence += 1
             continue
         size = len(message.data)
         session = message.session_id if with_session else None
@@ -188,7 +219,6 @@ def store(
                     EntryState.SCHEDULED,
                 )
             )  # fmt: skip
-            sequence += 1
             continue
         since_ms = now_ms if message.enqueued_ms is None else message.enqueued_ms
         ttl = message.ttl_ms
@@ -200,29 +230,25 @@ def store(
             if earliest_ms is None or due < earliest_ms:
                 earliest_ms = due
         number = sequence
-        if taken:  # an active entry's position has to be the last, whatever number was promised
+        if is_promised:  # an active entry's position has to be the last, whatever number was promised
             number = state.next_sequence
             state.next_sequence += 1
         entries.append(Entry(number, base | number, number, since_ms, 0, session, due, size, message.data))
-        sequence += 1
-        total += size
-    state.tally.received += len(entries) + len(scheduled)
-    if state.fairness is not None and state.fairness.noisy:
-        state.fairness.sent([entry.session for entry in entries])
-    step.notes.append((SEND, SubqueueKind.ACTIVE, entries + scheduled if scheduled else entries, messages))
-    if scheduled:
-        schedule(state, scheduled, step)
-    if entries:
-        if step.at_once:
-            express_of(state, state.options.express_ms).hold(entries, total, earliest_ms, now_ms)
-        else:
-            if earliest_ms is not None:
-                state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, earliest_ms)
-            step.events.append(Enqueued(entries))
-        state.arrive(SubqueueKind.ACTIVE, entries, total, step)
-    elif not scheduled:
-        step.events.append(NumbersTaken())
-    return Accepted(command.request, first, known, originals)
+    return entries, scheduled, earliest_ms
+
+
+def _append(state: PartitionState, entries: list[Entry], due_ms: int | None, now_ms: int, step: Step) -> None:
+    """Append active entries to the sub-queue. ``due_ms``: the earliest time at which one of them expires."""
+    total = 0
+    for entry in entries:
+        total += entry.size_bytes
+    if step.at_once:
+        express_of(state, state.options.express_ms).hold(entries, total, due_ms, now_ms)
+    else:
+        if due_ms is not None:
+            state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, due_ms)
+        step.events.append(Enqueued(entries))
+    state.arrive(SubqueueKind.ACTIVE, entries, total, step)
 
 
 def _not_elsewhere(

@@ -53,7 +53,7 @@ def publish(
     dropped = len(command.messages) - len(messages)
     scheduled = dict(enumerate(messages, dropped))
     shares: deque[tuple[Planned, dict[int, int]]] = deque()
-    base = body_key(state.row, 0) - dropped + first
+    base = state.body_base - dropped + first
     for planned in command.planned:
         new = {
             id(message): base + index
@@ -181,7 +181,7 @@ def arrive(state: PartitionState, command: Arrive, now_ms: int, step: Step) -> N
     total = 0
     earliest_ms: int | None = None
     number = state.next_sequence
-    own_body = body_key(state.row, 0) if command.express_ms else None
+    own_body = state.body_base if command.express_ms else None
     for body, message in zip(command.bodies, command.messages, strict=True):
         session = None
         if with_session:

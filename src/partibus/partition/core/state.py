@@ -55,6 +55,7 @@ class PartitionState:
 
     __slots__ = (
         "activated_ms",
+        "body_base",
         "closed",
         "duplicates",
         "epoch",
@@ -95,6 +96,8 @@ class PartitionState:
         same opening.
         """
         self.row = row
+        self.body_base = body_key(row, 0)
+        """The key of the partition's body 0: a body's number is added to it."""
         self.options = options
         self.epoch = epoch
         self.next_sequence = snapshot.next_sequence if snapshot else 1
