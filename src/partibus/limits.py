@@ -150,7 +150,7 @@ class HttpLimits(Struct, frozen=True):
     """Bounds on one HTTP connection, and on the number of them in a process."""
 
     connections_max: int = 2_000
-    """The number of HTTP connections. Those upgraded to websockets do not count: they are AMQP connections."""
+    """The number of HTTP connections. Connections upgraded to websockets do not count: they are AMQP connections."""
     head_bytes_max: int = 32 * KIB
     """The size of the request line and headers. Tokens and supplementary tokens are about 1 KiB each."""
     body_bytes_max: int = 8 * MIB

@@ -49,7 +49,7 @@ _PARTITIONS = click.option(
     "--partitions", type=int, help="Premium: partitions of every entity, a power of two up to 64; for life."
 )
 _SETTINGS = (
-    click.option("--throttling", type=click.Choice(_POLICIES), help="What to do without credits left."),
+    click.option("--throttling", type=click.Choice(_POLICIES), help="Behaviour without credits left."),
     click.option(
         "--credits-per-second",
         type=int,

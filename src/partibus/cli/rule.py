@@ -28,7 +28,7 @@ def rule() -> None:
     "pairs",
     metavar="NAME=VALUE",
     multiple=True,
-    help="Messages whose application property, or sys.Label and the like, is this text; repeatable: all must be.",
+    help="Messages whose application property, or sys.Label for example, is this text; repeatable: all must be.",
 )
 @click.option("--action", metavar="TEXT", help='Change the copy: "SET seen = TRUE; REMOVE secret".')
 @click.option("--only", is_flag=True, help="Remove the rule $Default, too.")

@@ -485,7 +485,7 @@ class Receiver:
     def __iter__(self) -> Iterator[IncomingMessage]:
         """Receive messages one after the other, until the receiver is closed.
 
-        What a loop leaves behind stays in the cache, for the next call.
+        Messages that a loop leaves stay in the cache, for the next call.
         """
         while not self._inner.is_closed:
             try:

@@ -146,7 +146,7 @@ class ControlChannel:
         self._writer.close()
         for answer in self._asked.values():
             if not answer.done():
-                answer.set_exception(ControlLost("the other end of the control channel is gone"))
+                answer.set_exception(ControlLost("the other end has closed the control channel"))
         self._on_lost()
 
     def _keep(self, work: Any) -> None:

@@ -83,7 +83,7 @@ class PeerChannels:
     async def measure(self, brokers: int) -> dict[str, bytes]:
         """Return the measurements, by name, of the brokers to which this one has a channel.
 
-        Those that take longer than `MEASURE_S` are missing.
+        Brokers that take longer than `MEASURE_S` are missing.
         """
         texts: dict[str, bytes] = {}
         answers = []

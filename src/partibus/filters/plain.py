@@ -7,7 +7,7 @@
 ```
 
 ``filter.type`` is sql, true, false or correlation; a correlation filter has the members of `CorrelationFilter` that it
-compares. What JSON has no type for is an object of one member: ``{"time": microseconds since 1970}``,
+compares. A value for which JSON has no type is an object of one member: ``{"time": microseconds since 1970}``,
 ``{"duration": microseconds}``, ``{"double": "nan" | "inf" | "-inf"}``.
 """
 

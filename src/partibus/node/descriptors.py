@@ -51,7 +51,7 @@ class Share:
         self.connections = max(8, room - listeners * self.queue)
         if self.connections < _WARN_BELOW:
             log.warning(
-                "the process may have %d files open: %d are for stores and the like, so at most %d connections can be "
+                "the process may have %d files open: %d are for stores and other files: at most %d connections can be "
                 "there at a time; raise the limit (ulimit -n, or LimitNOFILE of systemd)",
                 limit,
                 own,

@@ -1,6 +1,6 @@
 """The use that clients of one broker make of its entities, as plain values for `partibus.frontends.traffic`.
 
-Nothing is counted per message: links are looked at when somebody asks, and a run of messages counts as one.
+Nothing is counted per message: links are looked at on request, and a run of messages counts as one.
 """
 
 from collections.abc import Awaitable, Callable, Iterable

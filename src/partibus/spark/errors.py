@@ -24,7 +24,7 @@ class OffsetError(PlanError):
 
 
 class DataLossError(SparkSourceError):
-    """Messages that the query should have read are gone."""
+    """Messages that the query should have read no longer exist."""
 
 
 class ReadError(SparkSourceError):

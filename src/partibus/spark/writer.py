@@ -172,7 +172,7 @@ def _check_order(reports: Sequence[Report], options: SinkOptions, naming: Naming
     if shared:
         _log.warning(
             "%d keys of messages to %s were fed by several Spark partitions, whose order is not kept; "
-            'df.repartition("session_id") or the like before the write brings a key together, '
+            'df.repartition("session_id") or a similar one before the write brings a key together, '
             '.option("keyOrder", "ignore") says that it does not matter',
             shared,
             options.where,

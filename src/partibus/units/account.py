@@ -94,7 +94,7 @@ class Account:
         """Processor time used lately; time before ``added_ns`` has decayed."""
         self.added_ns = 0
         self.busy_ns = 0
-        """Processor time spent on its requests since the last look of `partibus.units.meter`."""
+        """Processor time spent on its requests since the last look of the meter (`partibus.node.unit_watch`)."""
         self.closed_ns = 0
         """Processor time spent on refusing its requests since that look."""
         self.moved = 0
@@ -107,7 +107,7 @@ class Account:
         self.cpu_s = 0.0
         """Processor time since the start."""
         self.held_bytes = 0
-        """Bytes of memory that it held at the last look of `partibus.units.meter`."""
+        """Bytes of memory that it held at the last look of the meter (`partibus.node.unit_watch`)."""
 
         self.cpu_load = self.memory_load = 0.0
         """Load of its units over all brokers; 1 is full (`partibus.units.scaling`)."""

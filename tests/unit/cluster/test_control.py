@@ -130,7 +130,7 @@ def test_nothing_is_sent_between_the_end_and_word_of_it() -> None:
         while not lost:
             channel.tell("note")
             await asyncio.sleep(0)
-        with pytest.raises(ControlLost, match="the other end of the control channel is gone"):
+        with pytest.raises(ControlLost, match="the other end has closed the control channel"):
             await asked
         second.close()
 

@@ -960,7 +960,7 @@ class Receiver(Attachment):
             await asyncio.wait(set(self._by_token), timeout=left_s)
 
     def _release_cache(self) -> None:
-        """Requeue cached messages. Those of a lost link can only wait for the end of their locks."""
+        """Requeue cached messages. Messages of a lost link can only wait for the end of their locks."""
         link = self._link
         if self.is_open and link is not None and self.mode is ReceiveMode.PEEK_LOCK:
             link.settle_many([delivery for delivery in self._cache if delivery.link is link], RELEASE)

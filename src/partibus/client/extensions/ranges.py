@@ -395,7 +395,7 @@ def open_ranges(connection: str, entity: str) -> RangeClient:
 
 _Column = Literal["q", "i", "B"]
 _COLUMNS: tuple[_Column, ...] = ("q", "q", "q", "q", "i", "i", "B")
-"""The formats of a frame's columns in order (`partibus.partition.ports.RangeFrame`)."""
+"""The formats of a frame's columns in order (`partibus.partition.protocol.ports.RangeFrame`)."""
 _WIDTH: dict[_Column, int] = {"q": 8, "i": 4, "B": 1}
 ROW_BYTES = sum(_WIDTH[column] for column in _COLUMNS)
 """The bytes of a frame for each message, beside its stored form."""

@@ -150,7 +150,7 @@ class PeerProtocol(asyncio.Protocol):
         if self.peer.connection.must_flush:  # most requests are answered later
             self._flush_soon()
         if self._transport is None:
-            # The client is gone: the broker attaches no further links for it.
+            # The client has closed the connection: the broker attaches no further links for it.
             self._waits = self.peer.is_behind or (bool(self._later) and not self.peer.connection.more_to_read)
             if not self._waits:
                 self._lose()

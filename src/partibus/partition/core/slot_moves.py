@@ -1,8 +1,8 @@
 """Slots that have moved to or from a partition, and the groups that it holds back for them (ADR 0026).
 
 A *move* gives slots of one partition, the source, to another one, the target. The messages stay where they are. From
-its `GiveSlots` on the source stores no more messages of the slots and names the target instead. The target stores them,
-but offers a group (a session, or the messages of an SQS message group) only when the source has none of it left.
+its `GiveSlots` on the source stores no further messages of the slots and names the target instead. The target stores
+them, but offers a group (a session, or the messages of an SQS message group) only when the source has none of it left.
 
 ```text
  group of a taken slot ──▶ held back ──▶ asked for at the source ──▶ none there: opened

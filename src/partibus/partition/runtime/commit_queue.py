@@ -135,7 +135,7 @@ class CommitSchedule:
         self._quiet = 0
         """Rounds since then that have added nothing."""
         self._skips = 0
-        """The number of commits that wait for no more rows than they have."""
+        """The number of commits that do not wait for further rows."""
         self._skipped_max = 0
         self._pacing = CommitPacing(limits)
         self._timer: Timer | None = None

@@ -229,7 +229,7 @@ class SQLiteStore:
         return self._remover.without_hidden(query, found)
 
     def wait_until_swept(self) -> None:
-        """Wait until the rows of dropped partitions are gone from the file as well (they are hidden at once)."""
+        """Wait until the rows of dropped partitions are deleted from the file as well (they are hidden at once)."""
         self._remover.wait()
 
     def close(self) -> None:

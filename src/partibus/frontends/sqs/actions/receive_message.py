@@ -179,7 +179,7 @@ class _Receive:
     def _read_again(
         self, parts: list[_Part], left: list[tuple[_Part, int]], rows: dict[tuple[_Part, int], EntryRow]
     ) -> None:
-        """Read the messages of an attempt. Then repeat it, or receive anew if there is none or a message is gone."""
+        """Read the messages of an attempt. Then repeat it, or receive anew if it has none or a message was deleted."""
         if not left:
             self._repeat_read(parts, rows)
             return
