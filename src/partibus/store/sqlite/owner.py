@@ -6,6 +6,7 @@ file system, a deleted lock file), the later opener raises the epoch and the ear
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from sqlite3 import Connection
 
@@ -13,9 +14,15 @@ from partibus.partition.protocol.ports import StoreError, StoreFenced
 from partibus.store.generations import Owner as Owner
 from partibus.store.sqlite.sql import statement
 
+_OPEN = b"open\n"
+"""The end of the text while the store's log is in use."""
+
 
 class LockFile:
-    """An exclusive lock that the system releases when the process ends. The file stays; its text names the holder."""
+    """An exclusive lock that the system releases when the process ends. The file stays.
+
+    Its text names the holder, and tells whether a holder has ended without closing the store (`is_left_open`).
+    """
 
     def __init__(self, path: Path, holder: str) -> None:
         """Take the lock; ``holder`` is for people. Raises `StoreError` if another process has it."""
@@ -31,17 +38,32 @@ class LockFile:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            text = os.pread(self._descriptor, 500, 0).decode(errors="replace").strip() or "an unknown process"
+            text = os.pread(self._descriptor, 500, 0).removesuffix(_OPEN).decode(errors="replace").strip()
+            text = text or "an unknown process"
             os.close(self._descriptor)
             raise StoreError(
                 f"{path}: in use by {text}; stop that process or choose another data directory", executed=False
             ) from error
-        try:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"process {os.getpid()} ({holder})\n".encode(), 0)
-        except OSError:
-            # On a full disk the lock still holds; only the text for people is missing.
-            pass
+        self._text = f"process {os.getpid()} ({holder})\n".encode()
+        self.is_left_open = os.pread(self._descriptor, 500, 0).endswith(_OPEN)
+        """Whether the last holder that marked the store as open has not marked it as closed."""
+        self._write(self._text + _OPEN if self.is_left_open else self._text)
+
+    def mark_open(self) -> None:
+        """Note that the store's log is in use from now on."""
+        self._write(self._text + _OPEN)
+
+    def mark_closed(self) -> None:
+        """Note, durably, that all of the log is in the database."""
+        self._write(self._text)
+        with suppress(OSError):
+            os.fsync(self._descriptor)
+
+    def _write(self, text: bytes) -> None:
+        # On a full disk the lock still holds; only the text is missing.
+        with suppress(OSError):
+            os.pwrite(self._descriptor, text, 0)
+            os.ftruncate(self._descriptor, len(text))
 
     def release(self) -> None:
         """Release the lock. Idempotent."""

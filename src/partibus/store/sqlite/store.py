@@ -11,6 +11,7 @@ Threads: commits exclude each other; reads use connections of their own and see 
 """
 
 import errno
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from typing import Any, Self, TypeVar
 
 from msgspec.structs import astuple
 
+from partibus.durable import LOG_SUFFIX
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import BODY_COLUMNS, Query, StoreFull, Writes
@@ -35,6 +37,8 @@ from partibus.store.sqlite.owner import LockFile, Owner
 from partibus.store.sqlite.reserved_space import Room, free_bytes
 from partibus.store.sqlite.sql import FORMAT_VERSION
 from partibus.store.sqlite.writer import Writer
+
+log = logging.getLogger(__name__)
 
 
 class Readers:
@@ -97,11 +101,12 @@ class SQLiteStore:
         with ExitStack() as opening:
             opening.callback(self._lock_file.release)
             try:
-                self._writer = self._open_writer()
+                self._writer = self._open_writer(lacks_commits=self._misses_log())
             except (sqlite3.Error, OSError) as error:
                 raise store_error(error, path, "opening the store", executed=False) from error
             opening.callback(self._writer.close, keep_log=True)
             self._remover = PartitionRemover(self._remove_slice, self._writer.dropped_partitions)
+            self._lock_file.mark_open()
             opening.pop_all()
 
     @classmethod
@@ -255,11 +260,24 @@ class SQLiteStore:
                 try:
                     # Not needed for durability: leaves one file and nothing to recover at the next start.
                     checkpoint(self._writer.connection, "TRUNCATE")
+                    self._lock_file.mark_closed()
                 except sqlite3.Error:
                     keep_log = True
             self._writer.close(keep_log=keep_log)
 
-    def _open_writer(self) -> Writer:
+    def _misses_log(self) -> bool:
+        """Tell, and log, whether the log is gone of a store that its last owner could not close."""
+        if not self._lock_file.is_left_open or self._path.with_name(self._path.name + LOG_SUFFIX).exists():
+            return False
+        log.error(
+            "%s: its last owner did not close it, and its log (%s) is missing: the latest commits may be lost. If you "
+            "have the log, put it back before the start. The store begins a generation: no number is given out twice",
+            self._path,
+            LOG_SUFFIX,
+        )
+        return True
+
+    def _open_writer(self, *, lacks_commits: bool) -> Writer:
         if not os.access(self._path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             # SQLite would open it for reading, and leave read-only files beside it.
             raise PermissionError(errno.EACCES, "the file is read-only for this user")
@@ -269,11 +287,11 @@ class SQLiteStore:
                 creation.migrate(self._path, writer.format_version, self._settings, self._free)
             self._room = Room(self._path, self._settings, self._free, self._checkpoints)
             try:
-                writer.take_over(self._owner)
+                writer.take_over(self._owner, lacks_commits=lacks_commits)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL or not self._room.ran_out(writer.connection):
                     raise
-                writer.take_over(self._owner)
+                writer.take_over(self._owner, lacks_commits=lacks_commits)
             # The log or the file is new. SQLite syncs the directory too, but ignores the error.
             creation.sync_directory(self._path.parent)
         except BaseException:

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
-from partibus.durable import rewrite
+from partibus.durable import LOG_SUFFIX, rewrite
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import LOCK_MS_MAX, StoreFenced
 from partibus.store.generations import NoNumbersLeft
@@ -42,6 +42,9 @@ class Writer:
             os.close(self._descriptor)
             raise
         self._file = _identity(path)
+        self._log = path.with_name(path.name + LOG_SUFFIX)
+        self._log_file: tuple[int, int] | None = None
+        """The log's file; None until `take_over`, which makes one."""
         self._next_look_s = 0.0
         self._ownership: Ownership | None = None
         self._in_doubt = False
@@ -66,13 +69,17 @@ class Writer:
         assert self._ownership is not None, "taken over"
         return self._ownership
 
-    def take_over(self, owner: Owner) -> None:
-        """Make this run of this broker the owner. Raises `sqlite3.Error`; then the owner is unchanged."""
-        self._in_transaction(partial(self._take_over, owner))
+    def take_over(self, owner: Owner, *, lacks_commits: bool = False) -> None:
+        """Make this run of this broker the owner. Raises `sqlite3.Error`; then the owner is unchanged.
 
-    def _take_over(self, owner: Owner, connection: sqlite3.Connection) -> None:
+        ``lacks_commits``: later commits than the last one of the file may have been acknowledged.
+        """
+        self._in_transaction(partial(self._take_over, owner, lacks_commits))
+        self._log_file = _identity(self._log)
+
+    def _take_over(self, owner: Owner, lacks_commits: bool, connection: sqlite3.Connection) -> None:
         self._ownership = Ownership(connection, owner, self._path)
-        if generations.is_copy(connection, self._descriptor):
+        if generations.is_copy(connection, self._descriptor) or lacks_commits:
             self._begin_generation(0, connection)
         self.generations = generations.read_generations(connection)
         self.dropped_partitions = [
@@ -178,7 +185,7 @@ class Writer:
             raise
 
     def _look_for_file(self) -> None:
-        """Check that the file is in place.
+        """Check that the file and its log are in place.
 
         A deleted or replaced file still takes commits, and they vanish with the last handle.
         """
@@ -194,6 +201,20 @@ class Writer:
             )
             self.refusal = str(error)
             raise error
+        if _identity(self._log) != self._log_file:
+            lost = refused(self._log, f"was deleted, moved or replaced while it is in use; {self._save_log()}")
+            self.refusal = str(lost)
+            raise lost
+
+    def _save_log(self) -> str:
+        """Copy a log without a name into the database, and say what became of it."""
+        try:
+            ((busy, frames, copied),) = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            return f"its commits could not be copied into the database ({error}), and end with this process"
+        if busy and copied < frames:
+            return f"{frames - copied} of its {frames} pages could not be copied into the database: a reader holds them"
+        return "its commits are in the database, and the broker opens the store anew"
 
     def _check_identity(self, expected_id: str) -> None:
         try:

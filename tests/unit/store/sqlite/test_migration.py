@@ -323,7 +323,7 @@ _KILLED = """
 import os, signal, sqlite3, sys
 from pathlib import Path
 
-from partibus.store.sqlite import checkpoint, creation, migration
+from partibus.store.sqlite import creation
 from tests.unit.store.sqlite.places import open_store
 
 moment = sys.argv[2]
@@ -348,21 +348,21 @@ class Killed(sqlite3.Connection):
 
 
 if moment == "in the copy":
-    migration.connect_reader = lambda path, settings: Killed(path)
+    creation.connect_reader = lambda path, settings: Killed(path)
 elif moment == "before the copy has its name":
     creation.publish = kill
 elif moment == "after the copy has its name":
     creation.sync_directory = kill
 elif moment == "checkpoint":
-    migration.checkpoint = kill
+    creation.checkpoint = kill
 else:
-    real = migration.connect
+    real = creation.connect
 
     def connect(path, *arguments, **named):
         real(path, *arguments, **named).close()
         return Killed(path, isolation_level=None)
 
-    migration.connect = connect
+    creation.connect = connect
 open_store(Path(sys.argv[1]))
 """
 

@@ -1,7 +1,10 @@
 """Stores that can't be opened: the error names the file and the next step, and the file stays as it was."""
 
 import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import writer
 from partibus.store.sqlite.sql import FORMAT_VERSION
 from tests.contract.stores import QUEUE, enqueued, positions
+from tests.plugins.specification import PROJECT
 from tests.unit.store.sqlite.places import SETTINGS, open_store, rewrite, unprivileged_directory
 
 
@@ -202,3 +206,64 @@ def test_a_store_whose_file_is_gone_is_not_opened_anew_as_an_empty_one(tmp_path:
     with pytest.raises(StoreError):
         store.reopen()
     assert not (tmp_path / "store-00.db").exists()
+
+
+def test_a_log_that_goes_away_under_its_store_loses_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process still has the log open: it copies the log into the database, even if it is killed right after."""
+    monkeypatch.setattr(writer, "LOOK_S", 0.0)
+    store = open_store(tmp_path)
+    store.commit(enqueued(1))
+    store.commit(enqueued(2))
+    (tmp_path / "store-00.db-wal").unlink()
+    with pytest.raises(StoreError, match="its commits are in the database") as caught:
+        store.commit(enqueued(3))
+    assert caught.value.executed is False
+    copy = tmp_path / "as after a kill"
+    copy.mkdir()
+    shutil.copy(tmp_path / "store-00.db", copy)
+    killed = open_store(copy)
+    assert positions(killed) == [1, 2]
+    killed.close()
+    again = store.reopen()
+    again.commit(enqueued(3))
+    assert positions(again) == [1, 2, 3]
+    assert len(again.generations) == 1
+    again.close()
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_store_without_the_log_of_an_owner_that_was_killed_begins_a_generation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_closed: bool
+) -> None:
+    """Its last commits may be lost, so the numbers in them must not be given out again."""
+    owner = subprocess.run(
+        [sys.executable, "-c", OWNER, str(tmp_path), "close" if is_closed else "kill"], cwd=PROJECT, check=False
+    )
+    assert owner.returncode == (0 if is_closed else 9)
+    (tmp_path / "store-00.db-wal").unlink(missing_ok=is_closed)
+    for _ in range(2):  # once is enough
+        store = open_store(tmp_path)
+        assert len(store.generations) == (1 if is_closed else 2)
+        assert positions(store) == ([1] if is_closed else [])
+        store.close()
+    assert caplog.text.count("its last owner did not close it") == (not is_closed)
+
+
+def test_a_killed_owner_whose_log_is_there_begins_no_generation(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", OWNER, str(tmp_path), "kill"], cwd=PROJECT, check=False)
+    store = open_store(tmp_path)
+    assert (positions(store), len(store.generations)) == ([1], 1)
+    store.close()
+
+
+OWNER = """
+import os, sys
+from pathlib import Path
+from tests.contract.stores import enqueued
+from tests.unit.store.sqlite.places import open_store
+store = open_store(Path(sys.argv[1]))
+store.commit(enqueued(1))
+if sys.argv[2] == "kill":
+    os._exit(9)
+store.close()
+"""
