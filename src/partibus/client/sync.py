@@ -43,6 +43,7 @@ from partibus.client.aio import (
 )
 from partibus.client.endpoint import Endpoint
 from partibus.client.errors import ClientError, Closed, InvalidRequest, SendFailed
+from partibus.errors import ArgumentError
 
 if TYPE_CHECKING:
     from partibus.advice.rules import Advice
@@ -52,9 +53,11 @@ T = TypeVar("T")
 __all__ = [
     "NEXT_SESSION",
     "Client",
+    "Handler",
     "IncomingMessage",
     "NextSession",
     "OutgoingMessage",
+    "Processor",
     "ReceiveMode",
     "Receiver",
     "RetryPolicy",
@@ -191,6 +194,39 @@ class Client:
             )
 
         return SessionReceiver(self, self.call(make))
+
+    def processor(
+        self,
+        entity: str | None,
+        handler: "Handler",
+        *,
+        concurrency: int = 1,
+        sessions: bool = False,
+        prefetch: int | None = None,
+        auto_renew: float = 300.0,
+        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
+        on_error: "aio.OnError | None" = None,
+    ) -> "Processor":
+        """Return a processor that calls ``handler(message, receiver)`` in a thread, as `aio.Client.processor`.
+
+        ``concurrency`` is the number of threads. ``on_error`` is called in the client's own thread and must not block.
+        """
+        if not callable(handler):
+            raise ArgumentError("handler", handler, "a function of a message and its receiver")
+
+        def make(handle: aio.Handler) -> aio.Processor:
+            return self.inner.processor(
+                entity,
+                handle,
+                concurrency=concurrency,
+                sessions=sessions,
+                prefetch=prefetch,
+                auto_renew=auto_renew,
+                mode=mode,
+                on_error=on_error,
+            )
+
+        return Processor(self, make, handler, concurrency)
 
     @contextmanager
     def transaction(self, beside: "Sender | Receiver | None" = None) -> "Iterator[Transaction]":
@@ -611,6 +647,59 @@ class SessionReceiver(Receiver):
     def set_state(self, state: bytes | None) -> None:
         """Set the state of the session; None removes it. Raises `LockLost`."""
         self._client.run(self._session.set_state(state))
+
+
+Handler = Callable[[IncomingMessage, Receiver], object]
+"""The function for each message. The message is completed when it returns, and abandoned when it raises."""
+
+
+class Processor:
+    """The blocking form of `partibus.client.aio.Processor`, made by `Client.processor`: handlers run in threads."""
+
+    def __init__(
+        self, client: Client, make: Callable[[aio.Handler], aio.Processor], handler: Handler, concurrency: int
+    ) -> None:
+        self.inner = client.call(lambda: make(self._handle))
+        self._client = client
+        self._handler = handler
+        self._threads = concurrent.futures.ThreadPoolExecutor(concurrency, "partibus-handler")
+        self._in_handler = threading.local()
+
+    def start(self) -> None:
+        """Open the receiver and begin, as `aio.Processor.start`."""
+        self._client.run(self.inner.start())
+
+    def stop(self) -> None:
+        """Let the handlers under way end, and settle their messages. Idempotent; a handler may call it."""
+        if getattr(self._in_handler, "here", False):
+            self._client.start(self.inner.stop())  # Its end waits for this handler.
+        else:
+            self._client.run(self.inner.stop())
+
+    def run(self) -> None:
+        """Process messages until `stop` is called by a handler or another thread, or this thread is interrupted."""
+        self._client.run(self.inner.run())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def _handle(self, message: IncomingMessage, inner: aio.Receiver) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._call, message, inner)
+
+    def _call(self, message: IncomingMessage, inner: aio.Receiver) -> None:
+        self._in_handler.here = True
+        receiver: Receiver
+        if isinstance(inner, aio.SessionReceiver):
+            receiver = SessionReceiver(self._client, inner)
+        else:
+            receiver = Receiver(self._client, inner)
+        self._handler(message, receiver)
 
 
 class Rules:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
@@ -12,11 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partibus.client import sync
 from partibus.client.aio import Client, OutgoingMessage, Receiver
 from partibus.client.aio.connection import Connection
 from partibus.client.errors import ClientError, Closed, ConnectFailed, InvalidRequest
-from tests.unit.client.broker import TinyBroker
 from tests.unit.client.simulated import CONNECTION, SimulatedBroker, run
 from tests.unit.client.test_aio_receiver import fill, numbers, settled_by_token
 
@@ -330,49 +327,3 @@ def test_after_a_close_at_any_moment_no_future_waits(
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
     run(work())
-
-
-def test_a_call_of_another_thread_ends_with_the_blocking_client(broker: TinyBroker) -> None:
-    client = sync.Client(broker.connection_string, timeout=30.0).open()
-    receiver = client.receiver("q")
-    receiver.open()
-    told: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            while True:
-                receiver.receive(1, 20.0)
-        except ClientError as error:
-            told.append(error)
-
-    threads = [threading.Thread(target=wait) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    client.close()
-    for thread in threads:
-        thread.join()
-    assert [type(error) for error in told] == [Closed] * 4
-    assert all(thread.name != "partibus-client" for thread in threading.enumerate())
-
-
-def test_a_blocking_call_in_the_clients_own_thread_is_refused(broker: TinyBroker) -> None:
-    told: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            client.request("q", "x", {})
-        except InvalidRequest as error:
-            told.append(error)
-
-    with sync.Client(broker.connection_string) as client:
-        client.call(ask)
-    assert "wait for itself" in str(told[0])
-
-
-def test_a_blocking_client_may_be_used_in_a_thread_that_runs_an_event_loop(broker: TinyBroker) -> None:
-    async def work() -> None:
-        with sync.Client(broker.connection_string) as client:
-            client.sender("q").send(OutgoingMessage(body=b"x"))
-
-    asyncio.run(work())
-    assert len(broker.queues["q"]) == 1

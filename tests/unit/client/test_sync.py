@@ -1,0 +1,151 @@
+"""The blocking client: its thread, its ends, its loops, and processors whose handlers run in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from partibus.client import sync
+from partibus.client.aio import OutgoingMessage
+from partibus.client.errors import ClientError, Closed, InvalidRequest
+from partibus.client.messages import IncomingMessage
+from partibus.errors import ArgumentError
+from tests.unit.client.broker import TinyBroker
+
+
+def fill(broker: TinyBroker, count: int) -> None:
+    broker.queues["q"].extend(OutgoingMessage(body=b"%d" % number).encode() for number in range(count))
+
+
+def test_a_call_of_another_thread_ends_with_the_blocking_client(broker: TinyBroker) -> None:
+    client = sync.Client(broker.connection_string, timeout=30.0).open()
+    receiver = client.receiver("q")
+    receiver.open()
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            while True:
+                receiver.receive(1, 20.0)
+        except ClientError as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    client.close()
+    for thread in threads:
+        thread.join()
+    assert [type(error) for error in told] == [Closed] * 4
+    assert all(thread.name != "partibus-client" for thread in threading.enumerate())
+
+
+def test_a_blocking_call_in_the_clients_own_thread_is_refused(broker: TinyBroker) -> None:
+    told: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.request("q", "x", {})
+        except InvalidRequest as error:
+            told.append(error)
+
+    with sync.Client(broker.connection_string) as client:
+        client.call(ask)
+    assert "wait for itself" in str(told[0])
+
+
+def test_a_blocking_client_may_be_used_in_a_thread_that_runs_an_event_loop(broker: TinyBroker) -> None:
+    async def work() -> None:
+        with sync.Client(broker.connection_string) as client:
+            client.sender("q").send(OutgoingMessage(body=b"x"))
+
+    asyncio.run(work())
+    assert len(broker.queues["q"]) == 1
+
+
+def test_a_forked_process_leaves_the_clients_block_and_the_parent_goes_on(broker: TinyBroker) -> None:
+    with sync.Client(broker.connection_string) as client:
+        sender = client.sender("q")
+        sender.send(OutgoingMessage(body=b"1"))
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                client.close()
+                client.close()
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        sender.send(OutgoingMessage(body=b"2"))
+    assert len(broker.queues["q"]) == 2
+
+
+def test_submitted_messages_keep_their_order_past_the_buffer(broker: TinyBroker) -> None:
+    with sync.Client(broker.connection_string, buffer_bytes=2_000) as client:
+        sender = client.sender("q")
+        results = [sender.submit(OutgoingMessage(body=b"%05d" % number)) for number in range(300)]
+        wrong = sender.submit(OutgoingMessage(body="text"))  # type: ignore[arg-type]
+        sender.flush()
+        assert all(result.result(10) is None for result in results)
+        with pytest.raises(InvalidRequest, match="pass bytes"):
+            wrong.result(10)
+        assert [payload[-5:] for payload in broker.queues["q"]] == [b"%05d" % number for number in range(300)]
+        slow = client.sender("q", batch_flush_interval=1.0)
+        slow.open()
+        taken_back = slow.submit(OutgoingMessage(body=b"x"))
+        assert taken_back.cancel()
+        slow.flush()
+        assert len(broker.queues["q"]) == 300
+    with pytest.raises(Closed):
+        sender.submit(OutgoingMessage(body=b"x"))
+
+
+def test_a_loop_that_ends_early_leaves_the_rest_in_the_cache(broker: TinyBroker) -> None:
+    fill(broker, 10)
+    with sync.Client(broker.connection_string, prefetch=10) as client:
+        receiver = client.receiver("q")
+        seen = []
+        for message in receiver:
+            seen.append(message.body)
+            if len(seen) == 3:
+                break
+        while len(seen) < 10:
+            seen += [message.body for message in receiver.receive(10, 10.0)]
+        assert seen == [b"%d" % number for number in range(10)]
+
+
+def test_a_processor_calls_its_handler_in_threads(broker: TinyBroker) -> None:
+    fill(broker, 20)
+    together = threading.Barrier(2, timeout=30.0)
+    seen: list[object] = []
+    told: list[BaseException] = []
+
+    def handle(message: IncomingMessage, receiver: sync.Receiver) -> None:
+        if message.body in (b"0", b"1"):
+            together.wait()
+        if message.body == b"5":
+            raise ZeroDivisionError
+        if message.body == b"6":
+            receiver.dead_letter(message, "reason")
+        seen.append(message.body)
+        if len(seen) == 19:
+            processor.stop()
+
+    with sync.Client(broker.connection_string) as client:
+        processor = client.processor("q", handle, concurrency=2, on_error=lambda error, message: told.append(error))
+        processor.run()
+        assert sorted(seen, key=str) == sorted([b"%d" % number for number in range(20) if number != 5], key=str)
+        assert {type(error) for error in told} == {ZeroDivisionError}
+        with processor:
+            pass
+        wrong: object
+        for wrong in (None, "x"):
+            with pytest.raises(ArgumentError, match="handler"):
+                client.processor("q", wrong)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="concurrency"):
+            client.processor("q", handle, concurrency=0)
