@@ -23,7 +23,16 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from partibus.advice import guidance
-from partibus.advice.classes import RATES, Level, client_class, rate_class
+from partibus.advice.classes import (
+    CLIENTS_MAX,
+    RATE_MAX_PER_S,
+    RATES,
+    Level,
+    check_count,
+    check_number,
+    client_class,
+    rate_class,
+)
 from partibus.advice.guidance import Sentence
 
 SEVERAL_CONNECTIONS: Final = 4
@@ -37,6 +46,9 @@ SUBSCRIPTIONS_FEW: Final = 5
 """The most subscriptions of a topic with few of them: the guidance's small class."""
 SUBSCRIPTIONS_MAX: Final = 2_000
 """The most subscriptions of a topic."""
+QUEUES_MAX: Final = 1_000_000
+LOCK_MAX_S: Final = 300.0
+"""The longest LockDuration."""
 PREFETCH_MAX: Final = 10_000
 """The largest prefetch count of one receiver; a larger cache only holds memory."""
 
@@ -116,14 +128,11 @@ class Profile:
     def prefetch_of_factory(self, rate_per_s: float, receivers: int = 1) -> int:
         """Return the messages in the caches of all receivers of one client.
 
-        ``rate_per_s``: messages that one receiver processes per second at most. Raises ValueError for a negative rate,
-        or fewer than one receiver.
+        ``rate_per_s``: messages that one receiver processes per second at most. Raises ValueError for numbers out of
+        range.
         """
-        if rate_per_s < 0 or receivers < 1:
-            raise ValueError(
-                f"{receivers} receivers at {rate_per_s:g} messages per second have no prefetch count: "
-                "give at least one receiver, and a rate of at least 0"
-            )
+        check_number("rate_per_s", rate_per_s, 0, RATE_MAX_PER_S, "measure what one receiver processes at most")
+        check_count("receivers", receivers, 1, CLIENTS_MAX)
         if self.prefetch is PrefetchRule.SMALL:
             return MANY_RECEIVERS_PREFETCH * receivers
         if self.prefetch is PrefetchRule.ONE_CLIENT_ONLY and receivers > 1:
@@ -136,8 +145,11 @@ class Profile:
         """Return the settings of a client with so many senders and receivers.
 
         ``rate_per_s``: messages that one receiver processes per second at most. The caches are filled for a third of
-        ``lock_s``, so a shorter lock has smaller ones. Each receiver gets an equal part.
+        ``lock_s``, so a shorter lock has smaller ones. Each receiver gets an equal part. Raises ValueError for numbers
+        out of range.
         """
+        check_count("senders", senders, 0, CLIENTS_MAX)
+        check_number("lock_s", lock_s, 1, LOCK_MAX_S, "give the LockDuration of the entity")
         of_factory = self.prefetch_of_factory(rate_per_s, receivers)
         each = of_factory / receivers
         if self.prefetch is not PrefetchRule.SMALL:
@@ -313,14 +325,13 @@ def choose(
     """Return the profile for a rate per entity and numbers of clients per entity.
 
     ``queues``: queues that are used at a time. ``subscriptions``: of a topic; None for a queue. Raises ValueError for
-    negative numbers, fewer than one queue, and more subscriptions than a topic can have.
+    numbers out of range, and for more subscriptions than a topic can have.
     """
     rate, sending, receiving = rate_class(rate_per_s), client_class(senders), client_class(receivers)
-    if queues < 1:
-        raise ValueError(f"queues is {queues}, it must be at least 1")
+    check_count("queues", queues, 1, QUEUES_MAX)
     if subscriptions is not None:
-        if not 0 <= subscriptions <= SUBSCRIPTIONS_MAX:
-            raise ValueError(f"subscriptions is {subscriptions}, a topic has 0 to {SUBSCRIPTIONS_MAX:,}")
+        more = "forward messages to further topics, and subscribe there"
+        check_count("subscriptions", subscriptions, 0, SUBSCRIPTIONS_MAX, more)
         if sending is Level.LARGE:
             return MANY_SENDERS
         return FEW_SUBSCRIPTIONS if subscriptions <= SUBSCRIPTIONS_FEW else MANY_SUBSCRIPTIONS

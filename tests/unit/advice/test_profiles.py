@@ -39,7 +39,7 @@ def test_classes_follow_one_another_without_a_gap(bands: tuple[profiles.Band, ..
 
 @pytest.mark.parametrize("measure", [rate_class, client_class])
 def test_a_negative_value_has_no_class(measure: object) -> None:
-    with pytest.raises(ValueError, match="is -1, it can't be below 0"):
+    with pytest.raises(ValueError, match="is -1, it must be 0 to"):
         measure(-1)  # type: ignore[operator]
 
 
@@ -142,12 +142,33 @@ def test_the_goal_of_a_queue_with_few_clients_follows_its_rate() -> None:
         ({"rate_per_s": -1}, "-1"),
         ({"rate_per_s": 1, "senders": -1}, "-1"),
         ({"rate_per_s": 1, "queues": 0}, "queues is 0"),
-        ({"rate_per_s": 1, "subscriptions": 2_001}, "subscriptions is 2001, a topic has 0 to 2,000"),
+        ({"rate_per_s": 1, "subscriptions": 2_001}, "subscriptions is 2001, it must be 0 to 2,000; forward messages"),
+        ({"rate_per_s": float("nan")}, "rate_per_s is nan, it must be 0 to 1,000,000,000"),
+        ({"rate_per_s": "5"}, "rate_per_s is '5'"),
+        ({"rate_per_s": 1, "senders": 1.5}, "a whole number"),
     ],
 )
 def test_impossible_numbers_are_refused_with_value_and_bound(arguments: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         choose(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"rate_per_s": -1}, "rate_per_s is -1, it must be 0 to 1,000,000,000; measure"),
+        ({"rate_per_s": float("inf")}, "rate_per_s is inf"),
+        ({"receivers": 0}, "receivers is 0, it must be 1 to"),
+        ({"receivers": 1.5}, "receivers is 1.5, it must be a whole number"),
+        ({"senders": -1}, "senders is -1"),
+        ({"lock_s": 0}, "lock_s is 0, it must be 1 to 300.0; give the LockDuration"),
+        ({"lock_s": float("nan")}, "lock_s is nan"),
+    ],
+)
+@pytest.mark.parametrize("name", ["high-throughput", "low-latency", "many-receivers"])
+def test_settings_of_impossible_numbers_are_refused(name: str, arguments: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        profiles.PROFILES[name].settings(**arguments)  # type: ignore[arg-type]
 
 
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:

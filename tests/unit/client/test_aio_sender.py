@@ -531,6 +531,13 @@ def test_a_credential_that_fails_is_an_error_of_the_call(token: object, named: s
         ({"endpoint": "host:99999"}, "endpoint"),
         ({"namespace": "x"}, "connection_string"),
         ({"buffer_bytes": 1}, "buffer_bytes"),
+        ({"retry": 5}, "retry is 5, but must be a RetryPolicy"),
+        ({"ssl_context": "x"}, "ssl_context is 'x'"),
+        ({"ca_file": 5}, "ca_file is 5"),
+        ({"container_id": 5}, "container_id is 'int', but must be a text"),
+        ({"endpoint": 5}, "endpoint is 'int'"),
+        ({"credential": 5}, "credential is 5"),
+        ({"profile": "fast"}, "profile is 'fast', but must be one of high-throughput"),
     ],
 )
 def test_settings_out_of_range_name_value_and_bound(wrong: dict[str, object], named: str) -> None:
@@ -552,9 +559,10 @@ def test_a_wrong_connection_string_or_entity_names_the_next_step() -> None:
             client.receiver("q", mode="peek-lock")  # type: ignore[arg-type]
 
     run(work())
-    for text in ("", "Endpoint=sb://x", f"{CONNECTION};Key=1"):
-        with pytest.raises(ArgumentError):
-            _ = __import__("partibus.client.aio", fromlist=["Client"]).Client(text)
+    for text in ("", "Endpoint=sb://x", f"{CONNECTION};Key=1", CONNECTION.encode()):
+        with pytest.raises(ArgumentError) as caught:
+            Client(text)  # type: ignore[arg-type]
+        assert "c2VjcmV0" not in str(caught.value), "the key is in the text"
 
 
 Step = tuple[int, float, int]

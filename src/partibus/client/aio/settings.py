@@ -1,5 +1,6 @@
 """The settings of a client, checked, and the delays between attempts."""
 
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -121,6 +122,15 @@ def make_settings(
     tracer_provider: "TracerProvider | None",
 ) -> Settings:
     """Check the arguments of a client. Raises `ArgumentError` that names the value, the bound and the next step."""
+    _check_types(connection_string=connection_string, namespace=namespace, endpoint=endpoint, container_id=container_id)
+    if credential is not None and not callable(credential):
+        raise ArgumentError("credential", credential, "a function from an audience to a Token")
+    if not isinstance(retry, RetryPolicy):
+        raise ArgumentError("retry", retry, "a RetryPolicy")
+    if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
+        raise ArgumentError("ssl_context", ssl_context, "an ssl.SSLContext")
+    if ca_file is not None and not isinstance(ca_file, str | os.PathLike):
+        raise ArgumentError("ca_file", ca_file, "the path of a file of PEM")
     if (connection_string is None) is (namespace is None):
         raise ArgumentError(
             "connection_string",
@@ -167,6 +177,13 @@ def make_settings(
         container_id=container_id,
         tracing=_tracing(tracer_provider, host),
     )
+
+
+def _check_types(**texts: object) -> None:
+    for name, text in texts.items():
+        if text is not None and not isinstance(text, str):
+            # A connection string of another type, bytes say, holds the key: it is not shown.
+            raise ArgumentError(name, type(text).__name__, "a text")
 
 
 def _tracing(provider: "TracerProvider | None", host: str) -> "Tracing | None":
