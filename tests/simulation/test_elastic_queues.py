@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from partibus.namespace import moving
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.elastic import ElasticQueues
+from partibus.namespace.moving import Movers
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.partition_moves import PLANNED, REBALANCED, Move
 from partibus.namespace.placement import Placement
@@ -267,3 +271,28 @@ def test_partition_that_comes_again_gives_no_number_twice(world: World) -> None:
     assert len(world.queue.partitions) == 1
     assert world.queue.slots.first_sequence > 1 << 20
     assert ends.first_sequence == 1
+
+
+def test_an_error_at_one_queue_stops_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A queue whose look raises each time comes first, both where growth is decided and where slots are moved."""
+
+    def raising_for_bad(look_at: Callable[..., None], name_of: Callable[[Any], str]) -> Callable[..., None]:
+        def look_or_fail(self: Any, one: Any, *rest: Any) -> None:
+            if name_of(one) == "bad":
+                raise ZeroDivisionError
+            look_at(self, one, *rest)
+
+        return look_or_fail
+
+    monkeypatch.setattr(ElasticQueues, "_look_at", raising_for_bad(ElasticQueues._look_at, lambda one: one.queue.name))
+    monkeypatch.setattr(Movers, "_look_at", raising_for_bad(Movers._look_at, lambda one: one.name))
+    world.broker.create_queue("bad", {"RequiresSession": True, "PartibusElasticPartitions": MOST})
+    world.broker.entity("bad")
+    bad = SimpleNamespace(name="bad", deleted=False, slots=SimpleNamespace(moves=["never done"]))
+    world.broker.movers._queues[-1] = bad  # type: ignore[assignment]
+    world.load(40, 60)
+    assert world.owners() > 1
+    assert "internal error: the partitions of 'bad' stay as they are" in caplog.text
+    assert "internal error: moves of slots of 'bad' can't be carried out now" in caplog.text

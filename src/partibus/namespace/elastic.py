@@ -4,6 +4,7 @@ Each second every broker looks at the elastic queues that its clients use (`part
 begins moves. A partition without slots is removed when it is empty and no duplicates are looked up there.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ from partibus.namespace.partition_moves import EntitySlots, even_counts, even_mo
 from partibus.routing.elastic import Action, Elastic, owners_used
 from partibus.routing.faulty_route import CallLater
 from partibus.routing.inspect import inspect_all
+
+log = logging.getLogger(__name__)
 
 LOOK_MS = 1_000.0
 UNEVEN = 64
@@ -88,8 +91,11 @@ class ElasticQueues:
         for entity_id, entity in list(self._entities.items()):
             if entity.queue.deleted:
                 del self._entities[entity_id]
-            else:
+                continue
+            try:
                 self._look_at(entity)
+            except Exception:  # a bug of ours: the other queues are looked at all the same
+                log.exception("internal error: the partitions of '%s' stay as they are", entity.queue.name)
         if self._entities:
             self._look_later()
 

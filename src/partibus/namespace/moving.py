@@ -4,6 +4,7 @@ The catalog has all moves. A move is carried out by the broker that owns the sto
 on with it after a loss. Each broker looks for such moves every moment, as long as there are moves.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from partibus.clock import Clock
@@ -16,6 +17,8 @@ from partibus.namespace.partition_moves import EntitySlots, Move
 from partibus.routing.faulty_route import CallLater
 from partibus.routing.slot_mover import GroupOpener, SlotMover
 from partibus.routing.slots import SLOT_COUNT, Run, slots_in
+
+log = logging.getLogger(__name__)
 
 LOOK_MS = 250.0
 SCREEN_MS = 10 * 60_000
@@ -87,7 +90,10 @@ class Movers:
             moves = [] if queue.deleted else list(queue.slots.moves)
             if not moves:
                 del self._queues[entity_id]
-            self._look_at(queue, moves)
+            try:
+                self._look_at(queue, moves)
+            except Exception:  # a bug of ours: the moves of other queues go on
+                log.exception("internal error: moves of slots of '%s' can't be carried out now", queue.name)
         if self._queues:
             self.look_soon(LOOK_MS)
 

@@ -145,9 +145,9 @@ class ServerTls:
         """Look at the files now and then, until `stop`."""
 
         def look() -> None:
+            self._timer = loop.call_later(LOOK_S, look)  # first: an unexpected error must not end the watch
             if self._stamp() != self._seen:
                 self.reload()
-            self._timer = loop.call_later(LOOK_S, look)
 
         self._timer = loop.call_later(LOOK_S, look)
 

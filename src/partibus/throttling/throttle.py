@@ -16,6 +16,7 @@ Nothing was done for a refused request. A receiver gets no refusal: its messages
 credits (`withholds`).
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -27,6 +28,8 @@ from partibus.throttling.account import Account, Bank, CallLater, OnAdmitted, Ti
 from partibus.throttling.allocator import Allocator, Ask, Grant
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.uses import Counters, Operation, Uses
+
+log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2
 """Seconds that clients are told to wait (seed 1)."""
@@ -338,7 +341,10 @@ class Throttle:
             if self.refuses(Operation.RECEIVE):
                 break
             self._resuming.pop(receiver, None)
-            receiver.on_credits()
+            try:
+                receiver.on_credits()
+            except Exception:  # a bug of ours: the other receivers go on
+                log.exception("internal error: a receiver does not go on after a lack of credits")
         if not self._resuming:
             return
         if self.refuses(Operation.RECEIVE):
@@ -352,7 +358,10 @@ class Throttle:
     def _exhausted(self) -> None:
         if self.refuses(Operation.RECEIVE):
             for receiver in list(self._receivers):
-                receiver.on_exhausted()
+                try:
+                    receiver.on_exhausted()
+                except Exception:  # a bug of ours: the other receivers are stopped
+                    log.exception("internal error: a receiver does not stop for a lack of credits")
 
     def _await_period(self, least_ms: int = 1) -> None:
         if self._timer is None and self._call_later is not None and self._overload is None:

@@ -116,6 +116,35 @@ class TestAlone:
         run(timeline, 10)
         assert [len(receiver.called_ms) for receiver in receivers] == [1] * (len(receivers) - 1) + [0]
 
+    def test_an_error_at_one_receiver_holds_no_other_up(
+        self, timeline: Timeline, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Raising(Receiver):
+            def on_credits(self) -> None:
+                super().on_credits()
+                raise ZeroDivisionError
+
+            def on_exhausted(self) -> None:
+                raise ZeroDivisionError
+
+        class Stopped(Receiver):
+            is_told = False
+
+            def on_exhausted(self) -> None:
+                self.is_told = True
+
+        throttle = Throttle(SETTINGS, timeline, timeline.call_later)
+        receivers = [Raising(throttle, timeline), Stopped(throttle, timeline)]
+        for receiver in receivers:
+            throttle.join(receiver)
+        throttle.charge(Operation.RECEIVE, 10)
+        for receiver in receivers:
+            throttle.withholds(receiver)
+        run(timeline, PERIOD_MS + 10)
+        assert [len(receiver.called_ms) for receiver in receivers] == [1, 1]
+        assert receivers[1].is_told  # type: ignore[attr-defined]
+        assert caplog.text.count("internal error") == 2
+
     def test_what_costs_nothing_is_never_refused(self, timeline: Timeline) -> None:
         free = ThrottlingSettings(ThrottlingPolicy.ENFORCE, credits_per_s=10, receive_credits=0)
         throttle = Throttle(free, timeline, timeline.call_later)
