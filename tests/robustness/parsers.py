@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import json
 import re
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 import h11
+from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.requests import Request
 
 from partibus.amqp import Closed, Connection, DecodeError, Delivery, SessionClosed
@@ -35,6 +36,7 @@ from partibus.errors import PartibusError
 from partibus.filters.model import EvaluationError, SqlAction, SqlFilter
 from partibus.filters.sql import compile_action, compile_filter
 from partibus.filters.view import GivenView
+from partibus.frontends.admission import policy_of
 from partibus.frontends.amqp.ingress import Ingress
 from partibus.frontends.amqp.node import read_request
 from partibus.frontends.amqp.operations.request import body_of, lock_tokens, mapping, sequence_numbers
@@ -80,6 +82,7 @@ from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.entities import EntityDescription, EntityOptions
 from partibus.namespace.placement import Placement
 from partibus.namespace.queues import Queue
+from partibus.node.identity import IdentityProvider, IdentitySettings, PublicKey
 
 Shape = Callable[[int], bytes]
 """From a size to an input of about as many bytes."""
@@ -429,6 +432,29 @@ def _text(drive: Callable[[str], object]) -> Callable[[bytes], object]:
 
 def _sas(text: str) -> object:
     return _POLICIES.check_token(text, text[:4_000], 0)
+
+
+@cache
+def _provider() -> IdentityProvider:
+    """An identity provider with one key, which no input is signed with."""
+    public = ec.generate_private_key(ec.SECP256R1()).public_key()
+    settings = IdentitySettings(issuer="https://i", audiences=["a"], keys="keys.jwks")
+    provider = IdentityProvider(settings, SimpleNamespace(time=lambda: 0.0))  # type: ignore[arg-type]
+    provider._keys = {"k": PublicKey(public, ("ES",), "ES256")}
+    return provider
+
+
+def _identity_token(text: str) -> object:
+    policy_of(text)
+    return _provider().check(text)
+
+
+def _jwt(header: Callable[[int], str], rest: str = ".e30.QUFB") -> Shape:
+    """A token with a header in JSON."""
+    return lambda size: urlsafe_b64encode(header(size).encode()).rstrip(b"=") + rest.encode()
+
+
+_JWT_HEAD = _jwt(lambda _: '{"alg":"ES256","kid":"k"}', "")(0)
 
 
 # SQS ------------------------------------------------------------------------------------------------------------------
@@ -957,6 +983,26 @@ PARSERS: tuple[Parser, ...] = (
             "claims": lambda size: b"SharedAccessSignature " + b"&".join(b"%x=1" % n for n in range(size // 6)),
             "a signature": lambda size: b"SharedAccessSignature sr=a&se=1&skn=p&sig=" + b"QUFB" * (size // 4),
             "a policy": lambda size: b"SharedAccessSignature sr=a&se=1&sig=QUFB&skn=" + b"%2525" * (size // 5),
+        },
+    ),
+    Parser(
+        "tokens of an identity provider",
+        _text(_identity_token),
+        {
+            "a header nested": _jwt(lambda size: "[" * size),
+            "a header of members": _jwt(lambda size: "{" + ",".join(f'"{n:x}":0' for n in range(size // 8)) + "}"),
+            "a header of digits": _jwt(lambda size: '{"kid":' + "9" * size + "}"),
+            "critical headers": _jwt(lambda size: '{"kid":"k","alg":"ES256","crit":["a"' + ',"a"' * (size // 4) + "]}"),
+            "no signature": _jwt(lambda size: '{"alg":"none","kid":"k","x":"' + "x" * size + '"}', ".e30."),
+            "a shared secret": _jwt(lambda size: '{"alg":"HS256","kid":"k","x":"' + "x" * size + '"}'),
+            "a payload apart": _jwt(lambda size: '{"alg":"ES256","kid":"k","b64":false,"x":"' + "x" * size + '"}'),
+            "another key": _jwt(lambda size: '{"alg":"ES256","kid":"' + "k" * size + '"}'),
+            "a name of lists": _jwt(lambda size: '{"alg":"ES256","kid":[' + "[]," * (size // 3) + "0]}"),
+            "a payload": lambda size: _JWT_HEAD + b"." + b"QUFB" * (size // 4) + b"." + b"QUFB" * 21,
+            "a signature": lambda size: _JWT_HEAD + b".e30." + b"QUFB" * (size // 4),
+            "dots": lambda size: _JWT_HEAD + b"." * size,
+            "only dots": _many(b"."),
+            "no base64": lambda size: b"e" + b"=" * size + b".e30.QUFB",
         },
     ),
     Parser(

@@ -7,10 +7,12 @@ operation. After a change of the policies they ask for its present rights (`rene
 """
 
 import hmac
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Flag
-from typing import Protocol
+from secrets import token_bytes
+from typing import Protocol, TypeVar
 
 from partibus.errors import Unauthorized, shown
 from partibus.namespace.names import SUBSCRIPTIONS
@@ -26,6 +28,13 @@ KEY_CHARS_MIN = 16
 """The least length of a new key. 16 random letters and digits are 95 bits; keys that the broker makes have 44
 characters of base64.
 """
+
+SIGNERS_MAX = 100
+"""The entities whose policies of one name may sign a request that names none of them. Each of their keys takes some
+five microseconds to try.
+"""
+
+K = TypeVar("K")
 
 NOT_OPERATOR = (
     "This concerns the server or its keys, and needs a key of the operator. Tokens of an identity provider open "
@@ -144,8 +153,15 @@ class AccessPolicies:
         self._fixed = {policy.name: policy for policy in policies}
         self._added: dict[Path, dict[str, SasPolicy]] = {}
         """The added policies by path of the entity, empty for the namespace. No entry is empty."""
-        self._depths: set[int] = set()
-        """Lengths of the paths in ``_added``."""
+        self._owners: dict[str, set[Path]] = {}
+        """The entities that have a policy, by its name. No entry is empty."""
+        self._holders: dict[tuple[str, bytes], set[Path]] = {}
+        """The same by name and key, as `_digest` has it. Thousands of entities may have policies of one name, and a
+        stranger can name it; comparing all their keys would take some microseconds each.
+        """
+        self._secret = token_bytes(32)
+        self._depths: Counter[int] = Counter()
+        """How many of the paths in ``_added`` have a length; no count is 0."""
         self._emulator = emulator
         self.version = 0
         """Rises with every change."""
@@ -168,14 +184,19 @@ class AccessPolicies:
         """Replace the policies of an entity; with an empty path, those of the namespace beside the fixed ones."""
         owner = _segments(path)
         new = {policy.name: policy for policy in policies}
-        if new == self._of(owner):
+        old = self._of(owner)
+        if new == old:
             return
+        if not old:
+            self._depths[len(owner)] += 1
         if new:
             self._added[owner] = new
         else:
             del self._added[owner]
-        self._depths = set(map(len, self._added))
+            self._depths -= Counter((len(owner),))
         self.version += 1
+        if owner:
+            self._index(owner, old, new)
         for call in list(self.on_changed):
             call()
 
@@ -183,13 +204,18 @@ class AccessPolicies:
         """Make all policies invalid: the namespace was deleted."""
         self._fixed = {}
         self._added = {}
-        self._depths = set()
+        self._owners = {}
+        self._holders = {}
+        self._depths = Counter()
         self._emulator = False
         self.version += 1
 
     def policy(self, name: str) -> SasPolicy:
         """Return a policy of the namespace. Raises `Unauthorized` when none has that name."""
-        policy = self._find((), name)
+        return self._policy((), name)
+
+    def _policy(self, owner: Path, name: str) -> SasPolicy:
+        policy = self._find(owner, name)
         if policy is None:
             raise _no_such_policy(name)
         return policy
@@ -203,38 +229,37 @@ class AccessPolicies:
 
         It covers all that the policy covers, for as long as the connection lives. Raises `Unauthorized`.
         """
-        found = [
-            (owner, policy)
-            for owner in dict.fromkeys([(), *sorted(self._added)])
-            if (policy := self._find(owner, name)) is not None
-        ]
-        if not found:
+        of_namespace = self._find((), name)
+        keys = () if of_namespace is None else self._keys((), of_namespace)
+        is_of_namespace = True in [hmac.compare_digest(utf8(key), utf8(known)) for known in keys]
+        owners = [()] if is_of_namespace else self._holders.get((name, self._digest(key)))
+        if owners:
+            owner = min(owners)
+            return Grant(name, self._policy(owner, name).rights, owner, None, owner, key, self._operates(key))
+        if of_namespace is None and name not in self._owners:
             raise _no_such_policy(name)
-        good = [
-            (owner, policy)
-            for owner, policy in found
-            for known in self._keys(owner, policy)
-            if hmac.compare_digest(utf8(key), utf8(known))
-        ]
-        if not good:
-            raise Unauthorized(
-                f"The key shown for the access policy {shown(name)} is not one of its keys. "
-                "Check SharedAccessKey of the client."
-            )
-        owner, policy = good[0]
-        return Grant(name, policy.rights, owner, None, owner, key, self._operates(key))
+        raise Unauthorized(
+            f"The key shown for the access policy {shown(name)} is not one of its keys. "
+            "Check SharedAccessKey of the client."
+        )
 
-    def signing_keys(self, name: str) -> list[Grant]:
+    def signing_keys(self, name: str, path: Path = ()) -> list[Grant]:
         """Return a grant for each key with which a client can sign as the policy ``name``; ``Grant.key`` is the key.
 
-        The policy may be the namespace's or an entity's, and each has its keys.
+        The policy may be the namespace's, or that of the entity at ``path``, which has one (`in_entities`). Without a
+        path it may be that of any entity, but only of the first `SIGNERS_MAX`: a verifier tries every key.
         """
+        owners = [path] if path else sorted(self._owners.get(name, ()))[:SIGNERS_MAX]
         return [
             Grant(name, policy.rights, owner, None, owner, key, self._operates(key))
-            for owner in dict.fromkeys([(), *sorted(self._added)])
+            for owner in ((), *owners)
             if (policy := self._find(owner, name)) is not None
             for key in self._keys(owner, policy)
         ]
+
+    def in_entities(self, name: str, path: Path | None = None) -> bool:
+        """Tell whether the entity at a path has a policy of its own of that name; None: any entity."""
+        return name in self._owners if path is None else path in self._owners.get(name, ())
 
     def check_token(self, text: str, audience: str, now_s: float, leeway_s: float = 0) -> Grant:
         """Return the grant of a token for ``audience``, the resource that the client is about to use.
@@ -335,6 +360,21 @@ class AccessPolicies:
             "with a key of it. Check SharedAccessKeyName and SharedAccessKey of the client."
         )
 
+    def _index(self, owner: Path, old: Mapping[str, SasPolicy], new: Mapping[str, SasPolicy]) -> None:
+        """Follow a change of an entity's policies in the tables by name."""
+        for policy in old.values():
+            _leave(self._owners, policy.name, owner)
+            for key in policy.keys:
+                _leave(self._holders, (policy.name, self._digest(key)), owner)
+        for policy in new.values():
+            self._owners.setdefault(policy.name, set()).add(owner)
+            for key in policy.keys:
+                self._holders.setdefault((policy.name, self._digest(key)), set()).add(owner)
+
+    def _digest(self, key: str) -> bytes:
+        """Return what stands for a key in a table: how long a look-up takes tells nothing about the key."""
+        return hmac.digest(self._secret, utf8(key), "sha256")
+
     def _keys(self, owner: Path, policy: SasPolicy) -> tuple[str, ...]:
         return (
             (*policy.keys, EMULATOR_KEY)
@@ -348,6 +388,14 @@ class AccessPolicies:
 
     def _of(self, owner: Path) -> dict[str, SasPolicy]:
         return self._added.get(owner, {})
+
+
+def _leave(table: dict[K, set[Path]], key: K, owner: Path) -> None:
+    """Take an owner out of an entry, and an empty entry out of the table. Two keys of a policy may be equal."""
+    owners = table.get(key, set())
+    owners.discard(owner)
+    if not owners:
+        table.pop(key, None)
 
 
 def _segments(path: str) -> Path:

@@ -27,6 +27,7 @@ import logging
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -329,8 +330,14 @@ class IdentityProvider:
         finally:
             self._task = None
             waiting, self._waiting = self._waiting, []
-            for call in waiting:
-                call()
+            self._answer(deque(waiting))
+
+    def _answer(self, waiting: deque[Callable[[], None]]) -> None:
+        """Check the tokens that have waited, one in each turn of the loop: strangers may have sent `WAITING_MAX`."""
+        if waiting:
+            waiting.popleft()()
+        if waiting:
+            self._loop.call_soon(self._answer, waiting)
 
 
 def open_provider(path: Path, loop: asyncio.AbstractEventLoop) -> IdentityProvider:

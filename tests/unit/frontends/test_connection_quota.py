@@ -1,10 +1,13 @@
 """How many connections may use one entity at a time, and which of them count together."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from partibus.amqp import ACCEPTED, Rejected
+from partibus.amqp.section_encoding import encode_application_properties, encode_value
+from partibus.namespace.access import Grant, Right
 from partibus.namespace.namespace_options import NamespaceOptions
 from tests.unit.frontends.harness import Client, World, message
 
@@ -155,3 +158,28 @@ def test_a_link_whose_queue_was_made_again_waits_for_a_place_there(world: World)
     sender.detach()
     world.wait()
     assert not refused(second, "q", receive=False)
+
+
+def test_a_client_that_has_left_while_the_keys_of_its_token_were_read_takes_no_place(world: World) -> None:
+    waiting: list[Callable[[], None]] = []
+
+    class Identities:
+        """An identity provider that reads its keys until the test says otherwise."""
+
+        def grants(self, text: str) -> list[Grant]:
+            return [Grant("app", Right.MANAGE, (), None, operates=False, sas=False)]
+
+        def fetch_for(self, text: str, then: Callable[[], None]) -> bool:
+            waiting.append(then)
+            return True
+
+    world.access.identities = Identities()
+    left, stays = (world.client(login=None) for _ in range(2))
+    for client in (left, stays):
+        sender = client.sender("$cbs")
+        request = encode_application_properties({"operation": "put-token", "name": "sb://h"}) + encode_value("e.e.e")
+        client.send(sender, request)
+    left.lose()
+    for then in waiting:
+        then()
+    assert world.broker.clients.connections == 1

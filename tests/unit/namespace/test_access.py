@@ -1,6 +1,7 @@
 """Policies, their file, and what showing a key gives."""
 
 import base64
+import contextlib
 import json
 import stat
 from pathlib import Path
@@ -13,6 +14,7 @@ from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies,
 from partibus.namespace.keys_file import FILE_NAME, load_policies
 from partibus.namespace.sas import Path as EntityPath
 from partibus.namespace.sas import Resource, Token, make_token, parse_token
+from tests.robustness.work import work_of
 
 
 def write_keys(directory: Path, document: object, mode: int = 0o600) -> Path:
@@ -107,6 +109,60 @@ def test_tokens_of_entities_at_any_depth_are_found(depth: int) -> None:
     policies.follow("/".join("a" * depth), [])
     with pytest.raises(Unauthorized, match="no access policy"):
         policies.check_token(make_token(audience, f"p{depth}", "key", 10), audience, 0)
+
+
+def in_entities(count: int) -> AccessPolicies:
+    """A namespace with a policy "listen" of its own, and one in each of its entities."""
+    policies = AccessPolicies([SasPolicy("listen", Right.LISTEN, "of-all", "")])
+    for number in range(count):
+        policies.follow(f"q{number:04}", [SasPolicy("listen", Right.LISTEN, f"key-{number}", f"other-{number}")])
+    return policies
+
+
+def test_what_a_stranger_can_name_costs_the_same_however_many_entities_have_it() -> None:
+    def shown_to(policies: AccessPolicies) -> int:
+        def show() -> None:
+            for name, key in (("listen", "wrong"), ("listen", "key-2"), ("unknown", "key-2")):
+                with contextlib.suppress(Unauthorized):
+                    policies.check_key(name, key)
+            assert len(policies.signing_keys("listen")) <= 1 + 2 * access.SIGNERS_MAX
+            assert policies.signing_keys("unknown") == []
+
+        return work_of(show)
+
+    few, many = in_entities(access.SIGNERS_MAX), in_entities(10 * access.SIGNERS_MAX)
+    assert shown_to(many) <= shown_to(few)
+
+
+def test_a_shown_key_gives_the_entity_that_has_it() -> None:
+    policies = in_entities(200)
+    for key in ("key-150", "other-150"):
+        assert policies.check_key("listen", key).path == ("q0150",)
+    assert policies.check_key("listen", "of-all").path == ()
+    policies.follow("q0150", [SasPolicy("listen", Right.MANAGE, "key-151", "key-151")])
+    with pytest.raises(Unauthorized, match="not one of its keys"):
+        policies.check_key("listen", "other-150")
+    assert policies.check_key("listen", "key-151") == Grant("listen", Right.MANAGE, ("q0150",), None, ("q0150",))
+    policies.follow("q0150", [])
+    assert policies.check_key("listen", "key-151").path == ("q0151",)
+    policies.close()
+    with pytest.raises(Unauthorized, match="no access policy"):
+        policies.check_key("listen", "key-151")
+
+
+def test_the_policy_of_the_named_entity_signs_beside_the_namespaces() -> None:
+    policies = in_entities(200)
+    assert policies.in_entities("listen", ("q0150",))
+    assert [(grant.owner, grant.key) for grant in policies.signing_keys("listen", ("q0150",))] == [
+        ((), "of-all"),
+        (("q0150",), "key-150"),
+        (("q0150",), "other-150"),
+    ]
+    owners = list(dict.fromkeys(grant.owner for grant in policies.signing_keys("listen")))
+    assert owners == [(), *((f"q{number:04}",) for number in range(access.SIGNERS_MAX))]
+    assert not policies.in_entities("listen", ("none",))
+    assert policies.in_entities("listen")
+    assert not policies.in_entities("root")
 
 
 def test_an_audience_longer_than_any_token_is_refused() -> None:

@@ -199,6 +199,34 @@ def test_an_unknown_key_has_the_keys_read_again_and_not_for_each_token(tmp_path:
     loop.close()
 
 
+def test_tokens_that_waited_for_keys_are_checked_one_a_turn(tmp_path: Path, issuer: Issuer) -> None:
+    """A stranger may have sent hundreds of tokens while the keys were read, and each check takes some time."""
+    loop = Loop()
+    provider = IdentityProvider(read_settings(issuer.write(tmp_path)), loop)
+    turn = 0
+    called: list[int] = []
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        if len(called) < 50:
+            loop.call_soon(count)
+
+    async def run() -> None:
+        provider.begin()
+        assert all(provider.fetch_for(issuer.token(), lambda: called.append(turn)) for _ in range(50))
+        assert provider._task is not None
+        await provider._task
+        count()
+        for _ in range(60):
+            await asyncio.sleep(0)
+
+    loop.run_until_complete(run())
+    loop.close()
+    assert len(called) == 50
+    assert max(map(called.count, called)) <= 3
+
+
 def test_keys_stay_when_they_can_not_be_read_anew(
     tmp_path: Path, issuer: Issuer, caplog: pytest.LogCaptureFixture
 ) -> None:

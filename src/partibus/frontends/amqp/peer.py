@@ -312,7 +312,7 @@ class Peer:
 
         Raises `QuotaExceeded`, and ends the connection, if its namespace has its maximum of connections (row C35).
         """
-        if self._counted is not None:
+        if self._counted is not None or self._is_lost:  # the client may have left while the keys were read
             return
         try:
             self.broker.clients.connect()

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from partibus.errors import PartibusError
 from partibus.frontends.sqs.errors import SqsError, missing, no_such_queue, of_core
-from partibus.frontends.sqs.names import Home, QueueName, entity_name, name_of_url, url_of
+from partibus.frontends.sqs.names import Home, QueueName, name_of_url, path_of, url_of
 from partibus.frontends.sqs.protocol import Answer, Parsed, Request, answer_to, refusal_of
 from partibus.frontends.sqs.queues import SqsQueue
 from partibus.frontends.sqs.state import SqsState
@@ -156,7 +156,7 @@ class Call:
             return
         path: tuple[str, ...] = ()
         if queue is not None and (grant.path or grant.owner):
-            path = tuple(entity_name(self.home, queue).lower().split("/"))
+            path = path_of(self.home, queue)
         if not grant.allows(path, right, self.broker.wall_clock.now_ms() / 1000):
             what = f"the queue {queue.name}" if queue is not None else "the namespace"
             raise SqsError(
@@ -170,7 +170,7 @@ class Call:
         grant = self.caller.grant
         if grant is None:
             return True
-        path = tuple(entity_name(self.home, queue).lower().split("/"))
+        path = path_of(self.home, queue)
         return path[: len(grant.path)] == grant.path
 
     def check_any(self, queue: QueueName) -> None:

@@ -73,6 +73,11 @@ def entity_name(home: Home, queue: QueueName) -> str:
     return queue.name if queue.region == home.region else f"{queue.region}/{queue.name}"
 
 
+def path_of(home: Home, queue: QueueName) -> tuple[str, ...]:
+    """Return the path of a queue's entity, as grants have it."""
+    return tuple(entity_name(home, queue).lower().split("/"))
+
+
 def queue_of_entity(home: Home, name: str) -> QueueName | None:
     """Return the queue of an entity, or None if its name can't be one."""
     region, slash, short = name.rpartition("/")

@@ -12,7 +12,7 @@ from partibus.frontends.admission import SignIns
 from partibus.frontends.sqs.actions import ACTIONS
 from partibus.frontends.sqs.calls import Call, Caller, Respond
 from partibus.frontends.sqs.errors import THROTTLED, SqsError
-from partibus.frontends.sqs.names import Home, region_of
+from partibus.frontends.sqs.names import Home, QueueName, name_of_url, path_of, region_of
 from partibus.frontends.sqs.protocol import Parsed, Request
 from partibus.frontends.sqs.signature import (
     Keys,
@@ -28,6 +28,7 @@ from partibus.frontends.sqs.state import SqsState
 from partibus.namespace.access import Grant
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.sas import Path
 from partibus.routing.faulty_route import CallLater
 
 _POLICIES_MAX: Final = 10_000
@@ -71,8 +72,9 @@ class SqsService(SqsState):
         self._request_prefix = new_uuid()[:-12]
         """The part of a request's UUID that all requests to this process share; a number follows."""
         self._request_count = 0
-        self._policies: dict[tuple[int, str], tuple[int, list[Grant]]] = {}
-        """The grants by namespace and access key id, with the version of the policies."""
+        self._policies: dict[tuple[int, str, Path], tuple[int, list[Grant]]] = {}
+        """The grants by namespace, access key id and queue with a policy of its own, with the version of the policies.
+        """
 
     def handle(
         self, request: Request, parsed: Parsed, respond: Respond, claimed: Callable[[Broker], None]
@@ -128,7 +130,7 @@ class SqsService(SqsState):
         return region_of(self.home, None if signed is None else signed.region)
 
     def _signer(self, broker: Broker, request: Request, parsed: Parsed, signed: Signed) -> Grant:
-        grants = self._grants(broker, signed.key_id)
+        grants = self._grants(broker, parsed, signed)
         if not grants:
             raise self._refused(
                 request, signed, "InvalidClientTokenId", "The security token included in the request is invalid."
@@ -153,14 +155,34 @@ class SqsService(SqsState):
             "Access Key and signing method.",
         )
 
-    def _grants(self, broker: Broker, name: str) -> list[Grant]:
-        key = (broker.namespace.record.namespace_id, name)
+    def _grants(self, broker: Broker, parsed: Parsed, signed: Signed) -> list[Grant]:
+        """Return the grants of the keys that may have signed a request, by the queue that it names."""
+        access, name = broker.access, signed.key_id
+        path: Path = ()
+        if access.in_entities(name):
+            named = self._path(parsed, signed)
+            path = named if access.in_entities(name, named) else ()
+        key = (broker.namespace.record.namespace_id, name, path)
         known = self._policies.get(key)
-        if known is None or known[0] != broker.access.version:
+        if known is None or known[0] != access.version:
             if len(self._policies) >= _POLICIES_MAX:
                 self._policies.clear()
-            known = self._policies[key] = (broker.access.version, broker.access.signing_keys(name))
+            known = self._policies[key] = (access.version, access.signing_keys(name, path))
         return known[1]
+
+    def _path(self, parsed: Parsed, signed: Signed) -> Path:
+        """Return the path of the queue that a request names; empty for none."""
+        members = parsed.members or {}
+        text = members.get("QueueUrl") or members.get("QueueName")
+        if not isinstance(text, str):
+            return ()
+        try:
+            region, name = name_of_url(text)
+            if region is None or self.home.one_region:
+                region = self._region(signed)
+        except SqsError:
+            return ()
+        return path_of(self.home, QueueName(region, name))
 
     def _refused(self, request: Request, signed: Signed, code: str, message: str) -> "_RefusedKey":
         return _RefusedKey(SqsError(code, message), self._sign_ins.failed(request.host, signed.key_id))

@@ -17,6 +17,7 @@ from partibus.frontends.sqs.actions import ACTIONS
 from partibus.frontends.sqs.errors import FORMS, SqsError
 from partibus.frontends.sqs.protocol import Parsed, refusal_of
 from partibus.frontends.sqs.shapes import SHAPES, Kind
+from partibus.namespace import access
 from partibus.namespace.access import Right, SasPolicy
 from partibus.partition.protocol.ports import StoreError
 from tests.kit.sqs_requests import FORM, JSON, Signer, form_of
@@ -218,6 +219,25 @@ def unsigned(protocol: str, action: str, members: Mapping[str, Any], headers: Ma
     fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = f"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: {kind}\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
+
+
+@PROTOCOLS
+def test_policy_of_the_named_queue_signs_however_many_queues_have_one(
+    sqs: SqsWorld, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that names no queue is only compared with the first of them."""
+    monkeypatch.setattr(access, "SIGNERS_MAX", 1)
+    for name in ("many-0", "many-1"):
+        sqs.call("CreateQueue", QueueName=name)
+        sqs.world.access.follow(name, [SasPolicy("reader", Right.LISTEN, f"{name}-key", "")])
+    second = sqs.signer_of("reader", key="many-1-key")
+    url = {"QueueUrl": "http://h/000000000000/many-1"}
+    assert sqs.ask(request(second, protocol, "ReceiveMessage", url)).status == 200
+    assert_refused(sqs.ask(request(second, protocol, "PurgeQueue", url)), "AccessDenied", protocol)
+    assert_refused(sqs.ask(request(second, protocol, "ListQueues", {})), "SignatureDoesNotMatch", protocol)
+    first = sqs.signer_of("reader", key="many-0-key")
+    assert sqs.ask(request(first, protocol, "ListQueues", {})).status == 200
+    assert_refused(sqs.ask(request(first, protocol, "ReceiveMessage", url)), "SignatureDoesNotMatch", protocol)
 
 
 @PROTOCOLS
