@@ -198,7 +198,7 @@ class BareSender:
 def cold(connection: str) -> None:
     """Measure import, connection and memory in fresh processes; the first one compiles the modules."""
     found = []
-    for _ in range(4):
+    for _ in range(9):
         command = [sys.executable, "-c", COLD, connection, str(CLIENTS)]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split()

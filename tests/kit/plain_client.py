@@ -183,6 +183,9 @@ class Sender(Link):
                 self._unanswered += len(messages)
             sendings = self._inner.inner.send_now(messages, timeout_s)
             for sending in sendings:
+                if sending.done():
+                    sending.result()  # refused at the call
+            for sending in sendings:
                 sending.add_done_callback(self._answered)
             return sendings
 

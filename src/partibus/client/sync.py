@@ -403,7 +403,10 @@ class Sender:
 
         Raises the error of a single message, and `SendFailed` with the failures of several; the others are stored.
         """
-        several = [messages] if isinstance(messages, OutgoingMessage | bytes) else list(messages)
+        if isinstance(messages, OutgoingMessage | bytes) or not isinstance(messages, Iterable):
+            several: list[Any] = [messages]
+        else:
+            several = list(messages)
         return self._client.run(self._send(several, timeout, transaction))
 
     async def _send(self, messages: list[Sendable], timeout_s: float | None, transaction: Transaction | None) -> int:
@@ -539,7 +542,7 @@ class Receiver:
         self, messages: IncomingMessage | Iterable[IncomingMessage], *, transaction: Transaction | None = None
     ) -> None:
         """Complete a message or several, and wait until that is durable. Raises `LockLost` for the first lost lock."""
-        several = [messages] if isinstance(messages, IncomingMessage) else list(messages)
+        several: list[Any] = list(messages) if isinstance(messages, Iterable) else [messages]
 
         async def work() -> None:
             completed = self._inner.complete(several, transaction=transaction)
@@ -582,7 +585,7 @@ class Receiver:
         messages: IncomingMessage | Iterable[IncomingMessage],
         settle: "Callable[[IncomingMessage], asyncio.Future[None]]",
     ) -> None:
-        several = [messages] if isinstance(messages, IncomingMessage) else list(messages)
+        several: list[Any] = list(messages) if isinstance(messages, Iterable) else [messages]
 
         async def work() -> None:
             futures = [settle(message) for message in several]

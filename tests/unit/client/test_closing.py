@@ -327,3 +327,38 @@ def test_after_a_close_at_any_moment_no_future_waits(
         assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
 
     run(work())
+
+
+def test_a_transaction_that_is_not_declared_leaves_no_link_behind() -> None:
+    async def work() -> None:
+        client = SimulatedBroker().client(timeout=5.0)  # it has no coordinator
+        transaction = client.transaction()
+        with pytest.raises(ClientError):
+            async with transaction:
+                pass
+        assert transaction.is_closed
+        with pytest.raises(Closed):
+            async with transaction:
+                pass
+        assert client._connections[0].links == 0
+        await client.close()
+
+    run(work())
+
+
+def test_one_malformed_message_does_not_keep_the_others_of_a_receive() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        malformed = b"\x00\x53\x72\xc1\x05\x02\xa3\x01x" + b"\xff" + OutgoingMessage(body=b"x").encode()
+        broker.arrive("q", [malformed])
+        fill(broker, 2)
+        client = broker.client(prefetch=3)
+        receiver = client.receiver("q", auto_renew=60.0)
+        got = await receiver.receive(1)
+        await asyncio.sleep(1)
+        got += await receiver.receive(5)
+        assert len(got) == 3
+        assert numbers(got[1:]) == [0, 1]
+        await client.close()
+
+    run(work())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from typing import Any
 
 import pytest
 
 from partibus.client import sync
 from partibus.client.aio import OutgoingMessage
-from partibus.client.errors import ClientError, Closed, InvalidRequest
+from partibus.client.errors import ClientError, Closed, InvalidRequest, SendFailed
 from partibus.client.messages import IncomingMessage
 from partibus.errors import ArgumentError
 from tests.unit.client.broker import TinyBroker
@@ -103,6 +104,26 @@ def test_submitted_messages_keep_their_order_past_the_buffer(broker: TinyBroker)
         assert len(broker.queues["q"]) == 300
     with pytest.raises(Closed):
         sender.submit(OutgoingMessage(body=b"x"))
+
+
+def test_one_malformed_message_of_a_call_fails_alone(broker: TinyBroker) -> None:
+    wrong: Any = None
+    with sync.Client(broker.connection_string) as client:
+        sender = client.sender("q")
+        good = OutgoingMessage(body=b"x")
+        with pytest.raises(SendFailed) as caught:
+            sender.send([good, OutgoingMessage(body=b"x", subject=5), good, wrong])  # type: ignore[arg-type]
+        assert [(index, type(error)) for index, error in caught.value.failures] == [
+            (1, InvalidRequest),
+            (3, InvalidRequest),
+        ]
+        assert len(broker.queues["q"]) == 2
+        with pytest.raises(InvalidRequest, match="not NoneType"):
+            sender.send(wrong)
+        receiver = client.receiver("q")
+        for settle in (receiver.complete, receiver.abandon, receiver.defer, receiver.dead_letter):
+            with pytest.raises(InvalidRequest, match="a NoneType has no lock"):
+                settle(wrong)
 
 
 def test_a_loop_that_ends_early_leaves_the_rest_in_the_cache(broker: TinyBroker) -> None:

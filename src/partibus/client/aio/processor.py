@@ -193,11 +193,11 @@ class Processor:
             return
 
     def _tell(self, error: BaseException, message: IncomingMessage | None) -> None:
-        if self._on_error is not None:
-            try:
+        try:
+            if self._on_error is not None:
                 self._on_error(error, message)
-            except Exception as failure:  # noqa: BLE001 (the error of an error's report must not end the loop)
-                _log.error("on_error of the processor of '%s': %s", self.entity, failure, exc_info=failure)
-        else:
+                return
             about = "" if message is None else f" message {message.message_id!r}"
             _log.error("processor of '%s'%s: %s", self.entity, about, error, exc_info=error)
+        except Exception as failure:  # noqa: BLE001 (the error of an error's report must not end the loop)
+            _log.error("on_error of the processor of '%s': %s", self.entity, failure, exc_info=failure)

@@ -19,6 +19,7 @@ from partibus.amqp import (
 )
 from partibus.amqp import Receiver as Link
 from partibus.amqp.codec.types import Symbol, UInt
+from partibus.amqp.errors import DecodeError
 from partibus.amqp.session import Session
 from partibus.client.aio.connection import Connection
 from partibus.client.aio.link import Attachment, repeat
@@ -739,7 +740,11 @@ class Receiver(Attachment):
 
     def _keep_locked(self, message: IncomingMessage) -> None:
         """Renew the lock of a message that was handed out, until it is settled or ``auto_renew`` seconds are over."""
-        token, until_ms = message.lock_token, message.locked_until_ms
+        token = message.lock_token
+        try:
+            until_ms = message.locked_until_ms
+        except DecodeError:
+            return  # The program sees the malformed message, and the others of the call.
         if token is not None and until_ms is not None:
             now = self._connection.wall()
             self._renewing[token] = (now + (until_ms / 1000 - now) * _RENEW_BEFORE, now + self._auto_renew)

@@ -223,8 +223,17 @@ class Sender(Attachment):
         return sending
 
     def send_now(self, messages: Iterable[Sendable], timeout: float | None = None) -> list[Sending]:
-        """Send messages as `send` does, without waiting for the flush interval."""
-        sendings = [self.send(message, timeout=timeout) for message in self._several(messages)]
+        """Send messages as `send` does, without waiting for the flush interval.
+
+        A message that `send` would refuse has a failed result; the others are sent.
+        """
+        sendings: list[Sending] = []
+        for message in self._several(messages):
+            try:
+                sendings.append(self.send(message, timeout=timeout))
+            except (InvalidRequest, MessageTooLarge) as error:
+                sendings.append(_Entry(self, self._loop, 0.0, 0))
+                sendings[-1].set_exception(error)
         self._close_batch()
         return sendings
 

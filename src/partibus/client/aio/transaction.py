@@ -44,10 +44,14 @@ class Transaction(Attachment):
         self._lost: ClientError | None = None
 
     async def __aenter__(self) -> Self:
-        await self.open()
-        state = await self._ask(Declare())
-        if not isinstance(state, Declared):
-            raise ClientError(f"the transaction was not declared: the broker answered {type(state).__name__}")
+        try:
+            await self.open()
+            state = await self._ask(Declare())
+            if not isinstance(state, Declared):
+                raise ClientError(f"the transaction was not declared: the broker answered {type(state).__name__}")
+        except BaseException:
+            self._close()  # `async with` calls no `__aexit__` then.
+            raise
         self._id = state.txn_id
         return self
 
