@@ -2,15 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from partibus.amqp import AmqpError, Disposed, Received, Rejected, Sender, TransactionalState
+from partibus.amqp import AmqpError, Disposed, Sender
 from partibus.amqp.errors import DETACH_FORCED
 from partibus.errors import (
-    ArgumentError,
     EntityDisabled,
     EntityNotFound,
-    MessageLockLost,
     PartibusError,
     ReadExclusively,
     SessionLockLost,
@@ -18,22 +15,18 @@ from partibus.errors import (
 from partibus.frontends.amqp.egress import encoder_for
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.link_context import LinkContext
-from partibus.frontends.amqp.outcomes import Settlement, check_delay, check_target, settlement_of
+from partibus.frontends.amqp.settling import Context, Settlements, by_partition
 from partibus.message import DeliveryEncoder
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entity import Entity
-from partibus.namespace.requests import Fault, RequestKind, fault_of
 from partibus.partition.protocol.commands import LockToken, Outcome, Settle
-from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.replies import Failed, Granted
+from partibus.partition.protocol.replies import Granted
 from partibus.routing.lock_tokens import delivery_tag, tag_start
-from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.routing.partitions import PartitionHandle
 from partibus.routing.receive import OnFailed, OnGranted, Source
 from partibus.throttling.uses import Operation, client_name
 from partibus.tracing.tracer import Held
 
-Context = tuple[PartitionHandle, int, int]
-"""The context of a delivery on the wire: partition, lock id, position."""
 Item = tuple[bytes, tuple[bytes | memoryview, ...], Context]
 _RECEIVE = Operation.RECEIVE
 """An enum member takes ten times as long to look up as a global, and each grant needs this one."""
@@ -61,22 +54,15 @@ class OutgoingLink:
         lost: PartibusError | None = None,
     ) -> None:
         self._link = link
-        self._lost = amqp_error(lost or MessageLockLost())
         self._flush = common.flush
         self._entity = entity
         self._kind = kind
-        self._transactions = common.transactions
         self._throttle = common.throttle
-        self._ordered = entity.queue.has_sessions and kind == SubqueueKind.ACTIVE
         self._limits = common.limits
         self._congested_links = common.congested_links
-        self._completions = common.completions
         self._delete = delete
         self._asked = 0
         """The messages that the source still owes."""
-        self._unsettled = 0
-        self._settling = 0
-        """The settlements that the client waits for."""
         self._held: deque[Item] = deque()
         """Granted messages that the client has no credit for, or that wait for its window."""
         self._unpaid: deque[Granted] = deque()
@@ -88,6 +74,7 @@ class OutgoingLink:
         self._encoders: dict[int, DeliveryEncoder] = {}
         name = subqueue_path(entity.queue.name, kind)
         self._traces = None if entity.tracer is None else Held(entity.tracer, name)
+        self._settlements = Settlements(link, entity, kind, common, self._traces, self.on_credit, lost)
         if make_source is None:
             route = entity.route
             self._source = route.source(kind, delete=delete, on_granted=self._on_granted, on_failed=self._on_failed)
@@ -100,7 +87,7 @@ class OutgoingLink:
     @property
     def unsettled(self) -> int:
         """The number of messages that the client was given and still holds."""
-        return self._unsettled
+        return self._settlements.unsettled
 
     @property
     def deletes(self) -> bool:
@@ -184,7 +171,7 @@ class OutgoingLink:
             self._end(amqp_error(refusal))
 
     def _wanted(self) -> int:
-        room = self._limits.unsettled_max - self._unsettled
+        room = self._limits.unsettled_max - self._settlements.unsettled
         return max(0, min(self._link.flow.available - len(self._held), room))
 
     def _stopped(self) -> None:
@@ -291,7 +278,7 @@ class OutgoingLink:
     def _send(self, items: list[Item]) -> int:
         taken = self._link.send_many(items, settled=self._delete)
         if not self._delete:
-            self._unsettled += taken
+            self._settlements.unsettled += taken
         return taken
 
     def _send_held(self) -> None:
@@ -311,124 +298,9 @@ class OutgoingLink:
         self._flush()
         self.on_detached()
 
-    # -- settling ----------------------------------------------------------------------------------------------------
-
     def on_disposed(self, event: Disposed) -> None:
         """Settle deliveries as the client asks; if it waits, answer when the settlement is durable."""
-        if not event.settled and (event.state is None or isinstance(event.state, Received)):
-            return  # no outcome yet
-        contexts: list[Context] = event.contexts  # type: ignore[assignment]
-        self._entity.requests.answered(RequestKind.SETTLE, len(contexts))
-        if event.settled:
-            self._unsettled -= len(contexts)
-        try:
-            if isinstance(event.state, TransactionalState):
-                self._settle_in_transaction(event, event.state)
-                return
-            settlement = settlement_of(event.state)
-            check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
-            check_target(settlement, self._entity.queue.name, self._kind)
-        except PartibusError as error:
-            self._refuse(event, error)
-            return
-        first = contexts[0][0]
-        if len(contexts) == 1 or all(context[0] is first for context in contexts):
-            self._settle(first, [context[1:] for context in contexts], event.delivery_ids, settlement, event.settled)
-        else:
-            for partition, indexes in _by_partition(contexts).items():
-                tokens = [contexts[i][1:] for i in indexes]
-                self._settle(partition, tokens, [event.delivery_ids[i] for i in indexes], settlement, event.settled)
-        if not self._stopping:
-            self.on_credit()
-
-    def _settle(
-        self,
-        partition: PartitionHandle,
-        tokens: list[LockToken],
-        delivery_ids: list[int],
-        settlement: Settlement,
-        settled: bool,
-    ) -> None:
-        traced = None if self._traces is None else self._traces.settling(partition.row, tokens, settlement.outcome.name)
-        if settled:
-            if traced is not None:
-                traced(None)
-            if settlement.outcome is Outcome.COMPLETE:
-                self._completions.add(partition, self._kind, tokens)
-            else:
-                partition.submit(self._command(0, tokens, settlement), more=True)
-            return
-        more = self._settling > 0
-        self._settling += 1
-
-        def answered(reply: Any) -> None:
-            if traced is not None:
-                traced(error_of(reply, self._entity.queue.name) if isinstance(reply, Failed) else None)
-            self._answer(delivery_ids, settlement, reply)
-
-        if settlement.outcome is Outcome.COMPLETE:
-            self._completions.add(partition, self._kind, tokens, answered, more=more)
-        else:
-            partition.submit(self._command(self._entity.route.numbers.next(), tokens, settlement), answered, more=more)
-
-    def _settle_in_transaction(self, event: Disposed, state: TransactionalState) -> None:
-        """Note a settlement for the commit; the lock stays until then (section 8). Raises the refusal."""
-        transaction = self._transactions.find(state.txn_id)
-        with transaction.operation():
-            if state.outcome is None:
-                raise ArgumentError("the outcome in a transactional state", None, "accepted, modified or rejected")
-            settlement = settlement_of(state.outcome)
-            check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
-            check_target(settlement, self._entity.queue.name, self._kind)
-            contexts: list[Context] = event.contexts  # type: ignore[assignment]
-            for partition, indexes in _by_partition(contexts).items():
-                command = self._command(0, [contexts[i][1:] for i in indexes], settlement)
-                transaction.settle(self._entity, partition, command)
-                if self._traces is not None:
-                    traced = self._traces.settling(partition.row, command.tokens, settlement.outcome.name)
-                    if traced is not None:
-                        transaction.when_over(traced)
-        if not event.settled:
-            answer = TransactionalState(txn_id=transaction.id, outcome=settlement.answer)
-            self._unsettled -= self._link.settle_many(event.delivery_ids, answer)
-        if not self._stopping:
-            self.on_credit()
-
-    def _command(self, request: int, tokens: list[LockToken], settlement: Settlement) -> Settle:
-        return Settle(
-            request,
-            self._kind,
-            settlement.outcome,
-            tokens,
-            settlement.reason,
-            settlement.description,
-            settlement.properties,
-            settlement.delay_ms,
-        )
-
-    def _answer(self, delivery_ids: list[int], settlement: Settlement, reply: Any) -> None:
-        self._settling -= 1
-        self._flush()
-        if isinstance(reply, Failed):
-            # The client may send it again for the same deliveries.
-            error = error_of(reply, self._entity.queue.name)
-            self._entity.requests.failed[RequestKind.SETTLE][fault_of(error)] += len(delivery_ids)
-            self._link.settle_many(delivery_ids, Rejected(amqp_error(error)), retain=True)
-            return
-        if reply.lost:
-            lost = [delivery_ids[i] for i in reply.lost]
-            self._entity.requests.failed[RequestKind.SETTLE][Fault.USER] += len(lost)
-            self._unsettled -= self._link.settle_many(lost, Rejected(self._lost))
-            delivery_ids = [i for i in delivery_ids if i not in set(lost)]
-        self._unsettled -= self._link.settle_many(delivery_ids, settlement.answer)
-        if not self._closed:
-            self.on_credit()
-
-    def _refuse(self, event: Disposed, error: PartibusError) -> None:
-        """Tell the client why nothing was settled; it holds its locks until they end."""
-        self._entity.requests.failed[RequestKind.SETTLE][fault_of(error)] += len(event.delivery_ids)
-        if not event.settled:
-            self._unsettled -= self._link.settle_many(event.delivery_ids, Rejected(amqp_error(error)))
+        self._settlements.on_disposed(event)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -441,23 +313,16 @@ class OutgoingLink:
         self._throttle.leave(self)
         self._entity.leave(self)
         self._source.close()
+        self._settlements.end()
         self._release_held(keep=0)
 
     def _release_held(self, keep: int) -> None:
         """Give back the messages that were never sent, except the first ``keep``."""
         surplus = [self._held.pop()[2] for _ in range(len(self._held) - keep)]
-        for partition, indexes in _by_partition(surplus).items():
+        for partition, indexes in by_partition(surplus).items():
             self._release(partition, [surplus[i][1:] for i in indexes])
 
     def _release(self, partition: PartitionHandle, tokens: list[LockToken]) -> None:
         """Requeue messages that were never sent, and so can't be settled, without counting a delivery."""
         if not self._delete:
             partition.submit(Settle(0, self._kind, Outcome.RELEASE, tokens))
-
-
-def _by_partition(contexts: list[Context]) -> dict[PartitionHandle, list[int]]:
-    """Return the indexes of contexts by their partition."""
-    groups: dict[PartitionHandle, list[int]] = {}
-    for index, context in enumerate(contexts):
-        groups.setdefault(context[0], []).append(index)
-    return groups

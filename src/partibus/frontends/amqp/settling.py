@@ -1,0 +1,189 @@
+"""Settlement of a link's deliveries: from the client's outcome to the answer when it is durable."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from partibus.amqp import Disposed, Received, Rejected, Sender, TransactionalState
+from partibus.errors import ArgumentError, MessageLockLost, PartibusError
+from partibus.frontends.amqp.errors import amqp_error
+from partibus.frontends.amqp.link_context import LinkContext
+from partibus.frontends.amqp.outcomes import Settlement, check_delay, check_target, settlement_of
+from partibus.namespace.entity import Entity
+from partibus.namespace.requests import Fault, RequestKind, fault_of
+from partibus.partition.protocol.commands import LockToken, Outcome, Settle
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed
+from partibus.routing.partitions import PartitionHandle, error_of
+from partibus.tracing.tracer import Held
+
+Context = tuple[PartitionHandle, int, int]
+"""The context of a delivery on the wire: partition, lock id, position."""
+
+
+class Settlements:
+    """The unsettled deliveries of one link.
+
+    ``on_room`` is called after a settlement: the client may get more messages. ``lost`` is the answer to a settlement
+    without its lock.
+    """
+
+    def __init__(
+        self,
+        link: Sender,
+        entity: Entity,
+        kind: int,
+        common: LinkContext,
+        traces: Held | None,
+        on_room: Callable[[], None],
+        lost: PartibusError | None = None,
+    ) -> None:
+        self.unsettled = 0
+        """The number of messages that the client was given and still holds."""
+        self._waiting = 0
+        """The settlements that the client waits for."""
+        self._link = link
+        self._entity = entity
+        self._kind = kind
+        self._ordered = entity.queue.has_sessions and kind == SubqueueKind.ACTIVE
+        self._transactions = common.transactions
+        self._completions = common.completions
+        self._flush = common.flush
+        self._traces = traces
+        self._on_room = on_room
+        self._lost = amqp_error(lost or MessageLockLost())
+
+    def end(self) -> None:
+        """Stop asking for more messages. Answers under way still leave."""
+        self._on_room = _nothing
+
+    def on_disposed(self, event: Disposed) -> None:
+        """Settle deliveries as the client asks; if it waits, answer when the settlement is durable."""
+        if not event.settled and (event.state is None or isinstance(event.state, Received)):
+            return  # no outcome yet
+        contexts: list[Context] = event.contexts  # type: ignore[assignment]
+        self._entity.requests.answered(RequestKind.SETTLE, len(contexts))
+        if event.settled:
+            self.unsettled -= len(contexts)
+        try:
+            if isinstance(event.state, TransactionalState):
+                self._settle_in_transaction(event, event.state)
+                return
+            settlement = settlement_of(event.state)
+            check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
+            check_target(settlement, self._entity.queue.name, self._kind)
+        except PartibusError as error:
+            self._refuse(event, error)
+            return
+        first = contexts[0][0]
+        if len(contexts) == 1 or all(context[0] is first for context in contexts):
+            self._settle(first, [context[1:] for context in contexts], event.delivery_ids, settlement, event.settled)
+        else:
+            for partition, indexes in by_partition(contexts).items():
+                tokens = [contexts[i][1:] for i in indexes]
+                self._settle(partition, tokens, [event.delivery_ids[i] for i in indexes], settlement, event.settled)
+        self._on_room()
+
+    def _settle(
+        self,
+        partition: PartitionHandle,
+        tokens: list[LockToken],
+        delivery_ids: list[int],
+        settlement: Settlement,
+        settled: bool,
+    ) -> None:
+        traced = None if self._traces is None else self._traces.settling(partition.row, tokens, settlement.outcome.name)
+        if settled:
+            if traced is not None:
+                traced(None)
+            if settlement.outcome is Outcome.COMPLETE:
+                self._completions.add(partition, self._kind, tokens)
+            else:
+                partition.submit(self._command(0, tokens, settlement), more=True)
+            return
+        more = self._waiting > 0
+        self._waiting += 1
+
+        answered = partial(self._answer, traced, delivery_ids, settlement)
+        if settlement.outcome is Outcome.COMPLETE:
+            self._completions.add(partition, self._kind, tokens, answered, more=more)
+        else:
+            partition.submit(self._command(self._entity.route.numbers.next(), tokens, settlement), answered, more=more)
+
+    def _settle_in_transaction(self, event: Disposed, state: TransactionalState) -> None:
+        """Note a settlement for the commit; the lock stays until then (section 8). Raises the refusal."""
+        transaction = self._transactions.find(state.txn_id)
+        with transaction.operation():
+            if state.outcome is None:
+                raise ArgumentError("the outcome in a transactional state", None, "accepted, modified or rejected")
+            settlement = settlement_of(state.outcome)
+            check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
+            check_target(settlement, self._entity.queue.name, self._kind)
+            contexts: list[Context] = event.contexts  # type: ignore[assignment]
+            for partition, indexes in by_partition(contexts).items():
+                command = self._command(0, [contexts[i][1:] for i in indexes], settlement)
+                transaction.settle(self._entity, partition, command)
+                if self._traces is not None:
+                    traced = self._traces.settling(partition.row, command.tokens, settlement.outcome.name)
+                    if traced is not None:
+                        transaction.when_over(traced)
+        if not event.settled:
+            answer = TransactionalState(txn_id=transaction.id, outcome=settlement.answer)
+            self.unsettled -= self._link.settle_many(event.delivery_ids, answer)
+        self._on_room()
+
+    def _command(self, request: int, tokens: list[LockToken], settlement: Settlement) -> Settle:
+        return Settle(
+            request,
+            self._kind,
+            settlement.outcome,
+            tokens,
+            settlement.reason,
+            settlement.description,
+            settlement.properties,
+            settlement.delay_ms,
+        )
+
+    def _answer(
+        self,
+        traced: Callable[[PartibusError | None], None] | None,
+        delivery_ids: list[int],
+        settlement: Settlement,
+        reply: Any,
+    ) -> None:
+        """Answer the client's settlement, now that it is durable or has failed."""
+        if traced is not None:
+            traced(error_of(reply, self._entity.queue.name) if isinstance(reply, Failed) else None)
+        self._waiting -= 1
+        self._flush()
+        if isinstance(reply, Failed):
+            # The client may send it again for the same deliveries.
+            error = error_of(reply, self._entity.queue.name)
+            self._entity.requests.failed[RequestKind.SETTLE][fault_of(error)] += len(delivery_ids)
+            self._link.settle_many(delivery_ids, Rejected(amqp_error(error)), retain=True)
+            return
+        if reply.lost:
+            lost = [delivery_ids[i] for i in reply.lost]
+            self._entity.requests.failed[RequestKind.SETTLE][Fault.USER] += len(lost)
+            self.unsettled -= self._link.settle_many(lost, Rejected(self._lost))
+            delivery_ids = [i for i in delivery_ids if i not in set(lost)]
+        self.unsettled -= self._link.settle_many(delivery_ids, settlement.answer)
+        self._on_room()
+
+    def _refuse(self, event: Disposed, error: PartibusError) -> None:
+        """Tell the client why nothing was settled; it holds its locks until they end."""
+        self._entity.requests.failed[RequestKind.SETTLE][fault_of(error)] += len(event.delivery_ids)
+        if not event.settled:
+            self.unsettled -= self._link.settle_many(event.delivery_ids, Rejected(amqp_error(error)))
+
+
+def by_partition(contexts: list[Context]) -> dict[PartitionHandle, list[int]]:
+    """Return the indexes of contexts by their partition."""
+    groups: dict[PartitionHandle, list[int]] = {}
+    for index, context in enumerate(contexts):
+        groups.setdefault(context[0], []).append(index)
+    return groups
+
+
+def _nothing() -> None:
+    """Ask for no message: the link has ended."""
