@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -32,6 +33,22 @@ def run_shell(text: str) -> str:
     command = ["sh", "-ec", "\n".join(lines)]
     ran = subprocess.run(command, env={**os.environ, "PATH": path}, check=True, timeout=60, stdout=subprocess.PIPE)
     return ran.stdout.decode()
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """Find the words of every `partibus` command in the shell blocks of a page, its continued lines joined."""
+    found: list[list[str]] = []
+    for language, block in blocks(text):
+        if language != "sh":
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            for part in re.findall(r"(?:^|\$\()\s*(partibus [^)]*|partibus [^\n]*)", line):
+                lexer = shlex.shlex(part, posix=True, punctuation_chars=True)
+                lexer.whitespace_split = True
+                words = list(lexer)
+                ends = (i for i, word in enumerate(words) if set(word) <= set("&|;><"))
+                found.append(words[1 : next(ends, None)])
+    return found
 
 
 def _scripts() -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from partibus.cli.main import COMMANDS, main
 from partibus.cli.reference import reference
+from tests.plugins.snippets import blocks, command_lines
 from tests.unit.client.broker import Answer, TinyBroker, tiny_broker
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -32,6 +35,50 @@ def partibus(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 def test_reference_is_what_the_commands_say() -> None:
     expected = (DOCS / "cli.md").read_text(encoding="utf-8")
     assert reference() == expected, "write it anew: python -m partibus.cli.reference > docs/cli.md"
+
+
+PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
+
+
+def test_every_command_in_the_pages_is_one_that_the_command_line_takes() -> None:
+    refused = []
+    seen = 0
+    for page in PAGES:
+        for words in command_lines(page.read_text(encoding="utf-8")):
+            seen += 1
+            command: click.Command = main
+            context = click.Context(main, info_name="partibus")
+            rest = words
+            try:
+                while isinstance(command, click.Group):
+                    name, found, rest = command.resolve_command(context, rest)
+                    assert found is not None
+                    command, context = found, click.Context(found, info_name=name, parent=context)
+                given, left, order = command.make_parser(context).parse_args(args=list(rest))
+                missing = [
+                    param.name
+                    for param in order
+                    if param.required and not isinstance(given.get(str(param.name)), str | tuple | list)
+                ]
+                if missing or left:
+                    refused.append((page.name, words, f"missing: {missing}, left: {left}"))
+            except click.UsageError as error:
+                refused.append((page.name, words, error.format_message()))
+    assert refused == []
+    assert seen > 70, "the pages have more commands: are they still found?"
+
+
+def test_every_import_in_the_pages_exists() -> None:
+    seen = 0
+    for page in PAGES:
+        for language, block in blocks(page.read_text(encoding="utf-8")):
+            if language != "python":
+                continue
+            for node in ast.walk(ast.parse(block, str(page))):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("partibus"):
+                    seen += len(node.names)
+                    exec(compile(ast.Module([node], []), str(page), "exec"), {})
+    assert seen > 20, "the pages have more imports: are they still found?"
 
 
 def test_help_in_the_table_of_commands_is_that_of_the_commands() -> None:
