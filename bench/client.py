@@ -36,7 +36,7 @@ SENDERS = 2_000
 CLIENTS = 50
 RIVAL_SENDERS = 10
 
-# What a program pays for a client, measured in a process of its own: asyncio is the program's, not the client's.
+# The cost of a client for its program, measured in a process of its own: asyncio is the program's, not the client's.
 COLD = """
 import asyncio, sys, time
 loop = asyncio.new_event_loop()

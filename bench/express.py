@@ -1,4 +1,4 @@
-"""Express queues beside durable ones: the same messages, which nobody forces; and how long an answer takes."""
+"""Express queues beside durable ones: the same messages, which no reader forces; and the time of an answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Many messages or message ids in a plain queue, fast: written into its store while the broker is down.
 
-What is measured afterwards is what the broker does with them; that the rows are those that the broker itself would have
-written is shown by its receiving them.
+The bench then measures the broker's work on them. Receiving them shows that the rows are those that the broker itself
+would have written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A broker that knows how long each call on its loop has held it: `python -m bench.held_broker REPORT serve ...`.
 
-The loop is asyncio's own, whose handles can be timed; uvloop calls the same protocols with reads of the same size. What
-is measured is processor time of the loop's thread, so that what else the machine does is not in it. At SIGUSR2 the
-broker writes the longest call since the last time to REPORT.
+The loop is asyncio's own, whose handles can be timed; uvloop calls the same protocols with reads of the same size. The
+bench measures processor time of the loop's thread, without other work of the machine. At SIGUSR2 the broker writes the
+longest call since the last time to REPORT.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ The same messages, each with an id of its own: *base* is a plain queue, *other* 
     "express": (
         "Express beside durable",
         """\
-The same messages, which nobody forces: *base* is a queue, *other* an express one ([express](express.md)). A run
+The same messages, which no reader forces: *base* is a queue, *other* an express one ([express](express.md)). A run
 takes about a second: what became old would be written like other messages.
 """,
     ),
@@ -284,7 +284,7 @@ def _filled(rows: Sequence[Row]) -> Iterator[list[str]]:
 ADMISSION_CALLS = 732
 """The most Python calls that `tests/unit/frontends/test_calls.py` lets the broker make to admit a connection."""
 _ADMISSION_NOTE = f"""\
-What a connection costs the broker from its first byte to its end: TCP, SASL, open, the claim, close. One after another,
+The cost of a connection for the broker from first byte to last: TCP, SASL, open, the claim, close. One after another,
 each by a client that waits for every answer. By a shared access signature the broker makes at most {ADMISSION_CALLS:,}
 Python calls for it, which `tests/unit/frontends/test_calls.py` counts.
 """
@@ -336,7 +336,7 @@ def _accept(rows: Sequence[Row]) -> Iterator[list[str]]:
 _TELEMETRY_NOTE = """\
 A message that is sent, delivered and completed leaves three rows. *Packing* is what the broker spends on that, measured
 alone, by how many messages are sent, delivered or settled together; *writer* the process that makes the files, at low
-priority. What pairs of runs show is above.
+priority. The pairs of runs are above.
 """
 _TELEMETRY = ("mode", "what", "CPU µs per message", "bytes in files per message")
 
@@ -369,8 +369,8 @@ def _telemetry(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 
 _METERING_NOTE = """\
-What the broker spends on counting a message that is sent and delivered, measured alone, by how many come or are
-delivered together. What pairs of runs show is above.
+The broker's cost of counting a message that is sent and delivered, measured alone, by how many come or are delivered
+together. The pairs of runs are above.
 """
 _METERING = ("policy", "messages together", "CPU µs per message")
 

@@ -193,7 +193,7 @@ def _send_steadily(connection: str, seconds: float) -> list[float]:
 
 
 def _flood(connection: str, flood: str, ready: Any, over: Any, end: Any) -> None:
-    """A process of its own. What credits bound is sent at a steady rate, from one connection after the other."""
+    """Send bounded messages at a steady rate, in a process of its own, from one connection after the other."""
     os.nice(NICE)
     gc.disable()
     clients = [connect(connection) for _ in range(FLOOD_CONNECTIONS)]

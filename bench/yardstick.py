@@ -3,7 +3,7 @@
 A virtual machine can be slowed down from outside for some tens of milliseconds: a loop of plain arithmetic takes ten
 times its processor time then, whatever else runs (on the machine of the results two times in a hundred). In a
 percentile of answers such moments look like a slow broker. So a short piece of arithmetic is timed beside each of them.
-Processor time counts, not wall time: that somebody else has the processor is no reason to leave a moment out.
+Processor time counts, not wall time: a moment counts although another process has the processor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What holds for every test: the plug-ins of this project, and the settings of hypothesis."""
+"""Set-up of every test: the plug-ins of this project, and the settings of hypothesis."""
 
 from __future__ import annotations
 

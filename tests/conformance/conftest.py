@@ -210,8 +210,8 @@ def make_queue(broker: BrokerProcess, request: pytest.FixtureRequest) -> Callabl
 
 @pytest.fixture
 def make_subscription(broker: BrokerProcess, make_queue: Callable[..., str]) -> Callable[..., str]:
-    """``make_subscription(LockDuration="PT5S")``: as `make_queue`, the only subscription of a topic of its own. What
-    only topics have is the topic's."""
+    """``make_subscription(LockDuration="PT5S")``: as `make_queue`, the only subscription of a topic of its own. Options
+    that only topics have are the topic's."""
 
     def make(**properties: object) -> str:
         topic = make_queue(

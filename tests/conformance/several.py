@@ -38,7 +38,7 @@ def pids(broker: BrokerProcess) -> dict[str, int]:
 
 
 def is_running(pid: int) -> bool:
-    """It exists, and not only as a process that nobody has asked for its end."""
+    """Tell whether it runs, and is not only a process whose end its parent has not collected."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The admin API as anybody may call it: documents of other makers, bad input, preconditions, claims."""
+"""The admin API as any client may call it: documents of other makers, bad input, preconditions, claims."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_what_subscriptions_share_is_restored_from_each(
 
 @pytest.fixture
 def traffic(broker: BrokerProcess, make_queue: MakeQueue) -> Iterator[tuple[str, list[int]]]:
-    """A queue that somebody sends numbers to all the time, and the highest that was accepted."""
+    """A queue to which a sender sends numbers all the time, and the highest accepted one."""
     queue = make_queue(EnablePartitioning=True)
     accepted = [0]
     over = Event()

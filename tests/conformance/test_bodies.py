@@ -1,4 +1,4 @@
-"""What senders can put into a message comes out the same, to the type, also for another library than the sender's."""
+"""Every content of a message comes out the same, to the type, also for another library than the sender's."""
 
 from __future__ import annotations
 

@@ -323,7 +323,7 @@ def test_one_broker_can_be_told_to_end_and_hands_over(broker: BrokerProcess, mak
 
 
 def refusal(ask: Callable[[], object]) -> str:
-    """What a client is told; empty: it got what it asked for."""
+    """The error that a client gets; empty: none."""
     try:
         ask()
     except ClientError as error:
@@ -361,7 +361,7 @@ class AtEach:
         eventually("each broker has a connection", has_all)
 
     def expect_full(self) -> None:
-        """Whichever broker is asked: nobody else is let in. They know after a moment."""
+        """At every broker no other client is let in. They know after a moment."""
         says = f"quota of {BROKERS} connections at a time"
         refused = partial(refusal, partial(connects, self.connection_string))
         eventually("nobody is let in", lambda: all(says in refused() for _ in range(CONNECTIONS)))

@@ -179,7 +179,7 @@ def test_deferred_message_expires_when_somebody_asks_for_it_after_its_time(
 def test_properties_can_be_changed_with_a_settlement(
     javascript: JavaScriptServiceBus, python: PythonSync, make_queue: MakeQueue, how: str
 ) -> None:
-    """What the message had otherwise stays, the body to the byte."""
+    """All other parts of the message stay, the body to the byte."""
     queue = make_queue(EnablePartitioning=True)
     body = bytes(range(256))
     javascript.send(queue, Outgoing(body, subject="s", properties={"kept": "ü", "changed": 1}))

@@ -32,7 +32,7 @@ def queue(make_queue: MakeQueue, request: pytest.FixtureRequest) -> str:
 def test_second_message_with_an_id_is_accepted_and_dropped(
     client: Client, queue: str, messages_in: CountMessages
 ) -> None:
-    """Whoever sends again because he heard no answer, is told that all is well."""
+    """A sender that repeats a send without an answer gets an acceptance."""
     client.send(queue, Outgoing(b"first", message_id="1"), Outgoing(b"second", message_id="1"))
     client.send(queue, Outgoing(b"other", message_id="2"))
     assert sorted(m.body for m in receive_all(client, queue, 2, delete=True)) == [b"first", b"other"]

@@ -1,4 +1,4 @@
-"""What clients are told when something is wrong, and that nothing else suffers from it."""
+"""The errors that clients get; an error ends nothing but its own scope."""
 
 from __future__ import annotations
 

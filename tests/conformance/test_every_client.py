@@ -1,4 +1,4 @@
-"""What an application does with a queue, by five client libraries, on plain and partitioned queues.
+"""The operations of an application on a queue, by five client libraries, on plain and partitioned queues.
 
 Trap numbers are those of the Service Bus dialect (docs/dialect.md): what breaks clients when a broker gets it wrong.
 Any of these tests fails with traps 3, 7, 8, 11, 16, 17, 19, 20, 22 or 23: no link opens, or no answer is understood.

@@ -42,7 +42,7 @@ NOT_OF_A_QUEUE = {
     "MessagingEntityAlreadyExistsError": "adding a rule to a subscription twice",
     "ServiceBusCommunicationError": "the library keeps it for a connection that is refused as not found",
 }
-"""What nothing that a queue is asked can bring about."""
+"""Errors that no request to a queue causes."""
 
 
 # What brings each about: by the blocking client for Python -----------------------------------------------------------
@@ -58,7 +58,7 @@ class Python:
         self.make_queue = make_queue
 
     def ServiceBusError(self) -> None:  # noqa: N802
-        """What has no class of its own: here an operation that is not allowed."""
+        """An error without a class of its own: here an operation that is not allowed."""
         self.azure.get_queue_receiver(self.make_queue(), session_id="a").__enter__()
 
     def ServiceBusAuthenticationError(self) -> None:  # noqa: N802
@@ -124,7 +124,7 @@ def test_exception_of_python(broker: BrokerProcess, python: PythonSync, make_que
 
 
 def test_no_exception_of_the_library_is_left_out() -> None:
-    """Those that need a broker of their own have a test below that is named after them."""
+    """Errors that need a broker of their own have a test below with their name."""
     documented = {
         name
         for name, member in vars(exceptions).items()
@@ -280,7 +280,7 @@ class JavaScript:
         self.make_queue = make_queue
 
     def GeneralError(self) -> None:  # noqa: N802
-        """What has no code of its own: here an operation that is not allowed."""
+        """An error without a code of its own: here an operation that is not allowed."""
         self.client.accept_session(self.make_queue(), None)
 
     def MessagingEntityNotFound(self) -> None:  # noqa: N802

@@ -28,7 +28,7 @@ ISSUER = Issuer()
 
 
 class Credential:
-    """What azure-identity would be."""
+    """A stand-in for azure-identity."""
 
     def __init__(self, *roles: str, issuer: Issuer = ISSUER) -> None:
         self.roles = roles

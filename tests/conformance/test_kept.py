@@ -1,4 +1,4 @@
-"""What a queue keeps besides messages that wait: it is there again after a broker has ended, gracefully or killed.
+"""The state of a queue besides waiting messages is there again after a broker has ended, gracefully or killed.
 
 They share a broker, whose clock stands where it stood.
 """
@@ -46,7 +46,7 @@ def connected(broker: BrokerProcess) -> closing[JavaScriptServiceBus]:
 
 
 def test_scheduled_messages(broker: BrokerProcess, end: End, make_queue: Callable[..., str]) -> None:
-    """Those whose time passes while there is no broker come when there is one; what was cancelled stays so."""
+    """Messages that fall due without a broker come when there is one; cancelled ones stay cancelled."""
     queue = make_queue(EnablePartitioning=True)
     now_ms = broker.now_ms()
     with connected(broker) as client:
@@ -148,7 +148,7 @@ def test_sessions_with_their_order_and_state(broker: BrokerProcess, end: End, ma
 
 @pytest.mark.row("K9")
 def test_ids_of_messages_that_came_before(broker: BrokerProcess, make_queue: Callable[..., str]) -> None:
-    """Those of the window, to the end of the window."""
+    """The broker knows the ids of the window, to its end."""
     queue = make_queue(
         EnablePartitioning=True,
         RequiresDuplicateDetection=True,

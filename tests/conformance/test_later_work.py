@@ -1,4 +1,4 @@
-"""What an entity is not is refused at once, and costs nothing else: no message, no link."""
+"""The broker refuses unsupported requests at once, and loses nothing else: no message, no link."""
 
 from __future__ import annotations
 

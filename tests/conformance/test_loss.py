@@ -1,7 +1,7 @@
 """Partitions and stores that are away: only their share of the traffic fails, and all is there when they are back.
 
-Most losses are injected faults (`partibus partition fail`): nothing breaks, and the test chooses the partition. A
-real one, a database file that somebody else has locked, shows that an injected fault is like it.
+Most losses are injected faults (`partibus partition fail`): nothing breaks, and the test chooses the partition. A real
+one, a database file that another process has locked, shows that an injected fault is like it.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def test_batch_delete_of_dead_letters(
 def test_receiver_does_not_get_what_batch_delete_took(
     broker: BrokerProcess, javascript: JavaScriptServiceBus, purge: Purge, queue: str, messages_in: CountMessages
 ) -> None:
-    """What a front end has reserved for a receiver of a partitioned queue counts as held, for five seconds at most."""
+    """A message that a front end has reserved counts as held, for five seconds at most."""
     javascript.send_list(queue, [Outgoing(b"x", partition_key=str(i)) for i in range(20)])
     (first,) = receive_all(javascript, queue, 1)
     deleted = purge(queue, 500)

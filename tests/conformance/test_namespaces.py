@@ -108,7 +108,7 @@ def _names_below_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def peeked(string: str, **options: Any) -> list[str]:
-    """What the library for Python sees in ``q``."""
+    """Return the messages of ``q`` that the library for Python sees."""
     with (
         ServiceBusClient.from_connection_string(string, retry_total=0, **options) as client,
         client.get_queue_receiver("q") as receiver,
@@ -271,7 +271,7 @@ class TestHttp:
 
 
 class TestReaders:
-    """What Spark and the command line use."""
+    """The client that Spark and the command line use."""
 
     def test_ranges_and_cursors(self, broker: BrokerProcess, acme: Tenant, bravo: Tenant) -> None:
         with closing(open_ranges(acme.string, "q")) as mine, closing(open_ranges(bravo.string, "q")) as theirs:

@@ -1,4 +1,4 @@
-"""What partitions mean to clients, and what they do not.
+"""The meaning of partitions to clients.
 
 The partition id is read from the top 16 bits of the sequence number, the one place where it shows (row K13).
 """
@@ -173,7 +173,7 @@ def test_messages_kept_at_a_front_end_are_handed_out_by_later_receives(
 def test_messages_kept_at_a_front_end_are_not_locked_for_others(
     clients: Clients, python: PythonSync, partitioned: str
 ) -> None:
-    """Who asked first may be gone, or wait elsewhere: the rest is free for another client at once."""
+    """The first receiver may have left, or wait elsewhere: the rest is free for another client at once."""
     python.send_list(partitioned, [Outgoing(b"%d" % i, partition_key=str(i)) for i in range(32)])
     first = clients.another("proton")
     (taken,) = first.receive(partitioned, 1)

@@ -71,7 +71,7 @@ def test_units_that_have_too_much_to_do_refuse_more_and_nothing_is_lost_or_doubl
                 refusals += [why for _, why in error.failures]
                 accepted -= {index for index, _ in error.failures}
             sent.update(bodies[index].decode() for index in accepted)
-            # Who has no units is served all the time.
+            # The broker serves namespaces without units all the time.
             other.sender("orders").send([OutgoingMessage(body=b"mine")])
         assert {(type(why), str(why).endswith(SAYS)) for why in refusals} == {(Throttled, True)}
         metrics = Metrics(small)

@@ -1,4 +1,4 @@
-"""Messages over plain HTTP, as anybody may send and receive them."""
+"""Messages over plain HTTP, as any client may send and receive them."""
 
 from __future__ import annotations
 

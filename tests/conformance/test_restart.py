@@ -109,7 +109,7 @@ def test_what_was_accepted_and_settled_is_as_it_was(
 
 
 def test_lock_holds_across_a_graceful_restart(broker: BrokerProcess, make_queue: Callable[[str], str]) -> None:
-    """Nobody else gets the message while its lock lasts, and it is not counted as delivered before that."""
+    """No other receiver gets the message while its lock lasts, and it is not counted as delivered before that."""
     queue = make_queue("plain")
     with connected("javascript", broker) as client:
         client.send(queue, Outgoing(b"locked"), Outgoing(b"free"))

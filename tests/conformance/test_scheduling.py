@@ -69,7 +69,7 @@ def test_message_that_says_its_time_is_sent_like_any_other(broker: BrokerProcess
 def test_receiver_that_waits_gets_a_message_when_its_time_comes(
     broker: BrokerProcess, python: PythonSync, javascript: JavaScriptServiceBus, queue: str
 ) -> None:
-    """Its credit stays open; nobody asks again."""
+    """Its credit stays open; it asks only once."""
     python.schedule(queue, [Outgoing(b"x")], broker.now_ms() + HOUR_MS)
     assert nothing_left(python, queue)
     broker.advance(HOUR_MS)

@@ -1,4 +1,4 @@
-"""Who holds a session keeps it when the broker that owns its store is killed, or gives the store back (D21)."""
+"""The holder of a session keeps it when the broker that owns its store is killed, or gives the store back (D21)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_session_outlives_the_owner_of_its_store(broker: BrokerProcess, librar
             held[holder.name] = holder.session.receive(2)
             assert [message.body for message in held[holder.name]] == [b"0", b"1"]
             holder.session.state = b"halfway"
-        # What a client has had done is durable when it is told, and with it that it holds the session.
+        # An acknowledged operation is durable, and so is the client's lock on the session.
         crowds = Counter(holder.broker for holder in holders)
         victim = min(status(broker).brokers, key=lambda one: (crowds[one.id] == 0, crowds[one.id]))
         assert victim.pid is not None
@@ -55,7 +55,7 @@ def test_a_session_outlives_the_owner_of_its_store(broker: BrokerProcess, librar
         living = [holder for holder in holders if holder.broker != victim.id]
         assert living
         for holder in living:
-            holder.session.complete(held[holder.name][0])  # nobody has some of the stores at this moment
+            holder.session.complete(held[holder.name][0])  # some of the stores have no owner at this moment
         free = [holder.name for holder in holders if holder.broker == victim.id]
         eventually("the stores are shared out again", lambda: all_well(broker))  # some were given back meanwhile
         for name in free:  # whose broker is gone holds nothing

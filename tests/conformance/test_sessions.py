@@ -95,7 +95,7 @@ def test_next_session_is_one_with_messages_that_nobody_holds(sdk: ServiceBusClie
 def test_session_that_is_held_is_refused_at_once_and_free_when_its_receiver_closes(
     sdk: ServiceBusClient, queue: str
 ) -> None:
-    """Trap 10. What was handed out goes back uncounted, and in order."""
+    """Trap 10. Granted messages go back uncounted, and in order."""
     sdk.send_list(queue, numbered("a", 3))
     held = sdk.accept_session(queue, "a")
     held.receive(2)
@@ -115,7 +115,7 @@ def test_session_whose_lock_ran_out_is_lost_and_its_messages_come_again_in_order
     first, *_ = lost.receive(2)
     broker.advance(LOCK_MS)
     # Behind the end of the link on the same connection: a library that settles at the very moment at which its link
-    # ends may wait for an answer that can't come any more (JavaScript, for a minute).
+    # ends may wait for an answer that can't come (JavaScript, for a minute).
     sdk.send_list(queue, numbered("a", 1, first=3))
     with pytest.raises(ClientTrouble) as settling:
         lost.complete(first)

@@ -1,4 +1,4 @@
-"""What a queue's properties do, seen by applications; and that a change of them is felt at once."""
+"""The effects of a queue's properties on applications; a change has its effect at once."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_queue_may_delay_each_redelivery_longer_than_the_last(
 def test_idle_queue_deletes_itself(
     broker: BrokerProcess, python: PythonSync, javascript: JavaScriptServiceBus, make_queue: MakeQueue
 ) -> None:
-    """Whatever an application does with it puts it off."""
+    """Each use by an application postpones it."""
     queue = make_queue(AutoDeleteOnIdle="PT5M")
     almost_ms = 5 * 60_000 - 1
     broker.advance(almost_ms)

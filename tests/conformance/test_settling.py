@@ -1,4 +1,4 @@
-"""What becomes of messages that are not simply completed: counts, locks, time to live, credit that is taken back."""
+"""The fate of messages that are not simply completed: counts, locks, time to live, credit that is taken back."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_second_settlement_of_a_message_fails_in_the_library(python: PythonSync,
 
 @TWO_KINDS
 def test_lock_outlives_the_link_it_was_given_on(clients: Clients, python: PythonSync, queue: str) -> None:
-    """Trap 28: the message stays locked, so nobody else gets it at once."""
+    """Trap 28: the message stays locked, so no other receiver gets it at once."""
     python.send(queue, Outgoing(b"first"))
     python.complete(queue, *receive_all(python, queue, 1))
     python.send(queue, Outgoing(b"locked"))

@@ -1,4 +1,4 @@
-"""SQS clients that nobody here wrote, besides boto3: Celery, the SDK for JavaScript, aioboto3, the `aws` command, and
+"""SQS clients of other makers besides boto3: Celery, the SDK for JavaScript, aioboto3, the `aws` command, and
 the Query protocol as plain HTTP libraries send it."""
 
 from __future__ import annotations

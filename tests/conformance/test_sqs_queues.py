@@ -1,4 +1,4 @@
-"""What SQS promises about queues over time, as boto3 sees it: dead letters, deduplication, purges, move tasks."""
+"""The promises of SQS about queues over time, as boto3 sees them: dead letters, deduplication, purges, move tasks."""
 
 from __future__ import annotations
 

@@ -58,12 +58,12 @@ class Queue(NamedTuple):
 
 
 def rows_in(broker: BrokerProcess) -> list[Row]:
-    """What is in files by now of messages."""
+    """Return the rows of messages that are in files by now."""
     return [row for row in all_rows_in(broker) if row["op"] not in ("commit", "use")]
 
 
 def all_rows_in(broker: BrokerProcess) -> list[Row]:
-    """What is in files by now."""
+    """Return the rows that are in files by now."""
     found: list[Row] = ds.dataset(str(broker.data / "telemetry"), format="parquet").to_table().to_pylist()
     return sorted(found, key=lambda row: row["time"])
 
@@ -361,7 +361,7 @@ def test_each_of_several_brokers_writes_its_own(tmp_path: Path, brokers: str) ->
 
 
 def test_a_killed_broker_loses_the_last_moment_only(tmp_path: Path) -> None:
-    """What it had handed over is written by the writer, which outlives it; the next run goes on in files of its own."""
+    """The writer outlives it and writes the rows that it had handed over; the next run goes on in files of its own."""
     with BrokerProcess(tmp_path, arguments=("--telemetry", "full", "--telemetry-roll", "1h")) as broker:
         broker.create_queue("orders")
         with ServiceBusClient.from_connection_string(broker.connection_string) as client:

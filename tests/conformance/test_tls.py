@@ -38,7 +38,7 @@ from tests.conformance.clients.python_sync import PythonSync
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.kit.plain_client import connect
 
-# What the library for asyncio tells its own HTTP library, for websockets without TLS.
+# The library for asyncio gives this to its own HTTP library, for websockets without TLS.
 pytestmark = pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
 
 FLAG = "UseDevelopmentEmulator=true;"
@@ -243,7 +243,7 @@ def test_old_versions_of_tls_are_refused(broker: BrokerProcess) -> None:
 
 
 def certificate_of(port: int, ca_file: Path) -> bytes:
-    """What a new connection is shown (DER)."""
+    """Return the certificate that a new connection gets (DER)."""
     context = ssl.create_default_context(cafile=ca_file)
     with (
         socket.create_connection(("127.0.0.1", port), timeout=EVENTUALLY_S) as plain,

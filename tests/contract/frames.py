@@ -7,7 +7,7 @@ from partibus.partition.protocol.ports import EntryRow, RangeFrame
 
 
 class Packed(NamedTuple):
-    """What a frame says of one entry."""
+    """One entry as a frame reports it."""
 
     pos: int
     sequence: int
@@ -39,7 +39,7 @@ def unpack(frame: RangeFrame) -> list[Packed]:
 
 
 def packed(row: EntryRow) -> Packed:
-    """What a frame must say of a row."""
+    """The entry that a frame must report for a row."""
     due_ms = -1 if row.due_ms is None else row.due_ms
     return Packed(
         row.pos, row.sequence, row.enqueued_ms, due_ms, row.delivery_count, len(row.data), row.state, row.data

@@ -153,7 +153,7 @@ class Model:
         ]
 
     def snapshot(self, row: int) -> Snapshot | None:
-        """What `queries.Partition` must answer."""
+        """Return the expected answer to `queries.Partition`."""
         if row not in self.partitions:
             return None
         locks = sorted((key, lock) for key, lock in self.locks.items() if key[0] >> 42 == row)
@@ -201,14 +201,14 @@ class Model:
         )
 
     def sizes(self) -> dict[int, int]:
-        """What `queries.Sizes` must answer for all partitions."""
+        """Return the expected answer to `queries.Sizes` for all partitions."""
         return {
             row: counters[2] + sum(pair[1] for key, pair in self.counts.items() if key >> 2 == row)
             for row, counters in self.partitions.items()
         }
 
     def filled(self) -> dict[int, SubqueueCounts]:
-        """What `queries.Counts` must answer, when there are no more than may be."""
+        """Return the expected answer to `queries.Counts` within its bound."""
         return {key: SubqueueCounts(*pair) for key, pair in self.counts.items() if pair[0]}
 
     def due(self, subqueue: int, state: int) -> list[EntryRow]:
@@ -217,14 +217,14 @@ class Model:
         return sorted(waiting, key=lambda row: (row.due_ms, row.pos))
 
     def due_rows(self, subqueue: int, state: int, until_ms: int, most: int) -> DueRows:
-        """What `Store.load_due` must answer, when ``most`` rows are within its bounds."""
+        """Return the expected due rows, when ``most`` rows are within the bounds."""
         waiting = self.due(subqueue, state)
         rows = [row for row in waiting if row.due_ms is not None and row.due_ms <= until_ms][:most]
         left = waiting[len(rows) :]
         return DueRows(rows, left[0].due_ms if left else None)
 
     def sessions(self, subqueue: int) -> set[str]:
-        """Those with active entries, whether they have a body or not."""
+        """Return the partitions with active entries, with or without a body."""
         return {
             columns[5]
             for key, columns in self.entries.items()
@@ -236,7 +236,7 @@ class Model:
         return {session for (owner, session), (_, ms) in self.states.items() if owner == row and ms > after_ms}
 
     def accepted(self, row: int, first_bucket: int, ids: list[bytes]) -> dict[bytes, int]:
-        """What `queries.Duplicates` must answer."""
+        """Return the expected answer to `queries.Duplicates`."""
         found: dict[bytes, int] = {}
         for (owner, bucket, message_id), accepted_ms in self.ids.items():
             if owner == row and bucket >= first_bucket and message_id in ids:

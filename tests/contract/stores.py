@@ -41,7 +41,7 @@ def sqlite(directory: Path) -> Opener:
 
 
 def new_address() -> Address:
-    """A schema that nobody has used."""
+    """Make an unused schema."""
     (address,) = parse_address(shared_server().url(parameters=f"schema={new_schema()}"))
     return address
 

@@ -1,4 +1,4 @@
-"""What a store must do for who reads whole partitions: cursors, what is kept for them, frames, the log of fates."""
+"""The contract of stores for readers of whole partitions: cursors, kept messages, frames, dispositions."""
 
 from typing import Any
 

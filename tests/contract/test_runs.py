@@ -1,5 +1,5 @@
-"""Frames of many entries that nobody has touched, and of those that are not quite so: a store may take a shorter way to
-the first ones, with the same answer."""
+"""Frames of many undelivered entries, and of some that differ: a store may take a shorter way to the first ones, with
+the same answer."""
 
 from typing import Any
 
@@ -96,7 +96,7 @@ def frames(
 
 
 def browsed(store: Store, subqueue: int) -> list[Packed]:
-    """What there is, but for what is scheduled, as told by another way to read."""
+    """Return all entries but the scheduled ones, read in another way."""
     rows = store.read(q.Browse(subqueue, 0, 1 << 40, 100_000, 1 << 40))
     return [packed(row) for row in rows if row.state != EntryState.SCHEDULED]
 

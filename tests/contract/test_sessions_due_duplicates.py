@@ -1,4 +1,4 @@
-"""What a store must do for sessions, due times, sequence numbers and remembered ids; see `partition.protocol.ports`."""
+"""The contract of sessions, due times, sequence numbers and remembered ids; see `partition.protocol.ports`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a store must do for sinks, which may send what they have stored again; and what goes with a partition."""
+"""The contract of stores for sinks, which may send stored rows again, and for the rows that go with a partition."""
 
 from hashlib import blake2b
 

@@ -1,4 +1,4 @@
-"""What every messaging store must do, asked of all of them; see `partition.protocol.ports.Store`."""
+"""The contract of messaging stores, checked for each of them; see `partition.protocol.ports.Store`."""
 
 from threading import Event, Thread
 

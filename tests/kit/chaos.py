@@ -1,8 +1,8 @@
 """Brokers, clients that write down what they do, and a nemesis; at the end the rules are held against it all.
 
-`make chaos SEED=7 SECONDS=120`, or ``python -m tests.kit.chaos 7 120 build/chaos``, prints a verdict and ends
-with 1 when a rule was broken. Then the history and the brokers' log are in the directory, and
-``python -m tests.kit.chaos --check FILE`` holds the rules against a history again.
+`make chaos SEED=7 SECONDS=120`, or ``python -m tests.kit.chaos 7 120 build/chaos``, prints a verdict and ends with 1
+when a rule was broken. Then the history and the brokers' log are in the directory, and ``python -m tests.kit.chaos
+--check FILE`` holds the rules against a history again.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def _receive_the_rest(broker: BrokerProcess, cast: Cast, within_s: float) -> lis
 
 
 def _left_in(broker: BrokerProcess, queue: str, within_s: float) -> int | None:
-    """How many messages a queue keeps when for so long it did not get less; None when nobody can tell. Where locks or
+    """How many messages a queue keeps when for so long it did not get less; None when it is unknown. Where locks or
     completions are done twice it may be less than none."""
     clock, pause = SystemClock(), threading.Event()
     fewest: int | None = None

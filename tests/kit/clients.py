@@ -170,7 +170,7 @@ class Consumer(Client):
         self._reserve = reserve
         self._receiver = 0
         self._renewing: set[tuple[int, int]] = set()
-        """(lock id, name) of renewals without an answer: their locks may hold longer than anybody was told."""
+        """(lock id, name) of renewals without an answer: their locks may hold longer than any client knows."""
         self._renewing_sessions: set[int] = set()
         """Lock ids, the same."""
         self._credit = 0

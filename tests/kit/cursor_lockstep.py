@@ -23,7 +23,7 @@ class Both(Protocol):
     model: Model
     now_ms: int
     paused_ms: dict[int, int]
-    """Kind -> until when nothing is handed out, for somebody wants to read alone."""
+    """Kind -> the end of the time without grants, since a reader wants to read alone."""
 
 
 class CursorLockstep:
@@ -133,7 +133,7 @@ class CursorLockstep:
 
 
 def check_dispositions(model: Model, events: list[Event]) -> None:
-    """While somebody reads the log, whatever leaves is in it, once."""
+    """While a reader follows the log, each message that leaves is in it once."""
     for kind in KINDS:
         left: list[int] = []
         logged: list[int] = []

@@ -67,7 +67,7 @@ class CursorModel:
 
     @property
     def alone(self) -> CursorState | None:
-        """The one that nobody may receive beside."""
+        """The exclusive cursor, beside which no receiver gets messages."""
         return next((cursor for cursor in self.by_name.values() if cursor.until_ms), None)
 
     @property

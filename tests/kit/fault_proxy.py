@@ -3,12 +3,12 @@
 ```python
 with FaultProxy(("127.0.0.1", server.port)) as way:
     connect_to(way.address)
-    way.to_target.swallows = True   # the server hears nothing any more, the client hears the server
+    way.to_target.swallows = True   # the server hears nothing, the client hears the server
     way.heal()                      # as at the beginning; connections that lost bytes are cut
 ```
 
 In user space, so that no rights are needed. TCP on this machine, or Unix sockets. It runs on a thread of its own; what
-it is told holds when the call returns, for connections that there are and for those to come. What a network does to
+it is told holds when the call returns, for connections that there are and for those to come. The effect of a network on
 packets below TCP (loss, another order) looks to both ends like `Direction.delay_s` or `Direction.holds`.
 """
 

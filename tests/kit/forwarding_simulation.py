@@ -7,11 +7,10 @@
 ```
 
 In some histories destinations refuse messages for a while, which become transfer dead letters. A copy of the source
-from
-before has them at their places.
+from before has them at their places.
 
 Now and then a store is put back from a backup of it, while the others go on: what came to it since is lost, and
-nothing else. What came to it since and went on may come twice.
+nothing else. Messages that came to it since and went on may come twice.
 
 Every store has a process of its own; commands between them take time, in order, and what a process was asked when it
 crashed is not answered. `inbox` is an ordinary queue at first, with receivers that lock, abandon and complete; its
@@ -358,7 +357,7 @@ class ForwardingSimulation:
                 tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]
                 outcome = self.random.choice((c.Outcome.COMPLETE, c.Outcome.ABANDON, c.Outcome.ABANDON, None))
                 if outcome is c.Outcome.COMPLETE:
-                    # Perhaps it comes again all the same: nobody was told that it is gone.
+                    # Perhaps it comes again all the same: no client was told that it is lost.
                     self.gone.update(name_in(entry.data) for entry in reply.entries if entry.data is not None)
                 if outcome is not None:
                     delay_ms = self.random.choice((0.0, 30.0, 300.0))

@@ -1,7 +1,7 @@
 """Operations of clients of real brokers and their results, in an order that rules can check.
 
 An operation is noted when its outcome is known. ``fail``: it was surely not done, the broker said so. ``unknown``: it
-may have been done, then or later: the connection broke, or nobody answered in time.
+may have been done, then or later: the connection broke, or no answer came in time.
 """
 
 from __future__ import annotations

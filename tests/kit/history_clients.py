@@ -64,7 +64,7 @@ class Worker:
     def _run(self) -> None:
         try:
             while not self.stopping.is_set():
-                # Whatever it is: a client that goes on is what tells whether the brokers do.
+                # On any error: only a client that goes on shows whether the brokers do.
                 with suppress(ClientError), connect(self._connection_string, timeout_s=TIMEOUT_S) as client:
                     self.work(client)
                 self.stopping.wait(RECONNECT_S)
@@ -241,7 +241,7 @@ def note_of(message: IncomingMessage, kind: Kind, queue: str, began_ms: int, who
 
 
 def what_is_left(client: Client, queue: str, history: History) -> None:
-    """Write down every message of a queue that nobody sends to any more. Raises `ClientError`."""
+    """Write down every message of a queue without senders. Raises `ClientError`."""
     node = client.management(queue)
     next_number = 1
     while page := node.peek(next_number, 100):

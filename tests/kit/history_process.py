@@ -26,7 +26,7 @@ SENDING, SENDING_TO_SESSIONS, RECEIVING = "sending", "sending-to-sessions", "rec
 
 
 class FileHistory(History):
-    """A line in a file for each beginning and each end. What a killed process has written is in the file."""
+    """A line in a file for each beginning and each end. The file has everything that a killed process has written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class FileHistory(History):
 
 
 def read_file_history(path: Path) -> list[Operation]:
-    """Each operation as it was known last: without an end nobody can tell its outcome."""
+    """Each operation as it was known last: without an end its outcome is unknown."""
     text = path.read_text() if path.exists() else ""
     if not text.endswith("\n"):  # killed while it wrote
         text = text[: text.rfind("\n") + 1]

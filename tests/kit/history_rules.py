@@ -1,6 +1,6 @@
 """Rules that hold in every history of clients and brokers, whatever was lost meanwhile (docs/loss.md).
 
-Each rule is a function from a history to what breaks it. What a rule lets pass is what the broker does not promise:
+Each rule is a function from a history to what breaks it. A rule lets pass only what the broker does not promise:
 
 - A message lock is written with the next commit and is not waited for (D12). When a broker process ends before another
   settlement in that partition was acknowledged, the lock may be forgotten; the message is delivered again, and only the
@@ -147,7 +147,7 @@ def forgotten_locks(history: Sequence[Operation], queues: Queues) -> int:
 
 
 def settled_by_an_old_lock(history: Sequence[Operation]) -> Iterator[Violation]:
-    """Once a lock has ended it settles nothing any more, whether the message was delivered under a new one or not."""
+    """A lock that has ended settles nothing, whether the message was delivered under a new one or not."""
     deliveries = _deliveries(history)
     for one in history:
         if one.kind is not Kind.SETTLE or one.outcome is not Outcome.OK:

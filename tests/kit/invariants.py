@@ -33,7 +33,8 @@ def i01_everything_is_accounted_for(
     accepted: Iterable[int], dispositions: Mapping[int, str], present: Iterable[int], excused: Collection[int] = ()
 ) -> None:
     """Accepted = completed + received-and-deleted + dead-lettered and gone + dropped duplicates + cancelled + expired +
-    purged + present. ``fates`` says why a message is gone; whose fate nobody was told is ``excused``."""
+    purged + present. ``fates`` has the disposition of each message that has left; ``excused`` are messages whose
+    disposition is unknown."""
     stored = Counter(present)
     for name, times in stored.items():
         _require(times == 1, f"message {name} is stored {times} times")
@@ -117,7 +118,7 @@ def i14_number_names_its_partition(name: int, wire_number: int, partition: int) 
 
 
 def i15_one_holder_per_session(session: str, until_ms: int | None, now_ms: int) -> None:
-    """A session has one holder: ``until_ms`` is the end of the lock that somebody else has."""
+    """A session has one holder: ``until_ms`` is the end of another holder's lock."""
     _require(until_ms is None or until_ms <= now_ms, f"session {session!r} was given away, it is held until {until_ms}")
 
 

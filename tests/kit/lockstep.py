@@ -2,8 +2,8 @@
 
 Every command goes to the machine; its events, replies and loads are brought to the model, which does the same or says
 what was not allowed. A command takes effect in the model when the machine answers it, since it may have had to read.
-Loads wait here until somebody runs them (what they read is then fixed) and answers them (in any order); rows wait until
-somebody commits them. `crash` throws memory away and goes on from the store, the model from its copy at that commit.
+Loads wait here until a test runs them (their results are then fixed) and answers them (in any order); rows wait until a
+test commits them. `crash` throws memory away and goes on from the store, the model from its copy at that commit.
 """
 
 import pickle
@@ -70,8 +70,8 @@ class Lockstep:
         """(commit that it waits for, load) not read yet."""
         self.answers: list[w.Loaded] = []
         self.lock_ids: dict[int, int] = {}
-        """Lock id -> the commit that its grant waited for. Whoever got it may use it after a crash, stored or not, so
-        it is never given again."""
+        """Lock id -> the commit that its grant waited for. Its owner may use it after a crash, stored or not, so it is
+        never given again."""
         self.delivered: list[tuple[int, c.LockToken]] = []
         """Every (kind, token) ever granted under lock, so that late settlements can be tried."""
         self.reserved: list[tuple[int, c.LockToken]] = []
@@ -83,7 +83,7 @@ class Lockstep:
         self.demands: dict[tuple[int, int], Demand] = {}
         """Demands by kind and receiver."""
         self.paused_ms: dict[int, int] = {}
-        """Kind -> until when nothing is handed out, for somebody wants to read alone."""
+        """Kind -> the end of the time without grants, since a reader wants to read alone."""
         self.rows: dict[int, list[EntryRow]] = {}
         self.names: dict[int, list[str]] = {}
         """Sessions listed, by request."""
@@ -282,8 +282,8 @@ class Lockstep:
         check_memory(self.machine, self.model)
 
     def go_cold(self) -> None:
-        """Have the partition go cold as the runtime would: forgotten and loaded again, or without its windows. Nothing
-        that anybody can see changes, so the model does not."""
+        """Have the partition go cold as the runtime would: forgotten and loaded again, or without its windows. No
+        visible state changes, so the model does not."""
         if self.loads or self.answers:
             return
         is_durable = self.under_way is None and not self.pending.counters

@@ -89,7 +89,7 @@ class Model:
     accepted: list[int] = field(default_factory=list)
     """Names of all that was ever accepted."""
     dispositions: dict[int, str] = field(default_factory=dict)
-    """Name -> why the message is not here any more."""
+    """Name -> why the message has left."""
     overtaking: bool = False
     """Messages were reserved: who gives them back lets others pass."""
     cursors: dict[int, CursorModel] = field(default_factory=lambda: {ACTIVE: CursorModel(), DEAD_LETTER: CursorModel()})
@@ -207,7 +207,7 @@ class Model:
             item.state = READY
 
     def is_to_be_had_by_number(self, kind: int, sequence: int, session: int = 0) -> bool:
-        """A deferred message that nobody holds, of the session that the asker holds."""
+        """A deferred message without a lock, of the session that the asker holds."""
         holder = self.sessions[session].session if session else None
         return any(
             item.sequence == sequence and item.state == DEFERRED and (not session or item.session == holder)
@@ -425,12 +425,12 @@ class Model:
     # -- cursors -----------------------------------------------------------------------------------------------------
 
     def is_congested(self, kind: int) -> bool:
-        """Somebody has a message, or a session, that a reader who wants to be alone has to wait for."""
+        """Tell whether a receiver has a message or a session for which an exclusive reader has to wait."""
         sessions = kind == ACTIVE and bool(self.sessions)
         return sessions or any(item.state in (LOCKED, PENDING_DEAD_LETTER) for item in self.queues[kind])
 
     def take(self, kind: int) -> None:
-        """One reads alone from now on: nobody else has anything. Sessions have ended before."""
+        """Let one reader read alone: all other locks end. Sessions have ended before."""
         for item in self.queues[kind]:
             assert item.state != PENDING_DEAD_LETTER, f"is on its way to the dead letters: {item}"
             if item.state in (LOCKED, RESERVED):
@@ -457,7 +457,7 @@ class Model:
         return found[0] if found else None
 
     def free_sessions(self, now_ms: int) -> set[str | None]:
-        """Sessions that nobody holds and that surely have something to hand out."""
+        """Return the sessions without a holder that surely have messages to grant."""
         return {
             item.session
             for item in self.queues[ACTIVE]

@@ -1,8 +1,8 @@
 """The promises of a broker, checked from outside: by sends, replies and deliveries.
 
 Each check raises `BrokenPromise` at the moment of the breach; most are those of `tests.kit.invariants`. The
-oracle looks at the disk only to learn what is durable, never at the broker's memory. What clients can't know (the
-outcome of a request that nobody answered) excuses whatever it could explain, and nothing else.
+oracle looks at the disk only to learn what is durable, never at the broker's memory. An unknown outcome (of a request
+without an answer) excuses all that it could explain, and nothing else.
 """
 
 from collections import Counter
@@ -58,7 +58,7 @@ class Oracle:
 
     disk: MemoryDisk
     ordered: set[int]
-    """Partition rows whose first deliveries come in order: nobody keeps messages in a cache."""
+    """Partition rows whose first deliveries come in order: no front end caches their messages."""
     lock_written_ms: float
     """A lock that is older than this is surely in the store."""
     options: dict[int, PartitionOptions]
@@ -84,10 +84,10 @@ class Oracle:
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     """(partition row, sequence) -> name."""
     lost_budget: Counter[int] = field(default_factory=Counter)
-    """Partition row -> how many messages could be removed without anybody being told which: purged, or received and
+    """Partition row -> how many messages could be removed without a client knowing which: purged, or received and
     deleted when everything stopped."""
     removals: Counter[int] = field(default_factory=Counter)
-    """How often somebody tried to complete them."""
+    """The number of attempts to complete them."""
     transactions: list[Transaction] = field(default_factory=list)
     sessions: SessionOracle = field(default_factory=SessionOracle)
     by_number: int = 0
@@ -119,7 +119,7 @@ class Oracle:
             self.sent[name].stored, self.sent[name].answered_ms = True, now_ms
 
     def refused(self, names: list[int], executed: bool | None) -> None:
-        """A sender was told that they are not, or that nobody knows."""
+        """A sender was told that they are not stored, or that the outcome is unknown."""
         for name in names:
             self.sent[name].stored = executed
 

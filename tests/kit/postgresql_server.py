@@ -255,7 +255,7 @@ _schemas = count()
 
 
 def new_schema() -> str:
-    """A name that nobody in this process has used."""
+    """A name that is new in this process."""
     return f"test_{next(_schemas)}"
 
 
@@ -264,5 +264,5 @@ def _environment() -> dict[str, str]:
 
 
 def _may_enter(directory: Path) -> bool:
-    """Whether anybody may pass through every directory on the way."""
+    """Tell whether every user may pass through each directory on the way."""
     return all(parent.stat().st_mode & 0o001 for parent in (directory, *directory.parents))

@@ -53,7 +53,7 @@ class SessionOracle:
             del self.held[session]
 
     def lost(self, session: Session, lock_id: int, now_ms: int) -> None:
-        """A consumer was told that it does not hold it any more."""
+        """A consumer was told that it has lost the session."""
         i.i08_no_lock_ends_early(f"session {session}", self.holds(session, lock_id), now_ms)
 
     def memory_lost(self) -> None:
@@ -85,7 +85,7 @@ class SessionOracle:
         self.overlapped.discard(session)
 
     def unanswered(self, session: Session) -> None:
-        """A write will not be answered any more."""
+        """A write will get no answer."""
         self.writing[session] -= 1
 
     def read(self, session: Session, state: bytes | None) -> None:

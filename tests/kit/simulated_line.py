@@ -15,7 +15,7 @@ DELAY_MS_MAX = 3.0
 
 
 class _Way:
-    """One direction. What has left before the cut may arrive behind it, up to any batch."""
+    """One direction. Batches that left before the cut may arrive after it, up to any of them."""
 
     def __init__(self, timeline: Timeline, random: Random, arrive: Callable[[bytes], None]) -> None:
         self._timeline = timeline

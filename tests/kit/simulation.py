@@ -35,7 +35,7 @@ PLAIN, RESERVED, DELETED, SESSION, TIMED, UNIQUE, TRANSACTED = ROWS = (1, 2, 3, 
 """Partition rows: consumed under lock; through reservations; by receive-and-delete; in sessions; with times to live and
 messages scheduled; with duplicate detection; in transactions."""
 LOCK_WRITTEN_MS = 100.0
-"""A lock is in the store by then: a commit under way (12 + 12 ms), 20 ms until rows that nobody waits for are written,
+"""A lock is in the store by then: a commit under way (12 + 12 ms), 20 ms until rows without a waiter are written,
 20 ms of batching, and a commit of its own."""
 CRASH_CHANCE = 0.003
 FORCED_CHANCE = 0.1

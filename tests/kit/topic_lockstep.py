@@ -1,8 +1,8 @@
 """A topic's partition and its subscriptions', each subscription in lock-step with a model of its own, in one store.
 
 Rows of all of them are in the same commits, and a crash takes all of them back to the same one: so the models say that
-a message is in all of its subscriptions or in none. Who gets what is said twice, by the plan that the machine is given
-and by the rules that are asked again here.
+a message is in all of its subscriptions or in none. The receivers of each message are computed twice: by the plan that
+the machine is given, and by the rules here.
 """
 
 from collections import deque

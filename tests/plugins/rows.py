@@ -27,7 +27,7 @@ _PROPERTY = "row"
 
 
 class Result(TypedDict):
-    """What one test showed."""
+    """The outcome of one test."""
 
     rows: list[str]
     outcome: Outcome

@@ -7,14 +7,9 @@ The command copies `src`, applies the patch to the copy, and runs every test tha
 them has to fail; a broker of the copy still has to start and to say that it is healthy. `spec/proofs.json` records the
 outcome for the conformance page. Without a row the command runs the saboteurs whose proof is missing or out of date.
 
-    [[saboteur]]
-    row = "K6"
-    breaks = "a session id and a partition key that differ are accepted"
+    [[saboteur]] row = "K6" breaks = "a session id and a partition key that differ are accepted"
 
-    [[saboteur.edits]]
-    file = "partibus/x.py"
-    find = "if a != b:"
-    replace = "if False:"
+    [[saboteur.edits]] file = "partibus/x.py" find = "if a != b:" replace = "if False:"
 
 `find` must occur exactly once in the file.
 """
@@ -69,7 +64,7 @@ class Saboteur:
 
     row: str
     breaks: str
-    """What the patched product does instead, as a sentence."""
+    """The behaviour of the patched product, as a sentence."""
     edits: tuple[Edit, ...]
 
     @property

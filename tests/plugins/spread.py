@@ -45,7 +45,7 @@ LONG = (
     "tests/unit/store/",
     "tests/unit/demo/",
 )
-"""What units begin with, the longest first."""
+"""The beginnings of units, the longest first."""
 
 
 class FilesAndSpark(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types

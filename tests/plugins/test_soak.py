@@ -1,4 +1,4 @@
-"""What `make test` leaves out, what a soak runs, and how it ends."""
+"""The tests that `make test` leaves out, the tests that a soak runs, and its end."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Form:
         self.method = method
         self.action = action
         self.values: dict[str, str] = {}
-        """What would be sent: no box that is not ticked, nothing that is disabled."""
+        """Return the fields that a browser would send: only ticked boxes, no disabled field."""
         self.boxes: dict[str, Mapping[str, str | None]] = {}
         """Attributes of check boxes by name."""
         self.choices: dict[str, list[str]] = {}
@@ -121,7 +121,7 @@ class Document(HTMLParser):
 
 
 class Answer:
-    """What a request was answered with."""
+    """The answer to a request."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status = status
@@ -140,7 +140,7 @@ class Answer:
 
 
 class Browser:
-    """Somebody at a portal, who calls the server by one name."""
+    """A user at a portal, who calls the server by one name."""
 
     def __init__(self, http_url: str, host: str = "localhost") -> None:
         parts = urlsplit(http_url)

@@ -1,4 +1,4 @@
-"""A broker with its portal for each file of tests, and somebody who has signed in."""
+"""A broker with its portal for each file of tests, and a signed-in user."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def form_of(browser: Browser, page: str, action: str) -> Form:
 
 
 def wrong_fields(answer: Answer) -> dict[str, str]:
-    """What is said of fields, by name."""
+    """Return the messages beside fields, by name."""
     return {name.removesuffix("-error"): text for name, text in answer.page.by_id.items() if name.endswith("-error")}
 
 
@@ -161,7 +161,7 @@ def test_what_is_refused_is_said_at_its_field_and_nothing_typed_is_lost(
     assert answer.body.count(" autofocus") == 1
     assert f'name="{field}"' in next(line for line in answer.body.splitlines() if " autofocus" in line)
     again = answer.page.form("create")
-    # What is chosen from a list can't be anything else there.
+    # A field with a list takes only values of that list.
     assert {name: again.values[name] for name in typed if name not in again.choices} == {
         name: text for name, text in typed.items() if name not in again.choices
     }

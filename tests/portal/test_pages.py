@@ -1,4 +1,4 @@
-"""What the pages show: of everything, of all brokers, in HTML and in JSON."""
+"""The content of the pages: of every entity, of all brokers, in HTML and in JSON."""
 
 from __future__ import annotations
 

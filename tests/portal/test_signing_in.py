@@ -1,4 +1,4 @@
-"""Who gets in, with what rights, and that nobody else can have somebody's browser change things."""
+"""Signing in: the users that get in, their rights, and protection from other sites in the user's browser."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_cookie_is_for_the_portal_alone_and_the_key_is_nowhere(stranger: Bro
     flags = {part.strip().lower() for part in stranger.set_cookie.split(";")[1:]}
     assert {"httponly", "samesite=strict", "path=/portal", "max-age=28800"} <= flags
     assert KEY not in stranger.set_cookie + answer.body + str(answer.headers)
-    # What it holds is a token that opens no entity.
+    # It holds a token that opens no entity.
     value = next(iter(stranger.cookies.values()))
     token = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).decode()
     assert stranger.request("GET", "/$Resources/Queues", Authorization=token).status == 401

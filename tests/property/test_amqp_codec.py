@@ -1,4 +1,4 @@
-"""Whatever value: it survives the codec with its type. Whatever bytes: nothing but `DecodeError`."""
+"""Any value survives the codec with its type. Any bytes raise nothing but `DecodeError`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine as a whole: how bytes are cut does not matter, garbage harms nobody, two engines agree."""
+"""The engine as a whole: the cuts between bytes do not matter, garbage harms no other link, two engines agree."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ CONVERSATION = b"".join(PIECES)
 
 
 def listen(chunks: list[bytes]) -> tuple[list[object], bytes]:
-    """What a server reports and says about a conversation that comes in these chunks; runs are taken apart."""
+    """Return a server's events and bytes for a conversation that comes in these chunks; runs are taken apart."""
     server = Connection(server=True)
     told: list[object] = []
     said = b""
@@ -230,7 +230,7 @@ def test_well_formed_frames_in_any_order_raise_nothing(frames: list[bytes], serv
 class TwoEngines(RuleBasedStateMachine):
     """A client and a server with a link each way; bytes travel when they like.
 
-    What was taken by a send verb arrives once, in order, on its link; credit is never overrun; every
+    Each message that a send verb took arrives once, in order, on its link; credit is never overrun; every
     outcome finds the context of its delivery.
     """
 

@@ -1,8 +1,8 @@
 """How many clients there are of a namespace whose brokers hear of one another now and then (rows C35, C36).
 
 A small world: brokers that admit clients, lose them, hear what the others have, or are lost themselves, in any order.
-What is recorded is what each has admitted and let go since another one heard of it: so far, and no further, that one
-may be mistaken.
+The test records what each broker has admitted and released since another one heard of it: by so much that one may be
+mistaken.
 """
 
 import json

@@ -448,7 +448,7 @@ usable_rules = st.lists(
 def test_a_topic_of_many_subscriptions_is_many_topics_of_one(
     subscriptions: list[list[Rule]], published: list[dict[str, object]]
 ) -> None:
-    """What is shared between subscriptions and rules (the index, equal filters, views) shows nowhere."""
+    """Sharing between subscriptions and rules (the index, equal filters, views) changes no result."""
     messages = [message(user, subject="l") for user in published]
     together = Matcher([Subscription(key, each) for key, each in enumerate(subscriptions)]).match(messages, NOW_MS)
     for key, each in enumerate(subscriptions):

@@ -136,14 +136,14 @@ class PartitionMachine(RuleBasedStateMachine):
         ]
 
     def pick_held(self, kind: int, picks: list[int]) -> list[LockToken]:
-        """Of messages that are locked, of earlier deliveries, or what nobody was given; repeats included."""
+        """Tokens of locked messages, of earlier deliveries, or of no delivery; repeats included."""
         held = [(item.hold, item.pos) for item in self.both.model.held(kind, LOCKED)][:6]
         earlier = [token for of_kind, token in self.both.delivered if of_kind == kind][-3:]
         known = [*held, *earlier, FORGED]
         return [known[index % len(known)] for index in picks]
 
     def pick_reserved(self, kind: int, picks: list[int]) -> list[LockToken]:
-        """Of the latest reservations, or what nobody was given."""
+        """Tokens of the latest reservations, or of none."""
         known = [*[token for of_kind, token in self.both.reserved if of_kind == kind][:-8:-1], FORGED]
         return [known[index % len(known)] for index in picks]
 
@@ -498,8 +498,7 @@ class CopiedSessionMachine(SessionMachine):
 
 
 class CursorRules(PartitionMachine):
-    """Named readers, one of them alone at times. What has nothing to do with them is left out, or histories would be
-    too long."""
+    """Named readers, one of them alone at times. Other commands are left out, or histories would be too long."""
 
     take_numbers = transact = change_window = inspect = renew = peek_at_rest = purge_at_rest = None  # type: ignore[assignment]
     update = settle_at_rest = cancel_scheduled = None  # type: ignore[assignment]
@@ -580,7 +579,7 @@ class CursorRules(PartitionMachine):
 
     @rule(data=st.data(), delay_ms=st.sampled_from([30, 300]), other=st.booleans())
     def away_when_taken(self, data: st.DataObject, delay_ms: int, other: bool) -> None:
-        """Some are away, or locked, when somebody begins to read alone, and come back while he reads."""
+        """Some are away, or locked, when a reader begins to read alone, and come back meanwhile."""
         self.both.enqueue(self.draw_messages(data, 4, scheduled=False))
         if not self.both.options.requires_session:
             self.both.receive(ACTIVE, 1, 4, 10_000)

@@ -81,7 +81,7 @@ class SinkMachine(RuleBasedStateMachine):
                 self.ever.update(rows)
                 self.accepted.update(row for row in rows if row // 10 == self.batch)
             elif isinstance(reply, r.Done) and request == self.committing:
-                # What is still under way is of tasks that were given up; those end before the next batch but one.
+                # Rows still under way are of abandoned tasks; those end before the next batch but one.
                 self.committing = None
                 self.batch += 1
                 self.accepted = set()

@@ -1,7 +1,7 @@
 """Credits over several brokers: never more than the rate, and none refused while others sit on them (D23).
 
 A small world: brokers whose clocks differ a little, messages between them that take a while or are lost, an allocator
-that moves. What is recorded is what accounts have admitted, in the period that they count it in.
+that moves. The test records what accounts have admitted, by the period in which they count it.
 """
 
 from collections import Counter
@@ -122,7 +122,7 @@ class World:
         self.refused: Counter[int] = Counter()
         """By period: refused because nothing was left."""
         self.burnt: Counter[int] = Counter()
-        """Granted and of no use to anybody: late, or lost."""
+        """Grants without use: late, or lost."""
         self.unanswered = 0
         self._quiet_until_ms = 0
         home = Home(Allocator(SETTINGS), lambda: self.timeline.now_ms)
@@ -220,7 +220,7 @@ def test_no_run_of_periods_uses_more_than_its_credits_and_one_request(
 def test_nor_when_the_allocator_moves_whatever_is_owed(
     seed: int, brokers: int, loss: float, work: list[tuple[int, int, list[int]]], gaps: list[int]
 ) -> None:
-    # Two moves within one period would leave nobody the time to tell what is owed.
+    # Two moves within one period would leave no time to report debts.
     moves = [(index + 1) * 1_100 + gap * 130 for index, gap in enumerate(gaps)]
     world = run(Random(seed), brokers, loss, work, moves)
     check_never_over(world, max(max(costs) for _, _, costs in work))

@@ -9,7 +9,7 @@ from tests.kit.postgresql_server import PostgreSQLServer, shared_server
 from tests.robustness.raw import MIB, check_serves, forget_peak, rss_bytes
 
 GROWTH_MAX = 150 * MIB
-"""What any one peer may make the process grow by at its worst moment."""
+"""The most bytes by which one peer may make the process grow at its worst moment."""
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ class Machines:
         more flags of each."""
         self.catalog_url = (catalog or server).url(parameters=f"schema={new_schema()}")
         self.schema = new_schema()
-        """What the names of the stores' schemas begin with."""
+        """The beginning of the names of the stores' schemas."""
         self.store_url = server.url(parameters=f"schema={self.schema}&stores={16 if more is None else 8}")
         self._more = options
         if more is not None:
@@ -86,7 +86,7 @@ class Machines:
         return connect(self.brokers[broker].connection_string, timeout_s=EVENTUALLY_S)
 
     def settle(self, *names: str) -> None:
-        """Until all stores can be used, and these brokers have an even share each and nobody else has any."""
+        """Wait until all stores can be used, each of these brokers has an even share, and no other broker has any."""
         share = 16 // len(names)
 
         def is_settled() -> bool:

@@ -103,7 +103,7 @@ class Parser:
     """Of inputs whose work is compared, below the bound of what is looked at."""
 
     def run(self, data: bytes) -> str:
-        """What comes of an input, without the values that it quotes."""
+        """Return the result of an input, without the values that it quotes."""
         try:
             outcome = self.drive(data)
         except self.refusals as error:

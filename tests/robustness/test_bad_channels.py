@@ -60,7 +60,7 @@ def machines(both: FarMachines) -> Iterator[FarMachines]:
 
 
 def keys_of(machines: FarMachines, broker: str) -> list[str]:
-    """Those whose partitions are a broker's: the partitions of the first entity are dealt out in order."""
+    """Return the entities whose partitions a broker owns: the partitions of the first entity are dealt out in order."""
     owners = [store.owner for store in machines.status("a").stores]
     return [key for key in KEYS if owners[partition_for_key(key, len(owners))] == broker]
 
@@ -105,8 +105,8 @@ def refuse(way: FaultProxy) -> None:
 @pytest.mark.row("P1", "K2", "K12", "A1")
 @pytest.mark.parametrize("fail", [deafen, hold, refuse])
 def test_while_another_machine_is_not_reached(machines: FarMachines, fail: Callable[[FaultProxy], None]) -> None:
-    """The database still knows its owner, so nobody takes its stores: with a key they are refused, without one others
-    take the messages. When it is reached again all is there once."""
+    """The database still knows its owner, so no broker takes its stores: with a key they are refused, without one
+    others take the messages. When it is reached again all is there once."""
     accepted = send_keyed(machines, 0)
     assert accepted == set(range(64))
     assert machines.ways["b"].accepted > 0, "the channel does not lead over the way"
@@ -117,7 +117,7 @@ def test_while_another_machine_is_not_reached(machines: FarMachines, fail: Calla
     unkeyed = set()
 
     def send_unkeyed(number: int) -> None:
-        # What was on its way has no outcome; a channel without a word is given up after some seconds.
+        # Requests on their way have no outcome; a channel without a word is given up after some seconds.
         with suppress(ClientError), connect(machines.brokers["a"].connection_string, timeout_s=LOST_S) as client:
             client.sender("orders").send([message(number)])
             unkeyed.add(number)

@@ -97,7 +97,7 @@ def test_while_the_database_is_not_reached(broker: BrokerProcess, way: FaultProx
     assert accepted == set(range(64))
     WAYS_TO_FAIL[fail](way)
     with client_of(broker) as client:
-        # Those that are on their way to the database when it falls silent have no outcome; who asks again has one.
+        # Commits on their way to the database when it falls silent have no outcome; a client that asks again gets one.
         sent = 0
         while sent < 100:
             with suppress(ClientError):
@@ -144,7 +144,7 @@ def test_a_database_without_connections_to_spare(tmp_path: Path, server: Postgre
         way.cut()
         accepted = set()
         for number in range(100, 150):
-            # What is under way when the connections are cut has no outcome.
+            # A commit under way when the connections are cut has no outcome.
             with suppress(ClientError), client_of(broker) as client:
                 client.sender("orders").send([message(number)])
                 accepted.add(number)

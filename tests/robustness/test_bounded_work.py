@@ -1,4 +1,4 @@
-"""What a parser does with n bytes grows no faster than n log n, whatever the bytes are.
+"""The work of a parser on n bytes grows no faster than n log n, for any bytes.
 
 The sizes are small, so that a step of Python can be counted; what is quadratic shows there as it does with a megabyte.
 """

@@ -1,4 +1,4 @@
-"""Somebody sets the machine's clock while a broker runs: its deadlines go on as if nobody had (D26)."""
+"""An operator sets the machine's clock while a broker runs: its deadlines do not move (D26)."""
 
 from __future__ import annotations
 

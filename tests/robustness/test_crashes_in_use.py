@@ -42,7 +42,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @dataclass
 class Acknowledged:
-    """What the broker has confirmed, and beside it what it was asked last and may or may not have done."""
+    """Confirmed operations, and beside them the last requests, which the broker may or may not have done."""
 
     scheduled: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)

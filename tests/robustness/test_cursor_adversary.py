@@ -1,5 +1,5 @@
-"""Cursors under attack: brokers that are killed whatever a reader or the janitor does, receivers beside exclusive
-readers, entities that go away, values that nobody should send (D14, row D3)."""
+"""Cursors under attack: brokers that are killed at any step of a reader or the janitor, receivers beside exclusive
+readers, entities that go away, invalid values (D14, row D3)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEYS, SESSIONS = 40, 8
 WIDE, TIGHT = 1 << 30, 4_000
 FORWARDED = 5
 AWAY = (OSError, ClientError)
-"""What a client meets when its broker is killed."""
+"""The errors of a client whose broker is killed."""
 
 
 def message(number: int, **more: object) -> OutgoingMessage:
@@ -60,7 +60,7 @@ def epochs(states: dict[int, CursorState]) -> dict[int, int]:
 
 @dataclass
 class History:
-    """What was confirmed, and what may have happened; by message number."""
+    """Confirmed and possible operations, by message number."""
 
     sent: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
@@ -231,7 +231,7 @@ PLACES = ("queue", "sessions", "queue/$DeadLetterQueue", "topic/Subscriptions/on
 
 @dataclass
 class Alone:
-    """What an exclusive reader of one place was shown and has completed, beside receivers."""
+    """The messages that an exclusive reader of one place has read and completed, beside receivers."""
 
     broker: BrokerProcess
     place: str

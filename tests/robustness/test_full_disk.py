@@ -51,7 +51,7 @@ def test_messages_are_refused_and_what_is_there_can_be_received(disk: Path) -> N
                 except ClientError as error:
                     refused = error
             assert "no room" in str(refused)
-            # Whatever else eats the rest of the disk: receiving goes on.
+            # Receiving goes on while another program fills the rest of the disk.
             with (disk / "something else").open("wb") as file, suppress(OSError):
                 while file.write(bytes(1 << 20)):
                     file.flush()

@@ -73,7 +73,7 @@ def test_a_reader_that_never_reads(
                 messages = receiver.receive(500)
                 receiver.settle(messages)
                 found += len(messages)
-    # What it was sent goes back, or was deleted, as it asked for; what it was not sent is there.
+    # Its messages go back, or were deleted, as it asked for; all others are there.
     info = broker.describe(backlog[partitioned])
     assert info.messages is not None
     assert info.messages >= (2_000 if not delete else 1_500) - 500

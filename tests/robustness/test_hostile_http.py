@@ -1,4 +1,4 @@
-"""Whatever comes over HTTP, or is to leave over HTTP: answers, no faults of ours, and no more memory than is allowed
+"""Any input or output over HTTP gives answers, no faults of ours, and takes no more memory than is allowed
 (the fixture looks)."""
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def test_lengths_that_lie(broker: BrokerProcess, http: Http, headers: list[str],
 
 
 def test_a_body_without_end_ends_a_receive(http: Http) -> None:
-    """Nobody reads what a receive brings along, and nobody keeps it."""
+    """The broker neither reads nor keeps the body of a receive."""
     chunks = b"100000\r\n" + bytes(MIB) + b"\r\n"
     asked = head(http, "POST", "/alive/messages/head?timeout=300", "Transfer-Encoding: chunked")
     assert answer_to(http, asked + 20 * chunks)[9:12] in (b"204", b"413")

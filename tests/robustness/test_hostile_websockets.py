@@ -52,7 +52,7 @@ def test_reader_that_never_reads(broker: BrokerProcess, tls: bool) -> None:
         peer.attach("backlog", sending=False)
         peer.credit(1_000_000)
         check_serves(broker)
-        # What the broker holds for it is bounded; the fixture looks at the process.
+        # The broker holds a bounded number of bytes for it; the fixture looks at the process.
         assert broker.describe("backlog").messages == 2_000
 
 

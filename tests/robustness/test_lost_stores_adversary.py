@@ -1,4 +1,4 @@
-"""A store in a database that is not there any more is not made anew: an empty one would hide that messages are lost."""
+"""A store whose database was lost is not made anew: an empty one would hide that messages are lost."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_any_of_them_serves_the_whole_namespace(tmp_path: Path, machines: Machin
     brokers = machines.brokers
     with machines.client("a") as client, pytest.raises(ClientError, match="PostgreSQL's own tools"):
         back_up(client, tmp_path / "backup")
-    # What one of them has answered holds at the others, at once.
+    # An answer of one of them holds at the others, at once.
     for number in range(5):
         brokers["a"].create_queue(f"queue-{number}", EnablePartitioning=True)
         assert brokers["b"].describe(f"queue-{number}").partitions == 16
@@ -243,7 +243,7 @@ def test_a_session_that_is_held_through_one_machine_outlives_the_owner_on_anothe
             [OutgoingMessage(body=b"3", session_id="kept")]
         )  # session locks go with the next commit
         machines.brokers[owner].kill()
-        held.settle([first])  # there is nobody to have it done for some seconds
+        held.settle([first])  # for some seconds no broker can do it
         assert [number_of(held.receive(1, EVENTUALLY_S)[0]) for _ in range(3)] == [1, 2, 3]
         freed = client.receiver(queue, session="freed")
         assert [number_of(freed.receive(1, EVENTUALLY_S)[0]) for _ in range(3)] == [0, 1, 2]
@@ -299,10 +299,10 @@ def test_who_stood_still_for_longer_than_its_lease_has_nothing_to_say(machines: 
             sent = late_send.result(EVENTUALLY_S)
             settled = [tried(receivers[name].settle, held[name]) for name in names]
     assert len(sent) == len(settled) == 16
-    machines.settle("a", "b", "c")  # while a store is handed over nobody tells its epoch
+    machines.settle("a", "b", "c")  # while a store is handed over no broker reports its epoch
     epochs = {store.name: store.epoch for store in machines.status("a").stores}
     assert all((epochs[store.name] or 0) > (store.epoch or 0) for store in theirs)
-    # What it acknowledged after it woke was done by the new owner; nothing comes twice, nothing comes back.
+    # The new owner did all that it acknowledged after it woke; nothing comes twice, nothing comes back.
     with ThreadPoolExecutor(len(names)) as pool:
         awaited = [{3} if was_sent else set[int]() for was_sent in sent]
         left = pool.map(partial(drained, machines.brokers["a"]), names, awaited)
@@ -330,7 +330,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer) ->
         Machines(folder, server, catalog, stores).start("a", "b") as machines,
     ):
         yield Apart(machines, catalog, stores)
-        catalog.kill()  # nobody needs it to end in good order
+        catalog.kill()  # it need not end in good order
 
 
 @pytest.mark.row("A4")
@@ -406,5 +406,5 @@ def test_without_the_catalog_messages_go_on_and_administration_is_refused(apart:
 
     eventually("a queue is made", is_made)
     assert machines.brokers["a"].describe("another").partitions == 1
-    # All leases in the catalog had ended, and nobody took that for the end of the others.
+    # All leases in the catalog had ended, and no broker took that for the end of the others.
     assert [(store.name, store.owner, store.epoch) for store in machines.status("b").stores] == before

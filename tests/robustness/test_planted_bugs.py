@@ -37,8 +37,8 @@ pytestmark = [pytest.mark.timeout(1_200), pytest.mark.seeded]
 
 SEED = seed_of(5)
 STUCK_S = 7.0
-"""A bug leaves messages that nobody gets; that is a verdict as well, and need not be waited for as long as where there
-should be none."""
+"""A bug leaves messages that no receiver gets; that is a verdict as well, and need not be waited for as long as where
+there should be none."""
 KILLS = 2
 ATTEMPTS = 12
 """The bug that is seen the least is seen in two of three."""
@@ -74,7 +74,7 @@ def runs_until_a_rule_is_broken(
 
 
 def stores_of(server: PostgreSQLServer) -> tuple[str, ...]:
-    """Sixteen that nobody has used."""
+    """Make sixteen unused stores."""
     return "--store", server.url(parameters=f"schema={new_schema()}&stores=16")
 
 
@@ -107,7 +107,7 @@ def test_locks_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_what_was_executed_is_denied(tmp_path: Path) -> None:
-    """What has a key is refused; what has none is sent elsewhere. A completion that is denied leaves a message that its
+    """Messages with a key are refused; others go elsewhere. A completion that is denied leaves a message that its
     receiver believes to have, and that is gone."""
     bugs = f"{LATE} denies_what_was_executed"
     verdict = runs_until_a_rule_is_broken(bugs, tmp_path, [kill_while_answers_are_late] * KILLS)
@@ -143,7 +143,7 @@ def wake_after_the_loss_of_all_stores(nemesis: Nemesis) -> str:
 
 
 def test_a_broker_that_wakes_after_its_stores_were_taken(tmp_path: Path, server: PostgreSQLServer) -> None:
-    """The epoch in the store is enough, also where nobody ends a broker that is silent."""
+    """The epoch in the store is enough, also if a silent broker is not ended."""
     verdict = run_with("spares_the_silent", tmp_path, [wake_after_the_loss_of_all_stores], *stores_of(server))
     assert verdict.deeds, "nobody was stopped"
     assert rules_broken(verdict) == set(), str(verdict)

@@ -131,7 +131,7 @@ def test_the_database_is_killed_again_and_again_while_clients_send(tmp_path: Pat
 
 
 def test_a_broker_that_stands_still_by_itself_goes_on(tmp_path: Path, server: PostgreSQLServer) -> None:
-    """Nobody took its stores meanwhile, so they are still its own; locks that have ended are ended."""
+    """No broker took its stores meanwhile, so they are still its own; locks that have ended are ended."""
     way = FaultProxy(("127.0.0.1", server.port))
     with broker_with_distant_stores(tmp_path, way, server) as broker:
         for seconds in (LEASE_S / 4, LEASE_S + 1):

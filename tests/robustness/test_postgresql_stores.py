@@ -62,7 +62,7 @@ def test_without_the_server_the_partitions_in_files_go_on(tmp_path: Path, server
             server.start()
         there = drained(broker, "orders", {*range(64), *range(100, 200), *accepted})
         assert len(there) == len(set(there))
-        # A send that was refused may have been stored when nobody could tell; none that was accepted is missing.
+        # A refused send with an unknown outcome may have been stored; none that was accepted is missing.
         assert set(there) <= {*range(64), *range(100, 200), *range(1_000, 1_064)}
 
 

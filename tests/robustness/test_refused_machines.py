@@ -23,7 +23,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer)
     """One broker, ``a``, serves."""
     with Machines(tmp_path_factory.mktemp("machines"), server).start("a") as machines:
         yield machines
-        assert len(machines.status("a").brokers) == 1  # nobody of those that were refused has left anything
+        assert len(machines.status("a").brokers) == 1  # no refused broker has left anything
         assert all(store.owner == "a" and store.epoch == 1 for store in machines.status("a").stores)
 
 
@@ -92,7 +92,7 @@ def test_the_stores_of_another_catalog(tmp_path: Path, machines: Machines, serve
     url = server.url(parameters="schema=another_catalog")
     text = refusal(tmp_path / "other", "--catalog", url, "--store", machines.store_url, "--broker-name", "b")
     assert "is store-00 of another data directory or catalog" in text
-    # Nor does anybody get them who has no catalog to share.
+    # Nor does a broker get them that has no catalog to share.
     assert "is store-00 of another data directory or catalog" in refusal(
         tmp_path / "alone", "--store", machines.store_url
     )

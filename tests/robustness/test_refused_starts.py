@@ -33,7 +33,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refusal(data: Path, *arguments: str) -> str:
-    """What `partibus serve` says before it ends."""
+    """Return the last words of `partibus serve`."""
     run = run_to_the_end("serve", "--data", str(data), "--amqp-port=0", "--http-port=0", *arguments)
     assert run.returncode == 1, run
     assert "Traceback" not in run.stderr

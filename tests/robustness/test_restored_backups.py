@@ -154,7 +154,7 @@ def found(broker: BrokerProcess, queue: str) -> Counter[str]:
 
 
 def new_arrives(broker: BrokerProcess, first: int) -> None:
-    """What is sent now arrives once, and is read by the reader who goes on where it was."""
+    """A message sent now arrives once, and the reader that goes on from its position reads it."""
     wanted = {name for inbox in INBOXES for name in send(broker, inbox, range(first, first + NEW))}
     eventually("all that is sent now arrives", lambda: wanted <= set(found(broker, OUT)))
     assert {found(broker, OUT)[name] for name in wanted} == {1}

@@ -1,4 +1,4 @@
-"""Settlements that an owner had done and not answered, or not begun, when it was killed: nobody is left in doubt."""
+"""Settlements that an owner had done and not answered, or not begun, when it was killed: no client is left in doubt."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_who_settles_while_the_owner_is_killed_is_told_what_became_of_it(tmp_pat
 
 
 def _all(receiver: Receiver, awaited: set[object]) -> list[IncomingMessage]:
-    """What there is: until what is awaited has come, and nothing more does for a moment."""
+    """Return the messages, once the awaited ones have come and no other one does for a moment."""
     found: list[IncomingMessage] = []
     while came := receiver.receive(100, QUIET_S if awaited <= {one.body for one in found} else EVENTUALLY_S):
         found += came

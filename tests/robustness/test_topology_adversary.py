@@ -79,7 +79,7 @@ def for_some(one: Operation) -> bool:
 
 
 def is_poison(body: str) -> bool:
-    """What a consumer gives up at once."""
+    """The most messages that a consumer gives up at once."""
     return int(body.rpartition("-")[2]) % 3 == 0
 
 
@@ -141,7 +141,7 @@ def is_empty(broker: BrokerProcess, entity: str) -> bool:
 
 
 def bodies_of(broker: BrokerProcess, entity: str) -> Counter[str]:
-    """What is in an entity, locked or not."""
+    """Return the messages of an entity, locked or not."""
     found = History()
     with connect(broker.connection_string) as client:
         what_is_left(client, entity, found)
@@ -251,7 +251,7 @@ def test_messages_on_long_ways_while_machines_are_lost(tmp_path: Path, server: P
 
 
 def mistakes(operations: Sequence[Operation], dead: Counter[str]) -> list[str]:
-    """What did not come to each of its ends once and in order, in words."""
+    """Describe the messages that did not come to each destination once and in order."""
     sent = {one.body: one for one in operations if one.kind is Kind.SEND}
     came: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for one in operations:

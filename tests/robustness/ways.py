@@ -1,4 +1,4 @@
-"""What tests of bad connections have in common: brokers behind `FaultProxy`, and what is in their queues."""
+"""Common parts of tests of bad connections: brokers behind `FaultProxy`, and the content of their queues."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def send_all(broker: BrokerProcess, bulk: bytes = b"") -> list[int]:
 
 
 def health_of(broker: BrokerProcess) -> dict[str, str]:
-    """What /health says of each store, whatever its status."""
+    """Return the report of /health on each store, whatever its status."""
     try:
         with urlopen(f"{broker.http_url}/health", timeout=EVENTUALLY_S) as answer:
             return dict(json.load(answer)["stores"])

@@ -16,7 +16,7 @@ _SEARCHES = frozenset(
 )
 """Methods of texts and bytes that look at all of them."""
 _BYTES_PER_STEP = 64
-"""What a search looks at in the time of one step, or less."""
+"""The items that a search reads in the time of one step, or less."""
 
 
 def work_of(call: Callable[[], object]) -> int:

@@ -1,5 +1,5 @@
-"""Seeded histories in which every entity is express, with crashes and faults: what is gone was younger than the loss
-bound when memory was lost, and nobody had forced it; and bugs planted to prove that the checks can fail."""
+"""Seeded histories in which every entity is express, with crashes and faults: a lost message was younger than the loss
+bound when memory was lost, and no reader had forced it; and bugs planted to prove that the checks can fail."""
 
 from __future__ import annotations
 

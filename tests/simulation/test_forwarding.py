@@ -70,7 +70,7 @@ def test_every_message_is_forwarded_once() -> None:
 
 
 class QuietWorld(ForwardingSimulation):
-    """Nobody sends or receives, and nothing fails, unless a test says so."""
+    """No client sends or receives, and nothing fails, unless a test says so."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -293,12 +293,12 @@ def knows_the_last_only(
 
 
 def passes_over(ready_list: ReadyList) -> int:
-    """What others hold does not hold up what comes after it."""
+    """Messages under lock do not delay those behind them."""
     return ready_list.paged_up_to
 
 
 def back_to_its_place(state: PartitionState, subqueue: Subqueue, entries: list[Any], step: Step) -> None:
-    """What comes back from a delay lies where it was, which has been forwarded."""
+    """A message that returns from a delay lies at its old place, which has been passed."""
     range_scans._return(state, subqueue, entries, step)
 
 
@@ -310,7 +310,7 @@ def settles_early(pump: Pump, way: Any) -> None:
 
 
 def goes_on(pump: Pump, way: Any, reply: Any) -> None:
-    """What was not stored is left for later, and what comes after it is sent."""
+    """A message that was not stored is left for later, and those behind it are sent."""
     if isinstance(reply, r.Failed) and pump._alive:
         way.waiting += way.tokens
         way.messages += way.sent.messages

@@ -1,5 +1,5 @@
 """Three brokers, one store with sessions, and clients that hold some of them while its owners are killed, or hand it
-over (D21). A seed decides when. What a client was told is his must stay his: the session, and what he has of it.
+over (D21). A seed decides when. A client keeps what the broker granted it: the session, and its messages.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class World:
         self.accepted: dict[int, tuple[bytes, str]] = {}
         """Name and session of what was accepted, by position."""
         self.perhaps: set[bytes] = set()
-        """Sent, and nobody could tell."""
+        """Sent, with an unknown outcome."""
         self.finished: set[int] = set()
         self.unclear: set[int] = set()
-        """Completed, and nobody could tell."""
+        """Completed, with an unknown outcome."""
         self.take_overs = self.kept = self.lost = 0
         self.brokers[0].take()
 

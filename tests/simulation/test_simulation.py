@@ -134,7 +134,7 @@ def never_expired(kind: int, entry: Entry, now_ms: int) -> bool:
 
 
 def reads_early(store: Store, row: int, load: w.Load) -> Any:
-    """What is due within the next second is taken for due."""
+    """Entries due within the next second are taken for due."""
     if isinstance(load, w.RangeScanLoad) and isinstance(load.range_scan, w.DueScan):
         load.range_scan.until_ms += 1_000
     return read(store, row, load)
@@ -159,7 +159,7 @@ def never_refused(state: PartitionState, command: c.Transact, now_ms: int) -> No
 
 
 def returned_instead(state: PartitionState, kind: int, entries: list[Entry], step: Step) -> None:
-    """Who defers gets the message again like everybody else."""
+    """A receiver that defers gets the message again like all others."""
     requeue(state, kind, entries, 0, step, counted=False)
 
 
@@ -222,7 +222,7 @@ def loses_the_tail(ready_list: ReadyList) -> None:
 
 
 def goes_cold_at_once(runtime: StoreRuntime, slot: Slot) -> None:
-    """What is not durable is forgotten, too."""
+    """State that is not durable is forgotten, too."""
     durable, runtime._queue.durable = runtime._queue.durable, runtime._queue.number
     try:
         GO_COLD(runtime, slot)

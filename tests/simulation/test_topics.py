@@ -64,7 +64,7 @@ def test_every_history_of_a_topic_keeps_what_was_promised() -> None:
 
 
 def never_shared(first: int, last: int, writes: Writes) -> None:
-    """Who is done with a body takes it from the others."""
+    """A subscription that is done with a body takes it from the others."""
     writes.deleted_bodies.append((first, last))
 
 
@@ -92,7 +92,7 @@ SHARE = publish._share
 def stays_scheduled(
     state: PartitionState, entries: list[Entry], planned: list[Planned] | None, now_ms: int, step: Step
 ) -> None:
-    """What is due is shared out, and waits for its time still."""
+    """A due message is shared out, and still waits for its time."""
     PUBLISH_DUE(state, entries, planned, now_ms, step)
     step.events.pop()
 

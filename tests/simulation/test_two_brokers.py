@@ -201,7 +201,7 @@ class Guest:
         )
 
     def grants(self) -> None:
-        """Some of what is kept; the rest goes back. What another line brought is void."""
+        """Some of what is kept; the rest goes back. Batches of another channel are void."""
         if not self.kept:
             return
         line, _, tokens = self.kept.pop(0)

@@ -328,7 +328,7 @@ def test_an_exception_in_a_callback_holds_no_other_answer_up() -> None:
 
 @pytest.mark.parametrize("part", ["_note", "_end", "_start"])
 def test_an_exception_around_a_commit_fails_its_store(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is durable is answered so, or with an outcome that is known; the store goes on."""
+    """The replies of durable requests say so, or have a known outcome; the store goes on."""
     stores = Stores()
     stores.answers.clear()
     bad = stores.runtimes[0]

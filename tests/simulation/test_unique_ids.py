@@ -46,7 +46,7 @@ class World:
     def __init__(self, partitions: int) -> None:
         self.machines = [Partition(row, OPTIONS, None, epoch=1) for row in range(partitions)]
         self.pending: list[tuple[str, Action]] = []
-        """What may happen next."""
+        """The next possible steps."""
         self.stored: list[tuple[int, bytes]] = []
         """Partition and tag of every message that was stored."""
         self.now_ms = 1_000

@@ -18,7 +18,7 @@ from partibus.spark.session import make_session, silence_query_context
 
 
 class Given(TypedDict):
-    """What the driver is told, as JSON in its one argument."""
+    """The driver's settings, as JSON in its one argument."""
 
     master: str
     config: dict[str, str]

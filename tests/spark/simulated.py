@@ -1,7 +1,7 @@
 """A namespace on disk in place of a broker: Spark's planner and workers are other processes than the test.
 
-The name of the key in a connection string is the folder, an entity is a file in it. What its client does,
-the tests against a broker hold a real client to as well (`test_broker`, `test_stream_broker`).
+The name of the key in a connection string is the folder, an entity is a file in it. Tests against a broker hold a real
+client to the behaviour of its client (`test_broker`, `test_stream_broker`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Partition = dict[int, Held]
 
 @dataclass
 class Entity:
-    """What a file holds."""
+    """The content of a file."""
 
     partitions: dict[int, Partition]
     ends: dict[int, int] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Entity:
     locked: int = 0
     """So many askers for exclusive reading are told that messages are under lock."""
     holds: bool = False
-    """Who reads from behind the first position waits until this is over."""
+    """A read from behind the first position waits until this is over."""
 
     def end_of(self, partition_id: int) -> int:
         return self.ends.get(partition_id, max(self.partitions[partition_id], default=-1) + 1)
@@ -136,7 +136,7 @@ def frame_of(found: Sequence[tuple[int, Held]], next_pos: int, complete_from: in
 
 
 class SimulatedNamespace:
-    """What the test writes."""
+    """The test's side: it writes."""
 
     def __init__(self, folder: Path) -> None:
         self.connection = connection_string(folder)
@@ -155,7 +155,7 @@ class SimulatedNamespace:
     def write(self, entity: str, content: Entity) -> None:
         file = self.folder / entity
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Somebody may be reading:
+        # A reader may be at work:
         new = file.with_name(f"{file.name}.new")
         new.write_bytes(pickle.dumps(content))
         new.replace(file)
@@ -165,7 +165,7 @@ class SimulatedNamespace:
 
 
 class SimulatedClient:
-    """What the data source opens in place of a real client."""
+    """The client that the data source opens in place of a real one."""
 
     def __init__(self, connection: str, entity: str) -> None:
         given = parse_connection_string(connection)

@@ -1,4 +1,4 @@
-"""What a user gets wrong: an error names the option and the way out, before any task where that can be; and no key is
+"""Mistakes of users: an error names the option and the way out, before any task where that can be; and no key is
 shown, wherever it was put by mistake."""
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Pipeline:
                 raise AssertionError(self._failed(f"{error}; driver")) from error
 
     def settled(self) -> dict[str, Any]:
-        """What the sinks hold when the streams have read all that was sent."""
+        """Return the content of the sinks when the streams have read all that was sent."""
         driver = self._running()
         assert driver.stdin is not None
         driver.stdin.write("\n")

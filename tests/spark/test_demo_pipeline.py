@@ -37,7 +37,7 @@ partition_of = partial(partition_for_key, partition_count=PARTITIONS)
 
 
 class Filled(NamedTuple):
-    """What the namespace was filled with."""
+    """The content of the namespace."""
 
     sent: dict[str, Tally]
     held: dict[str, dict[int, Partition]]
@@ -49,7 +49,7 @@ class Filled(NamedTuple):
 
 
 def fill(namespace: SimulatedNamespace) -> Filled:
-    """What a broker without faults would hold of the first flights; and the senders' tallies."""
+    """The first flights as a broker without faults would hold them; and the senders' tallies."""
     tallies = KeyTallies()
     held: dict[str, dict[int, Partition]] = {name: {id_: {} for id_ in range(PARTITIONS)} for name in SUBSCRIPTIONS}
     for envelope in envelopes(read_flights(ROWS)):

@@ -40,7 +40,7 @@ def test_session_speaks_utc_and_runs_workers_of_this_python(spark: SparkSession)
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     (row,) = spark.range(1).mapInArrow(_with_executable, "path string").collect()
     assert row.path == sys.executable
-    # Who plans for a source that Spark has found: from zipped sources each start of a query would compile PySpark.
+    # The planner of a source that Spark has found: from zipped sources each start of a query would compile PySpark.
     assert os.environ["PYSPARK_DRIVER_PYTHON"] == worker_python()
 
 

@@ -45,7 +45,7 @@ def good() -> tuple[Log, Log]:
             }  # fmt: skip
     # Refused, and rightly not there:
     produced["refused"] = {**produced["k0-0"], "message_id": "refused", "key_sequence": 99, "outcome": "failed"}
-    # Nobody knows whether it was stored, and it was not:
+    # Its outcome is unknown, and it was not stored:
     produced["maybe"] = {**produced["k0-0"], "message_id": "maybe", "key_sequence": 98, "outcome": "unknown"}
     # Given back, and delivered again under a new lock, while later ones of its key had passed:
     again = consumed["k1-2"]
@@ -54,7 +54,7 @@ def good() -> tuple[Log, Log]:
         "consumer": "c0",
     }  # fmt: skip
     consumed["k1-2"] = {**again, "completed_time": None, "released_time": at(23)}
-    # Its lock ran out, then somebody else got it:
+    # Its lock ran out, then another receiver got it:
     again = consumed["k2-3"]
     consumed["k2-3 again"] = {
         **again,
@@ -151,8 +151,8 @@ def audit(spark: SparkSession, folder: Path, produced: Log, consumed: Log, **wan
 
 @pytest.mark.row("D12")
 def test_each_planted_fault_is_found_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
-    """Each in an entity of its own, and two without any, all in one run. Nor is a message lost that nobody has
-    received, while it is still there to be received."""
+    """Each in an entity of its own, and two without any, all in one run. Nor is a message lost that waits for a
+    receiver."""
     all_produced: Log = {}
     all_consumed: Log = {}
     plants = {"whole": keep, "waiting": lose} | {plant.__name__: plant for plant, _, _ in PLANTED}
@@ -184,8 +184,8 @@ def test_each_planted_fault_is_found_and_nothing_else(spark: SparkSession, tmp_p
 
 
 def test_logs_may_be_csv_and_have_the_needed_columns_only(spark: SparkSession, tmp_path: Path) -> None:
-    """What was received is completed where nobody logs completions: it was received and deleted. With what remains,
-    nothing is found."""
+    """A received message counts as completed where no consumer logs completions: it was received and deleted. With what
+    remains, nothing is found."""
     produced, consumed = tmp_path / "p.csv", tmp_path / "c.csv"
     remaining = write(tmp_path, "remaining", {"one": {"message_id": "m4"}})
     with produced.open("w") as file:
@@ -200,7 +200,7 @@ def test_logs_may_be_csv_and_have_the_needed_columns_only(spark: SparkSession, t
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "done"
     assert "NOTHING FOUND" in (tmp_path / "page.html").read_text()
 
-    # Of what remains nobody has told: the last one is lost.
+    # No consumer has logged the last one: it is lost.
     logs = normalized(
         Logs(read_log(spark, [str(produced)], PRODUCED, None), read_log(spark, [str(consumed)], CONSUMED, None), None)
     )

@@ -127,7 +127,7 @@ class Captured(NamedTuple):
 
     bench: Bench
     early: list[str]
-    """Completed before anybody captured."""
+    """Completed before the first capture."""
     left: list[str]
     completed: list[str]
     dead: list[str]
@@ -171,7 +171,7 @@ def test_each_message_is_captured_once_with_its_fate(
     assert one.application_properties == {"number": str(int(one.message_id[3:])), "half": "0.5"}
     assert bytes(one.body).decode() == f"body of {one.message_id}"
 
-    # Nothing is kept any more.
+    # The broker keeps nothing.
     client = open_ranges(broker.connection_string, bench.queue)
     try:
         (cursor,) = client.cursors()
@@ -185,7 +185,7 @@ def test_each_message_is_captured_once_with_its_fate(
     assert "Messages per minute" in (tmp_path / "report.html").read_text()
     assert "SharedAccessKey" not in (tmp_path / "result.json").read_text()
 
-    # Somebody else's cursor, and another entity's capture, are not taken.
+    # The job takes neither another reader's cursor nor another entity's capture.
     with pytest.raises(JobError, match="has a cursor"), Job("capture", JobOptions(spark=spark), {}) as job:
         capture.run(job, Want(broker.connection_string, bench.queue, str(tmp_path / "new"), cursor.name))
     with pytest.raises(JobError, match="is the capture of 'captured'"), Job("x", JobOptions(spark=spark), {}) as job:

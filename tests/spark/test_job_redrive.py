@@ -81,7 +81,7 @@ class Bench:
             return run(job, Want(self.broker.connection_string, entity, None if dry_run else self.out, **more))
 
     def ids(self, entity: str) -> list[str]:
-        """What can be received there."""
+        """Return the messages that can be received there."""
         return sorted(str(row.message_id) for row in self.rows(entity))
 
     def rows(self, entity: str) -> list[Any]:

@@ -107,7 +107,7 @@ def test_interrupted_move_goes_on_beside_consumers_of_the_new_queue(
     assert page.count("<svg") == 2
     assert found["proof"] == Proof(260, 23, 0, 0, 0, 0, 0)._asdict()
     assert (found["holds"], found["moved"], found["left"]["active"]) == (True, 260, 0)
-    # What has a key is where its slot says; few have none, and go together:
+    # A message with a key is where its slot says; few have none, and go together:
     predicted, real = ([one[what] for one in found["shares"]] for what in ("predicted", "real"))
     assert predicted == pytest.approx(real, abs=0.025)
     assert max(predicted) > 0.1, "uneven, so that it is a prediction"
@@ -198,7 +198,7 @@ def test_proof_finds_planted_faults(spark: SparkSession) -> None:
     assert proof([*good, *without, later], [later]) == whole
 
     # One without a key and the last of each key are missing, the first of "a" comes last, "b" is elsewhere, and what
-    # nobody sent is there.
+    # no client sent is there.
     moved = [(*good[0][:2], 999, good[0][3]), *good[1:-3]]
     elsewhere = [(key, (part + 1) % 16 if key == "b" else part, *rest) for key, part, *rest in moved]
     assert proof([*elsewhere, *without[1:], ("d", partition_for_key("d", 16), 998, 5)], [later]) == Proof(

@@ -174,7 +174,7 @@ def test_row_of_a_task_that_is_tried_again_is_there_once(
 
 @pytest.mark.usefixtures("small_batches")
 def test_row_without_a_name_is_there_once_at_least(spark: SparkSession, broker: BrokerProcess) -> None:
-    """It also shows that the attempts above do store rows twice, if nobody looks."""
+    """It also shows that the attempts above do store rows twice without the check."""
     queue = broker.create_queue("unnamed", EnablePartitioning=True)
     write(numbers(spark, 600).drop("id"), broker, queue, "failing")
     found = bodies(spark, broker, queue)
@@ -276,7 +276,7 @@ def test_stream_is_there_once_whatever_its_tasks_do(spark: SparkSession, broker:
 
 
 def ids_in_stores(broker: BrokerProcess) -> int:
-    """What all sinks have in all stores."""
+    """Return the rows of all sinks in all stores."""
     count = 0
     for path in (broker.data / "stores").glob("*.db"):
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:

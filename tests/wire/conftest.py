@@ -1,4 +1,4 @@
-"""What holds for the tests that send frames to a broker in this process."""
+"""Set-up of tests that send frames to a broker in this process."""
 
 from tests.unit.namespace.catalogs import close_catalogs
 

@@ -129,7 +129,7 @@ TRIES = (try_value, try_message, try_connection, try_links)
 
 
 def behaviour(data: bytes) -> list[str]:
-    """What each part of the engine makes of `data`; anything that it must not raise is raised."""
+    """Give `data` to each part of the engine; an exception that it must not raise is raised."""
     return [attempt(data) for attempt in TRIES]
 
 
@@ -140,7 +140,7 @@ def shown(value: object) -> str:
 
 
 def outcome(data: bytes) -> dict[str, object]:
-    """What the engine makes of `data`, without the words of its complaints: values, events and error conditions."""
+    """Return the engine's results for `data`, without the words of its errors: values, events and error conditions."""
     found: dict[str, object] = {}
     for name, read in (("value", decode_all), ("message", lambda data: split_sections(data).parts())):
         try:

@@ -43,7 +43,7 @@ def address_of(link: Link) -> str:
 
 
 class Replay:
-    """What a server of `messages` waiting messages saw while it listened to a recording."""
+    """Return the events of a server with `messages` waiting messages while it listens to a recording."""
 
     def __init__(self, messages: int) -> None:
         self.connection = Connection(server=True, limits=Limits(max_frame_size=4096))

@@ -1,4 +1,4 @@
-"""What real client libraries sent, byte for byte, still means the same."""
+"""Recorded bytes of real client libraries still mean the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CBS = ["receiver $cbs", "sender $cbs"]
 
 
 class Seen(NamedTuple):
-    """What a server must have understood; `sizes` are those of the bodies sent to the queue."""
+    """The expected events of a server; `sizes` are those of the bodies sent to the queue."""
 
     attached: list[str]
     messages: int = 0

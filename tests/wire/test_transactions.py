@@ -1,6 +1,6 @@
 """Transactions byte by byte, as the libraries for .NET and Java speak: what they send, and what they must be answered.
 
-Written by hand after their sources: none of the two runs here. What tells them apart from others: .NET sends lists
+Written by hand after their sources: none of the two runs here. Their peculiarities: .NET sends lists
 without their last nulls, asks for batching, and leaves ``last`` out; Java names no capability and repeats ``first``.
 """
 
@@ -26,7 +26,7 @@ BEFORE = "02 00 0000 00 53"
 
 
 class Frames(NamedTuple):
-    """What a library sends. Link handles: 0 coordinator, 1 sender, 2 receiver. ``{id}`` is the transaction's."""
+    """The frames of a library. Link handles: 0 coordinator, 1 sender, 2 receiver. ``{id}`` is the transaction's."""
 
     coordinator: str
     declare: str

@@ -79,7 +79,7 @@ class JavaScriptAdmin(JavaScriptAgent):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back over HTTP."""
+    """The answer over HTTP."""
 
     status: int
     body: bytes

@@ -47,7 +47,7 @@ def poll_often() -> None:
     """Make the library look at its connections every 2 ms instead of every 50 ms.
 
     To open a sender or receiver takes nine looks, and to close it up to one second of the loop that keeps its
-    connection alive: a second of waiting for each. What the library sends stays the same.
+    connection alive: a second of waiting for each. The library's frames stay the same.
     """
     for name in _POLLING:
         module = sys.modules.get(f"azure.servicebus.{name}")

@@ -1,4 +1,4 @@
-"""What the tests ask of a message client, whichever library is behind it.
+"""The interface of a message client for the tests, whichever library is behind it.
 
 An adapter adds nothing of its own: each call is what an application would write with that library, and an error is the
 library's own, named by `Trouble`.
@@ -22,7 +22,7 @@ QUIET_S = 0.5
 
 
 class Trouble(StrEnum):
-    """What a library tells its application, by the kind of its exception or code."""
+    """The error that a library shows its application, by the kind of its exception or code."""
 
     NOT_FOUND = "the entity does not exist"
     UNAUTHORIZED = "no valid claim"

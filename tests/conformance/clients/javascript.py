@@ -120,7 +120,7 @@ class JavaScriptAgent:
         return answer["value"]
 
     def close(self) -> None:
-        """Drop the client's connections as the end of its process would. What still waits for an answer fails."""
+        """Drop the client's connections as the end of its process would. Waiting requests fail."""
         if not self._closed:
             self._closed = True
             self._node.tell(client=self._number, op="close").result()
@@ -314,7 +314,7 @@ class Rhea(JavaScriptAgent):
 
 
 def to_json(message: Outgoing) -> dict[str, Any]:
-    """What the scripts' ``toAzure`` reads."""
+    """Return the form that the scripts' ``toAzure`` reads."""
     return {
         "body": b64encode(message.body).decode(),
         "message_id": message.message_id,
@@ -328,7 +328,7 @@ def to_json(message: Outgoing) -> dict[str, Any]:
 
 
 def from_json(message: dict[str, Any]) -> Received:
-    """What the scripts' ``fromAzure`` writes."""
+    """Read the form that the scripts' ``fromAzure`` writes."""
     sequence = message.pop("sequence_number")
     return Received(
         **{**message, "body": b64decode(message["body"])},

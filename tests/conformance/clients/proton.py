@@ -52,7 +52,7 @@ class _Inbox(MessagingHandler):
         event.container.yield_()
 
     def on_link_error(self, event: Any) -> None:
-        """The base class would close the connection. Who waits for the link finds its error there."""
+        """The base class would close the connection. The waiter for the link finds its error there."""
         event.link.close()
         event.container.yield_()
 

@@ -17,7 +17,7 @@ TRANSACTIONAL_STATE = 0x34
 
 
 class Outcome(TransactionHandler):
-    """What became of one transaction."""
+    """The outcome of one transaction."""
 
     def __init__(self) -> None:
         self.transaction: Any = None

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 MAJOR_MIN = 20
-"""What the newest @azure packages in package-lock.json declare as their engine."""
+"""Return the engine that the newest @azure packages in package-lock.json declare."""
 
 PACKAGES = Path(__file__).parent
 
