@@ -62,6 +62,7 @@ COMMANDS: dict[int, type[msgspec.Struct]] = {
     32: c.ReceiveGroups,
     33: c.CancelReceiveGroups,
     34: c.PurgeAll,
+    35: c.DelayScheduled,
     41: c.TakeSlots,
     42: c.GiveSlots,
     43: c.FinishSlots,

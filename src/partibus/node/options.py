@@ -18,6 +18,7 @@ def partition_options(queue: Queue, limits: Limits) -> PartitionOptions:
         requires_session=queue.has_sessions,
         topic=queue.kind is EntityKind.TOPIC,
         dead_letter_at_receive=queue.description.options.sqs is not None,
+        keeps_send_time=queue.description.options.sqs is not None,
         fair=queue.description.options.sqs is not None and not queue.requires_session,
         forwards=sum(1 << kind for kind in targets_of(queue)),
         duplicate_window_ms=queue.duplicate_window_ms,

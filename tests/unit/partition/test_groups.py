@@ -13,7 +13,7 @@ from partibus.partition.core.sessions import CANDIDATES_MAX, Groups
 from partibus.partition.core.state import PartitionState
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import SubqueueKind, body_number
 from partibus.partition.protocol.options import PartitionOptions
 from tests.unit.partition.one_partition import OnePartition
 
@@ -438,3 +438,44 @@ def test_a_duplicate_is_answered_with_its_original_also_after_a_restart_and_a_de
     assert send(("b", b"G" * 16)).known == {}
     queue.advance(300_001)
     assert send(("b", b"H" * 16)).known == {}
+
+
+# Delays of the whole queue --------------------------------------------------------------------------------------------
+
+
+def test_a_shorter_delay_of_the_queue_keeps_groups_in_order() -> None:
+    queue = Fifo(keeps_send_time=True)
+    sent_ms = queue.now_ms
+    queue.send("a", "b", "a", scheduled_ms=sent_ms + 60_000)
+    queue.advance(10_000)
+    assert queue.ask(c.DelayScheduled(0, ACTIVE, 30_000))
+    queue.advance(19_000)
+    assert queue.receive() == []
+    assert queue.ask(c.DelayScheduled(0, ACTIVE, 0))
+    (last,) = queue.send("a")
+    granted = queue.ask(c.ReceiveGroups(0, 10, 1 << 20, LOCK_MS))
+    bodies = [(entry.session, body_number(entry.body)) for entry in granted.entries]
+    assert bodies == [("a", 1), ("a", 3), ("a", last), ("b", 2)]
+    assert [entry.enqueued_ms for entry in granted.entries[:2]] == [sent_ms, sent_ms]
+
+
+def test_a_longer_delay_of_the_queue_holds_delayed_messages_back() -> None:
+    queue = Fifo(keeps_send_time=True)
+    queue.send("a", scheduled_ms=queue.now_ms + 10_000)
+    assert queue.ask(c.DelayScheduled(0, ACTIVE, 30_000))
+    queue.advance(29_000)
+    assert queue.receive() == []
+    queue.advance(1_000)
+    assert len(queue.receive()) == 1
+
+
+def test_more_delayed_messages_than_a_slice_has_are_active_when_the_change_is_answered() -> None:
+    queue = Fifo(keeps_send_time=True)
+    queue.send(*["a"] * 2_000, scheduled_ms=queue.now_ms + 60_000)
+    assert queue.ask(c.DelayScheduled(0, ACTIVE, 0))
+    numbers = []
+    while handles := queue.receive():
+        numbers += positions(handles)
+        queue.complete(*handles)
+    assert len(numbers) == 2_000
+    assert numbers == sorted(numbers)

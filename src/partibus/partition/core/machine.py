@@ -49,7 +49,7 @@ from partibus.partition.core.move_commands import (
     take_slots,
 )
 from partibus.partition.core.publish import arrive
-from partibus.partition.core.range_scans import cancel_scheduled, purge, purge_all
+from partibus.partition.core.range_scans import cancel_scheduled, delay_scheduled, purge, purge_all
 from partibus.partition.core.residency import Cold
 from partibus.partition.core.session_locks import (
     accept_session,
@@ -91,6 +91,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     c.ReceiveGroups: receive_groups,
     c.CancelReceiveGroups: cancel_receive_groups,
     c.PurgeAll: purge_all,
+    c.DelayScheduled: delay_scheduled,
     c.ReceiveDeferred: receive_deferred,
     c.Purge: purge,
     c.AcceptSession: accept_session,

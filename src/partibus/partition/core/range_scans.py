@@ -21,12 +21,20 @@ from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.retention import cursors_of
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
-from partibus.partition.core.subqueue import Subqueue
-from partibus.partition.protocol.commands import CancelScheduled, ChangeLocks, Purge, PurgeAll, Settle
+from partibus.partition.core.subqueue import NEVER, Subqueue
+from partibus.partition.protocol.commands import (
+    CancelScheduled,
+    ChangeLocks,
+    DelayScheduled,
+    Purge,
+    PurgeAll,
+    Settle,
+)
 from partibus.partition.protocol.fan_out import Planned
 from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import (
     Consume,
+    DelaySlice,
     DueScan,
     LostTokens,
     PurgeSlice,
@@ -89,8 +97,11 @@ def swept(
     if isinstance(range_scan, PurgeSlice):
         _purge_slice(state, subqueue, range_scan, rows, step)
         rows = []
+    elif isinstance(range_scan, DelaySlice):
+        _delay_slice(subqueue, range_scan, rows, now_ms, step)
+        rows = []
     entries = [entry_of(row, row.data, len(row.data)) for row in rows]
-    if isinstance(range_scan, PurgeSlice):
+    if isinstance(range_scan, PurgeSlice | DelaySlice):
         pass
     elif isinstance(range_scan, CancelScheduled):
         _cancel(state, subqueue, range_scan, entries, step)
@@ -148,7 +159,7 @@ def _begin(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
         count = range_scan.count
     elif isinstance(range_scan, DueScan) and state.subscriptions is not None:
         count = max(1, min(count, SLICE_COPIES // max(1, len(state.subscriptions.sizes))))
-    if not isinstance(range_scan, CancelScheduled | LostTokens | PurgeSlice):
+    if not isinstance(range_scan, CancelScheduled | LostTokens | PurgeSlice | DelaySlice):
         # Held entries are read and left out: the slice has to be larger by their size, or it might never get past them.
         held_count, held_bytes = _held(state, subqueue)
         count += held_count
@@ -430,8 +441,43 @@ def _purge_slice(
         step.replies.append(Done(range_scan.request))
 
 
+def delay_scheduled(state: PartitionState, command: DelayScheduled, now_ms: int, step: Step) -> None:
+    """Set the times of scheduled messages anew in slices; the reply leaves when those that are due are active."""
+    subqueue = state.subqueues[command.kind]
+    if subqueue.waits_for(EntryState.SCHEDULED):
+        add_range_scan(state, subqueue, DelaySlice(command, 0, state.next_sequence), step)
+    else:
+        step.replies.append(Done(command.request))
+
+
+def _delay_slice(
+    subqueue: Subqueue, range_scan: DelaySlice, rows: list[tuple[EntryRow, int]], now_ms: int, step: Step
+) -> None:
+    command, to_pos = range_scan.command, range_scan.to_pos
+    changed: list[Entry] = []
+    for row, size_bytes in rows:
+        due_ms = row.enqueued_ms + command.delay_ms
+        if row.state == EntryState.SCHEDULED and row.due_ms != due_ms:
+            entry = entry_of(row, None, size_bytes)
+            entry.due_ms = due_ms
+            subqueue.note_due(EntryState.SCHEDULED, due_ms)
+            changed.append(entry)
+    if changed:
+        step.events.append(Updated(subqueue.kind, changed))
+    if rows:
+        subqueue.range_scans.appendleft(DelaySlice(command, rows[-1][0].pos + 1, to_pos))
+    elif subqueue.next_due.get(EntryState.SCHEDULED, NEVER) <= now_ms:
+        del subqueue.next_due[EntryState.SCHEDULED]
+        subqueue.range_scans.extendleft((DelaySlice(command, to_pos, to_pos), DueScan(EntryState.SCHEDULED, now_ms)))
+    else:
+        step.replies.append(Done(command.request))
+
+
 def _activate(state: PartitionState, subqueue: Subqueue, entries: list[Entry], now_ms: int, step: Step) -> None:
-    """Scheduled entries become new ones at the end, with new sequence counters; their bodies stay where they are."""
+    """Scheduled entries become new ones at the end, with new sequence counters; their bodies stay where they are.
+
+    At a queue of SQS they keep the time of the send, from which their retention runs.
+    """
     if not entries:
         return
     state.activated_ms = now_ms
@@ -440,7 +486,8 @@ def _activate(state: PartitionState, subqueue: Subqueue, entries: list[Entry], n
     for old in entries:
         number = state.next_sequence
         state.next_sequence += 1
-        new = Entry(number, old.body, number, now_ms, 0, old.session, None, old.size_bytes, old.data)
+        since_ms = old.enqueued_ms if state.options.keeps_send_time else now_ms
+        new = Entry(number, old.body, number, since_ms, 0, old.session, None, old.size_bytes, old.data)
         state.become_active(subqueue.kind, new)
         if new.due_ms is not None:
             subqueue.note_due(EntryState.ACTIVE, new.due_ms)

@@ -223,6 +223,17 @@ class PurgeAll(Struct):
     kind: int
 
 
+class DelayScheduled(Struct):
+    """Let scheduled messages become active ``delay_ms`` after they were sent, whatever their time was.
+
+    Reply: `Done`, once those whose time has come by that are active.
+    """
+
+    request: int
+    kind: int
+    delay_ms: int
+
+
 class RenewLocks(Struct):
     """Lock messages for another LockDuration from now on, all or none.
 
@@ -589,6 +600,7 @@ Command = (
     | ReceiveGroups
     | CancelReceiveGroups
     | PurgeAll
+    | DelayScheduled
     | ReceiveDeferred
     | Purge
     | AcceptSession

@@ -72,6 +72,11 @@ def body_key(partition_row: int, number: int) -> int:
     return partition_row << (KIND_BITS + POSITION_BITS) | number
 
 
+def body_number(body: int) -> int:
+    """Return the number in a body's key: the sequence counter of its message, unless the body was rewritten."""
+    return body & ((1 << (KIND_BITS + POSITION_BITS)) - 1)
+
+
 def kind_of(subqueue: int) -> int:
     """Return the kind of a sub-queue from its key."""
     return subqueue & ((1 << KIND_BITS) - 1)

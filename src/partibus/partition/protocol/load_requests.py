@@ -15,6 +15,7 @@ from partibus.partition.protocol.commands import (
     CancelScheduled,
     ChangeLocks,
     Command,
+    DelayScheduled,
     GetSessionState,
     Inspect,
     ListSessions,
@@ -129,7 +130,20 @@ class PurgeSlice(Struct):
         return self.command.request
 
 
-RangeScan = DueScan | CancelScheduled | Purge | Consume | LostTokens | PurgeSlice
+class DelaySlice(Struct):
+    """The next slice of entries among which a `DelayScheduled` finds scheduled ones."""
+
+    command: DelayScheduled
+    from_pos: int
+    to_pos: int
+
+    @property
+    def request(self) -> int:
+        """The request of the change."""
+        return self.command.request
+
+
+RangeScan = DueScan | CancelScheduled | Purge | Consume | LostTokens | PurgeSlice | DelaySlice
 """A scan over a sub-queue in the store, whatever part of it memory holds: one at a time."""
 
 

@@ -209,7 +209,7 @@ def _read_for_scan(store: Store, subqueue: int, load: w.RangeScanLoad) -> Any:
     range_scan = load.range_scan
     if isinstance(range_scan, w.DueScan):
         return store.read(q.Due(subqueue, range_scan.state, range_scan.until_ms, load.max_entries, load.max_bytes))
-    if isinstance(range_scan, w.Consume | w.PurgeSlice):
+    if isinstance(range_scan, w.Consume | w.PurgeSlice | w.DelaySlice):
         return store.read(q.Scan(subqueue, range_scan.from_pos, range_scan.to_pos, load.max_entries))
     if isinstance(range_scan, w.LostTokens):
         return store.read(

@@ -1,6 +1,7 @@
 """GetQueueAttributes, SetQueueAttributes."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -8,6 +9,7 @@ from partibus.errors import StoreUnavailable
 from partibus.frontends.sqs.actions.create_queue import checked_redrive
 from partibus.frontends.sqs.attributes import (
     COUNTS,
+    DELAY,
     DELAYED,
     MESSAGES,
     NOT_VISIBLE,
@@ -25,8 +27,11 @@ from partibus.frontends.sqs.names import entity_name
 from partibus.frontends.sqs.queues import SqsQueue, attributes_of, properties_for
 from partibus.namespace.access import Right
 from partibus.namespace.entities import EntityOptions, SqsOptions
+from partibus.partition.protocol.commands import DelayScheduled
 from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed
 from partibus.routing.inspect import Inspection, inspect_each
+from partibus.routing.partitions import error_of
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Makes all set attributes of the present ones."""
@@ -83,7 +88,32 @@ def set_queue_attributes(call: Call) -> None:
     changes = normalised(given, fifo=queue.fifo, creating=False)
     checked_redrive(call, queue.name, changes)
     change_queue(call, queue, lambda old: merged(old, changes, fifo=queue.fifo))
-    call.answer_when_followed()
+    if queue.fifo and DELAY in changes:
+        call.broker.when_followed(call.guarded(lambda: _delay_waiting(call, queue, int(changes[DELAY]) * 1000)))
+    else:
+        call.answer_when_followed()
+
+
+def _delay_waiting(call: Call, queue: SqsQueue, delay_ms: int) -> None:
+    """Set the delay of the messages of a FIFO queue that are delayed already, then answer.
+
+    Otherwise later messages of a group, with a shorter delay, would overtake them.
+    """
+    route = call.entity(queue).route
+    partitions = list(route.partitions)
+    left = len(partitions)
+
+    def delayed(reply: Any) -> None:
+        nonlocal left
+        if isinstance(reply, Failed):
+            raise error_of(reply, queue.queue.name)
+        left -= 1
+        if not left:
+            call.answer()
+
+    for partition in partitions:
+        command = DelayScheduled(route.numbers.next(), int(SubqueueKind.ACTIVE), delay_ms)
+        partition.submit(command, call.guarded(delayed))
 
 
 def change_queue(call: Call, queue: SqsQueue, change: Change) -> None:

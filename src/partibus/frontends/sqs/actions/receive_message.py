@@ -30,7 +30,7 @@ from partibus.namespace.access import Right
 from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entity import Entity
 from partibus.partition.protocol.commands import ChangeLocks, CheckIds, LockToken, Outcome, Peek, Settle
-from partibus.partition.protocol.keys import Entry, SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind, body_number
 from partibus.partition.protocol.ports import EntryRow
 from partibus.partition.protocol.replies import Failed, IdsKnown, unpack_attempt
 from partibus.routing.partitions import PartitionHandle
@@ -300,7 +300,9 @@ class _Receive:
         if self._queue.fifo:
             is_dead_letter = stored.dead_letter_source is not None
             found["MessageDeduplicationId"] = (not is_dead_letter and stored.deduplication_id) or stored.message_id
-            found["SequenceNumber"] = sequence_text(entry.sequence, partition.partition_id)
+            # A delayed message has got a second, higher number since its send was answered. Its body has the first one.
+            counter = min(entry.sequence, body_number(entry.body))
+            found["SequenceNumber"] = sequence_text(counter, partition.partition_id)
         if stored.dead_letter_source is not None:
             home = self._call.home
             source = queue_of_entity(home, stored.dead_letter_source)

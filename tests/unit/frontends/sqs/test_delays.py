@@ -1,0 +1,78 @@
+"""Delayed messages keep the number and time of their send, and follow their FIFO queue's delay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.frontends.harness import World
+from tests.unit.frontends.sqs.harness import SqsWorld
+
+
+@pytest.fixture
+def sqs(tmp_path: Path) -> SqsWorld:
+    return SqsWorld(World(tmp_path))
+
+
+def fifo(sqs: SqsWorld, delay_s: int) -> str:
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "DelaySeconds": str(delay_s)}
+    url: str = sqs.call("CreateQueue", QueueName="q.fifo", Attributes=attributes)["QueueUrl"]
+    return url
+
+
+def send(sqs: SqsWorld, url: str, body: str, **members: object) -> Any:
+    return sqs.call("SendMessage", QueueUrl=url, MessageBody=body, **members)
+
+
+def receive(sqs: SqsWorld, url: str) -> list[Any]:
+    answer = sqs.call("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10, AttributeNames=["All"])
+    messages: list[Any] = answer.get("Messages", [])
+    return messages
+
+
+def test_a_delayed_message_keeps_the_number_and_time_of_its_send(sqs: SqsWorld) -> None:
+    url = fifo(sqs, 5)
+    numbers = [send(sqs, url, body, MessageGroupId="g")["SequenceNumber"] for body in ("a", "b")]
+    sent_ms = sqs.world.broker.clock.now_ms()
+    sqs.world.wait(5_000)
+    messages = receive(sqs, url)
+    assert [message["Attributes"]["SequenceNumber"] for message in messages] == numbers
+    assert all(int(message["Attributes"]["SentTimestamp"]) <= sent_ms for message in messages)
+    later = send(sqs, url, "c", MessageGroupId="g")["SequenceNumber"]
+    assert later > numbers[-1]
+
+
+def test_retention_of_a_delayed_message_runs_from_its_send(sqs: SqsWorld) -> None:
+    attributes = {"MessageRetentionPeriod": "60"}
+    url = sqs.call("CreateQueue", QueueName="q", Attributes=attributes)["QueueUrl"]
+    send(sqs, url, "a", DelaySeconds=50)
+    sqs.world.wait(51_000)
+    (message,) = receive(sqs, url)
+    visible = {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
+    sqs.call("ChangeMessageVisibility", **visible)
+    sqs.world.wait(10_000)
+    assert receive(sqs, url) == []
+
+
+def test_messages_that_are_delayed_follow_the_delay_of_their_fifo_queue(sqs: SqsWorld) -> None:
+    url = fifo(sqs, 60)
+    first = send(sqs, url, "first", MessageGroupId="g")
+    sqs.world.wait(1_000)
+    assert receive(sqs, url) == []
+    sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": "0"})
+    send(sqs, url, "second", MessageGroupId="g")
+    messages = receive(sqs, url)
+    assert [message["Body"] for message in messages] == ["first", "second"]
+    assert messages[0]["Attributes"]["SequenceNumber"] == first["SequenceNumber"]
+
+
+def test_a_new_delay_of_a_standard_queue_is_one_of_new_messages(sqs: SqsWorld) -> None:
+    url = sqs.call("CreateQueue", QueueName="q", Attributes={"DelaySeconds": "60"})["QueueUrl"]
+    send(sqs, url, "first")
+    sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": "0"})
+    send(sqs, url, "second")
+    assert [message["Body"] for message in receive(sqs, url)] == ["second"]
+    sqs.world.wait(60_000)
+    assert [message["Body"] for message in receive(sqs, url)][-1] == "first"
