@@ -31,6 +31,8 @@ class MoveTask(Struct, frozen=True, omit_defaults=True, kw_only=True):
     to_move: int = 0
     """Messages in the source at the start."""
     moved: int = 0
+    is_new: bool = False
+    """Whether no broker has carried out any of it."""
     status: str = "RUNNING"
     failure: str = ""
 

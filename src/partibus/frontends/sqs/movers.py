@@ -55,11 +55,8 @@ class Movers:
         self.new_uuid = new_uuid
         self._running: dict[str, Mover] = {}
 
-    def look(self, broker: Broker, queues: Queues, new_task: str = "") -> None:
-        """Begin the tasks under way whose queues are this broker's and that no mover carries out yet.
-
-        ``new_task`` has never been carried out. Another one may have been, by a mover that has left locks behind.
-        """
+    def look(self, broker: Broker, queues: Queues) -> None:
+        """Begin the tasks under way whose queues are this broker's and that no mover carries out yet."""
         for queue in broker.namespace.queues:
             options = queue.description.options.sqs
             if options is None or not options.moves:
@@ -69,8 +66,7 @@ class Movers:
                 if task.status in UNDER_WAY and task.task_id not in self._running and source is not None:
                     entity = broker.entity_of(queue)
                     if is_here(entity):
-                        mover = Mover(self, broker, queues, source, entity, task, resumes=task.task_id != new_task)
-                        self._running[task.task_id] = mover
+                        self._running[task.task_id] = mover = Mover(self, broker, queues, source, entity, task)
                         mover.step()
 
     def moved(self, task_id: str, noted: int) -> int:
@@ -99,8 +95,6 @@ class Mover:
         source: SqsQueue,
         entity: Entity,
         task: MoveTask,
-        *,
-        resumes: bool,
     ) -> None:
         self.state = movers
         self.broker = broker
@@ -113,8 +107,9 @@ class Mover:
         self._task = task
         self.moved = task.moved
         self._noted_ms = broker.clock.now_ms()
-        self._locked_until_ms = self._noted_ms + LOCK_MS if resumes else 0
+        self._locked_until_ms = 0 if task.is_new else self._noted_ms + LOCK_MS
         """The time until which messages may be locked for a mover that has ended with its process."""
+        self._is_begun = not task.is_new
 
     # -- as a poll's call ----------------------------------------------------------------------------------------------
 
@@ -147,6 +142,10 @@ class Mover:
         if status != RUNNING:
             self._end(CANCELLED)
             return
+        if not self._is_begun and not self._note(RUNNING):  # before it locks messages, of which a next mover must know
+            self._movers.call_later(RETRY_MS, self.step)
+            return
+        self._is_begun = True
         count = min(BATCH, self._task.rate) if self._task.rate else BATCH
         kind = GroupPoll if self._source.fifo else StandardPoll
         try:
@@ -260,17 +259,20 @@ class Mover:
         self._movers.ended(self._task.task_id)
         self._note(status, failure)
 
-    def _note(self, status: str, failure: str = "") -> None:
-        """Write progress to the catalog. A cancellation that another request has noted meanwhile stays."""
+    def _note(self, status: str, failure: str = "") -> bool:
+        """Write progress to the catalog; return whether it is there.
+
+        A cancellation that another request has noted meanwhile stays.
+        """
         if self._source.queue.deleted:
-            return
+            return False
 
         def change(old: SqsOptions) -> SqsOptions:
             def noted(one: MoveTask) -> MoveTask:
                 if one.task_id != self._task.task_id:
                     return one
                 now = one.status if status == RUNNING else status
-                return replace(one, status=now, moved=self.moved, failure=failure)
+                return replace(one, status=now, moved=self.moved, failure=failure, is_new=False)
 
             return replace(old, moves=tuple(map(noted, old.moves)))
 
@@ -279,3 +281,5 @@ class Mover:
         except PartibusError as error:
             if error.retriable and status != RUNNING:
                 self._movers.call_later(RETRY_MS, lambda: self._note(status, failure))
+            return False
+        return True

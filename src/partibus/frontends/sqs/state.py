@@ -84,7 +84,7 @@ class SqsState:
             found = self._queues[number] = Queues(self.home)
         return found
 
-    def look_for_tasks(self, new_task: str = "") -> None:
+    def look_for_tasks(self) -> None:
         """Begin message move tasks that are this broker's and not at work yet."""
         for broker in self.namespaces:
-            self.movers.look(broker, self.queues_of(broker), new_task)
+            self.movers.look(broker, self.queues_of(broker))

@@ -852,7 +852,7 @@ def test_a_second_purge_and_a_name_that_was_just_deleted(sqs: SqsWorld, protocol
 @PROTOCOLS
 def test_a_second_move_task_of_one_queue(sqs: SqsWorld, protocol: str) -> None:
     members = {"SourceArn": ARN.format("dead")}
-    sqs.service.look_for_tasks = lambda new_task="": None  # type: ignore[method-assign] # it stays at its beginning
+    sqs.service.look_for_tasks = lambda: None  # type: ignore[method-assign] # it stays at its beginning
     sqs.call("StartMessageMoveTask", **members)
     reply = sqs.ask(request(sqs.signer, protocol, "StartMessageMoveTask", members))
     assert_refused(reply, INVALID, protocol, "There is already a task running.")

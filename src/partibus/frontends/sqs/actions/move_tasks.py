@@ -49,6 +49,7 @@ def start_message_move_task(call: Call) -> None:
             destination_arn="" if destination is None else destination.arn,
             rate=rate or 0,
             to_move=int(counts_of(inspection)[MESSAGES]),
+            is_new=True,
         )
 
         def begin(old: SqsOptions) -> SqsOptions:
@@ -62,7 +63,7 @@ def start_message_move_task(call: Call) -> None:
 
         change_options(call.broker, call.home, source, begin)
         call.answer({"TaskHandle": _handle(task)})
-        call.state.look_for_tasks(task.task_id)
+        call.state.look_for_tasks()
 
     inspect_each(call.entity(source).route, call.guarded(counted), count_scheduled=True)
 
