@@ -116,12 +116,9 @@ def swept(
         if range_scan.state == EntryState.ACTIVE and forwards(state, subqueue.kind):
             pass  # as above
         elif range_scan.state == EntryState.ACTIVE:
-            expire(
-                state,
-                subqueue.kind,
-                _not_exceeded(state, subqueue, _take_waiting(state, subqueue, entries), step),
-                step,
-            )
+            in_flight = _take_in_flight(state, subqueue, entries, step) if state.options.keeps_send_time else []
+            waiting = _not_exceeded(state, subqueue, _take_waiting(state, subqueue, entries), step)
+            expire(state, subqueue.kind, in_flight + waiting, step)
         elif range_scan.state == EntryState.SCHEDULED and state.options.topic:
             publish_due(state, entries, planned, now_ms, step)
         elif range_scan.state == EntryState.SCHEDULED:
@@ -181,6 +178,19 @@ def _held(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
     return count + len(subqueue.pending_dead_letters), size_bytes + sum(
         entry.size_bytes for entry in subqueue.pending_dead_letters.values()
     )
+
+
+def _take_in_flight(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> list[Entry]:
+    """Take locked messages out of their locks: retention of SQS ends them, too. Those of a session's holder stay."""
+    taken: list[Entry] = []
+    rows = {entry.pos: entry for entry in entries}
+    for pos, batch in _holders(subqueue.locks, rows).items():
+        entry = batch.entries[pos]
+        state.unlock(subqueue, batch, [pos], step, still_covered=False)
+        if entry.data is None and entry.body == rows[pos].body:
+            entry.data = rows[pos].data  # memory has let it go
+        taken.append(entry)
+    return taken
 
 
 def _take_waiting(

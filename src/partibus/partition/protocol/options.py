@@ -23,7 +23,8 @@ class PartitionOptions(Struct, frozen=True):
     Otherwise it does when its last lock ends.
     """
     keeps_send_time: bool = False
-    """Whether a scheduled message keeps the time of its send when it becomes active (SQS)."""
+    """Whether a scheduled message keeps the time of its send when it becomes active, and messages expire in flight
+    (SQS)."""
     fair: bool = False
     """Whether the groups of a queue without sessions are tenants, of which a noisy one delays no other (SQS)."""
     forwards: int = 0

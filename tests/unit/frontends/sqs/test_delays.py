@@ -1,4 +1,4 @@
-"""Delayed messages keep the number and time of their send, and follow their FIFO queue's delay."""
+"""Delays and retention: times that run from the send."""
 
 from __future__ import annotations
 
@@ -76,3 +76,22 @@ def test_a_new_delay_of_a_standard_queue_is_one_of_new_messages(sqs: SqsWorld) -
     assert [message["Body"] for message in receive(sqs, url)] == ["second"]
     sqs.world.wait(60_000)
     assert [message["Body"] for message in receive(sqs, url)][-1] == "first"
+
+
+@pytest.mark.parametrize("is_fifo", [True, False], ids=["FIFO", "standard"])
+def test_retention_ends_messages_in_flight_and_frees_their_group(sqs: SqsWorld, *, is_fifo: bool) -> None:
+    attributes = {"MessageRetentionPeriod": "60", "VisibilityTimeout": "600"}
+    if is_fifo:
+        attributes |= {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    url = sqs.call("CreateQueue", QueueName="q.fifo" if is_fifo else "q", Attributes=attributes)["QueueUrl"]
+    send(sqs, url, "first", MessageGroupId="g")
+    (first,) = receive(sqs, url)
+    sqs.world.wait(30_000)
+    send(sqs, url, "second", MessageGroupId="g")
+    sqs.world.wait(31_000)
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    counts = sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"]
+    assert counts == dict(zip(names, ("1", "0"), strict=True))
+    assert [message["Body"] for message in receive(sqs, url)] == ["second"]
+    sqs.call("DeleteMessage", QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
+    assert sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"][names[1]] == "1"
