@@ -6,6 +6,7 @@ it is durable at its destination: a crash in between leaves it in both.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -280,6 +281,6 @@ class Mover:
             change_options(self.broker, self._movers.home, self._source, change)
         except PartibusError as error:
             if error.retriable and status != RUNNING:
-                self._movers.call_later(RETRY_MS, lambda: self._note(status, failure))
+                self._movers.call_later(RETRY_MS, partial(self._end, status, failure))
             return False
         return True

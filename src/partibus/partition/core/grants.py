@@ -106,6 +106,10 @@ def take(
     expired: list[Entry] = []
     exceeded: list[Entry] = []
     budget = max_bytes
+    sent_after_ms = -1
+    if expires and state.options.keeps_send_time and kind == SubqueueKind.ACTIVE:
+        # The due times in the store are those of the retention at the send, which may have been shortened.
+        sent_after_ms = now_ms - (state.options.default_ttl_ms or now_ms + 1)
     while count and (entry := ready.head()) is not None and entry.data is not None:
         if (taken and entry.size_bytes > budget) or entry.pos >= end_pos:
             break
@@ -119,7 +123,9 @@ def take(
                 entry.pos, None
             )  # its session's last holder may have left it there
             exceeded.append(entry)
-        elif expires and entry.due_ms is not None and is_expired(kind, entry, now_ms):
+        elif expires and (
+            entry.enqueued_ms <= sent_after_ms or (entry.due_ms is not None and is_expired(kind, entry, now_ms))
+        ):
             expired.append(entry)
         else:
             taken.append(entry)

@@ -95,3 +95,17 @@ def test_retention_ends_messages_in_flight_and_frees_their_group(sqs: SqsWorld, 
     assert [message["Body"] for message in receive(sqs, url)] == ["second"]
     sqs.call("DeleteMessage", QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
     assert sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"][names[1]] == "1"
+
+
+@pytest.mark.parametrize("is_fifo", [True, False], ids=["FIFO", "standard"])
+def test_a_shorter_retention_ends_messages_that_are_there(sqs: SqsWorld, *, is_fifo: bool) -> None:
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"} if is_fifo else {}
+    url = sqs.call("CreateQueue", QueueName="q.fifo" if is_fifo else "q", Attributes=attributes)["QueueUrl"]
+    send(sqs, url, "old", MessageGroupId="g")
+    sqs.world.wait(100_000)
+    send(sqs, url, "new", MessageGroupId="g")
+    sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={"MessageRetentionPeriod": "60"})
+    assert [message["Body"] for message in receive(sqs, url)] == ["new"]
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    counts = sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"]
+    assert counts == dict(zip(names, ("0", "1"), strict=True))
