@@ -168,6 +168,7 @@ def test_each_planted_fault_is_found_and_nothing_else(spark: SparkSession, tmp_p
     seen = sorted((one["entity"], one["kind"], one["message_id"]) for one in found["samples"])
     assert seen == sorted((plant.__name__, kind, id_) for plant, kind, id_ in PLANTED)
     assert sum(found["counts"].values()) == len(PLANTED)
+    assert found["unchecked"] == []
     assert not found["holds"]
     # Of the last three of the faults a message is delivered again that is not in the others.
     again = (complete_twice, deliver_after_completion, lock_for_two)
@@ -177,7 +178,7 @@ def test_each_planted_fault_is_found_and_nothing_else(spark: SparkSession, tmp_p
     assert spark.read.parquet(found["findings"]).count() == len(PLANTED)
     details = {one["entity"]: one["detail"] for one in found["samples"]}
     assert details["lose"] == "never received"
-    assert details["leave_incomplete"] == "received 1 times, never completed"
+    assert details["leave_incomplete"] == "deliveries: 1, completions: 0"
     assert details["swap"] == "number 2 of its key came after number 3, 'k0-3'"
     assert details["lock_for_two"] == "c0 held it until 2026-01-01 00:01:01, and it was delivered to c1"
     assert "doubled" in (tmp_path / "report.html").read_text()
@@ -195,10 +196,13 @@ def test_logs_may_be_csv_and_have_the_needed_columns_only(spark: SparkSession, t
     with Job("audit", JobOptions(spark=spark, json=tmp_path / "result.json", report=tmp_path / "page.html"), {}) as job:
         found = run(job, Want([str(produced)], [str(consumed)], [remaining]))
     assert found["counts"] == dict.fromkeys(KINDS, 0)
+    assert found["unchecked"] == ["out_of_order", "lock_overlap"], "the columns that these checks need are absent"
     assert found["holds"]
     assert found["totals"]["messages"] == 5
     assert json.loads((tmp_path / "result.json").read_text())["status"] == "done"
-    assert "NOTHING FOUND" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "NOTHING FOUND" in page
+    assert page.count("not checked") == 2
 
     # No consumer has logged the last one: it is lost.
     logs = normalized(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,9 @@ def test_messages_of_pandas_with_nanoseconds_are_read(spark: SparkSession, tmp_p
     found = planned(spark, tmp_path, [str(path)], messages_of="q")
     assert (found["rows"], found["from"][:19], found["to"][:19]) == (2, "2026-01-01 00:00:00", "2026-01-02 00:00:00")
     assert "2 messages are known, which is every one" in (tmp_path / "report.html").read_text()
+    since = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    later = planned(spark, tmp_path, [str(path)], messages_of="q", since=since)
+    assert (later["rows"], later["from"][:10]) == (1, "2026-01-02")
 
 
 def test_partitions_that_changed_meanwhile_are_an_error_with_a_way_out(spark: SparkSession, tmp_path: Path) -> None:

@@ -113,6 +113,9 @@ class Commits(NamedTuple):
 class Usage(NamedTuple):
     """The job `telemetry`."""
 
+    first: str
+    """When the first operation began, ISO 8601."""
+    last: str
     rows: int
     entities: list[EntityUse]
     operations: list[Operation]
@@ -198,6 +201,8 @@ def find_usage(spark: SparkSession, telemetry: Path, report: Path) -> Usage:
     entities: list[Values] = found["entities"]
     commits = found["commits"]
     return Usage(
+        found["from"],
+        found["to"],
         found["rows"],
         [_entity(entity) for entity in entities],
         [operation for entity in entities for operation in _operations(entity)],

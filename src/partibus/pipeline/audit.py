@@ -17,6 +17,7 @@ not in a log says nothing about order.
 """
 
 from collections.abc import Callable, Sequence
+from datetime import UTC
 from functools import reduce
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
@@ -96,6 +97,7 @@ def receipts(logs: Logs) -> DataFrame:
         first.alias("first"),
         sf.max("completed_time").alias("completed_time"),
         sf.array_sort(sf.collect_set("consumer")).alias("consumers"),
+        sf.count_if(sf.col("locked_until").isNotNull() & sf.col("lock_token").isNotNull()).alias("locks"),
     )
 
 
@@ -109,14 +111,14 @@ def lost(both: DataFrame, logs: Logs) -> DataFrame:
     gone = both.where((sf.col("acknowledged") > 0) & (sf.coalesce("completions", sf.lit(0)) == 0))
     if logs.remaining is not None:
         gone = gone.join(logs.remaining, [*ID], "left_anti")
-    received = sf.when(sf.col("deliveries") > 0, sf.format_string("received %d times, never completed", "deliveries"))
+    received = sf.when(sf.col("deliveries") > 0, sf.format_string("deliveries: %d, completions: 0", "deliveries"))
     return _found(gone, "lost", "sent_time", sf.coalesce(received, sf.lit("never received")))
 
 
 def unsent(both: DataFrame) -> DataFrame:
     """Find received messages without a send."""
     strange = both.where(sf.col("sends").isNull())
-    return _found(strange, "unsent", "first.received_time", sf.format_string("received %d times", "deliveries"))
+    return _found(strange, "unsent", "first.received_time", sf.format_string("deliveries: %d", "deliveries"))
 
 
 def refused(both: DataFrame) -> DataFrame:
@@ -230,6 +232,8 @@ def totals(both: DataFrame) -> Values:
         "completions": lambda: sf.sum("completions"),
         "sent_more_than_once": lambda: sf.count_if(sf.col("sends") > 1),
         "delivered_more_than_once": lambda: sf.count_if(sf.col("deliveries") > 1),
+        "ordered": lambda: sf.count_if(sf.col("key").isNotNull() & sf.col("key_sequence").isNotNull()),
+        "locked_deliveries": lambda: sf.sum("locks"),
     }
     row = both.agg(
         *(make().alias(name) for name, make in counts.items()),
@@ -238,7 +242,19 @@ def totals(both: DataFrame) -> Values:
         sf.max(sf.coalesce("completed_time", "sent_time")).alias("last"),
     ).first()
     assert row is not None
-    return {name: row[name] or 0 for name in (*counts, "keys")} | {"from": _iso(row["first"]), "to": _iso(row["last"])}
+    return {name: row[name] or 0 for name in (*counts, "keys")} | {
+        "from": utc_of(row["first"]),
+        "to": utc_of(row["last"]),
+    }
+
+
+_NEEDED: Final = {"out_of_order": "ordered", "lock_overlap": "locked_deliveries"}
+"""The total that must not be zero for a check to find anything."""
+
+
+def unchecked(whole: Values) -> list[str]:
+    """Return the kinds of findings for which the logs lack the columns. ``whole`` are the `totals`."""
+    return [kind for kind, needed in _NEEDED.items() if not whole[needed]]
 
 
 def counted(found: DataFrame) -> dict[str, int]:
@@ -252,7 +268,7 @@ def samples(found: DataFrame, most: int) -> list[Values]:
     """Return the first findings of each kind, ``most`` at most."""
     rank = sf.row_number().over(Window.partitionBy("kind").orderBy("at", "message_id"))
     rows = found.withColumn("rank", rank).where(sf.col("rank") <= most).drop("rank").sort("kind", "at", "message_id")
-    return [{**row.asDict(), "at": _iso(row["at"])} for row in rows.collect()]
+    return [{**row.asDict(), "at": utc_of(row["at"])} for row in rows.collect()]
 
 
 def delays(both: DataFrame, points_max: int = 240) -> list[Values]:
@@ -289,8 +305,9 @@ def _found(table: DataFrame, kind: str, at: str, detail: Column) -> DataFrame:
     )
 
 
-def _iso(at: Any) -> str | None:
-    return None if at is None else at.isoformat()
+def utc_of(at: Any) -> str | None:
+    """Format a time in UTC. Spark returns times without a zone, in that of this machine."""
+    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
 REMAINING = tuple(column for column in PRODUCED if column.name in ID)
@@ -326,10 +343,12 @@ def run(job: Job, want: Want) -> Values:
         with job.step("look for faults"):
             counts = job.watched(lambda: counted(found))
         with job.step("tell"):
+            whole = totals(both)
             result: Values = {
                 "holds": not any(counts.values()),
                 "counts": counts,
-                "totals": totals(both),
+                "unchecked": unchecked(whole),
+                "totals": whole,
                 "samples": samples(found, want.samples_max),
                 "series": delays(both),
                 "findings": None,
@@ -354,19 +373,29 @@ MEANINGS: Final = {
     "lock_overlap": "delivered to a second holder while the lock of the first one ran",
 }
 
+LACKING: Final = {
+    "out_of_order": "no row of the producers has both `key` and `key_sequence`",
+    "lock_overlap": "no row of the consumers has both `locked_until` and `lock_token`",
+}
+"""The data that a log without these rows lacks."""
+
 
 def audit_page(found: Values) -> Page:
     """Make the page of a result of `run`."""
     totals, counts = found["totals"], found["counts"]
+    faults = ", ".join(f"{count:,} {_name(kind)}" for kind, count in counts.items() if count)
     return Page(
         title="Audit",
         lead="Compares the logs of producers with those of consumers: is every message there, once, in order, with one "
-        f"holder at a time? {moment_of(totals['from'])} to {moment_of(totals['to'])}.",
-        verdict=Verdict(True, "NOTHING FOUND", f"{totals['messages']:,} messages kept every promise.")
+        "holder at a time?"
+        + (f" {moment_of(totals['from'])} to {moment_of(totals['to'])}." if totals["from"] else "")
+        + " The job knows the messages of these logs only. Without a log of what remains in the entity, it counts "
+        "messages that wait there as lost.",
+        verdict=Verdict(None, "NO MESSAGES", "Both logs are empty.")
+        if not totals["messages"]
+        else Verdict(True, "NOTHING FOUND", f"{totals['messages']:,} messages kept every promise that was checked.")
         if found["holds"]
-        else Verdict(
-            False, "FAULTS", ", ".join(f"{count:,} {_name(kind)}" for kind, count in counts.items() if count) + "."
-        ),
+        else Verdict(False, "FAULTS", f"{faults}."),
         tiles=[
             (number(totals["messages"]), "messages"),
             (number(totals["sends"]), "sends"),
@@ -376,18 +405,20 @@ def audit_page(found: Values) -> Page:
             (number(totals["delivered_more_than_once"]), "delivered again"),
         ],
         sections=[
-            Section("Checks", [_checks(counts)]),
+            Section("Checks", [_checks(counts, found["unchecked"])]),
             *([Section("Examples", _examples(found))] if found["samples"] else []),
             *([Section("Over time", _over_time(found["series"]))] if found["series"] else []),
         ],
     )
 
 
-def _checks(counts: Values) -> str:
+def _checks(counts: Values, unchecked: Sequence[str]) -> str:
     return table(
-        ["", "finding", "means", "messages"],
+        ["result", "finding", "means", "messages"],
         [
-            [mark(not counts[kind]), text(_name(kind)), text(meaning), number(counts[kind])]
+            ["not checked", text(_name(kind)), text(f"{meaning}: {LACKING[kind]}"), ""]
+            if kind in unchecked
+            else [mark(not counts[kind]), text(_name(kind)), text(meaning), number(counts[kind])]
             for kind, meaning in MEANINGS.items()
         ],
         (3,),
@@ -399,7 +430,7 @@ def _examples(found: Values) -> list[str]:
         [
             text(_name(one["kind"])),
             code(one["message_id"]),
-            code(one["key"] or ""),
+            "" if one["key"] is None else code(one["key"]),
             text((one["at"] or "")[:23].replace("T", " ")),
             text(one["detail"]),
         ]

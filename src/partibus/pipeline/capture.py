@@ -155,6 +155,8 @@ def summary(rows: DataFrame) -> Values:
         .agg(
             sf.count("*").alias("messages"),
             *(sf.percentile_approx("dwell_ms", share).alias(name) for name, share in _SHARES.items()),
+            sf.min(sf.unix_seconds("enqueued_time")).alias("first"),
+            sf.max(sf.unix_seconds(sf.coalesce("fate_time", "enqueued_time"))).alias("last"),
         )
         .orderBy(sf.desc("messages"))
         .collect()
@@ -165,6 +167,7 @@ def summary(rows: DataFrame) -> Values:
         "fates": {
             row.fate: {"messages": row.messages, "dwell_ms": {name: row[name] for name in _SHARES}} for row in by_fate
         },
+        "times": [end for row in by_fate for end in (row["first"], row["last"]) if end is not None],
         "partitions": {str(row.partition_id): row["count"] for row in by_partition},
         "series": {
             "accepted": _per_minute(rows, "enqueued_time"),
@@ -292,7 +295,7 @@ def replay(job: Job, want: Replay) -> Values:
     place = Place(spark, want.out)
     rows = chosen(captured(spark, want.out), want.chosen)
     with job.step("look"):
-        count = job.watched(rows.count)
+        count, times = job.watched(lambda: _extent(rows))
         check_target(want.connection, want.to, new_ids=want.new_ids)
     asked = {"to": want.to, "chosen": want.chosen._asdict(), "new_ids": want.new_ids}
     mark = blake2b(repr(asked).encode(), digest_size=8).hexdigest()
@@ -303,7 +306,9 @@ def replay(job: Job, want: Replay) -> Values:
             f"a replay of {want.out} to {before.get('to')!r} was interrupted: ask for it again as it was, with the "
             f"same filters, or give it up by removing {place.at(REPLAY)}"
         )
-    result: Values = {"to": want.to, "messages": count, "sent": 0, "repeated": 0, "resumed": resumed, "audit": None}
+    result: Values = {
+        "to": want.to, "messages": count, "times": times, "sent": 0, "repeated": 0, "resumed": resumed, "audit": None
+    }  # fmt: skip
     if job.options.dry_run:
         job.finish(result, page=replay_page)
         return result
@@ -322,6 +327,15 @@ def replay(job: Job, want: Replay) -> Values:
     result |= {"sent": told.count(), "repeated": told.where("repeated").count(), "audit": audit}
     job.finish(result, page=replay_page)
     return result
+
+
+def _extent(rows: DataFrame) -> tuple[int, list[float]]:
+    """Return the number of messages, and the times at which the broker accepted the first and the last one."""
+    time = sf.unix_seconds("enqueued_time")
+    (found,) = rows.agg(
+        sf.count("*").alias("messages"), sf.min(time).alias("first"), sf.max(time).alias("last")
+    ).collect()
+    return found.messages, [] if found["first"] is None else [found["first"], found["last"]]
 
 
 def _to_send(rows: DataFrame, want: Replay) -> DataFrame:
@@ -413,7 +427,7 @@ def capture_page(found: Values) -> Page:
     return Page(
         title="Capture",
         lead=f"Every message of {found['entity']} since the first run, and its disposition, in {found['out']}."
-        + range_of_times(at for points in found["series"].values() for at, _ in points)
+        + range_of_times(found["times"])
         + f" Curves have at most the last {_MINUTES_MAX:,} minutes. Messages that had left before the first run are "
         "missing.",
         tiles=[
@@ -441,9 +455,15 @@ def replay_page(found: Values) -> Page:
     """Make the page of a result of `replay`."""
     return Page(
         title="Replay",
-        lead=f"Captured messages, sent to {found['to']}.",
+        lead=f"Captured messages, sent to {found['to']}."
+        + range_of_times(found["times"])
+        + " Messages that the capture does not have yet were not sent.",
         verdict=None if found["audit"] else Verdict(None, "DRY RUN", "Nothing was sent."),
-        tiles=[(number(found["messages"]), "messages chosen"), (number(found["sent"]), "sent")],
+        tiles=[
+            (number(found["messages"]), "messages chosen"),
+            (number(found["sent"]), "sent"),
+            (number(found["repeated"]), "of them sent again after a failed attempt"),
+        ],
         sections=[Section("Trail", [paragraph(f"Which message went when: {found['audit']}")])]
         if found["audit"]
         else [],

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame
 
 from partibus.pipeline.capture import CAPTURE, DATE, FATES, MESSAGES, TIME_TYPE, Place
 from partibus.pipeline.job import Job, JobError
-from partibus.pipeline.report.page import Page, Section, Verdict, number, size, table, text
+from partibus.pipeline.report.page import Page, Section, Verdict, counted, number, size, table, text
 
 Values = dict[str, Any]
 
@@ -97,6 +97,8 @@ def _compact(job: Job, want: Want, place: Place, name: str) -> Values:
     old = [file for small in chosen.values() for file in small]
     done: Values = {
         "files": len(listed),
+        "days": sorted({file.folder[0].partition("=")[2] for file in listed if file.folder}),
+        "waiting": len(listed) - len(gathered),
         "files_before": len(old),
         "files_after": sum(_count(small, want.file_bytes) for small in chosen.values()),
         "bytes_before": sum(file.bytes for file in old),
@@ -238,10 +240,16 @@ def compact_page(found: Values) -> Page:
     tables = found["tables"]
     joined = sum(one["files_before"] for one in tables.values())
     after = sum(one["files_after"] for one in tables.values())
+    days = sorted({day for one in tables.values() for day in one["days"]})
+    waiting = sum(one["waiting"] for one in tables.values())
     dry = joined and all(one["rows"] is None for one in tables.values())
     return Page(
         title="Compaction of a capture",
-        lead=f"Small files of {found['out']} as few large ones.",
+        lead=f"Small files of {found['out']} as few large ones."
+        + (f" {days[0]} to {days[-1]}." if days else "")
+        + (
+            f" Spark's log has not gathered {counted(waiting, 'file')} yet: a later run sees them." if waiting else ""
+        ),
         verdict=Verdict(None, "DRY RUN", "Nothing was changed.")
         if dry
         else None

@@ -17,6 +17,7 @@ from partibus.pipeline.report.page import (
     Section,
     Verdict,
     code,
+    counted,
     figure,
     number,
     paragraph,
@@ -251,8 +252,8 @@ def fifo_page(found: Values) -> Page:
         else Verdict(
             None,
             "SPLIT AND MERGED" if splits and merges else "SPLIT" if splits else "MERGED" if merges else "UNCHANGED",
-            f"{_counted(splits, 'split')} and {_counted(merges, 'merge')} of {_counted(len(entities), 'queue')}, "
-            f"{_counted(most, 'partition')} at most.",
+            f"{counted(splits, 'split')} and {counted(merges, 'merge')} of {counted(len(entities), 'queue')}, "
+            f"{counted(most, 'partition')} at most.",
         ),
         tiles=[
             (number(len(entities)), "queues"),
@@ -269,13 +270,19 @@ def fifo_page(found: Values) -> Page:
     )
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{number(count)} {what}{'' if count == 1 else 's'}"
-
-
 def _overview(entities: list[Values]) -> str:
     return table(
-        ["queue", "sent", "delivered", "completed", "partitions: first", "most", "last", "splits", "merges"],
+        [
+            "queue",
+            "sent",
+            "delivered",
+            "completed",
+            "partitions: first",
+            "partitions: most",
+            "partitions: last",
+            "splits",
+            "merges",
+        ],
         [
             [
                 code(one["entity"]),
@@ -311,15 +318,26 @@ def _blocks(one: Values, step: int) -> list[str]:
         ),
         figure(
             lines(
-                f"Age and spread of {one['entity']}",
+                f"Age at delivery of {one['entity']}",
                 [
                     (
-                        "age at delivery, ms",
+                        "age of a message at delivery",
                         {
-                            "median": ([point["at"] for point in aged], [point["median_ms"] for point in aged]),
-                            "99th percentile": ([point["at"] for point in aged], [point["p99_ms"] for point in aged]),
+                            name: ([point["at"] for point in aged], [max(point[key] / 1000, 1e-3) for point in aged])
+                            for key, name in (("median_ms", "p50"), ("p99_ms", "p99"))
                         },
-                    ),
+                    )
+                ],
+                unit=lambda seconds: time_of_us(seconds * 1e6),
+                log=True,
+                step=step,
+            ),
+            "The scale is logarithmic.",
+        ),
+        figure(
+            lines(
+                f"Spread of {one['entity']}",
+                [
                     (
                         "messages sent per second, by partition",
                         {

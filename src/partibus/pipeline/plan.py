@@ -32,8 +32,10 @@ from partibus.pipeline.report.page import (
     Section,
     Verdict,
     code,
+    counted,
     figure,
     mark,
+    moment_of,
     number,
     paragraph,
     percent,
@@ -87,7 +89,7 @@ def run(job: Job, want: Want) -> Values:
     if want.messages_of is None:
         rows = sent_rows(of_entities(within(read_rows(spark, want.paths), want.since, want.until), want.entities))
     else:
-        rows = message_rows(_messages(spark, want.paths), want.messages_of)
+        rows = within(message_rows(_messages(spark, want.paths), want.messages_of), want.since, want.until)
     keys = key_loads(rows, want.by_bytes).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with job.step("add up keys"):
@@ -301,17 +303,17 @@ def advice(
     if now.skew.largest_over_mean <= ratio:
         found = [*_keys(keys, ratio), *_even(now)]
     else:
-        found = [*_keys(keys, ratio), *_moves(loads, count), *_splits(now, planned)]
-    return [*found, *_counts(loads, now, predictions), *_merges(planned), *_doubt(loads, now)]
+        found = [*_keys(keys, ratio), *_moves(loads, count), *_splits(loads.entity, now, planned)]
+    return [*found, *_counts(loads, now, predictions), *_merges(loads.entity, planned), *_doubt(loads, now)]
 
 
 def _keys(keys: Sequence[Values], ratio: float) -> Iterator[str]:
     for key in keys:
         if key["hot"] and key["times_mean"] > ratio:
             yield (
-                f"The key '{key['key']}' alone has {key['share']:.1%} of the load, {key['times_mean']:.1f} times what "
-                "a partition has on average. No number of partitions takes that from its partition. Salt the key in "
-                "the senders: append something of the message, where the order of the whole key is not needed."
+                f"The key '{key['key']}' alone has {percent(key['share'])} of the load, {key['times_mean']:.1f} times "
+                "what a partition has on average. No number of partitions takes that from its partition. Salt the key "
+                "in the senders: append something of the message, where the order of the whole key is not needed."
             )
 
 
@@ -336,29 +338,34 @@ def _moves(loads: Loads, count: int) -> Iterator[str]:
         return
     yield (
         f"A move of {relief.slots:,} slots between the {count} partitions lowers the busiest one's share of the load "
-        f"with keys from {relief.before:.1%} to {relief.after:.1%}. Repeat this command with `--plan-file FILE`, then "
-        f"run `partibus partition rebalance {loads.entity} --plan FILE`, for a queue without sessions with "
-        "`--any-order`. Slots of a topic do not move: give its messages more distinct keys."
+        f"with keys from {percent(relief.before)} to {percent(relief.after)}. Repeat this command with "
+        f"`--plan-file FILE`, then run `partibus partition rebalance {loads.entity} --plan FILE`, for a queue without "
+        "sessions with `--any-order`. Slots of a topic do not move: give its messages more distinct keys."
     )
 
 
-def _splits(now: Prediction, planned: Plan) -> Iterator[str]:
+def _splits(entity: str, now: Prediction, planned: Plan) -> Iterator[str]:
+    if is_subscription(entity):
+        return
     splits = sum(isinstance(action, Split) for action in planned.actions)
-    if splits:
+    if splits and max(planned.shares) <= WORTHWHILE * now.largest_share:
         yield (
-            f"With {splits} split{'s' if splits > 1 else ''} the busiest partition would carry "
-            f"{max(planned.shares):.1%} of the load instead of {now.largest_share:.1%}. {_ELASTIC_ONLY}"
+            f"With {counted(splits, 'split')} the busiest partition would carry {percent(max(planned.shares))} of the "
+            f"load instead of {percent(now.largest_share)}. {_elastic_only(entity)}"
         )
     for run in planned.stuck:
-        yield (
-            f"No split helps partition {run.partition}: nearly all of its load is in one slot, mostly of one key. Salt "
-            "this key."
-        )
+        if run.partition < now.partitions:  # the others are only in the plan
+            yield (
+                f"No split helps partition {run.partition}: nearly all of its load is in one slot, mostly of one key. "
+                "Salt this key."
+            )
 
 
-_ELASTIC_ONLY = (
-    "Only a queue with `--elastic-partitions` can do this: `partibus partition rebalance --plan FILE` carries it out."
-)
+def _elastic_only(entity: str) -> str:
+    return (
+        "Only a queue with `--elastic-partitions` can do this: "
+        f"`partibus partition rebalance {entity} --plan FILE` carries it out."
+    )
 
 
 def _counts(loads: Loads, now: Prediction, predictions: Sequence[Prediction]) -> Iterator[str]:
@@ -368,7 +375,7 @@ def _counts(loads: Loads, now: Prediction, predictions: Sequence[Prediction]) ->
     command = f"`partibus pipeline repartition {loads.entity} --to NEW --partitions"
     if now.partitions < STANDARD_PARTITION_COUNT and many and many.largest_share < 0.75 * now.largest_share:
         yield (
-            f"With {many.partitions} partitions the busiest would carry {many.largest_share:.1%}: they are worth "
+            f"With {many.partitions} partitions the busiest would carry {percent(many.largest_share)}: they are worth "
             f"{many.effective_partitions:.1f} full ones, now {now.effective_partitions:.1f}. "
             f"If one store is the limit, run {command} {many.partitions}`."
         )
@@ -379,19 +386,16 @@ def _counts(loads: Loads, now: Prediction, predictions: Sequence[Prediction]) ->
         )
 
 
-def _merges(planned: Plan) -> Iterator[str]:
+def _merges(entity: str, planned: Plan) -> Iterator[str]:
     merges = sum(isinstance(action, Merge) for action in planned.actions)
-    if merges:
-        yield (
-            f"{merges} merge{'s' if merges > 1 else ''} of cold neighbours would free as many partitions. "
-            f"{_ELASTIC_ONLY}"
-        )
+    if merges and not is_subscription(entity):
+        yield (f"{counted(merges, 'merge')} of cold neighbours would free as many partitions. {_elastic_only(entity)}")
 
 
 def _doubt(loads: Loads, now: Prediction) -> Iterator[str]:
     if now.error > 0.1 * now.largest_share:
         yield (
-            f"Only {loads.rows:,} messages are known: the largest share may be off by {now.error:.1%}. Look at a "
+            f"Only {loads.rows:,} messages are known: the largest share may be off by {percent(now.error)}. Look at a "
             "longer time, or sample more."
         )
 
@@ -414,7 +418,8 @@ def plan_page(found: Values) -> Page:
         else Verdict(
             False,
             "HOT",
-            f"{len(hot)} of {len(entities)} entities have a partition that carries more than it may; the worst is "
+            f"{len(hot)} of {counted(len(entities), 'entity has', 'entities have')} a partition that carries more than "
+            "it may; the worst is "
             f"{worst['entity']} with {worst['now']['skew']['largest_over_mean']:.1f} times the mean.",
         ),
         tiles=[
@@ -437,13 +442,13 @@ def plan_page(found: Values) -> Page:
 
 def _seen(found: Values, entities: Sequence[Values]) -> str:
     """State the time range, the sample, and what the figures do not include."""
-    times = f"{found['from'][:19]} to {found['to'][:19]}" if found["from"] else "Messages of unknown times"
+    times = f"{moment_of(found['from'])} to {moment_of(found['to'])}" if found["from"] else "Messages of unknown times"
     rows, sampled = found["rows"], [entity["sampled_share"] for entity in entities]
     left_out = found["entity_count"] - len(entities)
     return (
         f"{times}: {rows:,} messages are known"
         + (", which is every one" if min(sampled, default=1.0) > 0.999 else f", {percent(min(sampled))} or more of all")
-        + (f"; {left_out:,} less busy entities are left out" if left_out else "")
+        + (f"; left out: {counted(left_out, 'less busy entity', 'less busy entities')}" if left_out else "")
         + ". Sends that the broker refused are not counted."
     )
 
@@ -460,7 +465,7 @@ def _overview(entities: list[Values]) -> str:
             "Gini",
             "works as",
             "after the plan",
-            "",
+            "even",
         ],
         [
             [
@@ -515,7 +520,7 @@ def _entity(entity: Values) -> list[str]:
             ["partitions", "busiest carries", "±", "busiest / mean", "Gini", "works as"],
             [
                 [
-                    f"<b>{one['partitions']}</b> (now)"
+                    f"<b>{one['partitions']} (now)</b>"
                     if one["partitions"] == entity["partitions"]
                     else number(one["partitions"]),
                     percent(one["largest_share"]),
@@ -556,7 +561,7 @@ def _entity(entity: Values) -> list[str]:
         )
         blocks.append(
             table(
-                ["", "change", "shares of the load then"],
+                ["step", "change", "shares of the load then"],
                 [_action(n, one) for n, one in enumerate(planned["actions"], 1)],
                 (0,),
             )

@@ -445,8 +445,9 @@ def _source(source: Values) -> list[str]:
     if source["samples"]:
         rows = [
             [number(one["partition_id"]), number(one["position"]), code(one["message_id"]),
-             text(one["dead_letter_reason"] or ""), code(one["body"] or "")]
+             text(one["dead_letter_reason"] or ""), "" if one["body"] is None else code(one["body"])]
             for one in source["samples"]
         ]  # fmt: skip
+        blocks.append(paragraph(f"Examples: {len(rows):,} of {source['matched']:,} chosen dead letters."))
         blocks.append(table(["partition", "position", "message", "reason", "body"], rows, (0, 1)))
     return blocks

@@ -24,6 +24,7 @@ from partibus.pipeline.report.page import (
     Page,
     Section,
     Verdict,
+    counted,
     figure,
     number,
     paragraph,
@@ -436,7 +437,8 @@ def _drop(want: Want, entity: str) -> None:
 
 def repartition_page(found: Values) -> Page:
     """Make the page of a result of `run`."""
-    partitions, shares = found["partitions"], found["shares"]
+    shares = found["shares"]
+    before, after = (counted(found["partitions"][end], "partition") for end in ("from", "to"))
     charts = [("predicted", [one["predicted"] for one in shares])]
     if found["proof"] is not None:
         charts.append(("real", [one["real"] or 0.0 for one in shares]))
@@ -445,10 +447,10 @@ def repartition_page(found: Values) -> Page:
         sections.insert(0, Section("Partitions", [figure(bars("Share of messages", charts)), _shares(shares)]))
     if found["proof"] is not None:
         rows = [[text(name.replace("_", " ")), number(count)] for name, count in found["proof"].items()]
-        sections.append(Section("Proof", [table(["", "count"], rows, (1,))]))
+        sections.append(Section("Proof", [table(["check", "count"], rows, (1,))]))
     return Page(
         title=f"{found['source']} to {found['to']}",
-        lead=f"A queue of {_partitions(partitions['from'])} moved into one of {_partitions(partitions['to'])}."
+        lead=f"A queue of {before} moved into one of {after}."
         + range_of_times(found["times"])
         + " The figures cover every message that was in the source when the job began.",
         verdict=_verdict(found),
@@ -459,10 +461,6 @@ def repartition_page(found: Values) -> Page:
         ],
         sections=sections,
     )
-
-
-def _partitions(count: int) -> str:
-    return f"{number(count)} partition{'' if count == 1 else 's'}"
 
 
 def _verdict(found: Values) -> Verdict:

@@ -10,8 +10,10 @@ from partibus.pipeline.report.page import (
     Verdict,
     beside,
     code,
+    counted,
     figure,
     folded,
+    moment_of,
     number,
     paragraph,
     percent,
@@ -42,7 +44,7 @@ def telemetry_page(found: Values) -> Page:
     sampled = found["sampled_share"]
     return Page(
         title="Telemetry",
-        lead=f"{found['from'][:19]} to {found['to'][:19]}: {found['rows']:,} rows of telemetry, "
+        lead=f"{moment_of(found['from'])} to {moment_of(found['to'])}: {counted(found['rows'], 'row')} of telemetry, "
         + (
             "of every message."
             if sampled > 0.999
@@ -64,7 +66,12 @@ def _unseen(found: Values) -> str:
     """Say what the figures do not include."""
     left_out = found["entities_left_out"]
     return (
-        (f" {left_out:,} less busy entities are in no figure but the number of entities." if left_out else "")
+        (
+            f" The figures leave out {counted(left_out, 'less busy entity', 'less busy entities')}; only the number of "
+            "entities counts them."
+            if left_out
+            else ""
+        )
         + ("" if found["commits"] else " No commit was recorded.")
         + " Reads by position, as Spark's, are no deliveries. Rows that a broker dropped are missing; its metric "
         "partibus_telemetry_dropped_total counts them."
@@ -75,13 +82,13 @@ def _verdict(entities: list[Values]) -> Verdict:
     """Return the most important findings, the most harmful first."""
     said = []
     if throttled := sum(entity["throttled"] for entity in entities):
-        said.append(f"{throttled:,} operations were throttled")
+        said.append(f"throttling refused {counted(throttled, 'operation')}")
     if refused := sum(sum(entity["refused"].values()) for entity in entities) - throttled:
-        said.append(f"{refused:,} were refused for other reasons")
+        said.append(f"the broker refused {counted(refused, 'operation')}{' for other reasons' if throttled else ''}")
     if expired := sum(entity["locks_expired"] for entity in entities):
-        said.append(f"{expired:,} locks expired")
+        said.append(f"{counted(expired, 'lock')} expired")
     if lettered := sum(entity["dead_lettered"] for entity in entities):
-        said.append(f"{lettered:,} messages were dead-lettered")
+        said.append(f"the broker dead-lettered {counted(lettered, 'message')}")
     hot = [
         f"{entity['entity']} ({entity['skew']['sent']['largest_over_mean']:.1f} times the mean)"
         for entity in entities
@@ -196,7 +203,7 @@ def _entities(found: Values) -> list[str]:
         [
             code(_title(entity, found)),
             number(entity["sent"]),
-            f"{entity['per_second']['sent']['mean']:,.1f}",
+            number(entity["per_second"]["sent"]["mean"]),
             number(entity["per_second"]["sent"]["peak"]),
             number(entity["delivered"]),
             percent(entity["redelivery_share"]),
@@ -212,12 +219,12 @@ def _entities(found: Values) -> list[str]:
     ]
     head = [
         "entity", "sent", "per second", "peak", "delivered", "repeated", "completed", "dead-lettered", "refused",
-        "send p50", "send p99", "age at delivery p50", "p99",
+        "send p50", "send p99", "age at delivery p50", "age at delivery p99",
     ]  # fmt: skip
     left_out = found["entities_left_out"]
     return [
         table(head, rows, range(1, len(head))),
-        *([paragraph(f"{left_out:,} less busy entities are left out.")] if left_out else []),
+        *([paragraph(f"Left out: {counted(left_out, 'less busy entity', 'less busy entities')}.")] if left_out else []),
     ]
 
 
@@ -240,7 +247,7 @@ def _entity(entity: Values) -> list[str]:
             )
         )
     operations = table(
-        ["operation", "messages", *_PERCENTILES.values(), "age: p50", "p99", "largest"],
+        ["operation", "messages", *_PERCENTILES.values(), "age: p50", "age: p99", "age: largest"],
         _operations(entity),
         range(1, 10),
     )
@@ -292,7 +299,7 @@ def _operations(entity: Values) -> Iterable[list[str]]:
 def _commits(found: Values) -> list[str]:
     commits = found["commits"]
     spread = commits["duration_us"]
-    rows = [[number(commits["count"]), f"{commits['per_second']:,.1f}", f"{commits['messages_per_commit']:,.1f}"]]
+    rows = [[number(commits["count"]), number(commits["per_second"]), number(commits["messages_per_commit"])]]
     if spread:
         rows[0] += [time_of_us(spread[name]) for name in _PERCENTILES]
     head = ["commits", "per second", "messages in one", *(_PERCENTILES.values() if spread else ())]

@@ -213,5 +213,24 @@ def test_advice_names_commands_that_exist(entity: str, slots: dict[int, float], 
     assert set(re.findall(r"`(--plan-file)", found)) <= plan_options
 
 
-def test_advice_for_subscriptions_proposes_no_move() -> None:
-    assert "rebalance t" not in advised("t/Subscriptions/s", SPREAD, 16)
+def test_advice_for_subscriptions_proposes_no_move_split_or_merge() -> None:
+    found = advised("t/Subscriptions/s", SPREAD, 16)
+    assert "rebalance" not in found
+    assert "merge" not in found
+    assert "--elastic-partitions" not in found
+    assert "merge" in advised("t", SPREAD, 16)
+
+
+def test_advice_proposes_no_split_that_leaves_the_busiest_partition_as_it_is() -> None:
+    one_key_and_a_warm_partition = {0: 5_000.0, **dict.fromkeys(range(1_024, 2_048, 16), 30.0), 9_000: 2_000.0}
+    found = advised("orders", one_key_and_a_warm_partition, 16)
+    assert "split the busiest" not in found
+    assert "splits the busiest" not in found
+    assert "No split helps partition 0:" in found
+
+
+def test_advice_names_no_partition_that_does_not_exist() -> None:
+    """A split leaves the slot of a large key to a partition that is only planned."""
+    slots = {9 * 1_024 - 10: 5_000.0, **dict.fromkeys(range(8 * 1_024, 8 * 1_024 + 500, 8), 40.0)}
+    numbers = {int(one) for one in re.findall(r"helps partition (\d+)", advised("orders", slots, 16))}
+    assert all(one < 16 for one in numbers)

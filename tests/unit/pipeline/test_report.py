@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import cache
 from html.parser import HTMLParser
 from itertools import combinations
@@ -15,6 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from partibus.pipeline.audit import utc_of
 from partibus.pipeline.capture import capture_page, every_minute, replay_page
 from partibus.pipeline.redrive import redrive_page
 from partibus.pipeline.report import plots as plots_module
@@ -159,7 +162,7 @@ def test_pages_of_dry_runs_say_that_nothing_was_sent() -> None:
     done = render(redrive_page({**source, "sources": [source | {"audit": "out/audit", "sent": 36}]}))
     assert "DRY RUN" not in done
     assert "36 of 75 sent to orders; 39 are left." in done
-    replay = {"to": "orders", "messages": 3, "sent": 0, "audit": None}
+    replay = {"to": "orders", "messages": 3, "times": [0, 60], "sent": 0, "repeated": 0, "audit": None}
     assert "DRY RUN" in render(replay_page(replay))
     assert "Trail" not in render(replay_page(replay))
     assert "DRY RUN" not in render(replay_page(replay | {"audit": "out/replays"}))
@@ -184,6 +187,24 @@ def test_a_curve_breaks_over_idle_time() -> None:
 
     assert moves(None) == 1
     assert moves(60) == 2
+
+
+def test_no_two_curves_look_the_same() -> None:
+    drawn = lines("t", [("a", {f"x{n}": (TIMES[:3], [n, n, 3]) for n in range(9)})])
+    looks = re.findall(r'<path d="[^"]+" clip-path="[^"]+" style="([^"]*stroke: var\(--plot-\d[^"]*)"', drawn)
+    assert len(looks) == len(set(looks)) == 9
+
+
+def test_ticks_of_counts_are_whole_numbers() -> None:
+    drawn = lines("t", [("partitions", {"x": (TIMES[:3], [1, 2, 16])})]) + bars("t", [("messages", [1, 0])])
+    ticks = set(re.findall(r">([\d.]+)</text>", drawn))
+    assert {"0", "5", "15", "1"} <= ticks
+    assert not [tick for tick in ticks if "." in tick]
+
+
+def test_a_day_is_a_tick_in_a_range_of_days() -> None:
+    drawn = lines("t", [("a", {"x": ([1_767_225_600, 1_767_225_600 + 3 * 86_400], [1, 2])})])
+    assert {"01-01", "01-02", "01-03", "01-04"} <= set(re.findall(r">([\d-]+)</text>", drawn))
 
 
 def test_minutes_without_messages_are_zeros() -> None:
@@ -266,13 +287,27 @@ def test_long_names_keep_what_tells_them_apart() -> None:
     assert len(set(re.findall(r">a-very[^<]*…[^<]*<", drawn))) == 3
 
 
+def test_an_audit_states_times_in_utc_on_a_machine_in_any_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark returns times without a zone, in that of the machine."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert utc_of(datetime(2026, 1, 1, 9)) == "2026-01-01T00:00:00.000+00:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert utc_of(None) is None
+
+
 def test_pages_state_their_time_range() -> None:
     assert range_of_times([]) == ""
     assert range_of_times([60, 0.5, 1_767_225_600]) == " 1970-01-01 00:00:00 to 2026-01-01 00:00:00."
     fate = {"messages": 2, "dwell_ms": {"p50": 1, "p95": 1, "p99": 1}}
-    found = {"entity": "q", "out": "o", "messages": 2, "new_messages": 2, "fates": {"completed": fate},
+    found = {"entity": "q", "out": "o", "messages": 2, "times": [0, 172_800], "new_messages": 2,
+             "fates": {"completed": fate},
              "partitions": {"0": 2}, "series": {"accepted": [[0, 1], [60, 1]], "completed": [[120, 2]]}}  # fmt: skip
-    assert "1970-01-01 00:00:00 to 1970-01-01 00:02:00." in render(capture_page(found))
+    page = render(capture_page(found))
+    assert "1970-01-01 00:00:00 to 1970-01-03 00:00:00." in page, "the whole capture, not the minutes of its curves"
 
 
 def test_options_in_advice_stay_on_one_line() -> None:

@@ -85,6 +85,17 @@ def test_a_topics_messages_come_in_once_and_are_stored_once_per_subscription() -
         assert f"<b>{figure}</b><span>{words}</span>" in text
 
 
+def test_verdict_counts_in_words_that_fit_one_and_many() -> None:
+    busy = {"outcome": "com.microsoft:server-busy"}
+    one = render(telemetry_page(summary([row("send", 0), row("send", 1, **busy), row("lock_expired", 2)])))
+    assert "Throttling refused 1 operation; 1 lock expired." in one
+    other = render(
+        telemetry_page(summary([row("send", 0), *(row("send", n, outcome="amqp:not-found") for n in (1, 2))]))
+    )
+    assert "The broker refused 2 operations." in other
+    assert "2026-01-01 00:00:00 to 2026-01-01 00:00:03: 3 rows of telemetry" in other
+
+
 def test_messages_that_the_broker_forwards_come_in_once() -> None:
     rows = [row("send", 0, "inbox"), row("forward", 1, "inbox"), row("send", 1, "orders")]
     assert summary(rows)["messages_in"] == 1

@@ -70,7 +70,10 @@ def _print(found: dict[str, Any]) -> None:
     )
     print_table(
         ("finding", "messages"),
-        ((kind, f"{count:,}") for kind, count in found["counts"].items()),
+        (
+            (kind, "not checked" if kind in found["unchecked"] else f"{count:,}")
+            for kind, count in found["counts"].items()
+        ),
         numeric=("messages",),
     )
     if found["samples"]:

@@ -137,6 +137,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
 
 
+def counted(count: float, noun: str, plural: str | None = None) -> str:
+    """Format a count with its noun: `1 message`, `2 messages`."""
+    return f"{number(count)} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def percent(share: float) -> str:
     """Format a share as `12.3 %`. A share above zero never shows as 0."""
     return "< 0.1 %" if 0 < share < 0.001 else f"{share:.1%}".replace("%", " %")

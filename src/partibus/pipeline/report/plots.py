@@ -16,27 +16,26 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 _VARIABLES = (
     "ink", "muted", "line", "plot-grid", "plot-1", "plot-2", "plot-3", "plot-4", "plot-5", "plot-6", "plot-soft",
-    "plot-peak",
+    "plot-peak", "plot-hot",
 )  # fmt: skip
 _STAND_INS = {name: f"#fe01{place:02x}" for place, name in enumerate(_VARIABLES)}
 INK, MUTED, LINE, GRID = (_STAND_INS[name] for name in ("ink", "muted", "line", "plot-grid"))
 SERIES = tuple(_STAND_INS[f"plot-{place}"] for place in range(1, 7))
-SOFT, PEAK = _STAND_INS["plot-soft"], _STAND_INS["plot-peak"]
+SOFT, PEAK, HOT = _STAND_INS["plot-soft"], _STAND_INS["plot-peak"], _STAND_INS["plot-hot"]
 
-WIDTH = 10.6
-CHART_WIDTH = 5.2
-"""Inches of one chart: its text is still readable where a narrow screen shows it at seven tenths."""
-TITLE_CHARS = 56
-LEGEND_CHARS = 66
+CHART_WIDTH = 4.6
+"""Inches of one chart: a narrow screen shows it in about its own size, so that its text stays readable."""
+TITLE_CHARS = 48
+LEGEND_CHARS = 56
 LABEL_SHARE = 0.08
 """The height of a label as a share of a chart's."""
-STRIP_ROOM = 420
+STRIP_ROOM = 700
 """Slots whose bar has room for a label that reads upwards."""
-STRIP_FLAT = 1_600
+STRIP_FLAT = 2_000
 """Slots whose bar has room for a horizontal label."""
 FEW_POINTS = 3
 TICKS_MAX = 6
@@ -98,9 +97,11 @@ def lines(
             shape = Figure(figsize=(CHART_WIDTH, height), layout="constrained")
             axes = shape.subplots()
             axes.set_title(_shortened(name, TITLE_CHARS))
-            for colour, (label, (times, values)) in zip(SERIES * 3, shown.items(), strict=False):
+            # Beyond the last colour curves are dashed, then dotted.
+            looks = [(colour, dashes) for dashes in ("-", "--", ":") for colour in SERIES]
+            for (colour, dashes), (label, (times, values)) in zip(looks, shown.items(), strict=False):
                 axes.plot(
-                    *_broken(times, values, step), color=colour, label=_shortened(label),
+                    *_broken(times, values, step), color=colour, linestyle=dashes, label=_shortened(label),
                     marker="." if len(times) < FEW_POINTS or (step is not None and _lonely(times, step)) else None,
                 )  # fmt: skip
             _time_axis(axes, [at for times, _ in shown.values() for at in times])
@@ -109,6 +110,7 @@ def lines(
                 _log_axis(axes, known)
             else:
                 axes.set_ylim(bottom=0)
+                _whole_ticks(axes, known)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: (unit or _thousands)(value)))
             axes.grid(visible=True)
             _legend(axes, shown)
@@ -137,6 +139,7 @@ def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: fl
             axes.set_ylim(0, max(peak, *levels.values()) * 1.05)
             _levels(axes, levels)
             axes.set_title(_shortened(name, TITLE_CHARS))
+            _whole_ticks(axes, values)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _thousands(value)))
             axes.set_xticks(range(0, len(values), max(1, ceil(len(values) / 16))))
             axes.set_xlabel("partition")
@@ -193,6 +196,12 @@ def log_ticks(least: float, largest: float) -> list[float]:
     return found[:: ceil(len(found) / TICKS_MAX)]
 
 
+def _whole_ticks(axes: Axes, values: Iterable[float]) -> None:
+    """Let the axis of counts have ticks at whole numbers only."""
+    if all(float(value).is_integer() for value in values):
+        axes.yaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
+
+
 def _log_axis(axes: Axes, values: Sequence[float]) -> None:
     ticks = log_ticks(min(values), max(values))
     axes.set_yscale("log")
@@ -221,7 +230,7 @@ def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share
         axes.barh(places, [value for _, value in values], color=SERIES[0], height=0.66)
         for place, (_, value) in zip(places, values, strict=True):
             axes.annotate(
-                share(value), (value, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
+                share(value), (value, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5
             )
         axes.set_yticks(places, [_shortened(name, 30) for name, _ in values])
         axes.invert_yaxis()
@@ -280,13 +289,13 @@ def strip(
                     end - first,
                     left=first,
                     height=0.62,
-                    color=PEAK if hot else SOFT,
+                    color=HOT if hot else SOFT,
                     edgecolor=LINE,
                     linewidth=0.8,
                 )
                 if end - first >= STRIP_ROOM:
                     axes.text(
-                        (first + end) / 2, row, f"{share:.1%}", ha="center", va="center", fontsize=7.5, color=INK,
+                        (first + end) / 2, row, f"{share:.1%}", ha="center", va="center", fontsize=8.5, color=INK,
                         rotation="vertical" if end - first < STRIP_FLAT else "horizontal",
                     )  # fmt: skip
         axes.set_yticks((0, 1), ("now", "after"))
@@ -313,14 +322,15 @@ def _levels(axes: Axes, levels: Mapping[str, float]) -> None:
     for level, names in shown:
         axes.annotate(
             ", ".join(names), (1, level), xycoords=("axes fraction", "data"), xytext=(2, 0),
-            textcoords="offset points", va="center", fontsize=8, color=MUTED, annotation_clip=False,
+            textcoords="offset points", va="center", fontsize=8.5, color=MUTED, annotation_clip=False,
         )  # fmt: skip
 
 
 def time_ticks(first: float, last: float) -> list[int]:
     """Return round times from ``first`` to ``last``, at least one and at most `TICKS_MAX`."""
     span = last - first
-    step = next((one for one in _TIME_STEPS if span < one * TICKS_MAX), None)
+    # From two days on the ticks are days, whose labels are short.
+    step = None if span >= 2 * _DAY else next((one for one in _TIME_STEPS if span < one * TICKS_MAX), None)
     if step is None:
         step = _DAY * ceil(span / _DAY / (TICKS_MAX - 1))
     return list(range(ceil(first / step) * step, floor(last) + 1, step)) or [round(first)]
@@ -328,7 +338,7 @@ def time_ticks(first: float, last: float) -> list[int]:
 
 def _time_axis(axes: Axes, times: Sequence[float]) -> None:
     first, last = min(times), max(times)
-    form = "%H:%M:%S" if last - first < 3600 else "%H:%M" if last - first < 2 * _DAY else "%m-%d %H:%M"
+    form = "%H:%M:%S" if last - first < 3600 else "%H:%M" if last - first < 2 * _DAY else "%m-%d"
     axes.set_xticks(time_ticks(first, last))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: datetime.fromtimestamp(at, UTC).strftime(form)))
 
@@ -355,8 +365,7 @@ def svg_of(shape: Figure, title: str) -> str:
         shape.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = re.sub("<metadata>.*?</metadata>", "", out.getvalue(), flags=re.DOTALL)
     svg = re.sub("|".join(_STAND_INS.values()), lambda found: f"var(--{_NAMES[found[0]]})", svg)
-    broad = ' class="broad"' if shape.get_figwidth() > CHART_WIDTH else ""
-    return f'<svg role="img"{broad} aria-label="{escape(title)}"{svg[svg.index("<svg") + len("<svg") :]}'
+    return f'<svg role="img" aria-label="{escape(title)}"{svg[svg.index("<svg") + len("<svg") :]}'
 
 
 _NAMES = {stand_in: name for name, stand_in in _STAND_INS.items()}

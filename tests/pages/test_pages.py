@@ -1,0 +1,49 @@
+"""The page of each job reads well on broad and narrow screens, light and dark, whatever the job has found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pages.chromium import PROGRAM, Browser, browser
+from tests.pages.results import PAGES, Case, page_of
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Browser]:
+    if PROGRAM is None:
+        pytest.skip("Chromium is not installed")
+    with browser() as found:
+        yield found
+
+
+@pytest.mark.parametrize("case", Case)
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_whole_on_every_screen(tab: Browser, tmp_path: Path, name: str, case: Case) -> None:
+    text = page_of(name, case)
+    assert 'data-head=""' not in text, "on a narrow screen a cell would have no head"
+    if case is not Case.NOTHING:
+        assert re.search(r"<header>.*?\d{4}-\d\d-\d\d.*?</header>", text), "the lead states the range of times"
+    path = tmp_path / "page.html"
+    path.write_text(text, encoding="utf-8")
+    for width, dark in ((1_200, False), (400, True)):
+        tab.show(path, width, dark=dark)
+        assert tab.faults() == []
+
+
+def test_faults_of_a_page_are_found(tab: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(
+        "<body style='background: white; color: black; font: 15px sans-serif'><p style='width: 60px; height: 20px; "
+        "white-space: nowrap'>wider than it may be</p><p style='color: #ccc'>pale</p><p style='font-size: 5px'>tiny</p>"
+        "<p>above</p><p style='margin-top: -32px'>below</p><div style='width: 2000px'>broad</div>",
+        encoding="utf-8",
+    )
+    tab.show(path, 400)
+    found = "; ".join(tab.faults())
+    for fault in ("the page is 20", '"wider than it may be" leaves its P', '"pale" has a contrast of 1.6',
+                  '"tiny" is 5.0 pixels high', '"above" and "below" cover each other'):  # fmt: skip
+        assert fault in found
