@@ -163,7 +163,11 @@ def _namespace(case: Case, name: str) -> Values:
 def fifo(case: Case) -> Values:
     names = {Case.NOTHING: 0, Case.MUCH: 4}.get(case, 1)
     step = 1 if case is Case.LITTLE else 120
-    return {"step_seconds": step, "entities": [_queue(case, name_of(case, f"q-{n}.fifo"), step) for n in range(names)]}
+    return {
+        "step_seconds": step,
+        "sampled_share": 0.1 if case is Case.MUCH else 1.0,
+        "entities": [_queue(case, name_of(case, f"q-{n}.fifo"), step) for n in range(names)],
+    }
 
 
 def _queue(case: Case, name: str, step: int) -> Values:

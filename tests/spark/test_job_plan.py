@@ -88,7 +88,7 @@ def test_a_hot_key_is_named_and_no_split_is_proposed_for_it(spark: SparkSession,
     path = str(tmp_path / "telemetry")
     frame(spark, rows).write.parquet(path)
     (entity,) = planned(spark, tmp_path, [path], partitions=8)["entities"]
-    assert "The key 'hot' alone has 80.0% of the load, 6.4 times" in entity["advice"][0]
+    assert "The key 'hot' alone has 80.0 % of the load, 6.4 times" in entity["advice"][0]
     assert entity["plan"]["stuck"] == [partition_for_key("hot", 8)]
     assert not [one for one in entity["plan"]["actions"] if one["action"] == "split"]
 

@@ -32,7 +32,8 @@ def credits_page(found: Values) -> Page:
     return Page(
         title="Credits",
         lead=f"Requests of clients, replayed against {rate} credits per second and namespace."
-        + range_of_times(point["at"] for one in namespaces for point in one["series"]),
+        + range_of_times(point["at"] for one in namespaces for point in one["series"])
+        + f" {_known(found)} Rows that a broker dropped are missing.",
         verdict=Verdict(
             False,
             "THROTTLED",
@@ -50,7 +51,7 @@ def credits_page(found: Values) -> Page:
         sections=[
             Section("Namespaces", [_overview(namespaces)]),
             *(Section(f"Namespace {one['namespace']}", list(_blocks(one, found))) for one in namespaces),
-            Section("What the figures mean", [paragraph(_note(found))]),
+            Section("What the figures mean", [paragraph(_note())]),
         ],
     )
 
@@ -130,15 +131,19 @@ def _blocks(one: Values, found: Values) -> list[str]:
     return blocks
 
 
-def _note(found: Values) -> str:
-    known = (
+def _known(found: Values) -> str:
+    """State what the telemetry has, and what it lacks."""
+    return (
         "Telemetry has sums of what each client asked for in each second."
         if found["source"] == "uses"
         else "This telemetry has messages only: what rules, peeks and management cost is missing, and clients have no "
         "names. Brokers of this version write what is missing."
     )
+
+
+def _note() -> str:
     return (
-        f"{known} A request is admitted while the balance of its second is positive; it may then be owed by the next "
+        "A request is admitted while the balance of its second is positive; it may then be owed by the next "
         "ones. Requests of one second count as equally large. Refused requests are not tried again in this replay, as "
         "clients would, and what is withheld from receivers is not delivered later."
     )

@@ -21,6 +21,7 @@ from partibus.pipeline.report.page import (
     figure,
     number,
     paragraph,
+    percent,
     range_of_times,
     table,
     time_of_us,
@@ -63,7 +64,8 @@ def run(job: Job, want: Want) -> Values:
     chosen = _chosen(rows, want, {key for key, _ in found_moves}).persist()
     try:
         with job.step("add up rows"):
-            bounds = job.watched(lambda: chosen.agg(sf.min("time"), sf.max("time")).first())
+            whole = (sf.min("time"), sf.max("time"), sf.count("*") / sf.sum("weight"))
+            bounds = job.watched(lambda: chosen.agg(*whole).first())
             first, last = _seconds(bounds)
             step = max(1, -(-(last - first + 1) // POINTS))
             rates = job.watched(lambda: _rates(chosen, first, step))
@@ -82,7 +84,11 @@ def run(job: Job, want: Want) -> Values:
         )
         for key in keys
     ]
-    result: Values = {"step_seconds": step, "entities": sorted(entities, key=lambda one: -one["sent"])}
+    result: Values = {
+        "step_seconds": step,
+        "sampled_share": 1.0 if bounds is None or bounds[2] is None else min(1.0, bounds[2]),
+        "entities": sorted(entities, key=lambda one: -one["sent"]),
+    }
     job.finish(result, page=fifo_page)
     return result
 
@@ -246,7 +252,12 @@ def fifo_page(found: Values) -> Page:
         + range_of_times(
             end for one in entities for point in one["series"] for end in (point["at"], point["at"] + step)
         )
-        + " Messages and moves that telemetry did not record are not included.",
+        + (
+            f" Telemetry recorded {percent(found['sampled_share'])} of the operations; figures are estimates for all."
+            if found["sampled_share"] < 0.999
+            else " Telemetry recorded every message."
+        )
+        + " Rows that a broker dropped are missing.",
         verdict=Verdict(None, "NO QUEUE", "No message of a FIFO queue and no move of slots is in this time range.")
         if not entities
         else Verdict(
