@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
-from partibus.partition.protocol.ports import Query, StoreError
+from partibus.partition.protocol.ports import Query
 
 T = TypeVar("T")
 
@@ -20,6 +20,9 @@ SLICE_ROWS = 500
 
 _PAUSE_S = 0.005
 """The pause between slices, so that commits have the store for most of the time."""
+RETRY_S = 1.0
+"""The pause after a slice that failed: the disk is full, or another program holds the file's lock."""
+_LOOK_S = 0.02
 
 
 class PartitionRemover:
@@ -36,8 +39,8 @@ class PartitionRemover:
         self._lock = Lock()
         self._thread: Thread | None = None
         self.last_error: Exception | None = None
-        """The error of the latest slice, or of the start of the thread. The rows stay hidden; the next drop or opening
-        removes them.
+        """The error of the latest slice, or of the start of the thread. The rows stay hidden. The thread tries again;
+        without one the next drop or opening does.
         """
         if self._dropped:
             self._start()
@@ -70,13 +73,15 @@ class PartitionRemover:
     def wait(self) -> None:
         """Wait until no row is left to remove, or removing has failed. The caller does not hold the commit lock."""
         thread = self._thread
-        if thread is not None:
-            thread.join()
+        while thread is not None and thread.is_alive() and self.last_error is None:
+            thread.join(_LOOK_S)
 
     def stop(self) -> None:
         """Stop after the current slice. The remaining rows are removed when the store is opened again."""
         self._stopping.set()
-        self.wait()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _start(self) -> None:
         if self._thread is None and not self._stopping.is_set():
@@ -88,19 +93,21 @@ class PartitionRemover:
                 self.last_error = error
 
     def _run(self) -> None:
-        while not self._stopping.wait(_PAUSE_S):
+        pause_s = _PAUSE_S
+        while not self._stopping.wait(pause_s):
             with self._lock:
                 if not self._dropped:
                     self._thread = None
                     return
                 partition_row = next(iter(self._dropped))
+            pause_s = _PAUSE_S
             try:
                 done = self._remove_slice(partition_row)
-            except StoreError as error:
-                # The store is unusable now, or the disk is full.
+            except Exception as error:  # noqa: BLE001 (the thread has no caller, and rows left behind take room)
                 self.last_error = error
-                self._thread = None
-                return
+                pause_s = RETRY_S
+                continue
+            self.last_error = None
             if done:
                 with self._lock:
                     self._dropped.discard(partition_row)

@@ -10,8 +10,10 @@ import pytest
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, subqueue_key
 from partibus.partition.protocol.ports import StoreError, Writes
+from partibus.store import dropped_partitions
 from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
 from tests.contract.stores import PARTITION, QUEUE, enqueued, positions
+from tests.kit.eventually import eventually
 from tests.unit.store.sqlite.places import open_store
 
 OTHER = subqueue_key(PARTITION + 1, 0)
@@ -113,6 +115,27 @@ def test_a_commit_that_fails_drops_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="UNIQUE"):
         store.commit(failing)
     assert positions(store) == [1]
+    store.close()
+
+
+@pytest.mark.parametrize("error", [StoreError("the file is locked", executed=False), ZeroDivisionError("a bug")])
+def test_a_slice_that_fails_is_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Rows that stay take room on the disk, perhaps the room that somebody wanted to make by the deletion."""
+    monkeypatch.setattr(dropped_partitions, "RETRY_S", 0.0)
+    store = open_store(tmp_path)
+    store.commit(enqueued(*range(MANY)))
+    remove, failures = store._remover._remove_slice, [error]
+
+    def remove_or_fail(partition_row: int) -> bool:
+        if failures:
+            raise failures.pop()
+        return remove(partition_row)
+
+    monkeypatch.setattr(store._remover, "_remove_slice", remove_or_fail)
+    store.commit(dropping(PARTITION))
+    eventually("the rows are removed", lambda: not failures and store._remover._thread is None)
+    assert rows_in(tmp_path) == {"entry": 0, "body": 0, "partition": 0, "dropped_partition": 0}
+    assert store._remover.last_error is None
     store.close()
 
 
