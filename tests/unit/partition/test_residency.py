@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from partibus.limits import KIB, PartitionLimits, StoreLimits
+from partibus.limits import KIB, MIB, PartitionLimits, StoreLimits
 from partibus.message import Message, pack
+from partibus.partition.core.loads import FIRST_PAGE_BYTES
 from partibus.partition.core.machine import MACHINE_BYTES
 from partibus.partition.core.meters import Meters
 from partibus.partition.core.residency import COLD_MAX, STEPS, Cold, ColdPartitions, Residency
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
@@ -23,6 +25,7 @@ from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.unit.partition.one_partition import OnePartition
 
 BODY = bytes(KIB)
 LIMITS = StoreLimits(partition_bytes=256 * KIB)
@@ -269,3 +272,22 @@ def test_of_many_cold_partitions_the_first_are_forgotten() -> None:
     assert len(cold._known) == COLD_MAX
     assert cold.take(5) == Cold(0, COLD_MAX + 9, 0, None), "reservations go on above all that were made"
     assert cold.take(20) == Cold(120, 20, 0, None)
+
+
+def test_a_cold_partition_hands_its_first_message_out_before_it_has_read_a_whole_page() -> None:
+    """A quarter of a page: 4 messages of 60 KB. The rest of the window follows."""
+    partition = OnePartition()
+    message = Message(pack(rest=bytes(60 * 1024)))
+    for request in range(1, 11):
+        partition.give(c.Enqueue(request, [message] * 5))
+    partition.settle_down()
+    partition.load()
+    partition.give(c.Receive(0, 99, 1, 1 << 20))
+    assert partition.run_load()
+    (first,) = [load for _, load in partition._loads]
+    assert isinstance(first, w.PageLoad)
+    state = partition.machine.state
+    assert state.subqueues[0].ready.size_bytes < FIRST_PAGE_BYTES
+    assert first.max_bytes == MIB
+    partition.settle_down()
+    assert state.subqueues[0].ready.size_bytes > MIB
