@@ -173,6 +173,9 @@ def test_a_batch_of_the_callers_own_is_stored_as_a_whole_or_not() -> None:
         broker = SimulatedBroker()
         client = broker.client()
         sender = client.sender("q")
+        await sender.send_batch([message("0")])
+        assert (texts(broker.stored["q"]), broker.transfers[0][1]) == (["0"], 0)
+        broker.stored["q"].clear()
         await sender.send_batch([message("0"), message("1")])
         broker.refuse = lambda payload: AmqpError("amqp:not-allowed", "no") if texts([payload]) == ["3"] else None
         with pytest.raises(InvalidRequest):

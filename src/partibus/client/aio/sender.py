@@ -253,7 +253,8 @@ class Sender(Attachment):
         if not parts:
             raise InvalidRequest(f"{self.name}: the batch is empty; give at least one message")
         sending = _Entry(self, self._loop, deadline, next(self._numbers))
-        sending.payload = _batch_payload(parts)
+        # A batch of one is a plain message, as its `count` says.
+        sending.payload = _batch_payload(parts) if len(parts) > 1 else parts[0].payload
         sending.count = len(parts)
         if len(sending.payload) > self._batch_bytes_max:
             raise self._too_large(len(sending.payload), self._batch_bytes_max)
