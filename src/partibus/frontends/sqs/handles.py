@@ -19,7 +19,8 @@ _LAYOUT: Final = Struct(">QqIQqq")
 _CHECK_BYTES: Final = 8
 _HANDLE_BYTES: Final = 1 + _CHECK_BYTES + _LAYOUT.size
 _TEXT_CHARS: Final = (_HANDLE_BYTES + 2) // 3 * 4
-_PERSON: Final = b"sqs-receipt"
+_EMPTY: Final = blake2b(digest_size=_CHECK_BYTES, person=b"sqs-receipt")
+"""The hash of nothing: a copy takes a third of the time of a new one."""
 
 
 class Handle(NamedTuple):
@@ -58,4 +59,6 @@ def read_handle(text: str) -> Handle | None:
 
 
 def _check(packed: bytes) -> bytes:
-    return blake2b(packed, digest_size=_CHECK_BYTES, person=_PERSON).digest()
+    check = _EMPTY.copy()
+    check.update(packed)
+    return check.digest()
