@@ -362,3 +362,49 @@ def test_one_malformed_message_does_not_keep_the_others_of_a_receive() -> None:
         await client.close()
 
     run(work())
+
+
+async def use(broker: SimulatedBroker, client: Client) -> list[int]:
+    """Open, send, receive, complete and close links: a program that may be cancelled at each of its awaits."""
+    await client.open()
+    sender, receiver = client.sender("q"), client.receiver("q")
+    await sender.open()
+    sent = [OutgoingMessage(body=b"%05d" % number) for number in range(6)]
+    await asyncio.gather(*[sender.send(message) for message in sent])
+    await sender.send_batch(sent[:2])
+    await sender.room()
+    await sender.flush()
+    got: list[int] = []
+    while len(got) < 8:
+        messages = await receiver.receive(3, 5.0)
+        if not messages:
+            broker.expire_locks()  # of what a cancelled run has received
+        got += numbers(messages)
+        await receiver.complete(messages)
+    await receiver.close()
+    await sender.close()
+    return got
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=st.integers(0, 1_000), prefetch=st.sampled_from([0, 4]), interval=st.sampled_from([0.0, 0.02]))
+def test_a_program_that_is_cancelled_at_any_await_can_use_its_client_again(
+    steps: int, prefetch: int, interval: float
+) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        settled_by_token(broker)
+        client = broker.client(prefetch=prefetch, batch_flush_interval=interval, connections=2, timeout=5.0)
+        task = asyncio.ensure_future(use(broker, client))
+        for step in range(steps):
+            await asyncio.sleep(0.0003 if step % 3 == 0 else 0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        broker.expire_locks()
+        got = await asyncio.wait_for(use(broker, client), 500.0)
+        assert set(got) <= set(range(6))
+        await client.close()
+        assert [one for one in asyncio.all_tasks() if one is not asyncio.current_task()] == []
+
+    run(work())
