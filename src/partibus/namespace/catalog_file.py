@@ -81,8 +81,8 @@ class CatalogFile:
     ) -> None:
         """Open or make ``catalog.db``. Raises `UnusableFile` when it can't be used.
 
-        ``busy_timeout_s``: how long a call waits while another process makes a change. ``record``: refuse a file that
-        lacks changes of this record, and keep the record.
+        ``busy_timeout_s``: how long a call waits while another process makes a change; opening waits `BUSY_TIMEOUT_S`.
+        ``record``: refuse a file that lacks changes of this record, and keep the record.
         """
         self._path = data_directory / FILE_NAME
         self._busy_timeout_s = busy_timeout_s
@@ -99,7 +99,7 @@ class CatalogFile:
         self._descriptor = -1
         # Before the file is read: another broker may make a change meanwhile.
         known, damage = self._recorded()
-        self._connection = open_catalog_file(self._path, self._busy_timeout_s)
+        self._connection = open_catalog_file(self._path)
         try:
             self._descriptor = os.open(self._path, os.O_RDWR)
             if self._log_bytes() > 0:
@@ -110,9 +110,13 @@ class CatalogFile:
             raise UnusableFile(str(self._path), f"can't be used ({error})", _CHECK_PLACE) from error
         try:
             self._compare(known, damage)
+            self._set_busy_timeout(self._busy_timeout_s)
         except BaseException:
             self.close()
             raise
+
+    def _set_busy_timeout(self, seconds: float) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1_000)}")
 
     def _recorded(self) -> tuple[int, str | None]:
         """Return the last recorded change, and why the record can't be read, if so. Raises `UnusableFile`."""
@@ -286,14 +290,14 @@ class CatalogFile:
     def _rewrite(self) -> None:
         """Rewrite on disk the pages of the log. Raises `sqlite3.Error`, `OSError`."""
         connection = self._connection
-        connection.execute(f"PRAGMA busy_timeout = {round(BUSY_TIMEOUT_S * 1_000)}")
+        self._set_busy_timeout(BUSY_TIMEOUT_S)
         with self._turn.taken():
             connection.execute("BEGIN IMMEDIATE")
             try:
                 rewrite(self._path, self._descriptor)
             finally:
                 connection.execute("ROLLBACK")
-        connection.execute(f"PRAGMA busy_timeout = {round(self._busy_timeout_s * 1_000)}")
+        self._set_busy_timeout(self._busy_timeout_s)
 
     def _open_anew(self) -> None:
         """Write again all pages that a failed sync may have kept from the disk (`partibus.durable`).
@@ -384,7 +388,7 @@ def _is_failed_sync(error: sqlite3.Error) -> bool:
     return error.sqlite_errorcode in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 
 
-def open_catalog_file(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+def open_catalog_file(path: Path) -> sqlite3.Connection:
     """Open the catalog at ``path``, which is made when it does not exist.
 
     An older format is migrated to this version's after a copy. Raises `UnusableFile` when the file is corrupt, no
@@ -392,7 +396,7 @@ def open_catalog_file(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sql
     """
     _make_owner_only(path)
     try:
-        connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise UnusableFile(str(path), f"can't be opened ({error})", _CHECK_PLACE) from error
     try:

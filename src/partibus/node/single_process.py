@@ -23,6 +23,10 @@ from partibus.store.opening import Opener, find_stores, open_each
 from partibus.store.sqlite.directory import lock_data_directory
 
 NAME = "broker-0"
+CATALOG_BUSY_S = 0.05
+"""How long a change of the catalog waits for another program that has locked the file. The loop, and so every message,
+stands still meanwhile. No other broker uses the file.
+"""
 
 
 def make_broker(settings: Settings, loop: asyncio.AbstractEventLoop) -> Broker:
@@ -35,7 +39,9 @@ def make_broker(settings: Settings, loop: asyncio.AbstractEventLoop) -> Broker:
     clock: Clock = ManualClock(SystemClock().now_ms()) if settings.manual_clock else SystemClock()
     lock = lock_data_directory(settings.data, Owner(*us))
     places = find_stores(settings.data, settings.stores, created_ms=clock.now_ms())
-    catalog = Catalog(settings.data, len(places), record=AcknowledgedChanges(settings.data))
+    catalog = Catalog(
+        settings.data, len(places), busy_timeout_s=CATALOG_BUSY_S, record=AcknowledgedChanges(settings.data)
+    )
     keys = prepare_namespaces(settings, catalog, clock.now_ms())
     return Broker(us, settings, loop, clock, places, catalog, SingleProcess, lock.release, keys)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from partibus.clock import ManualClock, SystemClock
-from partibus.errors import PartibusError
+from partibus.errors import PartibusError, StoreUnavailable
 from partibus.node.node import Broker
 from partibus.node.settings import Settings
 from partibus.node.single_process import make_broker
@@ -38,6 +41,36 @@ def test_it_starts_stops_and_starts_again_on_the_same_data(tmp_path: Path) -> No
 
     assert asyncio.run(run(create=True)) == ["q"]
     assert asyncio.run(run(create=False)) == ["q"]
+
+
+def test_a_catalog_that_another_program_has_locked_holds_messages_up_for_50_ms_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop waits for the lock, and all messages with it. SQLite's own wait is what is bounded."""
+    settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0, ready_file=tmp_path / "ready.json")
+    connections: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def note(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        if str(arguments[0]).endswith("catalog.db"):
+            connections.append(connection)
+        return connection
+
+    async def run() -> None:
+        monkeypatch.setattr(sqlite3, "connect", note)
+        broker = await started(settings)
+        monkeypatch.undo()
+        with closing(connect(settings.data / "catalog.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreUnavailable, match="database is locked"):
+                broker.front.broker.create_queue("q", {})
+            assert connections[-1].execute("PRAGMA busy_timeout").fetchall() == [(50,)]
+            other.execute("ROLLBACK")
+        broker.front.broker.create_queue("q", {})
+        await broker.stop()
+
+    asyncio.run(run())
 
 
 def test_the_ready_file_is_whole_and_its_owners_only(tmp_path: Path) -> None:
