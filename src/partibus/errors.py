@@ -7,7 +7,7 @@ succeed when repeated. An error text names the thing, its value, the bound and t
 Errors travel between brokers (D3), so each keeps its constructor's arguments in ``args`` and can be pickled.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import ClassVar
 
@@ -350,3 +350,15 @@ class UnusableFile(StartError):
         self.path = path
         self.reason = reason
         self.next_step = next_step
+
+
+_NAME_MAX = 100
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question with the known name closest to ``name``, or an empty text when none is close."""
+    from difflib import get_close_matches  # Here, because every client would pay for it, and few misspell a name.
+
+    by_folded = {candidate.lower(): candidate for candidate in known}
+    matches = get_close_matches(name[:_NAME_MAX].lower(), by_folded, n=1)
+    return f"Did you mean {by_folded[matches[0]]}?" if matches else ""

@@ -30,7 +30,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
-from partibus.routing.session_hold import SessionHold
+from partibus.routing.session_source import SessionHold
 from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
 

@@ -23,8 +23,7 @@ from partibus.partition.protocol.ports import Store
 from partibus.partition.runtime import commits
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
-from partibus.routing.session_hold import SessionHold
-from partibus.routing.session_source import Resuming, SessionSource
+from partibus.routing.session_source import Resuming, SessionHold, SessionSource
 from partibus.routing.sessions import SessionDesk
 from partibus.routing.store_access import StoreRoute
 from partibus.store.memory import MemoryDisk, MemoryStore

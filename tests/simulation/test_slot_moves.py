@@ -37,7 +37,7 @@ from partibus.partition.runtime import queries
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
-from partibus.routing.session_hold import SessionHold
+from partibus.routing.session_source import SessionHold
 from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
 

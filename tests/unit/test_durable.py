@@ -14,7 +14,7 @@ from partibus.namespace.keys_file import _write_owner_only
 from partibus.node.certificates import _write
 from partibus.node.joined_mark import MARK
 from partibus.node.joining import _note_run
-from partibus.restore.progress import Progress
+from partibus.restore.run import Progress
 from partibus.store.backup import LIST, Backup, _write_list
 from partibus.store.opening import LISTING, _ListingFile
 

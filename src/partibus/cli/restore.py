@@ -9,8 +9,7 @@ from partibus.cli.types import OutputFile
 from partibus.errors import InvalidOperation
 from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.partition.protocol.ports import StoreError
-from partibus.restore.progress import Progress
-from partibus.restore.run import Source, find, make_side_entity
+from partibus.restore.run import Progress, Source, find, make_side_entity
 from partibus.restore.run import restore as run
 
 

@@ -1,4 +1,6 @@
-"""Rules as JSON values, for the catalog: `to_plain` and `from_plain` are inverse, types included.
+"""Rules as JSON values: in the catalog, and in the form of Config.json.
+
+In the catalog, `to_plain` and `from_plain` are inverse, types included:
 
 ```text
 {"name": "delayed", "created_ms": 1700000000000,
@@ -9,6 +11,14 @@
 ``filter.type`` is sql, true, false or correlation; a correlation filter has the members of `CorrelationFilter` that it
 compares. A value for which JSON has no type is an object of one member: ``{"time": microseconds since 1970}``,
 ``{"duration": microseconds}``, ``{"double": "nan" | "inf" | "-inf"}``.
+
+Config.json has FilterType, CorrelationFilter or SqlFilter, and Action:
+
+```text
+{"Name": "delayed", "Properties": {
+    "FilterType": "Sql", "SqlFilter": {"SqlExpression": "delay > 60"},
+    "Action": {"SqlExpression": "SET late = TRUE"}}}
+```
 """
 
 import json
@@ -17,9 +27,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
-from partibus.errors import shown
+from partibus.errors import Unsupported, shown
 from partibus.filters.correlation import SYSTEM_FIELDS
 from partibus.filters.model import (
+    FALSE_EXPRESSION,
+    TRUE_EXPRESSION,
     Constant,
     CorrelationFilter,
     FalseFilter,
@@ -28,6 +40,7 @@ from partibus.filters.model import (
     SqlAction,
     SqlFilter,
     TrueFilter,
+    sql_filter,
 )
 from partibus.filters.values import EPOCH
 
@@ -142,3 +155,69 @@ def _constant_from_plain(value: object) -> Constant:
         case bool() | int() | float() | str():
             return value
     raise ValueError(f"{shown(value)} is no constant of a rule")
+
+
+CORRELATION_MEMBERS: Final = {
+    "ContentType": "content_type",
+    "CorrelationId": "correlation_id",
+    "Label": "label",
+    "MessageId": "message_id",
+    "ReplyTo": "reply_to",
+    "ReplyToSessionId": "reply_to_session_id",
+    "SessionId": "session_id",
+    "To": "to",
+}
+"""Members of the file's correlation filter, and the matching members of `CorrelationFilter`."""
+
+
+def from_config(name: str, properties: Mapping[str, object]) -> Rule:
+    """Return the rule of an element with a checked shape: one filter, of the type in FilterType."""
+    action = cast("Json", properties.get("Action") or {}).get("SqlExpression")
+    return Rule(name, _filter_from_config(properties), SqlAction(cast("str", action)) if action else None)
+
+
+def _filter_from_config(properties: Mapping[str, object]) -> Filter:
+    if properties["FilterType"] == "Sql":
+        return sql_filter(cast("Json", properties["SqlFilter"])["SqlExpression"])  # type: ignore[arg-type]
+    members = cast("Json", properties["CorrelationFilter"])
+    texts = {ours: cast("str | None", members.get(theirs)) for theirs, ours in CORRELATION_MEMBERS.items()}
+    return CorrelationFilter(**texts, properties=cast("dict[str, Constant]", members.get("Properties") or {}))
+
+
+def to_config(rule: Rule) -> Json:
+    """Return the element of a rule, with Name and Properties.
+
+    Raises `Unsupported` for a rule that the file can't express.
+    """
+    properties = _filter_to_config(rule.name, rule.filter)
+    if rule.action is not None:
+        properties["Action"] = _sql_to_config(rule.name, rule.action)
+    return {"Name": rule.name, "Properties": properties}
+
+
+def _filter_to_config(name: str, described: Filter) -> Json:
+    match described:
+        case TrueFilter():
+            described = SqlFilter(TRUE_EXPRESSION)
+        case FalseFilter():
+            described = SqlFilter(FALSE_EXPRESSION)
+        case CorrelationFilter():
+            texts = {theirs: getattr(described, ours) for theirs, ours in CORRELATION_MEMBERS.items()}
+            members: Json = {theirs: text for theirs, text in texts.items() if text is not None}
+            for key, value in described.properties.items():
+                if not isinstance(value, str | int | float):
+                    raise _no_form(name, f"the {type(value).__name__} property {key}")
+            if described.properties:
+                members["Properties"] = dict(described.properties)
+            return {"FilterType": "Correlation", "CorrelationFilter": members}
+    return {"FilterType": "Sql", "SqlFilter": _sql_to_config(name, described)}
+
+
+def _sql_to_config(name: str, described: SqlFilter | SqlAction) -> Json:
+    if described.parameters:
+        raise _no_form(name, "parameters")
+    return {"SqlExpression": described.expression}
+
+
+def _no_form(name: str, what: str) -> Unsupported:
+    return Unsupported(f"Rule '{name}' with {what} in a Config.json", "Write the values into the expression.")

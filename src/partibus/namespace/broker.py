@@ -13,8 +13,7 @@ from partibus.namespace.changes import Announcer, Change, PolicyChanges, drop
 from partibus.namespace.clients import Clients
 from partibus.namespace.elastic import ElasticQueues
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
-from partibus.namespace.entity import Entity
-from partibus.namespace.in_use import EntitiesInUse, MakeHandle
+from partibus.namespace.entity import EntitiesInUse, Entity, MakeHandle
 from partibus.namespace.moving import Movers
 from partibus.namespace.names import subscription_path
 from partibus.namespace.namespace import Namespace, Queue

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from partibus.errors import ArgumentError, StartError, shown
-from partibus.namespace.hints import did_you_mean
+from partibus.errors import ArgumentError, StartError, did_you_mean, shown
 from partibus.namespace.names import check_entity_name, fold_name
 
 SIZE_MAX_BYTES = 16 * 1024 * 1024

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from partibus.errors import Unsupported
-from partibus.filters.config_form import to_config
+from partibus.filters.plain import to_config
 from partibus.namespace.catalog_rows import rule_path
 from partibus.namespace.entities import DEFAULT_OPTIONS
 from partibus.namespace.namespace import Namespace

@@ -25,8 +25,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from partibus.errors import ArgumentError
-from partibus.filters.config_form import CORRELATION_MEMBERS, from_config
 from partibus.filters.model import Rule, TrueFilter
+from partibus.filters.plain import CORRELATION_MEMBERS, from_config
 from partibus.namespace.config_document import ConfigError, Document, Problem, declared_name, member
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.names import (

@@ -10,8 +10,7 @@ Keys of the pairs compare without case; only the first ``=`` of a pair separates
 
 from msgspec import Struct
 
-from partibus.errors import ArgumentError
-from partibus.namespace.hints import did_you_mean
+from partibus.errors import ArgumentError, did_you_mean
 
 _FIELDS = (
     "Endpoint",

@@ -7,8 +7,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from partibus.errors import ArgumentError, InvalidOperation
-from partibus.namespace.hints import did_you_mean
+from partibus.errors import ArgumentError, InvalidOperation, did_you_mean
 from partibus.namespace.tiers import LIMITS_BY_NAME, PARTITION_COUNTS, Tier
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.units.shares import UNITS

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from partibus.errors import ArgumentError, PartibusError
+from partibus.errors import ArgumentError, PartibusError, did_you_mean
 from partibus.namespace.durations import MS_PER_DAY, MS_PER_MINUTE, MS_PER_SECOND, UNLIMITED_MS, format_duration
 from partibus.namespace.entities import (
     DEFAULT_OPTIONS,
@@ -26,7 +26,6 @@ from partibus.namespace.entities import (
     EntityStatus,
     SqsValue,
 )
-from partibus.namespace.hints import did_you_mean
 from partibus.namespace.tiers import ENTITY_SIZES_MB
 from partibus.namespace.values import (
     BooleanValue,

@@ -2,8 +2,13 @@
 
 Partition by partition, first the messages of the queue, then its dead letters, each in order of arrival. So the order
 within a key or session is kept. Nothing in the backup is served or changed.
+
+A small file has the progress, and is replaced as a whole after each run of messages that the broker has stored. An
+interrupted restore goes on from there. It repeats the messages that were sent but not answered: at most one run of one
+sub-queue.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +22,7 @@ from partibus.client.errors import NotFound, SendFailed
 from partibus.client.extensions.entities import Entities
 from partibus.client.management import Requests
 from partibus.client.sync import Sender
+from partibus.durable import replace_file
 from partibus.errors import InvalidOperation
 from partibus.message import StoredMessage
 from partibus.namespace.catalog import Catalog, EntityRecord
@@ -26,9 +32,61 @@ from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.namespace.properties import properties_of
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.ports import EntryRow
-from partibus.restore.progress import Progress
 from partibus.store.backup import CATALOG, read_backup, store_file
 from partibus.store.sqlite.backup import StoreCopy
+
+
+class Progress:
+    """Next positions by partition and sub-queue, of one restore."""
+
+    def __init__(self, path: Path, restore: dict[str, str]) -> None:
+        """Read the file at ``path``, if it exists.
+
+        ``restore`` names the source and the destination. Raises `InvalidOperation` when the file belongs to another
+        restore or is no progress file.
+        """
+        self._path = path
+        self._document: dict[str, object] = dict(restore)
+        self._next: dict[str, int] = {}
+        self.sent = 0
+        """Messages sent, in earlier runs too."""
+        if path.exists():
+            self._read(restore)
+
+    @property
+    def begun(self) -> bool:
+        """Whether an earlier run has sent something."""
+        return bool(self._next)
+
+    def next_pos(self, partition_id: int, kind: int) -> int:
+        """Return the position to go on from."""
+        return self._next.get(f"{partition_id}/{kind}", 0)
+
+    def note(self, partition_id: int, kind: int, next_pos: int, sent: int) -> None:
+        """Record that everything below ``next_pos`` is stored in its new place.
+
+        ``sent`` messages more than before were sent.
+        """
+        self._next[f"{partition_id}/{kind}"] = next_pos
+        self.sent += sent
+        document = self._document | {"sent": self.sent, "next": self._next}
+        replace_file(self._path, json.dumps(document, indent=2).encode())
+
+    def _read(self, restore: dict[str, str]) -> None:
+        try:
+            found = json.loads(self._path.read_text("utf-8"))
+            is_ours = all(found.get(key) == value for key, value in restore.items())
+            self.sent = int(found["sent"])
+            self._next = {str(place): int(pos) for place, pos in found["next"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidOperation(
+                f"{self._path} is no progress of a restore ({error}). Give another file, or take it away."
+            ) from error
+        if not is_ours:
+            raise InvalidOperation(
+                f"{self._path} is the progress of another restore. Give another file, or take it away to begin anew."
+            )
+
 
 RESTORED_FROM = "x-opt-partibus-restored-from"
 """The entity, or its dead-letter sub-queue, that the message was in."""

@@ -28,7 +28,7 @@ from partibus.partition.protocol.replies import (
     SessionElsewhere,
 )
 from partibus.routing.partitions import Numbers, PartitionHandle, error_of
-from partibus.routing.session_hold import SessionHold
+from partibus.routing.session_source import SessionHold
 from partibus.routing.slots import SlotMap
 
 ASKED_MAX = 64

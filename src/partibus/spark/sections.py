@@ -2,7 +2,7 @@
 
 A sender of a million messages writes them all in the same way: the same number of fields, properties of the same names
 in the same order. Such messages are walked through together, value by value (`partibus.spark.encoded`). The others, and
-damaged ones, are read one by one (`partibus.spark.named_values`), with the results and errors of that reader.
+damaged ones, are read one by one (`partibus.spark.properties`), with the results and errors of that reader.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +17,7 @@ from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property
 from partibus.spark.composites import VALUE_START
 from partibus.spark.encoded import Encoded, Numbers
-from partibus.spark.named_values import Named
-from partibus.spark.properties import text_of, type_of
+from partibus.spark.properties import Named, text_of, type_of
 from partibus.spark.value_texts import NULL, Texts, Values, in_places, integers_of, texts_of
 
 ALIKE_MIN = 48

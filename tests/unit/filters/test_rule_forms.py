@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from partibus.errors import Unsupported
-from partibus.filters.config_form import from_config, to_config
 from partibus.filters.model import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
-from partibus.filters.plain import from_plain, same, to_plain
+from partibus.filters.plain import from_config, from_plain, same, to_config, to_plain
 
 RULES = [
     Rule("$Default", TrueFilter(), created_ms=5),

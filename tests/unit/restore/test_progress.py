@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from partibus.errors import InvalidOperation
-from partibus.restore.progress import Progress
+from partibus.restore.run import Progress
 
 RESTORE = {"backup": "/b", "entity": "orders", "into": "side"}
 

@@ -20,8 +20,7 @@ from partibus.namespace.entities import EntityOptions, QueueDescription
 from partibus.namespace.placement import Placement
 from partibus.partition.protocol.keys import SubqueueKind, body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Writes
-from partibus.restore.progress import Progress
-from partibus.restore.run import RESTORED_FROM, RESTORED_NUMBER, RUN, find, make_side_entity, restore
+from partibus.restore.run import RESTORED_FROM, RESTORED_NUMBER, RUN, Progress, find, make_side_entity, restore
 from partibus.store.backup import back_up, store_file
 from partibus.store.sqlite.directory import store_id
 from partibus.store.sqlite.store import SQLiteStore

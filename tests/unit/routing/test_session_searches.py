@@ -9,7 +9,7 @@ from partibus.errors import PartibusError
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.routing.partitions import Numbers
-from partibus.routing.session_hold import SessionHold
+from partibus.routing.session_source import SessionHold
 from partibus.routing.sessions import SessionDesk, SessionSearch
 from tests.unit.routing.fakes import UNKNOWN, FakePartition
 

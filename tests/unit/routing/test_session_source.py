@@ -8,8 +8,7 @@ from partibus.errors import PartibusError, SessionLockLost
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.routing.partitions import Numbers
-from partibus.routing.session_hold import SessionHold
-from partibus.routing.session_source import RESUME_MS, TRIES_MAX, Resuming, SessionSource
+from partibus.routing.session_source import RESUME_MS, TRIES_MAX, Resuming, SessionHold, SessionSource
 from tests.unit.routing.fakes import FakePartition, entry
 
 LOCK = 7

@@ -8,7 +8,7 @@ from partibus.errors import PartibusError, SessionCannotBeLocked, StoreUnavailab
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.routing.partitions import Numbers
-from partibus.routing.session_hold import SessionHold
+from partibus.routing.session_source import SessionHold
 from partibus.routing.sessions import ASKED_MAX, SessionDesk, SessionSearch
 from partibus.routing.slots import partition_for_key
 from tests.unit.routing.fakes import UNAVAILABLE, FakePartition

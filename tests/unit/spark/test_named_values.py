@@ -10,7 +10,7 @@ from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Float, Int, Symbol, Timestamp, UInt
 from partibus.amqp.errors import DecodeError
 from partibus.spark.composites import read_map
-from partibus.spark.named_values import NamedValues
+from partibus.spark.properties import NamedValues
 from tests.spark.simulated import section
 
 names = st.sampled_from(["a", "b", "delay", "x" * 300]) | st.text(max_size=3)

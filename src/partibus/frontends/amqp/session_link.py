@@ -44,8 +44,7 @@ from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing import receive
-from partibus.routing.session_hold import SessionHold
-from partibus.routing.session_source import Resuming, SessionSource
+from partibus.routing.session_source import Resuming, SessionHold, SessionSource
 
 SESSION_FILTER = "com.microsoft:session-filter"
 SESSION_ID_MAX = 128

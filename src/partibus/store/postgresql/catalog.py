@@ -20,7 +20,7 @@ from partibus.errors import OutcomeUnknown, StoreUnavailable, UnusableFile
 from partibus.limits import CATALOG_NUMBERS_SKIPPED
 from partibus.store.acknowledged import Acknowledged, AcknowledgedCommits
 from partibus.store.postgresql.connection import OLDEST_SERVER, Address, TimedConnection, end
-from partibus.store.postgresql.failure import next_step
+from partibus.store.postgresql.sql import next_step
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from partibus.partition.protocol.ports import StoreError
-from partibus.store.postgresql.failure import refused
 from partibus.store.postgresql.rows import adapt
+from partibus.store.postgresql.sql import refused
 
 SCHEMA_DEFAULT = "partibus"
 STORES_MAX = 64

@@ -6,14 +6,15 @@ import psycopg
 from psycopg import sql
 
 from partibus.store.postgresql.connection import DEFAULTS, Address, Connection, PostgreSQLSettings, connect, end
-from partibus.store.postgresql.failure import refused, store_error
 from partibus.store.postgresql.sql import (
     FORMAT_VERSION,
     OLDEST_VERSION,
     functions_script,
     migration_script,
+    refused,
     schema_script,
     statement,
+    store_error,
 )
 
 

@@ -37,8 +37,7 @@ from partibus.store.postgresql.connection import (
     end,
 )
 from partibus.store.postgresql.creation import install_functions
-from partibus.store.postgresql.failure import refused, store_error
-from partibus.store.postgresql.sql import statement
+from partibus.store.postgresql.sql import refused, statement, store_error
 
 log = logging.getLogger(__name__)
 

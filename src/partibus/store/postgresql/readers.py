@@ -6,8 +6,8 @@ from typing import TypeVar
 import psycopg
 
 from partibus.store.postgresql.connection import Address, Connection, PostgreSQLSettings, connect, end
-from partibus.store.postgresql.failure import BINDING_ERRORS, refused, store_error
 from partibus.store.postgresql.ownership import read_owner
+from partibus.store.postgresql.sql import BINDING_ERRORS, refused, store_error
 
 T = TypeVar("T")
 

@@ -27,10 +27,9 @@ from partibus.store.generations import Owner
 from partibus.store.postgresql import reader
 from partibus.store.postgresql.connection import DEFAULTS, Address, PostgreSQLSettings, application_name, end
 from partibus.store.postgresql.creation import Identity
-from partibus.store.postgresql.failure import refused, store_error
 from partibus.store.postgresql.ownership import OwnerWatch, boot_ms
 from partibus.store.postgresql.readers import Readers
-from partibus.store.postgresql.sql import statement
+from partibus.store.postgresql.sql import refused, statement, store_error
 from partibus.store.postgresql.writer import Writer
 
 

@@ -16,10 +16,9 @@ from partibus.store.acknowledged import AcknowledgedCommits
 from partibus.store.generations import Owner
 from partibus.store.postgresql.connection import Address, Connection, PostgreSQLSettings, application_name, connect, end
 from partibus.store.postgresql.creation import Identity, check_and_migrate, make_if_missing
-from partibus.store.postgresql.failure import BINDING_ERRORS, FENCED, refused, store_error
 from partibus.store.postgresql.ownership import Ownership, OwnerWatch, boot_ms, read_owner
 from partibus.store.postgresql.rows import commit_parameters
-from partibus.store.postgresql.sql import statement
+from partibus.store.postgresql.sql import BINDING_ERRORS, FENCED, refused, statement, store_error
 
 _RECONNECT_S = 0.05
 """The time between two attempts to connect while a commit is in doubt."""

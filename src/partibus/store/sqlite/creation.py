@@ -17,8 +17,7 @@ from partibus.partition.protocol.ports import StoreError
 from partibus.store.generations import first_generation
 from partibus.store.sqlite.checkpoint import checkpoint
 from partibus.store.sqlite.connection import MIB, PAGE_BYTES, StoreSettings, connect, connect_reader
-from partibus.store.sqlite.failure import NO_ROOM, refused, store_error
-from partibus.store.sqlite.sql import FORMAT_VERSION, migration, schema, statement
+from partibus.store.sqlite.sql import FORMAT_VERSION, NO_ROOM, migration, refused, schema, statement, store_error
 
 
 def empty_store() -> bytes:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from partibus.store.sqlite.checkpoint import Checkpoints
 from partibus.store.sqlite.connection import PAGE_BYTES, StoreSettings
-from partibus.store.sqlite.failure import NO_ROOM
+from partibus.store.sqlite.sql import NO_ROOM
 
 
 def free_bytes(directory: Path) -> int:

@@ -32,10 +32,9 @@ from partibus.store.sqlite import creation, ranges, reader, remembered_ids, sess
 from partibus.store.sqlite.apply import apply_writes, remove_partition_rows, sets_session_state
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
 from partibus.store.sqlite.connection import DEFAULTS, KIB, StoreSettings, connect_reader
-from partibus.store.sqlite.failure import BINDING_ERRORS, refused, store_error, store_full
 from partibus.store.sqlite.owner import LockFile, Owner
 from partibus.store.sqlite.reserved_space import Room, free_bytes
-from partibus.store.sqlite.sql import FORMAT_VERSION
+from partibus.store.sqlite.sql import BINDING_ERRORS, FORMAT_VERSION, refused, store_error, store_full
 from partibus.store.sqlite.writer import Writer
 
 log = logging.getLogger(__name__)

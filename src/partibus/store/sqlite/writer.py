@@ -15,9 +15,16 @@ from partibus.partition.protocol.ports import LOCK_MS_MAX, StoreFenced
 from partibus.store.generations import NoNumbersLeft
 from partibus.store.sqlite import generations
 from partibus.store.sqlite.connection import StoreSettings, connect_reader, connect_writer
-from partibus.store.sqlite.failure import BINDING_ERRORS, is_failed_sync, refused, store_error
 from partibus.store.sqlite.owner import Owner, Ownership
-from partibus.store.sqlite.sql import FORMAT_VERSION, OLDEST_VERSION, statement
+from partibus.store.sqlite.sql import (
+    BINDING_ERRORS,
+    FORMAT_VERSION,
+    OLDEST_VERSION,
+    is_failed_sync,
+    refused,
+    statement,
+    store_error,
+)
 
 T = TypeVar("T")
 

@@ -12,12 +12,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from partibus.errors import ArgumentError
+from partibus.errors import ArgumentError, did_you_mean
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.request import body_of, mapping, success, text
 from partibus.namespace.access import ROOT_POLICY, Right, SasPolicy
 from partibus.namespace.broker import Broker
-from partibus.namespace.hints import did_you_mean
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.tiers import Tier

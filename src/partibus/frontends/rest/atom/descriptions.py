@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from partibus.errors import ArgumentError, Unsupported
+from partibus.errors import ArgumentError, Unsupported, did_you_mean
 from partibus.frontends.rest.atom import xml
 from partibus.frontends.rest.atom.counts import Counts, counts_xml
 from partibus.frontends.rest.atom.values import NEVER, date_text, json_of, text_of
 from partibus.frontends.rest.atom.xml import Element, element, text_element
 from partibus.namespace.access import Right, SasPolicy
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind
-from partibus.namespace.hints import did_you_mean
 from partibus.namespace.namespace import Queue, Topic
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.properties import EXPRESS_BOUND, FORWARD_DEAD_LETTERED_TO, FORWARD_TO, PROPERTIES, properties_of
