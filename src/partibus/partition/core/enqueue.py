@@ -43,7 +43,9 @@ def enqueue(
     if command.sink is not None and not sinks_of(state).lets_pass(command):
         _stand_in_line(state, command, now_ms, step)
         return
-    refused: Moved | ScreenFirst | Refused | None = elsewhere(state, command, now_ms)
+    refused: Moved | ScreenFirst | Refused | None = None
+    if state.slots is not None:
+        refused = elsewhere(state, command, now_ms)
     if ids is not None and (command.announced or state.slots is not None):
         wanted = list(islice(ids, len(command.messages)))
         ids = iter(wanted)
