@@ -60,14 +60,17 @@ _POLL_S: Final = 0.05
 
 
 def parse_stat(text: str) -> float:
-    """Seconds of user and system time in the text of `/proc/PID/stat`. The name in parentheses may hold anything."""
+    """Return the seconds of user and system time in the text of `/proc/PID/stat`.
+
+    The name in parentheses may hold anything.
+    """
     fields = text[text.rindex(")") + 2 :].split()
     # The fields behind the name begin with the third of proc(5); user and system time are the 14th and 15th.
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def parse_rss(status: str) -> int:
-    """Bytes resident, in the text of `/proc/PID/status`."""
+    """Return the resident bytes in the text of `/proc/PID/status`."""
     for line in status.splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

@@ -11,12 +11,12 @@ from partibus.client.sync import Client, connect
 
 
 def print_json(values: Mapping[str, object]) -> None:
-    """One line."""
+    """Print a value as one line of JSON."""
     click.echo(json.dumps(values, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numeric: Iterable[str] = ()) -> None:
-    """``numeric`` names columns that are set to the right. None is shown as a dash."""
+    """Print a table. ``numeric`` names columns that are set to the right. None is shown as a dash."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -51,7 +51,7 @@ def note(text: str) -> None:
 
 
 def size_text(size_bytes: int | None) -> str | None:
-    """`1.5 MiB`."""
+    """Return a size such as `1.5 MiB`."""
     if size_bytes is None:
         return None
     size: float = size_bytes

@@ -77,7 +77,7 @@ def byte_size(value: str) -> int:
 
 
 def brokers(value: str) -> tuple[int, int | None]:
-    """How many processes: a number, as (number, None), or the least and the most (`1-4`)."""
+    """Read the number of processes: a number, as (number, None), or the least and the most (`1-4`)."""
     match = _RANGE.fullmatch(value)
     least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if match is None or not 1 <= least <= most <= BROKERS_MAX:
@@ -106,7 +106,7 @@ def moment(value: str) -> int:
 
 
 def key_value(value: str) -> tuple[str, str | int | float | bool]:
-    """`key=text`, or `key:=number` and `key:=true`; a text may hold more of `=`."""
+    """Read `key=text`, or `key:=number` and `key:=true`; a text may hold more of `=`."""
     key, equals, text = value.partition("=")
     typed = key.endswith(":")
     key = key.removesuffix(":")

@@ -46,7 +46,7 @@ class Tables(NamedTuple):
 
 
 def fingerprint(message_id: Column, body: Column) -> Column:
-    """`partibus.demo.flights.fingerprint` in Spark's own functions: an exact decimal, for it takes 64 bits unsigned."""
+    """Compute `partibus.demo.flights.fingerprint` in Spark's functions, as a decimal: it has 64 unsigned bits."""
     digest = sf.md5(sf.concat(message_id.cast("binary"), sf.lit(b"\0"), body))
     return sf.conv(sf.substring(digest, 1, 16), 16, 10).cast("decimal(20,0)")
 

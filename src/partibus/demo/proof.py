@@ -211,7 +211,7 @@ def read_input(rows: int | None = None) -> Frame:
 
 
 def compare_selections(flights: Frame, table: Path) -> list[Selection]:
-    """One for each subscription. ``table``: the Parquet table of all messages, by subscription."""
+    """Return a comparison for each subscription. ``table``: the Parquet table of all messages, by subscription."""
     found = {name: _read(table, name) for name in SUBSCRIPTIONS}
     return [compare(name, flights[SELECTED[name](flights)], found[name], found[ALL]) for name in SUBSCRIPTIONS]
 
@@ -240,7 +240,7 @@ def _read(table: Path, subscription: str) -> Frame:
 
 
 def _altered(found: Frame, everything: Frame) -> int:
-    """Messages whose content, key or partition is not that of the one with the same id in ``everything``."""
+    """Find messages whose content, key or partition is not that of the one with the same id in ``everything``."""
     same = ["message_id", "partition_key", "partition_id", "fingerprint"]
     originals = everything.loc[everything["message_id"].isin(found["message_id"]), same]
     both = found[same].merge(originals.drop_duplicates(), how="left", indicator=True)
@@ -248,7 +248,7 @@ def _altered(found: Frame, everything: Frame) -> int:
 
 
 def _disordered(found: Frame) -> int:
-    """Messages that were sent before the one that they stand behind: ids have the number of their row."""
+    """Find messages that were sent before the one that they stand behind: ids have the number of their row."""
     in_order = found.sort_values(["partition_key", "sequence_number"])
     rows = pd.to_numeric(in_order["message_id"].str.removeprefix("flight-"), errors="coerce")
     return int((rows.groupby(in_order["partition_key"]).diff() < 0).sum())

@@ -83,7 +83,7 @@ def delays_by_carrier_and_hour(delays: Sequence[Delay], carrier_names: dict[str,
 
 
 def load_by_partition(partitions: Sequence[PartitionLoad]) -> str:
-    """Messages, bytes and keys per partition, each with its mean; the largest bar stands out."""
+    """Plot messages, bytes and keys per partition, each with its mean; the largest bar stands out."""
     charts = [
         ("messages", [load.messages for load in partitions]),
         ("bytes of bodies", [load.bytes for load in partitions]),
@@ -93,7 +93,7 @@ def load_by_partition(partitions: Sequence[PartitionLoad]) -> str:
 
 
 def messages_by_subscription(subscriptions: Sequence[SubscriptionLoad]) -> str:
-    """Messages per partition, a chart for each subscription, to its own scale; the largest bar stands out."""
+    """Plot messages per partition, a chart for each subscription, to its own scale; the largest bar stands out."""
     charts = [(f"{one.name}, messages", [load.messages for load in one.partitions]) for one in subscriptions]
     return bars("Messages per partition and subscription", charts)
 

@@ -112,7 +112,7 @@ def run_watched(spark: "SparkSession", job: Callable[[], T], show: Callable[[int
 
 
 def tasks_of(spark: "SparkSession") -> tuple[int, int]:
-    """How many tasks of the stages that run now are done, of how many."""
+    """Return the number of finished tasks and of all tasks in the stages that run now."""
     tracker = spark.sparkContext.statusTracker()
     stages = [stage for id_ in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(id_))]
     return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)

@@ -55,7 +55,7 @@ RIGHTS = {"Send": Right.SEND, "Listen": Right.LISTEN, "Manage": Right.MANAGE}
 
 
 def rights_of(names: Iterable[str]) -> Right:
-    """All that are named. KeyError for a word that names none."""
+    """Return all rights that are named. Raises KeyError for a word that names none."""
     combined = Right(0)
     for name in names:
         combined |= RIGHTS[name]
@@ -110,7 +110,7 @@ class Grant:
     """Whether an access policy granted it; otherwise a token of an identity provider, valid until its end."""
 
     def allows(self, path: Path, right: Right, now_s: float) -> bool:
-        """Whether it is good for ``right`` on ``path`` now."""
+        """Tell whether it is good for ``right`` on ``path`` now."""
         alive = self.expires_s is None or now_s < self.expires_s
         return alive and right in self.rights and path[: len(self.path)] == self.path and self._is_of_owner(path)
 
@@ -132,7 +132,7 @@ class Identities(Protocol):
         ...
 
     def fetch_for(self, text: str, then: Callable[[], None]) -> bool:
-        """Whether the keys that check the token are being fetched; ``then`` is called behind it."""
+        """Tell whether the keys that check the token are being fetched; ``then`` is called behind it."""
         ...
 
 
@@ -221,7 +221,7 @@ class AccessPolicies:
         return policy
 
     def keys(self, name: str) -> tuple[str, ...]:
-        """All keys that are good for a policy of the namespace. Unauthorized when there is none of that name."""
+        """Return the valid keys of a policy of the namespace. Raises Unauthorized when none has that name."""
         return self._keys((), self.policy(name))
 
     def check_key(self, name: str, key: str) -> Grant:

@@ -99,7 +99,7 @@ class Catalog:
         return self._store_count
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the catalog. Idempotent."""
         self._database.close()
 
     def together(self) -> AbstractContextManager[None]:
@@ -114,14 +114,14 @@ class Catalog:
             return self._namespaces.all()
 
     def namespace(self, name: str) -> NamespaceRecord:
-        """EntityNotFound when there is none of that name."""
+        """Return a namespace. Raises EntityNotFound."""
         with self._reading():
             return self._namespaces.existing(name)
 
     def create_namespace(
         self, name: str, options: NamespaceOptions, now_ms: int, policies: Sequence[SasPolicy]
     ) -> NamespaceRecord:
-        """EntityExists; ArgumentError for more partitions than stores."""
+        """Create a namespace. Raises EntityExists, or ArgumentError for more partitions than stores."""
         with self._changing():
             self._entities.check_partition_count(options, options.partition_count)
             record = self._namespaces.create(name, options, now_ms)
@@ -163,12 +163,12 @@ class Catalog:
     # -- entities ----------------------------------------------------------------------------------------------------
 
     def list_entities(self) -> list[EntityRecord]:
-        """All entities in order of their creation."""
+        """Return all entities in order of their creation."""
         with self._reading():
             return self._entities.all()
 
     def get(self, name: str) -> EntityRecord:
-        """EntityNotFound when there is none of that name."""
+        """Return an entity. Raises EntityNotFound."""
         with self._reading():
             return self._entities.existing(name)
 
@@ -301,7 +301,7 @@ class Catalog:
             self._note("")
 
     def dropped_partitions(self) -> list[tuple[int, int]]:
-        """(partition row, store number) of deleted entities' partitions whose rows may still be in their stores."""
+        """Return (partition row, store number) of deleted partitions whose rows may still be in their stores."""
         with self._reading():
             return [
                 (row, store_no)
@@ -339,7 +339,7 @@ class Catalog:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """One transaction: all of the body or nothing of it. Inside `together` a part of that one."""
+        """Run the body as one transaction, or inside `together` as a part of that one."""
         if self._database.in_transaction:
             yield
             return

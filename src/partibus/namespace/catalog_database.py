@@ -74,7 +74,7 @@ class CatalogDatabase(Protocol):
         ...
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the database. Idempotent."""
         ...
 
 

@@ -114,7 +114,7 @@ class EntityTable:
         ]
 
     def existing(self, name: str) -> EntityRecord:
-        """EntityNotFound when there is none of that name."""
+        """Return the row of an entity. Raises EntityNotFound."""
         record = self.find(name)
         if record is None:
             raise EntityNotFound(name)

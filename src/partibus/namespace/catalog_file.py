@@ -372,7 +372,7 @@ class _Turn:
         fcntl.flock(self._descriptor, how)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

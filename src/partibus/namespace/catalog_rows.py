@@ -55,7 +55,7 @@ class RuleTable:
         return tuple(_from_text(content) for (content,) in self._database.execute(statement, (entity_id,)))
 
     def add(self, entity_id: int, subscription: str, topic_id: int, rule: Rule, limits: TierLimits) -> None:
-        """EntityExists, QuotaExceeded."""
+        """Add a rule. Raises EntityExists or QuotaExceeded."""
         if self._find(entity_id, rule.name) is not None:
             raise EntityExists(rule_path(subscription, rule.name))
         self._check_quota(topic_id, rule, limits)
@@ -81,7 +81,7 @@ class RuleTable:
             self.add(entity_id, subscription, topic_id, rule, limits)
 
     def remove(self, entity_id: int, subscription: str, name: str) -> None:
-        """EntityNotFound."""
+        """Remove a rule. Raises EntityNotFound."""
         statement = "DELETE FROM rule WHERE entity_id = ? AND folded_name = ? RETURNING folded_name"
         if not self._database.execute(statement, (entity_id, fold_name(name))):
             raise EntityNotFound(rule_path(subscription, name))
@@ -203,7 +203,7 @@ class NamespaceTable:
         return records if records and records[0].namespace_id == DEFAULT_ID else [DEFAULT_RECORD, *records]
 
     def existing(self, name: str) -> NamespaceRecord:
-        """EntityNotFound when there is none of that name."""
+        """Return the row of a namespace. Raises EntityNotFound."""
         found = self.find(name)
         if found is None:
             raise EntityNotFound(f"namespace {name}")
@@ -229,7 +229,7 @@ class NamespaceTable:
         return self._record(rows[0]) if rows else None
 
     def create(self, name: str, options: NamespaceOptions, now_ms: int) -> NamespaceRecord:
-        """EntityExists."""
+        """Create a namespace. Raises EntityExists."""
         if self.find(name) is not None:
             raise EntityExists(f"namespace {name}")
         ((namespace_id,),) = self._database.execute("SELECT next_namespace_id FROM numbers")

@@ -110,7 +110,7 @@ class Document:
         return value
 
     def choice(self, value: object, path: str, choices: Collection[str]) -> str:
-        """One of a few strings."""
+        """Read one of a few strings."""
         if not isinstance(value, str) or value not in choices:
             hint = did_you_mean(value, choices) if isinstance(value, str) else ""
             self.refuse_value(path, value, f"one of {', '.join(choices)}", hint)

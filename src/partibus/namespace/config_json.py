@@ -234,7 +234,7 @@ def _user_config(document: Document, value: object, path: str, file: str) -> Con
 
 
 def _check_other(document: Document, name: str, path: str) -> None:
-    """One that is made by its name."""
+    """Check a namespace that is made by its name."""
     try:
         check_namespace_name(name)
     except ArgumentError as error:

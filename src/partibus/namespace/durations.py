@@ -27,7 +27,10 @@ _UNITS_MS = (365 * MS_PER_DAY, 30 * MS_PER_DAY, MS_PER_DAY, MS_PER_HOUR, MS_PER_
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of an XML duration, at most `UNLIMITED_MS`. ValueError when it is none, or negative."""
+    """Return the milliseconds of an XML duration, at most `UNLIMITED_MS`.
+
+    Raises ValueError when it is none, or negative.
+    """
     match = _DURATION.fullmatch(text) if len(text) <= _TEXT_MAX else None
     if match is None:
         raise ValueError("not an XML duration such as PT30S, PT5M or P14D")

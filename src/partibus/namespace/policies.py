@@ -39,7 +39,7 @@ def completed(
 
 
 def without(policies: Sequence[SasPolicy], owner: str, name: str) -> tuple[SasPolicy, ...]:
-    """All but the one of that name. EntityNotFound when there is none."""
+    """Return all policies but the one of that name. Raises EntityNotFound."""
     _find(policies, owner, name)
     return tuple(policy for policy in policies if policy.name != name)
 
@@ -58,7 +58,7 @@ def regenerated(policies: Sequence[SasPolicy], owner: str, name: str, *, seconda
 
 
 def check_not_fixed(is_fixed: bool, name: str) -> None:
-    """EntityExists for a policy of the keys file, which is changed there."""
+    """Raise EntityExists for a policy of the keys file, which is changed there."""
     if is_fixed:
         raise EntityExists(f"{policy_path('', name)} of keys.json")
 

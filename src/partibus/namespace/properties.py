@@ -184,7 +184,7 @@ def options_of(kind: EntityKind, properties: Mapping[str, object]) -> EntityOpti
 
 
 def properties_of(kind: EntityKind, options: EntityOptions) -> dict[str, Json]:
-    """Every property of the kind by its service name, in JSON form: `options_of` reads it back."""
+    """Return every property of the kind by its service name, in JSON form: `options_of` reads it back."""
     return {prop.name: prop.value.to_json(getattr(options, prop.field)) for prop in PROPERTIES[kind]}
 
 
@@ -242,7 +242,7 @@ def change_refused(name: str, change: Change, kind: EntityKind = EntityKind.QUEU
 def _read_over(
     kind: EntityKind, old: EntityOptions, properties: Mapping[str, object]
 ) -> tuple[EntityOptions, dict[str, PartibusError]]:
-    """``old`` with what could be read, and the problems by property name."""
+    """Return ``old`` with the values that could be read, and the problems by property name."""
     fields: dict[str, Any] = {}
     problems: dict[str, PartibusError] = {}
     for name, raw in properties.items():

@@ -43,7 +43,7 @@ class Resource(Struct, frozen=True):
     path: Path
 
     def covers(self, other: "Resource") -> bool:
-        """Whether ``other`` is this resource or lies below it."""
+        """Tell whether ``other`` is this resource or lies below it."""
         return self.host == other.host and other.path[: len(self.path)] == self.path
 
 
@@ -67,7 +67,7 @@ class Token(Struct, frozen=True):
         return int(self.signed_expiry)
 
     def is_signed_by_any(self, keys: Iterable[str]) -> bool:
-        """Every key is tried whatever the others gave: how long it takes says nothing about them."""
+        """Tell whether one of the keys has signed it. Every key is tried, so the time says nothing about the keys."""
         good = [
             hmac.compare_digest(self.signature, _sign(key, self.signed_resource, self.signed_expiry)) for key in keys
         ]
@@ -158,7 +158,7 @@ def _signature_bytes(text: str) -> bytes:
 
 
 def _policy_names(text: str) -> tuple[str, ...]:
-    """Each step of decoding, and each with ``+`` as space; without repetition, the most plausible first."""
+    """Return the possible names: each step of decoding, also with ``+`` as space, the most plausible first."""
     names: dict[str, None] = {}
     for _ in range(_DECODINGS_MAX):
         text = _unquoted(text)

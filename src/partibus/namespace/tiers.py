@@ -236,7 +236,7 @@ def _limits_of(tier: Tier, changed: tuple[tuple[str, int], ...]) -> TierLimits:
 
 
 def has(tier: Tier, feature: Feature) -> bool:
-    """Whether the tier allows it."""
+    """Tell whether the tier allows it."""
     return feature not in _LACKING[tier]
 
 

@@ -77,7 +77,7 @@ class Backups:
         self._thread = thread
 
     def stop(self) -> None:
-        """One that is under way ends without a backup."""
+        """Stop the thread; a backup that is under way ends without a result."""
         self._stop.set()
 
     def _files(self, stores: Sequence[str]) -> dict[str, Path]:

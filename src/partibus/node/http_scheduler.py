@@ -131,7 +131,7 @@ class _Timed(Generator[Any, None, None]):
         return self
 
     def send(self, value: None) -> Any:
-        """One step of it."""
+        """Advance it by one step."""
         began_ns = perf_counter_ns()
         try:
             return self._steps.send(value)

@@ -231,7 +231,7 @@ class IdentityProvider:
             self._task.cancel()
 
     def fetch_for(self, text: str, then: Callable[[], None]) -> bool:
-        """Whether the keys are being read, since the token's key is not known; ``then`` is called when they are."""
+        """Tell whether the keys are being read, since the token's is unknown; ``then`` is called afterwards."""
         old_s = self._loop.time() - self._read_s
         if self._task is None:
             known = self._key_id(text) in self._keys

@@ -51,7 +51,7 @@ class IdleQueues:
         self._used_ms = {}
 
     def take_used(self) -> list[int]:
-        """Ids of the queues that were used through this broker since this was asked last."""
+        """Return the ids of the queues that were used through this broker since the last call."""
         return [queue.entity_id for queue in self._bounded() if self._is_used(queue)]
 
     def note(self, elsewhere: Iterable[int] = ()) -> list[Queue]:

@@ -389,7 +389,7 @@ class Measuring:
 
 
 def _batches(things: Iterable[Thing]) -> Iterator[list[Thing]]:
-    """``_ROWS`` at a time."""
+    """Yield ``_ROWS`` at a time."""
     left = iter(things)
     while some := list(islice(left, _ROWS)):
         yield some

@@ -113,7 +113,7 @@ class Telemetry:
 
 
 def _rules_of(namespace: Namespace, topic: str) -> str:
-    """One a line, as `partibus.telemetry.schema` has them; the last line says how many are not named."""
+    """Return the rules, one a line (`partibus.telemetry.schema`); the last line counts those not named."""
     entity = namespace.find(topic)
     if not isinstance(entity, Topic):
         return ""

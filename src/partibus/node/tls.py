@@ -49,7 +49,7 @@ def _note_name(connection: ssl.SSLObject, name: str | None, context: ssl.SSLCont
 
 
 def make_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    """``key``: None when it is in the same file. Raises `UnusableFile`."""
+    """Make a context. ``key``: None when it is in the same file. Raises `UnusableFile`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -128,13 +128,13 @@ class ServerTls:
 
     @classmethod
     def of(cls, settings: Settings) -> Self | None:
-        """None when nothing is served over TLS. `prepare_certificate` has been called."""
+        """Return the TLS of a broker, or None without TLS. `prepare_certificate` must have been called."""
         if not settings.serves_tls:
             return None
         return cls(*certificate_files(settings))
 
     def says(self) -> str:
-        """``ok``, or a problem that the operator should solve."""
+        """Return ``ok``, or a problem that the operator should solve."""
         if self.trouble is not None:
             return f"the former one is in use: {self.trouble}"
         if self._ends <= time.time():

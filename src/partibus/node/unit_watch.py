@@ -90,7 +90,7 @@ class UnitWatch:
         self._follow()
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop measuring. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -122,7 +122,7 @@ def _options(changes: bool) -> list[Callable[[Command], Command]]:
 
 
 def is_quiet(options: JobOptions) -> bool:
-    """Whether standard output belongs to the result."""
+    """Tell whether standard output belongs to the result."""
     return options.json == STANDARD_OUTPUT
 
 

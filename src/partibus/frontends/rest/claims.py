@@ -68,7 +68,7 @@ class Claims:
             raise Unauthorized(f"The token in the header {header} does not have Manage on '{target}'.")
 
     def allows(self, grant: Grant, path: Path, right: Right) -> bool:
-        """Whether the grant is good for it now."""
+        """Tell whether a grant permits ``right`` on ``path`` now."""
         return grant.allows(path, right, self._wall_clock.now_ms() / 1000)
 
     def _grant(self, request: Request, token: str, path: Path, about: Path, right: Right) -> Grant:

@@ -188,7 +188,7 @@ async def _told(snapshot: Snapshot) -> Told:
 
 
 def blocks(snapshot: Snapshot, told: Told) -> Iterator[Block]:
-    """Every metric that there is, with its values, if only none."""
+    """Yield every metric with its values, even if it has none."""
     if snapshot.only is None:
         yield from _of_brokers(snapshot)
         yield from _of_stores(snapshot)

@@ -25,7 +25,10 @@ class BodyTooLarge(Exception):
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
-    """All of it. `BodyTooLarge`; starlette's ``ClientDisconnect`` when the client leaves meanwhile."""
+    """Return the whole body.
+
+    Raises `BodyTooLarge`, or starlette's ``ClientDisconnect`` when the client leaves meanwhile.
+    """
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > bytes_max:
         raise BodyTooLarge(bytes_max)

@@ -44,7 +44,7 @@ def opened(
 
 
 def cursor_infos(state: PartitionState) -> list[CursorInfo]:
-    """All cursors of the partition."""
+    """Return all cursors of the partition."""
     return [
         CursorInfo(
             kind, cursor.name, cursor.position, cursor.disposition_position, cursor.complete_from,

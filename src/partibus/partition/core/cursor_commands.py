@@ -118,7 +118,7 @@ def read_range(state: PartitionState, command: ReadRange, now_ms: int, step: Ste
 
 
 def range_loaded(state: PartitionState, load: RangeLoad, frame: RangeFrame, step: Step) -> None:
-    """Whether it is all that the cursor was to find is known now that it was read."""
+    """Reply to a range read, now that its entries were loaded."""
     command = load.command
     complete_from = 0
     if command.cursor is not None:

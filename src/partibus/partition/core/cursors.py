@@ -60,7 +60,7 @@ class Cursor:
         return cursor
 
     def row(self, subqueue: int) -> CursorRow:
-        """Its row as it is now; ``subqueue``: the key."""
+        """Return the cursor's row now; ``subqueue``: the key."""
         return CursorRow(
             subqueue, self.name, self.position, self.disposition_position, self.complete_from, self.bound_bytes,
             self.created_ms, self.moved_ms, self.epoch, self.until_ms,

@@ -77,7 +77,10 @@ def dead_letter(
 
 
 def counts_deliveries(kind: int) -> bool:
-    """Whether a delivery that was not completed raises the count. In a dead-letter sub-queue the count stands still."""
+    """Tell whether a delivery that was not completed raises the count.
+
+    In a dead-letter sub-queue the count stands still.
+    """
     return kind == SubqueueKind.ACTIVE
 
 
@@ -118,7 +121,7 @@ def dead_letter_pending(state: PartitionState, kind: int, step: Step) -> None:
 
 
 def is_expired(kind: int, entry: Entry, now_ms: int) -> bool:
-    """Its time to live is over. There is none in a dead-letter sub-queue."""
+    """Tell whether an entry's time to live is over. Entries in a dead-letter sub-queue have none."""
     return kind == SubqueueKind.ACTIVE and entry.due_ms is not None and entry.due_ms <= now_ms
 
 

@@ -275,7 +275,7 @@ class DuplicateIds:
         return bucket
 
     def take_scanned(self, rows: list[tuple[int, bytes, int]], now_ms: int) -> None:
-        """Ids that were accepted before: (bucket, id, accepted ms)."""
+        """Take ids that were accepted before: (bucket, id, accepted ms)."""
         for bucket, message_id, accepted_ms in rows:
             self._count(bucket, 1)
             if bucket < self._forgotten_to:

@@ -124,7 +124,7 @@ def over_quota(state: PartitionState, command: Enqueue) -> Refused | None:
 
 
 def take_numbers(state: PartitionState, command: TakeNumbers, now_ms: int, step: Step) -> None:
-    """Sequence counters for messages that come later."""
+    """Reserve sequence counters for messages that come later."""
     if state.next_sequence >= NUMBERS_FULL:
         step.replies.append(Refused(command.request, state.next_sequence, NUMBERS_FULL, numbers=True))
         return
@@ -395,7 +395,7 @@ def duplicates_found(state: PartitionState, load: DuplicateLoad, found: dict[byt
 
 
 def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]], now_ms: int, step: Step) -> None:
-    """Ids from before the partition was loaded; the scan goes on until it has seen all."""
+    """Take ids from before the partition was loaded; the scan goes on until it has seen all."""
     duplicates = _duplicates(state)
     if duplicates.is_stale:
         duplicates.begin_scan(step, state.options.limits.scan_ids)

@@ -37,7 +37,7 @@ stops the receivers for no longer than this.
 
 
 def is_going_on(subqueue: Subqueue) -> bool:
-    """Messages are on their way to another entity, which may have them already: they can't be taken back."""
+    """Tell whether messages are being forwarded: they can't be taken back, since the target may have them."""
     return any(batch.until_ms == NEVER for batch in subqueue.reservations)
 
 

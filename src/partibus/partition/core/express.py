@@ -61,7 +61,7 @@ class Pool:
         self._writing[commit] = min(oldest_ms, self._writing.get(commit, oldest_ms))
 
     def written(self, commit: int) -> None:
-        """All commits up to this one are durable."""
+        """Take note that all commits up to this one are durable."""
         if self._writing:
             self._writing = {number: ms for number, ms in self._writing.items() if number > commit}
 

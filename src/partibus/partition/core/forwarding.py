@@ -21,7 +21,7 @@ from partibus.partition.protocol.replies import Accepted, Done, Granted
 
 
 def forwards(state: PartitionState, kind: int) -> bool:
-    """Messages of that sub-queue go on to another entity."""
+    """Tell whether messages of that sub-queue go on to another entity."""
     return kind == SubqueueKind.TRANSFER or bool(state.options.forwards >> kind & 1)
 
 

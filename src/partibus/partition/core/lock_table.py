@@ -33,7 +33,7 @@ class LockBatch:
         return [pos for pos in positions if pos in entries and renewed.get(pos, until_ms) > now_ms]
 
     def parts(self) -> list[tuple[int, list[int]]]:
-        """(until ms, positions ascending) of all that is locked."""
+        """Return (until ms, ascending positions) of all locked entries."""
         parts: dict[int, list[int]] = {}
         for pos in sorted(self.entries):
             parts.setdefault(self.renewed.get(pos, self.until_ms), []).append(pos)

@@ -52,7 +52,10 @@ def lock(
 
 
 def renew_locks(state: PartitionState, command: RenewLocks, now_ms: int, step: Step) -> None:
-    """All or none. The lock of a session's message is renewed with its session, so such tokens are not found."""
+    """Renew all locks or none.
+
+    The lock of a session's message is renewed with its session, so such tokens are not found.
+    """
     ready_list = state.subqueues[command.kind]
     found: list[LockBatch] = []
     lost: list[int] = []

@@ -97,7 +97,7 @@ def publish_due(
 
 
 def schedule(state: PartitionState, entries: list[Entry], step: Step) -> None:
-    """Entries that wait for their time are in the store only."""
+    """Store entries that wait for their time; they are in the store only."""
     subqueue = state.subqueues[SubqueueKind.ACTIVE]
     subqueue.messages += len(entries)
     subqueue.size_bytes += sum([entry.size_bytes for entry in entries])

@@ -165,7 +165,7 @@ def _begin(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
 
 
 def _held(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
-    """Entries that are locked or reserved, and their bytes."""
+    """Return the entries that are locked or reserved, and their bytes."""
     ready_lists: list[ReadyList] = [subqueue]
     if state.sessions is not None:
         ready_lists += [session.ready_list for session in state.sessions.held.values()]

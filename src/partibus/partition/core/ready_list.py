@@ -356,7 +356,7 @@ class ReadyList:
         return [*taken, *wanted.values()]
 
     def edit(self, positions: list[int]) -> None:
-        """Entries in the gap were changed."""
+        """Note that entries in the gap were changed, at these positions."""
         if positions:
             self.edited = True
             if self.loading_page or self.loading_quiet:

@@ -31,7 +31,7 @@ ROWS_MAX = 128
 
 
 def resume_session(state: PartitionState, command: AcceptSession, now_ms: int, step: Step) -> None:
-    """Its holder goes on with a session that he has held elsewhere, or lost the way to."""
+    """Let a holder go on with a session that it has held at another owner, or lost the route to."""
     sessions = state.sessions
     assert sessions is not None, "front ends refuse sessions on an entity without"
     session = sessions.by_lock.get(command.resumes)

@@ -111,7 +111,7 @@ class Session:
         return type(self.ready_list) is ReadyListAway
 
     def hand_out(self, entries: list[Entry]) -> None:
-        """Entries are the holder's, under the session's lock."""
+        """Give entries to the holder, under the session's lock."""
         locks = self.ready_list.locks
         batch = locks.find(self.lock_id)
         if batch is None:
@@ -402,7 +402,7 @@ class Sessions:
         self._deadlines.set(session.lock_id, session.until_ms)
 
     def away(self) -> list[tuple[int, str]]:
-        """(lock id, run of the holder's broker) of the sessions that are."""
+        """Return (lock id, run of the holder's broker) of the sessions whose holder is away."""
         sessions = [self.by_lock[lock_id] for lock_id in self.resuming]
         return [(session.lock_id, session.holder) for session in sessions if session.is_away]
 

@@ -82,7 +82,7 @@ def lost_tokens(state: PartitionState, command: Settle, now_ms: int) -> list[int
 
 
 def bodies_missing(state: PartitionState, command: Settle, now_ms: int) -> list[Entry]:
-    """Entries that a settlement rewrites or moves, and whose body was let go while they were locked."""
+    """Return entries that a settlement rewrites or moves, and whose body was let go while they were locked."""
     if command.outcome is not Outcome.DEAD_LETTER and not command.properties:
         return []
     held = _held(state, command, now_ms)

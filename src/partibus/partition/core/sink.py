@@ -287,6 +287,6 @@ class Sinks:
 
 
 def _rows(command: Enqueue) -> tuple[int, list[bytes]]:
-    """(sink, ids)."""
+    """Return the pairs (sink, ids)."""
     assert command.sink is not None, "only such commands wait here"
     return command.sink

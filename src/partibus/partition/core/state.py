@@ -319,7 +319,7 @@ class PartitionState:
         step.events.append(MarkRaised(key, value))
 
     def leave(self, kind: int, entries: list[Entry]) -> None:
-        """Entries are no longer in a sub-queue: one event or another says why."""
+        """Remove entries from a sub-queue; an event of the caller says why."""
         subqueue = self.subqueues[kind]
         subqueue.messages -= len(entries)
         subqueue.size_bytes -= sum([entry.size_bytes for entry in entries])
@@ -397,7 +397,7 @@ class PartitionState:
             entry.due_ms = self.expires_ms(entry.enqueued_ms, ttl_of(entry.data))
 
     def _restore_locks(self, snapshot: Snapshot) -> None:
-        """Entries under lock at the moment of the snapshot stay locked until the same deadlines (D12)."""
+        """Lock the entries that were locked at the snapshot, until the same deadlines (D12)."""
         entries = {
             (subqueue, row.pos): entry_of(row, None, size_bytes)
             for subqueue, row, size_bytes in snapshot.locked_entries

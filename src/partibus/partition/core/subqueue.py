@@ -103,7 +103,7 @@ class Subqueue(ReadyList):
         )
 
     def waits_for(self, state: int) -> bool:
-        """Entries in that state wait for their time; perhaps none is left while their rows are being read."""
+        """Tell whether entries in that state wait for their time, or may, while their rows are being read."""
         return state in self.next_due or any(
             isinstance(range_scan, DueScan) and range_scan.state == state
             for range_scan in (self.range_scan, *self.range_scans)

@@ -34,10 +34,10 @@ class Subscriptions:
         self.total = sum(self.sizes.values())
 
     def note(self, row: int, size_bytes: int) -> None:
-        """One of them holds so much now."""
+        """Note the present size of a subscription."""
         self.total += size_bytes - self.sizes.get(row, 0)
         self.sizes[row] = size_bytes
 
     def drop(self, row: int) -> None:
-        """One was deleted."""
+        """Drop a deleted subscription."""
         self.total -= self.sizes.pop(row, 0)

@@ -111,7 +111,7 @@ def write_all(state: PartitionState, now_ms: int) -> Step | None:
 
 
 def write(state: PartitionState, express: Express, entries: list[Entry], step: Step) -> None:
-    """Entries, which were let go, go to the store as they are, with the locks that they are under."""
+    """Write released entries to the store as they are, with their locks."""
     subqueue = state.subqueues[_ACTIVE]
     for entry in entries:
         if entry.due_ms is not None and entry.state != EntryState.DEFERRED:

@@ -168,7 +168,7 @@ class StoreRuntime:
             self._commits.start()
 
     def _is_awaited(self) -> bool:
-        """Whether commands wait for loads, so that a store that is asked to close stays open."""
+        """Tell whether commands wait for loads, so that a store that is asked to close stays open."""
         return self._awaits_loads and any(slot.has_plans for slot in self._slots.values())
 
     def _is_committing(self) -> bool:

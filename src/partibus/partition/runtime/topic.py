@@ -14,7 +14,7 @@ from partibus.partition.runtime.slot import Planning, Slot
 
 
 def publishes(command: w.Input) -> bool:
-    """Whether a command brings messages for subscriptions, or may."""
+    """Tell whether a command brings messages for subscriptions, or may."""
     if isinstance(command, w.Loaded):
         range_scan = command.load.range_scan if isinstance(command.load, w.RangeScanLoad) else None
         return isinstance(range_scan, w.DueScan) and range_scan.state == EntryState.SCHEDULED

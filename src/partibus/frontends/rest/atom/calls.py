@@ -119,7 +119,10 @@ class Call(Struct):
         return self.request.headers.get("if-match")
 
     def check_tag(self, name: str, tag: str) -> bool:
-        """Whether the client said which state it has seen; EntityChanged when ``tag`` is of another one."""
+        """Tell whether the client named the state that it has seen.
+
+        Raises EntityChanged when ``tag`` is of another one.
+        """
         given = self.if_match
         if given is None or given.strip() == "*":
             return False
@@ -150,7 +153,7 @@ class Call(Struct):
         return found[0]
 
     def page(self) -> tuple[int, int]:
-        """How many entries to skip, and how many to show then. ArgumentError."""
+        """Return the number of entries to skip, and of those to show. Raises ArgumentError."""
         skip, top = self._count("$skip", 0), self._count("$top", PAGE_MAX)
         return skip, min(top, PAGE_MAX)
 

@@ -223,7 +223,7 @@ _DEFAULTS = {kind: properties_of(kind, DEFAULT_OPTIONS) for kind in EntityKind}
 
 
 def _partitions(namespace: NamespaceOptions, properties: Mapping[str, object]) -> int:
-    """How many an entity of these properties would have."""
+    """Return the number of partitions that an entity of these properties would have."""
     partitioned = properties.get("EnablePartitioning") is True or namespace.partition_count > 1
     return partition_count(namespace, replace(DEFAULT_OPTIONS, partitioned=partitioned))
 

@@ -135,7 +135,10 @@ async def _delete(call: Call, path: str) -> Response:
 
 
 def _known(call: Call, path: str) -> Entity:
-    """EntityNotFound; InvalidOperation when the request's api-version does not know such entities (row P20)."""
+    """Return an entity.
+
+    Raises EntityNotFound, or InvalidOperation when the request's api-version does not know such entities (row P20).
+    """
     entity = call.broker.entity(path)
     check_api_version(call.request, entity.queue.name, partitioned=entity.queue.partitioned)
     return entity

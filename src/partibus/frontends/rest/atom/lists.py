@@ -38,13 +38,13 @@ async def list_topics(call: Call) -> Response:
 
 
 async def list_subscriptions(call: Call) -> Response:
-    """EntityNotFound when there is no such topic."""
+    """List a topic's subscriptions. Raises EntityNotFound."""
     topic = call.broker.namespace.topic(call.resource.entity)
     return await _show_entities(call, SUBSCRIPTIONS, f"{topic.name}/{SUBSCRIPTIONS}", topic.subscriptions)
 
 
 async def list_rules(call: Call) -> Response:
-    """EntityNotFound when there is no such subscription."""
+    """List a subscription's rules. Raises EntityNotFound."""
     subscription = subscription_of(call)
     shown, page = _cut(call, subscription.rules)
     entries = [entry_of_rule(subscription, rule) for rule in shown]

@@ -123,7 +123,7 @@ class _Receiver:
             self._found.give(refusal)
 
     async def receive(self, timeout_s: float) -> _Found | None:
-        """None when nothing came in time, or the client has left."""
+        """Receive a message. Returns None when none came in time, or the client has left."""
         self._ask()
         has_left = await self._found.wait_with(self._call.request, max(timeout_s, LEAST_WAIT_S))
         if self._found.look() is None:

@@ -67,7 +67,7 @@ async def create(visit: Visit) -> Answer:
 
 
 async def change(visit: Visit) -> Answer:
-    """``path``: of the entity. EntityNotFound."""
+    """Change the entity at ``path``. Raises EntityNotFound."""
     visit.check_manage()
     broker = visit.broker
     entity = broker.entity(visit.asked("path"))
@@ -99,7 +99,7 @@ async def change(visit: Visit) -> Answer:
 
 
 async def delete(visit: Visit) -> Answer:
-    """``path``: of the entity. It asks first, and says what goes with it. EntityNotFound."""
+    """Delete the entity at ``path``, after a question that names what goes with it. Raises EntityNotFound."""
     visit.check_manage()
     broker = visit.broker
     await pay(broker, Operation.MANAGEMENT)

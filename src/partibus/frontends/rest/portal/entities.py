@@ -24,7 +24,7 @@ _KINDS: Final = ("", "queue", "topic")
 
 
 async def show_entities(visit: Visit) -> Page:
-    """``q``: what names contain; ``kind``: of which kind they are; ``page``. ArgumentError."""
+    """Show entities whose names contain ``q``, of a ``kind``, by ``page``. Raises ArgumentError."""
     wanted, kind, number = fold_name(visit.asked("q").strip()), visit.asked("kind"), visit.page_number()
     if kind not in _KINDS:
         raise ArgumentError("kind", kind, "queue, topic or empty")

@@ -30,7 +30,10 @@ _CORRELATION: Final = (
 
 
 async def show_entity(visit: Visit) -> Page | MovedOn:
-    """``path``: its name, or the path of a subscription. ``watch``: an earlier look (`look`). EntityNotFound."""
+    """Show an entity. ``path``: its name, or the path of a subscription. ``watch``: an earlier look (`look`).
+
+    Raises EntityNotFound.
+    """
     entity = visit.broker.entity(visit.asked("path"))
     number = visit.page_number()
     await pay(visit.broker, Operation.MANAGEMENT)
@@ -54,7 +57,7 @@ async def show_entity(visit: Visit) -> Page | MovedOn:
 
 
 def describe(entity: Entity, inspection: Inspection) -> dict[str, Any]:
-    """All but the subscriptions of a topic."""
+    """Describe an entity: all but the subscriptions of a topic."""
     queue = entity.queue
     data = row_of(entity, inspection)
     data |= {

@@ -36,7 +36,7 @@ async def show_overview(visit: Visit) -> Page:
 
 
 async def overview(broker: Broker, snapshot: Snapshot, *, is_operator: bool) -> dict[str, Any]:
-    """``is_operator``: with the server's brokers and stores, which are everybody's."""
+    """Show the namespace. ``is_operator``: with the server's brokers and stores."""
     namespace = broker.namespace
     options, limits = namespace.record.options, limits_of(namespace.record.options)
     kinds = snapshot.kinds.get(namespace.name, {})

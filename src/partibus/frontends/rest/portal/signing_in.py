@@ -27,7 +27,7 @@ _NEXT_MAX = 2_000
 
 
 def comes_from_here(request: Request) -> bool:
-    """Whether a page of the portal under this very name has sent it. One that says nothing has not."""
+    """Tell whether a page of the portal under this very name has sent it. A request without an origin has not."""
     site = request.headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
         return False
@@ -40,7 +40,7 @@ def comes_from_here(request: Request) -> bool:
 
 
 def is_private(request: Request) -> bool:
-    """Whether the browser speaks TLS, to us or, as the origin of a form tells, to a proxy in front of us."""
+    """Tell whether the browser speaks TLS, to us or, as the origin of a form tells, to a proxy in front of us."""
     return request.scope["scheme"] == "https" or request.headers.get("origin", "").lower().startswith("https://")
 
 

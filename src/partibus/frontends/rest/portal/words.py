@@ -42,7 +42,7 @@ def number_text(number: float) -> str:
 
 
 def size_text(size_bytes: float) -> str:
-    """``1.5 GB``: the largest unit of which there is one, and a decimal where that says more."""
+    """Return a size such as ``1.5 GB``: the largest unit of which there is one, and a decimal where that says more."""
     unit = 0
     while size_bytes >= 1024 and unit < len(_SIZES) - 1:
         size_bytes /= 1024
@@ -52,7 +52,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def duration_text(ms: int) -> str:
-    """``1 h 30 min``, which `duration_json` reads back."""
+    """Return a duration such as ``1 h 30 min``, which `duration_json` reads back."""
     if ms >= UNLIMITED_FROM_MS:
         return NO_LIMIT
     parts = []
