@@ -493,6 +493,19 @@ for _operation in ("renew-lock", "update-disposition", "cancel-scheduled-message
     _ATTACKS.append((f"{_operation} of 5,000", True, _operate))
 
 
+@_attack("an entity of 15,000 misspelt properties", key=True)
+def _misspells(broker: BrokerProcess) -> None:
+    properties = a_map([encode(f"RequiresDuplicate{n:x}") + encode(True) for n in range(14_900)])
+    body = a_map([encode("name") + encode("new"), encode("kind") + encode("queue"), encode("properties") + properties])
+    with RawPeer(broker) as peer:
+        peer.open()
+        peer.attach("$management", sending=True)
+        peer.attach("$management", sending=False, handle=1)
+        peer.credit(1_000, handle=1)
+        peer.read_until(Flow)
+        _say(peer, deliver(request("partibus:create-entity", body), 0))
+
+
 @_attack("schedule-message of 4,000", key=True)
 def _schedules(broker: BrokerProcess) -> None:
     due = encode_annotations({"x-opt-scheduled-enqueue-time": Timestamp(4_102_444_800_000)})

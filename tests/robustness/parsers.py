@@ -79,8 +79,9 @@ from partibus.namespace.catalog import EntityRecord
 from partibus.namespace.config_document import ConfigError
 from partibus.namespace.config_json import parse_config_json
 from partibus.namespace.connection_string import parse_connection_string
-from partibus.namespace.entities import EntityDescription, EntityOptions
+from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.placement import Placement
+from partibus.namespace.properties import options_of
 from partibus.namespace.queues import Queue
 from partibus.node.identity import IdentityProvider, IdentitySettings, PublicKey
 
@@ -455,6 +456,15 @@ def _jwt(header: Callable[[int], str], rest: str = ".e30.QUFB") -> Shape:
 
 
 _JWT_HEAD = _jwt(lambda _: '{"alg":"ES256","kid":"k"}', "")(0)
+
+
+def _entity_properties(text: str) -> object:
+    """Lines of names and values as the properties of each kind of entity."""
+    properties: dict[str, object] = {}
+    for line in text.split("\n"):
+        name, _, value = line.partition("=")
+        properties[name] = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else value
+    return [options_of(kind, properties) for kind in EntityKind]
 
 
 # SQS ------------------------------------------------------------------------------------------------------------------
@@ -1003,6 +1013,24 @@ PARSERS: tuple[Parser, ...] = (
             "dots": lambda size: _JWT_HEAD + b"." * size,
             "only dots": _many(b"."),
             "no base64": lambda size: b"e" + b"=" * size + b".e30.QUFB",
+        },
+    ),
+    Parser(
+        "properties of entities",
+        _text(_entity_properties),
+        {
+            "unknown names": lambda size: b"\n".join(b"%x=1" % n for n in range(size // 6)),
+            "names like known ones": lambda size: b"\n".join(b"RequiresDuplicate%x=1" % n for n in range(size // 22)),
+            "a long name": lambda size: b"RequiresDuplicateDetection" * (size // 26),
+            "a duration of digits": lambda size: b"LockDuration=PT" + b"9" * size + b"S",
+            "a duration of units": lambda size: b"PartibusPartitionCalm=P" + b"1D" * (size // 2),
+            "a path": lambda size: b"ForwardTo=" + b"a/" * (size // 2),
+            "a number": lambda size: b"PartibusPartitionRequests=" + b"9" * size,
+            "capacity of partitions": lambda size: (
+                b"PartibusElasticPartitions=8\nPartibusPartitionRequests=300\nPartibusPartitionMessages=3000\n"
+                b"PartibusPartitionSplitPercent=80\nPartibusPartitionMergePercent=30\nPartibusPartitionCalm=PT%dS\n"
+                b"UserMetadata=%b" % (size, b"x" * size)
+            ),
         },
     ),
     Parser(
