@@ -1,6 +1,7 @@
 """Connections that read from a store while the writer commits."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import psycopg
@@ -48,8 +49,9 @@ class Readers:
     def renew(self) -> None:
         """Drop the idle connections: they may lead to a server that is no longer the primary."""
         self._generation += 1
-        while self._idle:
-            end(self._idle.pop())
+        with suppress(IndexError):  # a load may take the last one between a look and a pop
+            while True:
+                end(self._idle.pop())
 
     def close(self) -> None:
         """Close the idle connections. Idempotent. A load under way closes its own connection at its end."""

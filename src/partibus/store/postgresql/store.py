@@ -11,6 +11,7 @@ Threads: commits exclude each other; reads use connections of their own and see 
 lease while no commit does.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from threading import Event, Lock, Thread
@@ -32,13 +33,16 @@ from partibus.store.postgresql.readers import Readers
 from partibus.store.postgresql.sql import refused, statement, store_error
 from partibus.store.postgresql.writer import Writer
 
+log = logging.getLogger(__name__)
+
 
 class LeaseKeeper:
     """A thread that calls ``renew`` at intervals until it is stopped."""
 
     def __init__(self, renew: Callable[[], None], interval_ms: float, name: str) -> None:
-        """Start the thread. ``renew`` must not raise."""
+        """Start the thread. It logs what ``renew`` raises, and renews again at the next interval."""
         self._renew = renew
+        self._name = name
         self._interval_s = interval_ms / 1_000
         self._stopping = Event()
         self._thread = Thread(target=self._run, name=f"lease of {name}", daemon=True)
@@ -51,7 +55,10 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s):
-            self._renew()
+            try:
+                self._renew()
+            except Exception:  # a bug of ours: without the thread the lease would end
+                log.exception("internal error: the lease of %s was not renewed", self._name)
 
 
 T = TypeVar("T")
@@ -306,8 +313,10 @@ class PostgreSQLStore:
         except psycopg.Error as error:
             self.lease_error = store_error(error, self.name, "looking at the server's settings", executed=False)
         finally:
-            self._follow_writer()
-            self._commit_lock.release()
+            try:
+                self._follow_writer()
+            finally:  # whatever fails: commits, and the close, wait for the lock without a limit
+                self._commit_lock.release()
 
     def _follow_writer(self) -> None:
         """Renew the readers' connections after the writer reconnected: the old server may no longer be the primary."""

@@ -15,7 +15,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -72,8 +72,9 @@ class Readers:
     def close(self) -> None:
         """Close the idle connections. Idempotent. A load under way closes its own connection at its end."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        with suppress(IndexError):  # a load may take the last one between a look and a pop
+            while True:
+                self._idle.pop().close()
 
 
 T = TypeVar("T")

@@ -1,15 +1,21 @@
 """Who may commit (D19)."""
 
 import time
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from partibus.partition.protocol.ports import StoreError, StoreFenced
 from partibus.store.generations import Owner
-from partibus.store.postgresql import OwnerWatch, PostgreSQLSettings, generations, watch_owner
+from partibus.store.postgresql import OwnerWatch, PostgreSQLSettings, PostgreSQLStore, generations, watch_owner
 from partibus.store.postgresql.connection import Connection
 from partibus.store.postgresql.ownership import OwnerRow
+from partibus.store.postgresql.readers import Readers
+from partibus.store.postgresql.store import LeaseKeeper
 from tests.contract.stores import enqueued, new_address, positions
+from tests.kit.eventually import eventually
 from tests.unit.store.postgresql.places import THEY, US, open_store, sql
 
 
@@ -230,3 +236,38 @@ def test_the_same_run_opens_its_store_anew_without_waiting_for_its_own_lease() -
     assert positions(second) == [2]
     first.close()
     second.close()
+
+
+class TakenMeanwhile(list[Any]):
+    """Idle connections of which a load takes the last one between a look and a pop."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def test_a_load_that_takes_the_last_idle_connection_stops_no_renewal_of_them() -> None:
+    readers = Readers(None, "run-1", PostgreSQLSettings(), lambda: 0)  # type: ignore[arg-type]
+    readers._idle = TakenMeanwhile()
+    readers.close()
+
+
+def test_an_error_in_a_renewal_keeps_neither_the_store_nor_the_next_renewal_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lock that stays held would keep every commit waiting, and the close."""
+    store = PostgreSQLStore.__new__(PostgreSQLStore)
+    store._closed, store._commit_lock = True, Lock()
+    store._writer = SimpleNamespace(ownership=SimpleNamespace(sync=lambda: None))  # type: ignore[assignment]
+    renewals = []
+
+    def fail(_store: PostgreSQLStore) -> None:
+        renewals.append(store._commit_lock.locked())
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PostgreSQLStore, "_follow_writer", fail)
+    keeper = LeaseKeeper(store._keep_lease, 1, "a store")
+    eventually("the lease is renewed again", lambda: len(renewals) > 1)
+    keeper.stop()
+    assert renewals == [True] * len(renewals)
+    assert not store._commit_lock.locked()
+    assert "the lease of a store was not renewed" in caplog.text

@@ -172,3 +172,17 @@ def test_a_checkpoint_that_waits_for_a_thread_that_never_started_is_found(
     monkeypatch.setattr(Checkpoints, "after_commit", starts_whatever_happens)
     with pytest.raises(RuntimeError, match="thread"):
         lack_a_thread(tmp_path, monkeypatch)
+
+
+class TakenMeanwhile(list[sqlite3.Connection]):
+    """Idle connections of which a load takes the last one between a look and a pop."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def test_a_load_that_takes_the_last_idle_connection_stops_no_close(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store._readers._idle = TakenMeanwhile()
+    store.close()
+    open_store(tmp_path).close()
