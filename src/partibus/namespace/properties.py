@@ -240,8 +240,8 @@ def change_refused(name: str, change: Change, kind: EntityKind = EntityKind.QUEU
 
 
 PROBLEMS_MAX = 20
-"""The problems of one entity that are looked for. A request has room for 15,000 properties, and to find a similar name
-for an unknown one takes up to 0.4 ms.
+"""The problems of one entity that are looked for. A request has room for some 2,500 properties, and to find a similar
+name for an unknown one takes up to 0.4 ms.
 """
 
 
