@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
-from pyspark.testing import assertDataFrameEqual, assertSchemaEqual
 
 from partibus.amqp.codec.types import Float, Symbol, UInt
 from partibus.spark.schema import DDL, TYPE_OF
@@ -44,11 +43,13 @@ def test_each_of_sixteen_partitions_is_read_by_a_task_of_its_own(
 
 
 def test_schema_is_the_documented_one(spark: SparkSession, namespace: SimulatedNamespace) -> None:
+    from pyspark import testing  # imports matplotlib: not in each worker that collects this file
+
     namespace.put("q", {0: {}})
     schema = load(spark, namespace).schema
     documented = StructType.fromDDL(DDL)
     assert isinstance(documented, StructType)
-    assertSchemaEqual(schema, documented)
+    testing.assertSchemaEqual(schema, documented)
     assert {field.name: field.dataType.simpleString() for field in schema.fields} == TYPE_OF
     assert to_arrow_schema(schema, timezone="UTC").names == list(TYPE_OF)
 
@@ -83,10 +84,12 @@ def test_rows_carry_body_times_and_properties_of_every_type(spark: SparkSession,
 
 
 def test_fewer_columns_in_another_order(spark: SparkSession, namespace: SimulatedNamespace) -> None:
+    from pyspark import testing  # imports matplotlib: not in each worker that collects this file
+
     namespace.put("q", {0: {4: message(4, b"four")}})
     reader = spark.read.format("partibus_simulated").options(connection=namespace.connection, entity="q")
     frame = reader.schema("position bigint, body binary").load()
-    assertDataFrameEqual(frame, spark.createDataFrame([(4, b"four")], "position bigint, body binary"))
+    testing.assertDataFrameEqual(frame, spark.createDataFrame([(4, b"four")], "position bigint, body binary"))
 
 
 def test_partition_is_split_by_positions_when_asked(spark: SparkSession, namespace: SimulatedNamespace) -> None:
@@ -97,8 +100,10 @@ def test_partition_is_split_by_positions_when_asked(spark: SparkSession, namespa
 
 
 def test_small_batches_give_the_same_rows(spark: SparkSession, namespace: SimulatedNamespace) -> None:
+    from pyspark import testing  # imports matplotlib: not in each worker that collects this file
+
     namespace.put("q", {0: {pos: message(pos, b"%d" % pos) for pos in range(25)}})
-    assertDataFrameEqual(load(spark, namespace, rowsPerBatch="4"), load(spark, namespace))
+    testing.assertDataFrameEqual(load(spark, namespace, rowsPerBatch="4"), load(spark, namespace))
 
 
 def test_dead_letter_queue_is_an_entity_of_its_own(spark: SparkSession, namespace: SimulatedNamespace) -> None:

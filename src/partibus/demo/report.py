@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-import matplotlib
-from matplotlib.figure import Figure
-
 from partibus.demo.proof import Proof
 from partibus.demo.results import (
     Captured,
@@ -38,7 +35,7 @@ from partibus.pipeline.report.page import (
     time_of_us,
 )
 from partibus.pipeline.report.page import render as render_page
-from partibus.pipeline.report.plots import CHART_WIDTH, STYLE, bars, svg_of
+from partibus.pipeline.report.plots import bars, drawing, svg_of
 
 MISSING = "#eef1f4"
 FLIGHTS_MIN = 20
@@ -60,8 +57,9 @@ def delays_by_carrier_and_hour(delays: Sequence[Delay], carrier_names: dict[str,
     shown = sorted({hour for _, hour in cells}) or [0]
     hours = list(range(shown[0], shown[-1] + 1))
     grid = [[_or_nan(cells.get((carrier, hour))) for carrier in carriers] for hour in hours]
-    with matplotlib.rc_context(STYLE):
-        shape = Figure(figsize=(CHART_WIDTH, 3.2 + 0.2 * len(hours)), layout="constrained")
+    import matplotlib
+
+    with drawing(3.2 + 0.2 * len(hours)) as shape:
         axes = shape.add_subplot()
         colours = matplotlib.colormaps["YlOrRd"].with_extremes(bad=MISSING)
         image = axes.imshow(grid, cmap=colours, vmin=0, vmax=DELAY_SHOWN_MAX, aspect="auto")

@@ -9,13 +9,10 @@ from datetime import datetime
 from functools import cache
 from html.parser import HTMLParser
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from partibus.pipeline.audit import utc_of
 from partibus.pipeline.capture import capture_page, every_minute, replay_page
@@ -36,6 +33,9 @@ from partibus.pipeline.report.page import (
     time_of_us,
 )
 from partibus.pipeline.report.plots import TICKS_MAX, bars, curve, lines, log_ticks, ranking, strip, time_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 VOID = {"meta", "!doctype"}
 NASTY = '<script>alert("1")</script>'
@@ -244,6 +244,9 @@ TIMES = [1_767_225_600 + 60 * n for n in range(1_440)]
 def test_texts_of_a_plot_are_inside_and_do_not_overlap(
     draw: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
+
     drawn: list[Figure] = []
     svg_of = plots_module.svg_of
 

@@ -2,21 +2,23 @@
 
 So the same figure fits a light and a dark screen. Text stays text, in the page's font. A colour is drawn as a unique
 placeholder, and the finished text names the variable in its place.
+
+matplotlib takes 0.4 s to import, so it is loaded with the first figure.
 """
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from html import escape
 from itertools import pairwise
 from math import ceil, floor, log10, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _VARIABLES = (
     "ink", "muted", "line", "plot-grid", "plot-1", "plot-2", "plot-3", "plot-4", "plot-5", "plot-6", "plot-soft",
@@ -67,7 +69,17 @@ STYLE: dict[Any, Any] = {
     "legend.labelcolor": INK,
     "lines.linewidth": 1.4,
 }
-"""The style for `matplotlib.rc_context`, around all code that makes a figure for `svg_of`."""
+"""The style of figures, for `matplotlib.rc_context`."""
+
+
+@contextmanager
+def drawing(height: float, width: float = CHART_WIDTH) -> Iterator["Figure"]:
+    """Make a figure for `svg_of`; all code that draws into it runs inside this context. Sizes are in inches."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE):
+        yield Figure(figsize=(width, height), layout="constrained")
 
 
 def lines(
@@ -93,8 +105,7 @@ def lines(
         if not log and not any(value for _, values in shown.values() for value in values):
             drawn.append(_sentence(f"{name}: none in this time range."))
             continue
-        with matplotlib.rc_context(STYLE):
-            shape = Figure(figsize=(CHART_WIDTH, height), layout="constrained")
+        with drawing(height) as shape:
             axes = shape.subplots()
             axes.set_title(_shortened(name, TITLE_CHARS))
             # Beyond the last colour curves are dashed, then dotted.
@@ -111,7 +122,7 @@ def lines(
             else:
                 axes.set_ylim(bottom=0)
                 _whole_ticks(axes, known)
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: (unit or _thousands)(value)))
+            axes.yaxis.set_major_formatter(lambda value, _: (unit or _thousands)(value))
             axes.grid(visible=True)
             _legend(axes, shown)
             drawn.append(svg_of(shape, f"{title}: {name}"))
@@ -130,8 +141,7 @@ def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: fl
         if not peak:
             drawn.append(_sentence(f"{name}: none in any partition."))
             continue
-        with matplotlib.rc_context(STYLE):
-            shape = Figure(figsize=(CHART_WIDTH, 2.7), layout="constrained")
+        with drawing(2.7) as shape:
             axes = shape.subplots()
             colours = [PEAK if value == peak and peak > mean else SERIES[0] for value in values]
             axes.bar(range(len(values)), values, color=colours, width=0.78)
@@ -140,7 +150,7 @@ def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: fl
             _levels(axes, levels)
             axes.set_title(_shortened(name, TITLE_CHARS))
             _whole_ticks(axes, values)
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _thousands(value)))
+            axes.yaxis.set_major_formatter(lambda value, _: _thousands(value))
             axes.set_xticks(range(0, len(values), max(1, ceil(len(values) / 16))))
             axes.set_xlabel("partition")
             axes.tick_params(axis="x", length=0)
@@ -196,13 +206,15 @@ def log_ticks(least: float, largest: float) -> list[float]:
     return found[:: ceil(len(found) / TICKS_MAX)]
 
 
-def _whole_ticks(axes: Axes, values: Iterable[float]) -> None:
+def _whole_ticks(axes: "Axes", values: Iterable[float]) -> None:
     """Let the axis of counts have ticks at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
     if all(float(value).is_integer() for value in values):
         axes.yaxis.set_major_locator(MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
 
 
-def _log_axis(axes: Axes, values: Sequence[float]) -> None:
+def _log_axis(axes: "Axes", values: Sequence[float]) -> None:
     ticks = log_ticks(min(values), max(values))
     axes.set_yscale("log")
     axes.minorticks_off()
@@ -210,7 +222,7 @@ def _log_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.set_ylim(ticks[0] * 0.9, max(ticks[-1], *values) * 1.1)
 
 
-def _legend(axes: Axes, labels: Iterable[str]) -> None:
+def _legend(axes: "Axes", labels: Iterable[str]) -> None:
     """Put the legend below the plot, where it covers no curve."""
     longest = max(len(_shortened(label)) for label in labels)
     shape = axes.get_figure(root=True)
@@ -223,8 +235,7 @@ def _legend(axes: Axes, labels: Iterable[str]) -> None:
 
 def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share: Callable[[float], str]) -> str:
     """Draw horizontal bars with their names, the largest on top."""
-    with matplotlib.rc_context(STYLE):
-        shape = Figure(figsize=(CHART_WIDTH, 0.7 + 0.24 * len(values)), layout="constrained")
+    with drawing(0.7 + 0.24 * len(values)) as shape:
         axes = shape.subplots()
         places = range(len(values))
         axes.barh(places, [value for _, value in values], color=SERIES[0], height=0.66)
@@ -235,7 +246,7 @@ def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share
         axes.set_yticks(places, [_shortened(name, 30) for name, _ in values])
         axes.invert_yaxis()
         # Above the labels too: a title of the axes would begin to their right, and be cut at the edge of the chart.
-        shape.suptitle(heading, x=0.01, ha="left", fontsize=matplotlib.rcParams["axes.titlesize"])
+        shape.suptitle(heading, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"])
         axes.xaxis.set_visible(False)
         axes.spines["bottom"].set_visible(False)
         axes.margins(x=0.16)
@@ -248,8 +259,7 @@ def curve(
     levels: Mapping[str, float],
 ) -> str:  # fmt: skip
     """Draw curves over numbers, with dots, named levels, and both axes in powers of two."""
-    with matplotlib.rc_context(STYLE):
-        shape = Figure(figsize=(CHART_WIDTH, 3.0), layout="constrained")
+    with drawing(3.0) as shape:
         axes = shape.subplots()
         for colour, (label, (places, values)) in zip(SERIES, curves.items(), strict=False):
             axes.plot(places, values, color=colour, label=label, marker="o", markersize=4)
@@ -262,7 +272,7 @@ def curve(
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.minorticks_off()
         axes.grid(visible=True)
         if len(curves) > 1:
@@ -277,8 +287,7 @@ def strip(
 
     Hot partitions are filled; the share is written where there is room.
     """
-    with matplotlib.rc_context(STYLE):
-        shape = Figure(figsize=(CHART_WIDTH, 2.6), layout="constrained")
+    with drawing(2.6) as shape:
         axes = shape.subplots()
         for row, runs in enumerate((before, after)):
             mean = sum(share for _, _, share in runs) / max(len(runs), 1)
@@ -308,7 +317,7 @@ def strip(
         return svg_of(shape, title)
 
 
-def _levels(axes: Axes, levels: Mapping[str, float]) -> None:
+def _levels(axes: "Axes", levels: Mapping[str, float]) -> None:
     """Draw named levels. Names of levels that are close to each other share a line."""
     low, high = axes.get_ylim()
     least = (high - low) * LABEL_SHARE
@@ -336,11 +345,11 @@ def time_ticks(first: float, last: float) -> list[int]:
     return list(range(ceil(first / step) * step, floor(last) + 1, step)) or [round(first)]
 
 
-def _time_axis(axes: Axes, times: Sequence[float]) -> None:
+def _time_axis(axes: "Axes", times: Sequence[float]) -> None:
     first, last = min(times), max(times)
     form = "%H:%M:%S" if last - first < 3600 else "%H:%M" if last - first < 2 * _DAY else "%m-%d"
     axes.set_xticks(time_ticks(first, last))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: datetime.fromtimestamp(at, UTC).strftime(form)))
+    axes.xaxis.set_major_formatter(lambda at, _: datetime.fromtimestamp(at, UTC).strftime(form))
 
 
 def _thousands(value: float) -> str:
@@ -358,9 +367,11 @@ def _shortened(name: str, most: int = 40) -> str:
     return name.replace("$", r"\$")
 
 
-def svg_of(shape: Figure, title: str) -> str:
+def svg_of(shape: "Figure", title: str) -> str:
     """Return the figure without the XML prologue, with an accessible title, in the page's colours."""
     out = io.StringIO()
+    import matplotlib
+
     with matplotlib.rc_context({"svg.hashsalt": title}):
         shape.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = re.sub("<metadata>.*?</metadata>", "", out.getvalue(), flags=re.DOTALL)
