@@ -1,4 +1,4 @@
-"""What holds for every test of one module."""
+"""Set-up of every unit test."""
 
 from tests.unit.namespace.catalogs import close_catalogs
 

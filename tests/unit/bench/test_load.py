@@ -1,4 +1,4 @@
-"""What generators print, and what becomes of several of them; the own generator against a tiny broker."""
+"""The output of generators, one and several; our own generator against a tiny broker."""
 
 from __future__ import annotations
 

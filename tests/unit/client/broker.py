@@ -50,7 +50,7 @@ class TinyBroker:
     def __init__(self) -> None:
         self.queues: dict[str, deque[bytes]] = {"q": deque()}
         self.sessions: dict[str, str] = {}
-        """What a receiver that asks for any session of a queue gets; one that names a session gets that."""
+        """The session for a receiver that asks for any session; one that names a session gets that."""
         self.attaches: list[tuple[str, object, object]] = []
         """Address, session filter and properties of links that asked for sessions."""
         self.settled: list[tuple[bytes, str]] = []

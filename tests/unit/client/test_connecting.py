@@ -1,4 +1,4 @@
-"""Connecting: where to, and what is said when nobody is there."""
+"""Connecting: the address, and the error when no broker is there."""
 
 from __future__ import annotations
 

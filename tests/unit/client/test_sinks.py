@@ -16,7 +16,7 @@ THROTTLED = (503, "com.microsoft:server-busy", "It is being throttled. Error cod
 
 
 class Stopped:
-    """Time that passes only while somebody sleeps."""
+    """Time that passes only during a sleep."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -1,4 +1,4 @@
-"""Who should own what: even, and with few moves."""
+"""The assignment of stores: even, and with few moves."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_another_run_at_the_same_address_is_not_the_owner() -> None:
 
 
 def test_proof_cannot_be_said_again() -> None:
-    """What was said on one channel proves nothing on another, where the owner has another nonce."""
+    """A proof of one channel is worth nothing on another, where the owner has another nonce."""
     one, other = remote_broker(), owner()
     hello = one.first()
     assert hello is not None

@@ -1,4 +1,4 @@
-"""What becomes of requests that an owner was lost with: the next one says what was done of them."""
+"""The outcome of requests whose owner was lost: the next owner tells which were executed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from partibus.partition.protocol import commands as c
 
 
 class Turns:
-    """What was written in each turn of a loop."""
+    """The bytes written in each turn of a loop."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

@@ -12,7 +12,7 @@ BROKERS = ("a", "b", "c", "d")
 
 
 class World:
-    """What brokers really have open. A broker answers what it was asked, some time or, when it ends, never."""
+    """The open stores of brokers. A broker answers what it was asked, some time or, when it ends, never."""
 
     def __init__(self) -> None:
         self.plan = OwnershipPlan(STORES)

@@ -1,4 +1,4 @@
-"""What an owner does for its guests, and what goes back when one is gone."""
+"""The owner's work for remote brokers, and the messages that return when one is lost."""
 
 from __future__ import annotations
 

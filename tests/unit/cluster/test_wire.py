@@ -1,4 +1,4 @@
-"""What brokers say to one another survives the way; what no broker says is refused with a reason."""
+"""Messages between brokers survive encoding; invalid ones are refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What subscriptions should hold, worked out by pandas; each fault is found."""
+"""The expected content of subscriptions, computed by pandas; each fault is found."""
 
 from __future__ import annotations
 

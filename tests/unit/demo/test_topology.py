@@ -1,4 +1,4 @@
-"""What the demo asks for is what a broker makes of it."""
+"""A broker creates the entities that the demo asks for."""
 
 from __future__ import annotations
 

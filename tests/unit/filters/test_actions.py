@@ -1,4 +1,4 @@
-"""What actions make of a message (dialect section 11.4)."""
+"""The effect of actions on a message (dialect section 11.4)."""
 
 from __future__ import annotations
 

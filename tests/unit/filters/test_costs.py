@@ -1,4 +1,4 @@
-"""What rules cost, on the page of benchmarks."""
+"""The costs of rules, on the page of benchmarks."""
 
 from __future__ import annotations
 

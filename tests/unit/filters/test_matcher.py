@@ -1,4 +1,4 @@
-"""Who gets what: the combination of rules, correlation filters, failures, and what is not evaluated."""
+"""The subscriptions of a message: combined rules, correlation filters, failures, and what is not evaluated."""
 
 from __future__ import annotations
 

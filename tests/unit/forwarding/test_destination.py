@@ -1,4 +1,4 @@
-"""What decides whether and where a stored message goes on."""
+"""The decision whether and where a stored message goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who begins pumps: what waits in a store that opens is loaded, whatever happens to the first try."""
+"""The start of pumps: messages that wait in a store are loaded when it opens, even after a failed try."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def settle_in(
 
 
 def in_transaction(transaction: bytes, outcome: Outcome) -> TransactionalState:
-    """What the broker answers when it has taken note."""
+    """The broker's answer to a declaration."""
     return TransactionalState(txn_id=transaction, outcome=outcome)
 
 

@@ -106,7 +106,7 @@ class Servant:
         self.disk = MemoryDisk()
         self.host = Host(world.timeline, Random(1))
         self.fails: StoreError | None = None
-        """What every commit raises."""
+        """The error that every commit raises."""
         self.message_ms = 0.0
         """How long each message of a commit takes; 0: a commit takes as long as any other job."""
         self.stays_away = False
@@ -201,7 +201,7 @@ class Client:
         self.world = world
         self.engine = Connection(server=False, login=login, limits=limits)
         self.congested = False
-        """What the server's transport says."""
+        """The addresses of the server's transport."""
         self._congested_links = False
         self.peer = Peer(world.namespaces, world.ingress, lambda: None, self._is_congested, world.timeline.call_later)
         self.events: list[Event] = []

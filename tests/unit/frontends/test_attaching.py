@@ -103,7 +103,7 @@ def test_nobody_receives_from_a_disabled_entity(world: World, status: str) -> No
 
 
 class TestClaims:
-    """Who may do what: by PLAIN or by tokens shown to `$cbs`."""
+    """Permissions: by PLAIN or by tokens shown to `$cbs`."""
 
     def test_a_client_without_claims_may_do_nothing(self, world: World) -> None:
         world.queue("q")

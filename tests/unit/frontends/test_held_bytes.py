@@ -1,4 +1,4 @@
-"""What of a partition's memory counts as a namespace's load: what goes again when its clients settle, or leave."""
+"""The memory of a partition that counts as a namespace's load: it is freed when clients settle, or leave."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def refused(state: DeliveryState | None) -> tuple[str, str]:
 
 
 def stored(world: World, queue: str) -> int:
-    """Messages that somebody else receives."""
+    """Messages of another receiver."""
     client = world.client()
     return len(client.receive(client.receiver(queue, delete=True), 10_000))
 

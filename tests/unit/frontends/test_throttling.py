@@ -1,4 +1,4 @@
-"""What clients meet when their namespace has no credits left, and what each operation costs."""
+"""Clients of a namespace without credits, and the cost of each operation."""
 
 from __future__ import annotations
 

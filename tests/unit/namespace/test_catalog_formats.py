@@ -35,7 +35,7 @@ POLICIES = """
 
 
 def content(version: int) -> str:
-    """What a broker of that format has written."""
+    """The rows that a broker of that format has written."""
     return TWO.format(policies=POLICIES if version > 1 else "")
 
 

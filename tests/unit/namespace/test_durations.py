@@ -17,7 +17,7 @@ from partibus.namespace.durations import UNLIMITED_MS, UNLIMITED_TEXT, format_du
         ("PT90S", 90_000),
         ("PT1.0009S", 1_000),
         (UNLIMITED_TEXT, UNLIMITED_MS),
-        # What the Python client sends back for the same value.
+        # The text that the Python client sends back for the same value.
         ("P10675199DT2H48M5.477539S", UNLIMITED_MS),
         ("P99999999D", UNLIMITED_MS),
     ],

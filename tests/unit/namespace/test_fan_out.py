@@ -1,4 +1,4 @@
-"""What owners of topics' partitions are told of subscriptions."""
+"""The subscriptions as owners of topics' partitions know them."""
 
 from collections.abc import Iterator
 from pathlib import Path

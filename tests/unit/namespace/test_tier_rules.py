@@ -1,4 +1,4 @@
-"""What a namespace makes of the entities that are wanted in it, on every way that leads to the catalog."""
+"""The rules of a tier for new and changed entities, on every way that leads to the catalog."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What each tier allows: the table of numbers, and which namespaces can be."""
+"""The bounds of each tier: the table of numbers, and the possible namespaces."""
 
 from pathlib import Path
 

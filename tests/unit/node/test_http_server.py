@@ -1,4 +1,4 @@
-"""What an HTTP connection may take, with sockets whose every byte the test writes. Limits are short here, and nothing
+"""The bounds of an HTTP connection, with sockets whose every byte the test writes. Limits are short here, and nothing
 depends on how short: each of them ends what would never end by itself."""
 
 from __future__ import annotations

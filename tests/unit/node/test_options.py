@@ -1,4 +1,4 @@
-"""What partitions are told of their queue."""
+"""The options of partitions, from those of their queue."""
 
 from __future__ import annotations
 

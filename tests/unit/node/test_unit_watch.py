@@ -1,4 +1,4 @@
-"""What follows from what the namespaces of a broker process use, by a processor whose time the test makes."""
+"""The consequences of the use that namespaces make of a process, by a processor whose time the test makes."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class OnePartition:
             self.commit()
 
     def crash(self) -> None:
-        """What is not durable is lost."""
+        """State that is not durable is lost."""
         self.store = self.store.reopen()
         self.load()
 

@@ -1,4 +1,4 @@
-"""What one partition does, fact by fact. `Lockstep` compares every step with the reference model on the way."""
+"""The behaviour of one partition, fact by fact. `Lockstep` compares every step with the reference model on the way."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Broker:
             self.timeline.run_next()
 
     def receive(self, row: int, kind: int = 0, count: int = 100, *, delete: bool = False) -> list[r.Granted]:
-        """What a subscription hands out now."""
+        """Return the messages that a subscription grants now."""
         self._request += 1
         receiver = self._request
         grants: list[r.Granted] = []

@@ -1,4 +1,4 @@
-"""What is told of an error that Spark brings from a task."""
+"""The report of an error that Spark brings from a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages are whole HTML files that ask nobody for anything; plots take their colours from the page."""
+"""Pages are whole HTML files that load nothing; plots take their colours from the page."""
 
 from __future__ import annotations
 

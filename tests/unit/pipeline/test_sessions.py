@@ -1,4 +1,4 @@
-"""What a job chooses of the session that `spark-submit` has prepared."""
+"""A job's use of the session that `spark-submit` has prepared."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> World:
 
 
 def stored(world: World, payload: bytes) -> bytes:
-    """What the broker keeps of a message."""
+    """The stored form of a message."""
     queue = world.namespace.queue(world.queue("q"))
     ingress = Ingress(lambda: "made")
     return ingress.message_of(payload, queue).data

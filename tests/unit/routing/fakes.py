@@ -60,7 +60,7 @@ class FakePartition(PartitionHandle):
             self._callbacks.append(on_reply)
 
     def forget(self, request: int) -> None:
-        """What is on its way comes all the same."""
+        """Messages on their way still arrive."""
 
     def register(self, receiver: int, on_granted: Callable[[Any], None]) -> None:
         self.receivers[receiver] = on_granted
@@ -97,7 +97,7 @@ class FakePartition(PartitionHandle):
         return positions
 
     def fail(self) -> None:
-        """The store fails: nobody can tell what became of requests, and every receiver is told and forgotten."""
+        """Fail the store: the outcomes of requests are unknown, and every receiver is told and forgotten."""
         self.is_available = False
         callbacks, self._callbacks = self._callbacks, []
         for answer in callbacks:

@@ -1,4 +1,4 @@
-"""What a transaction keeps until the commit, where the first operation pins it, and how it ends."""
+"""The operations of a transaction until the commit, its pinning by the first operation, and its end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Entity:
 
 
 class Ends:
-    """What a commit came to."""
+    """The outcome of a commit."""
 
     def __init__(self, transaction: Transaction) -> None:
         self.errors: list[PartibusError | None] = []

@@ -1,4 +1,4 @@
-"""What Spark's Python processes are forked from."""
+"""The process from which Spark's Python processes are forked."""
 
 from __future__ import annotations
 

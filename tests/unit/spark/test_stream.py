@@ -1,4 +1,4 @@
-"""What a stream does on the driver: offsets, admission, cursors, commits, leases."""
+"""A stream on the driver: offsets, admission, cursors, commits, leases."""
 
 from __future__ import annotations
 

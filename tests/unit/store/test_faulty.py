@@ -1,4 +1,4 @@
-"""What each planned fault leaves behind, with and without a crash."""
+"""The state after each planned fault, with and without a crash."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the store in memory promises beyond the contract."""
+"""Promises of the store in memory beyond the contract."""
 
 import pytest
 

@@ -58,7 +58,7 @@ class Recording:
         self.reader.read(chunk[LENGTH.size :])
 
     def table(self) -> pa.Table:
-        """What is ready by now."""
+        """Return the chunks that are ready by now."""
         self.flush()
         made: pa.Table = self._tables.make(self.reader.take(), self.reader.places)
         assert made.column_names == [column.name for column in COLUMNS]

@@ -19,7 +19,7 @@ SETTINGS = ThrottlingSettings(ThrottlingPolicy.ENFORCE, credits_per_s=10)
 
 
 class Bank:
-    """An allocator elsewhere: answers after ``delay_ms``, or never; ``away``: nobody is there."""
+    """An allocator elsewhere: answers after ``delay_ms``, or never; ``away``: it is not reachable."""
 
     alone = False
 

@@ -1,4 +1,4 @@
-"""What clients ask for is summed up by seconds, and bounded (row D9)."""
+"""Sums of client requests by seconds, and their bounds (row D9)."""
 
 from __future__ import annotations
 

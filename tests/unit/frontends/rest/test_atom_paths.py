@@ -1,4 +1,4 @@
-"""What paths name."""
+"""The resources of paths."""
 
 from __future__ import annotations
 

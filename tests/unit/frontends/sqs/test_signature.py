@@ -27,7 +27,7 @@ from partibus.frontends.sqs.signature import (
 from partibus.frontends.sqs.wire_query import parse_parameters
 
 KEY_ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
-"""Those of the public test suite of Signature Version 4."""
+"""The keys of the public test suite of Signature Version 4."""
 HOST = "sqs.us-east-1.example.com:9324"
 AT = datetime.datetime(2015, 8, 30, 12, 36, tzinfo=datetime.UTC)
 

@@ -1,4 +1,4 @@
-"""What is refused when a store is opened: the reason, the place without its password, the next step."""
+"""Refusals at the opening of a store: the reason, the place without its password, the next step."""
 
 from collections.abc import Iterator
 

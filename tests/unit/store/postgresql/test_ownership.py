@@ -1,4 +1,4 @@
-"""Who may commit (D19)."""
+"""The right to commit (D19)."""
 
 import time
 from threading import Lock

@@ -1,4 +1,4 @@
-"""What SQLite's shared memory says of a log (https://sqlite.org/walformat.html), for tests of checkpoints."""
+"""SQLite's shared memory about a log (https://sqlite.org/walformat.html), for tests of checkpoints."""
 
 from __future__ import annotations
 

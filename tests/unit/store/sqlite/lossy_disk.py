@@ -41,7 +41,7 @@ class LossyDisk:
     def __init__(self, library: Path, folder: Path) -> None:
         self._library = library
         self.cached = folder / "cached"
-        """What processes find as long as the power is on."""
+        """The directory that processes see as long as the power is on."""
         self.device = folder / "device"
         self.faults = folder / "faults"
         self.cached.mkdir()

@@ -1,4 +1,4 @@
-"""What is left after a crash: every commit that returned, and of a commit under way all or nothing."""
+"""The content of a store after a crash: every commit that returned, and of a commit under way all or nothing."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Who may commit (D19)."""
+"""The right to commit (D19)."""
 
 import sqlite3
 from contextlib import closing
