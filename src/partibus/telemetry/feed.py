@@ -82,7 +82,11 @@ class Feed:
         """Start the writer."""
         self._timer = None
         self._starts += 1
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:  # too many open files
+            self._try_again(f"can't be started: {error}")
+            return
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
         ours.setblocking(False)

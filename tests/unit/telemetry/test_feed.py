@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -145,6 +146,30 @@ def test_a_killed_writer_is_started_again(tmp_path: Path, monkeypatch: pytest.Mo
 
     run(test)
     assert positions(tmp_path) == list(range(10 * BATCH, 20 * BATCH))
+
+
+def test_a_writer_without_a_socket_is_started_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has too many open files for a moment."""
+    monkeypatch.setattr(feed_module, "RESTART_S", 0.01)
+    make_pair, failures = socket.socketpair, [OSError(24, "Too many open files")]
+
+    def pair_or_fail() -> tuple[socket.socket, socket.socket]:
+        if failures:
+            raise failures.pop()
+        return make_pair()
+
+    async def test() -> None:
+        monkeypatch.setattr(socket, "socketpair", pair_or_fail)
+        feed = Feed(TelemetrySettings("full"), tmp_path, "broker-0", "run", asyncio.get_running_loop())
+        feed.recorder.place_of = lambda row: Place("orders", 0, 0)
+        feed.start()
+        assert failures == []
+        await until(lambda: feed._child is not None)
+        record(feed, 1)
+        feed.close()
+
+    run(test)
+    assert positions(tmp_path) == list(range(BATCH))
 
 
 def test_rows_that_can_not_be_written_are_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
