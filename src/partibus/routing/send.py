@@ -39,7 +39,7 @@ def send(route: EntityRoute, batches: Sequence[Batch], on_sent: OnSent, *, more:
         if any(message.key is not None for batch in batches for message in batch):
             _KeyedRun(route, batches, on_sent, more=more).start()
             return
-    messages = [message for batch in batches for message in batch]
+    messages = [*batches[0]] if len(batches) == 1 else [message for batch in batches for message in batch]
     first = route.next_partition() if partitioned else route.partitions[0]
     _UnkeyedRun(route, messages, len(batches), on_sent, more=more).send_to(first)
 

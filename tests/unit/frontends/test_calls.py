@@ -106,6 +106,7 @@ class Lonely:
         servant.host.is_idle = True  # one message alone: the loop makes its commits
         servant.store._writer.connection.set_trace_callback(self._see_statement)
         servant.store._writer._next_look_s = inf  # once a second by the real clock: a count must not depend on that
+        self._checkpoints = servant.store._checkpoints
 
     def _see_statement(self, text: str) -> None:
         self.statements.append(text)
@@ -135,6 +136,7 @@ class Lonely:
 
     def _counted(self) -> tuple[Calls, list[Any]]:
         up = self.engine.data_to_send()
+        self._checkpoints.wait()  # beside one, a thread makes the commit
         self.statements = []
         with Calls() as calls:
             self._work(up)

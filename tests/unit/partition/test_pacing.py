@@ -6,7 +6,7 @@ from random import Random
 
 from partibus.limits import StoreLimits
 from partibus.partition.protocol.ports import Writes
-from partibus.partition.runtime.commit_queue import LONG_SKIPS_MAX, AtOnce, CommitPacing, CommitQueue, CommitSchedule
+from partibus.partition.runtime.commit_queue import LONG_SKIPS_MAX, AtOnce, CommitQueue, CommitSchedule
 from tests.kit.simulated_host import SimulatedHost, Timeline
 
 LIMITS = StoreLimits(hold_ms=2.0, hold_operations=8, lazy_ms=20.0)
@@ -14,12 +14,11 @@ LIMITS = StoreLimits(hold_ms=2.0, hold_operations=8, lazy_ms=20.0)
 
 def delay_ms(*added: tuple[bool, bool], operations: int = 1) -> float:
     """(waited for, holdable) of what was added to the pending commit."""
-    queue = CommitQueue()
-    queue.pending.operations = operations
-    pacing = CommitPacing(LIMITS)
+    scheduled = Scheduled()
+    scheduled.queue.pending.operations = operations
     for waited_for, holdable in added:
-        pacing.add(waited_for=waited_for, holdable=holdable)
-    return pacing.delay_ms(queue)
+        scheduled.schedule.add(waited_for=waited_for, holdable=holdable)
+    return scheduled.schedule.delay_ms
 
 
 def test_rows_that_nobody_waits_for_travel_with_others() -> None:
@@ -43,10 +42,10 @@ def test_company_enough_starts_the_commit() -> None:
 
 
 def test_next_commit_begins_without_hurry() -> None:
-    pacing = CommitPacing(LIMITS)
-    pacing.add(waited_for=True, holdable=False)
-    pacing.begun()
-    assert pacing.delay_ms(CommitQueue()) == LIMITS.lazy_ms
+    scheduled = Scheduled()
+    scheduled.schedule.add(waited_for=True, holdable=False)
+    scheduled.schedule.begun()
+    assert scheduled.schedule.delay_ms == LIMITS.lazy_ms
 
 
 class Scheduled:
@@ -66,7 +65,7 @@ class Scheduled:
     def arrive(self, rows: int) -> None:
         """Add rows that clients wait for."""
         self.queue.pending.operations += rows
-        self.queue.pending.counters[1] = (1, 1, 1)
+        self.queue.pending.rows[1] = None
         self.schedule.add(waited_for=True, holdable=False)
 
     def commit(self, *arrivals: int) -> tuple[int, int]:

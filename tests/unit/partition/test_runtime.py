@@ -161,6 +161,40 @@ def test_failed_commit_of_the_loop_fails_the_store() -> None:
     assert broker.failure() is not None
 
 
+# -- no row that says nothing ------------------------------------------------------------------------------------------
+
+
+def test_lock_that_ends_within_its_commit_is_never_written() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(1)
+    broker.answered(broker.settle(Outcome.COMPLETE, broker.granted()))
+    assert [commit.lock_batches for commit in broker.commits] == [{}] * 2
+    assert [commit.deleted_locks for commit in broker.commits] == [[]] * 2
+
+
+def test_lock_of_an_earlier_commit_is_deleted() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(1)
+    grant = broker.granted()
+    broker.wait(LIMITS.lazy_ms + 2 * IO_MS_MAX)
+    broker.answered(broker.settle(Outcome.COMPLETE, grant))
+    (locked,), deleted = broker.commits[1].lock_batches, broker.commits[2].deleted_locks
+    assert deleted == [locked]
+
+
+def test_counters_are_written_where_they_changed() -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    broker.receive(1)
+    grant = broker.granted()
+    broker.wait(LIMITS.lazy_ms + 2 * IO_MS_MAX)
+    broker.answered(broker.settle(Outcome.COMPLETE, grant))
+    assert [[*commit.counters] for commit in broker.commits] == [[ROW], [ROW], []]
+    assert [[*commit.rows] for commit in broker.commits] == [[ROW]] * 3
+
+
 # -- batched store access ----------------------------------------------------------------------------------------------
 
 

@@ -105,8 +105,10 @@ class IncomingLink:
         if self._entity.queue.deleted or (self._destination is not None and self._destination.queue.deleted):
             self._follow_paths()
         left: list[Delivery] = []
-        if any(delivery.state is not None for delivery in deliveries):
-            deliveries, left = self._take_transactional(deliveries)
+        for delivery in deliveries:
+            if delivery.state is not None:
+                deliveries, left = self._take_transactional(deliveries)
+                break
         run = _Run(deliveries)
         self._runs.append(run)
         try:
@@ -202,9 +204,9 @@ class IncomingLink:
             traced = [[message.data for message in batch] for batch in batches]
             on_sent = self._entity.tracer.sending(name, traced, on_sent)
         if self._destination is None:
-            rules = self._rule_count
+            rules = self._rule_count if len(batches) > 1 else 0
             most = max(RUN_MIN, COPIES_MAX // rules) if rules else 0
-            if most and len(batches) > 1 and sum(map(len, batches)) > most:
+            if most and sum(map(len, batches)) > most:
                 send_in_runs(self._entity.route, batches, most, on_sent)
             else:
                 send(self._entity.route, batches, on_sent)
@@ -272,7 +274,7 @@ class IncomingLink:
         runs = self._runs
         while runs and runs[0].done:
             self._answer(runs.popleft())
-        if 2 * self._link.credit <= self._credit:
+        if 2 * self._link.flow.available <= self._credit:
             self._top_up()
         self._flush()
 

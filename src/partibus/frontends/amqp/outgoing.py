@@ -238,7 +238,8 @@ class OutgoingLink:
 
     def _deliver(self, partition: PartitionHandle, granted: Granted) -> None:
         entries = granted.entries
-        encode = self._encoder(partition).encode
+        encoder = self._encoders.get(partition.partition_id) or self._new_encoder(partition)
+        encode = encoder.encode
         until_ms = None if self._delete else granted.until_ms
         lock_id = granted.lock_id
         start = tag_start(partition.partition_id, lock_id)
@@ -268,11 +269,9 @@ class OutgoingLink:
         if not self._stopping:
             self.on_credit()
 
-    def _encoder(self, partition: PartitionHandle) -> DeliveryEncoder:
-        encoder = self._encoders.get(partition.partition_id)
-        if encoder is None:
-            encoder = encoder_for(self._entity, self._kind, partition.partition_id)
-            self._encoders[partition.partition_id] = encoder
+    def _new_encoder(self, partition: PartitionHandle) -> DeliveryEncoder:
+        encoder = encoder_for(self._entity, self._kind, partition.partition_id)
+        self._encoders[partition.partition_id] = encoder
         return encoder
 
     def _send(self, items: list[Item]) -> int:

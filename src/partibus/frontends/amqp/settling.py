@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from partibus.amqp import Disposed, Received, Rejected, Sender, TransactionalState
+from partibus.amqp import ACCEPTED, DeliveryState, Disposed, Received, Rejected, Sender, TransactionalState
 from partibus.errors import ArgumentError, MessageLockLost, PartibusError
 from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.link_context import LinkContext
-from partibus.frontends.amqp.outcomes import Settlement, check_delay, check_target, settlement_of
+from partibus.frontends.amqp.outcomes import COMPLETE, Settlement, check_delay, check_target, settlement_of
 from partibus.namespace.entity import Entity
 from partibus.namespace.requests import Fault, RequestKind, fault_of
 from partibus.partition.protocol.commands import LockToken, Outcome, Settle
@@ -69,20 +69,27 @@ class Settlements:
             if isinstance(event.state, TransactionalState):
                 self._settle_in_transaction(event, event.state)
                 return
-            settlement = settlement_of(event.state)
-            check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
-            check_target(settlement, self._entity.queue.name, self._kind)
+            settlement = COMPLETE if event.state is ACCEPTED else self._settlement_of(event.state)
         except PartibusError as error:
             self._refuse(event, error)
             return
         first = contexts[0][0]
-        if len(contexts) == 1 or all(context[0] is first for context in contexts):
+        if len(contexts) == 1:
+            self._settle(first, [contexts[0][1:]], event.delivery_ids, settlement, event.settled)
+        elif all(context[0] is first for context in contexts):
             self._settle(first, [context[1:] for context in contexts], event.delivery_ids, settlement, event.settled)
         else:
             for partition, indexes in by_partition(contexts).items():
                 tokens = [contexts[i][1:] for i in indexes]
                 self._settle(partition, tokens, [event.delivery_ids[i] for i in indexes], settlement, event.settled)
         self._on_room()
+
+    def _settlement_of(self, state: DeliveryState | None) -> Settlement:
+        """Return the settlement of a state. Raises the refusal of one that this sub-queue does not take."""
+        settlement = settlement_of(state)
+        check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
+        check_target(settlement, self._entity.queue.name, self._kind)
+        return settlement
 
     def _settle(
         self,
@@ -116,9 +123,7 @@ class Settlements:
         with transaction.operation():
             if state.outcome is None:
                 raise ArgumentError("the outcome in a transactional state", None, "accepted, modified or rejected")
-            settlement = settlement_of(state.outcome)
-            check_delay(settlement, self._entity.queue.name, ordered=self._ordered)
-            check_target(settlement, self._entity.queue.name, self._kind)
+            settlement = self._settlement_of(state.outcome)
             contexts: list[Context] = event.contexts  # type: ignore[assignment]
             for partition, indexes in by_partition(contexts).items():
                 command = self._command(0, [contexts[i][1:] for i in indexes], settlement)

@@ -43,7 +43,7 @@ def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) ->
             command.forward,
             command.lock_ms,
         )
-    step.change(ready_list)
+    step.changed[ready_list] = None
 
 
 def cancel_receive(state: PartitionState, command: CancelReceive, now_ms: int, step: Step) -> None:
@@ -61,15 +61,18 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
         return
     demands = ready_list.demands
     while demands:
-        if not ready_list.ready and ready_list.tail and ready_list.in_memory:
+        count = len(ready_list.ready)
+        if not count and ready_list.tail and ready_list.in_memory:
             ready_list.absorb_tail()
-        if not ready_list.ready:
+            count = len(ready_list.ready)
+        if not count:
             break
         if ready_list.fairness is not None and ready_list.fairness.is_full:
             break
         if ready_list.fairness is not None and ready_list.fairness.noisy:
             ready_list.pass_tail()
-        share = max(1, len(ready_list.ready) // len(demands))
+            count = len(ready_list.ready)
+        share = max(1, count // len(demands))
         demand = next(iter(demands.values()))
         end = ready_list.paged_up_to if ready_list.fairness is None else NEVER
         if demand.forward:

@@ -63,8 +63,12 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
                 writes.lock_batches[entry_key(subqueue, event.lock_id)] = lock_rows(event.until_ms, positions)
                 writes.operations += len(positions)
             case Removed():
-                _delete(subqueue_key(partition_row, event.kind), event.entries, writes)
-                _delete_bodies(event.entries, writes)
+                _remove(subqueue_key(partition_row, event.kind), event.entries, writes)
+                waited = True
+            case Unlocked():
+                key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
+                if writes.lock_batches.pop(key, None) is None:  # else no earlier commit has its rows
+                    writes.deleted_locks.append(key)
                 waited = True
             case SessionLocked():
                 row = SessionLockRow(event.session, event.lock_id, event.until_ms, event.holder)
@@ -111,10 +115,6 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
             key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
             writes.deleted_locks.append(key)
             writes.lock_batches[key] = [row for part in event.parts for row in lock_rows(*part)]
-        case Unlocked():
-            key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
-            writes.lock_batches.pop(key, None)
-            writes.deleted_locks.append(key)
         case Moved():
             before = [old for old, _ in event.pairs]
             after = [new for _, new in event.pairs]
@@ -269,7 +269,16 @@ def _delete(subqueue: int, entries: list[Entry], writes: Writes) -> None:
     writes.operations += len(entries)
 
 
-def _delete_bodies(entries: Iterable[Entry], writes: Writes) -> None:
+def _remove(subqueue: int, entries: list[Entry], writes: Writes) -> None:
+    """Delete entries with their bodies."""
+    if len(entries) == 1:
+        (entry,) = entries
+        key = entry_key(subqueue, entry.pos)
+        writes.deleted_entries.append((key, key))
+        writes.operations += 1
+        _delete_body_range(entry.body, entry.body, writes)
+        return
+    _delete(subqueue, entries, writes)
     for first, last in runs(sorted([entry.body for entry in entries])):
         _delete_body_range(first, last, writes)
 

@@ -4,6 +4,7 @@ from itertools import accumulate
 
 from partibus.partition.core.cursor_answers import cursor_infos
 from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.sessions import Sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.protocol.commands import Inspect, Peek, Settle, Transact
@@ -31,6 +32,7 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
         return
     limits = state.options.limits
     ready = ready_list.ready
+    is_wanted = state.sessions is not None and _is_wanted(state.sessions, ready_list)
     head = ready.head()
     # An entry that came back from above the mark can't be handed out before the pages below it are in.
     blocked = head is not None and head.pos >= ready_list.paged_up_to and ready_list.fairness is None
@@ -38,26 +40,25 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
     if ready_list.session is not None:
         low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
         # A receiver that takes one message and leaves gets no read-ahead.
-        low = low and (bool(ready_list.demands) or not ready_list.paged_up_to or _is_wanted(state, ready_list))
+        low = low and (bool(ready_list.demands) or not ready_list.paged_up_to or is_wanted)
     if not ready_list.loading_page and (low or blocked):
-        if ready_list.in_memory:
+        if ready_list.paged_up_to >= ready_list.tail_from:  # `in_memory`
             if ready_list.tail:
                 ready_list.absorb_tail()
         elif ready_list.has_more:
             _load_page(state, ready_list, step)
     if ready_list.fairness is not None and ready_list.wants_quiet:
         _load_quiet(state, ready_list, step)
-    if ready_list.demands or ready_list.waiting_dead_letters or _is_wanted(state, ready_list):
+    if ready_list.demands or ready_list.waiting_dead_letters or is_wanted:
         _load_bodies(state, ready_list, step)
 
 
-def _is_wanted(state: PartitionState, ready_list: ReadyList) -> bool:
+def _is_wanted(sessions: Sessions, ready_list: ReadyList) -> bool:
     """Tell whether a message of the session is wanted: by a receiver that asked for it, or by a probe of its group."""
-    session = state.sessions.by_lock.get(ready_list.holder) if state.sessions is not None else None
+    session = sessions.by_lock.get(ready_list.holder)
     if session is None or not session.is_group:
         return session is not None and session.asked is not None
-    groups = None if state.sessions is None else state.sessions.groups
-    return groups is not None and session.name in groups.probed
+    return sessions.groups is not None and session.name in sessions.groups.probed
 
 
 def _load_page(state: PartitionState, ready_list: ReadyList, step: Step) -> None:

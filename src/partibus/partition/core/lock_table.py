@@ -5,7 +5,7 @@ renewal moves the deadline of single messages. An expired or settled lock is rem
 settlement can't touch a later delivery of the same message, which has another lock id.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from partibus.partition.core.deadlines import DeadlineHeap
 from partibus.partition.protocol.keys import Entry
@@ -134,8 +134,11 @@ class LockTable:
         return over
 
 
-def by_lock(tokens: Iterable[tuple[int, int]]) -> list[tuple[int, list[int]]]:
+def by_lock(tokens: Collection[tuple[int, int]]) -> list[tuple[int, list[int]]]:
     """Group lock tokens (lock id, position) by their lock; a token that is named twice counts once."""
+    if len(tokens) == 1:
+        ((lock_id, pos),) = tokens
+        return [(lock_id, [pos])]
     groups: dict[int, list[int]] = {}
     for lock_id, pos in tokens:
         if lock_id in groups:

@@ -170,7 +170,8 @@ class Partition:
                     if ready_list.session is not None:
                         look_after_probe(state, ready_list, now_ms, step)
                         look_after_group(state, ready_list)
-                    serve(state, ready_list, now_ms, step)
+                    if ready_list.demands:
+                        serve(state, ready_list, now_ms, step)
                     read_ahead(state, ready_list, step)
                     state.weigh(ready_list)
             if state.sessions is None or state.closed & 1:

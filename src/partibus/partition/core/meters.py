@@ -101,14 +101,10 @@ class CommitMeter:
         self.buckets[bisect_left(COMMIT_BUCKETS_S, seconds)] += 1
 
 
-def _no_time() -> float:
-    return 0.0
-
-
 class Meters:
     """All that is counted in one process: entities keep their counts when a store comes, fails or goes."""
 
-    def __init__(self, elapsed_s: Callable[[], float] = _no_time, recorder: Recorder | None = None) -> None:
+    def __init__(self, elapsed_s: Callable[[], float] = float, recorder: Recorder | None = None) -> None:
         """Make counters at zero.
 
         ``elapsed_s``: seconds since some moment; without it, all commits take no time. ``recorder``: records operations

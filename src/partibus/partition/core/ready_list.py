@@ -179,7 +179,8 @@ class ReadyList:
         """
         self.end_pos = end_pos = entries[-1].pos + 1
         ready = self.ready
-        if self.in_memory and not self.tail and len(ready) < window_entries and ready.size_bytes < window_bytes:
+        is_open = self.paged_up_to >= self.tail_from and not self.tail  # `in_memory`
+        if is_open and len(ready) < window_entries and ready.size_bytes < window_bytes:
             ready.extend(entries, size_bytes)
             self.paged_up_to = self.tail_from = end_pos
             return

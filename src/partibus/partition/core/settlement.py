@@ -32,8 +32,7 @@ def settle(state: PartitionState, command: Settle, now_ms: int, step: Step) -> N
     sessions = state.sessions
     if sessions is not None and sessions.resuming and sessions.must_wait(command):
         return
-    missing = bodies_missing(state, command, now_ms)
-    if missing:
+    if command.outcome is not Outcome.COMPLETE and (missing := bodies_missing(state, command, now_ms)):
         step.loads.append(body_load(command.kind, missing, then=command))
         return
     apply_settlement(state, command, now_ms, step)
@@ -46,8 +45,9 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
     held = _held(state, command, now_ms)
     settled: list[Entry] = []
     for ready_list, batch, positions in held:
-        settled += [batch.entries[pos] for pos in positions]
+        settled += map(batch.entries.__getitem__, positions)
         state.unlock(ready_list, batch, positions, step, still_covered=not gone)
+    lost = [] if len(settled) == len(command.tokens) else _lost(command, held)
     step.notes.append((_OPERATIONS[outcome], kind, settled, None))
     if outcome is Outcome.COMPLETE:
         state.tally.completed += len(settled)
@@ -67,7 +67,6 @@ def apply_settlement(state: PartitionState, command: Settle, now_ms: int, step: 
             delay_ms = (command.delay_ms or None) if counted else 0
             rewritten = bool(command.properties)
             requeue(state, kind, settled, now_ms, step, counted=counted, delay_ms=delay_ms, rewritten=rewritten)
-    lost = _lost(command, held)
     if lost:
         step.refuse((_OPERATIONS[outcome], kind, LOCK_LOST, [command.tokens[index][1] for index in lost]))
     if lost and (command.late or command.explain):

@@ -273,7 +273,7 @@ class PartitionState:
             subqueue.paged_up_to = 0
             return
         subqueue.arrive(entries, size_bytes, window_entries=limits.window_entries, window_bytes=limits.window_bytes)
-        step.change(subqueue)
+        step.changed[subqueue] = None
 
     def in_series(self, kind: int, first: int, step: Step) -> int:
         """Return the packed series of a sub-queue that is forwarded.

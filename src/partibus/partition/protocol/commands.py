@@ -19,6 +19,8 @@ LockToken = tuple[int, int]
 class Outcome(Enum):
     """The outcome that a receiver gives to a message under its lock."""
 
+    __hash__ = object.__hash__  # members are single objects; `Enum` hashes their names in Python
+
     COMPLETE = "complete"
     ABANDON = "abandon"
     """Return the message to its place and count a delivery."""

@@ -246,6 +246,7 @@ class Writes:
         "operations",
         "replacing_bodies",
         "retained",
+        "rows",
         "session_locks",
         "session_states",
         "sink_batches",
@@ -255,7 +256,9 @@ class Writes:
 
     def __init__(self) -> None:
         self.counters: dict[int, tuple[int, int, int]] = {}
-        """Partition row -> (next_sequence, next_number, session state bytes). Made on first use."""
+        """Partition row -> (next_sequence, next_number, session state bytes), where they changed. Made on first use."""
+        self.rows: dict[int, None] = {}
+        """The rows of the partitions that this commit writes for: an ordered set. The store ignores it."""
         self.counts: dict[int, tuple[int, int]] = {}
         """Sub-queue key -> (messages, bytes): absolute, since the owner is the only writer."""
         self.bodies: list[int | bytes] = []

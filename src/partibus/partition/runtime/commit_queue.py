@@ -55,7 +55,7 @@ class CommitQueue:
     @property
     def is_pending(self) -> bool:
         """Whether the pending commit has something to write."""
-        return bool(self.pending.counters or self.pending.dropped_partitions)
+        return bool(self.pending.rows or self.pending.dropped_partitions)
 
     @property
     def operations(self) -> int:
@@ -113,8 +113,8 @@ class CommitSchedule:
         "_first",
         "_gathered",
         "_host",
+        "_hurried",
         "_limits",
-        "_pacing",
         "_queue",
         "_quiet",
         "_skipped_max",
@@ -122,6 +122,7 @@ class CommitSchedule:
         "_soon",
         "_start",
         "_timer",
+        "_waited_for",
     )
 
     def __init__(self, host: Host, limits: StoreLimits, queue: CommitQueue, start: Callable[[], None]) -> None:
@@ -139,21 +140,31 @@ class CommitSchedule:
         self._skips = 0
         """The number of commits that do not wait for further rows."""
         self._skipped_max = 0
-        self._pacing = CommitPacing(limits)
+        self._waited_for = False
+        """Whether a client waits for the pending commit."""
+        self._hurried = False
+        """Whether one of them gains nothing from a longer wait."""
         self._timer: Timer | None = None
         self._delay_ms = 0.0
         self._soon = False
 
     def add(self, *, waited_for: bool, holdable: bool) -> None:
-        """Rows were added to the pending commit, as `CommitPacing.add` says: have it start in time."""
-        self._pacing.add(waited_for=waited_for, holdable=holdable)
+        """Note that rows were added to the pending commit, and have it start in time.
+
+        ``waited_for``: a client gets an answer when they are durable. ``holdable``: that client has batched store
+        access and more requests under way.
+        """
+        if waited_for:
+            self._waited_for = True
+            if not holdable:
+                self._hurried = True
         self.plan()
 
     def plan(self) -> None:
         """Start the pending commit now or in time, unless it is held, or another one is under way."""
         if self._queue.under_way is not None or self._queue.held or self._soon:
             return
-        delay_ms = self._pacing.delay_ms(self._queue)
+        delay_ms = self.delay_ms
         if self._timer is not None:
             if self._delay_ms <= delay_ms:
                 return
@@ -165,6 +176,16 @@ class CommitSchedule:
             self._soon = True
             self._gathered, self._quiet = 0, 0
             self._host.call_soon(self._gather)
+
+    @property
+    def delay_ms(self) -> float:
+        """How long the pending commit may wait; 0: not at all."""
+        limits, operations = self._limits, self._queue.pending.operations
+        if not self._waited_for:
+            return limits.lazy_ms if operations < limits.lazy_operations else 0
+        if self._hurried or operations >= limits.hold_operations:
+            return 0
+        return limits.hold_ms
 
     def _gather(self) -> None:
         """Start the commit once it has as many rows as can be expected, or some rounds of the loop have added none.
@@ -205,52 +226,17 @@ class CommitSchedule:
 
     def begun(self) -> None:
         """Note that the pending commit is under way: the next one is empty."""
-        self._pacing.begun()
+        self._waited_for = self._hurried = False
 
     def given_up(self) -> None:
         """Note that the pending commit was given up: the next one is empty."""
         self.started()
-        self._pacing.begun()
+        self._waited_for = self._hurried = False
 
     def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-class CommitPacing:
-    """How long the pending commit may wait, in ms."""
-
-    __slots__ = ("_hurried", "_limits", "_waited_for")
-
-    def __init__(self, limits: StoreLimits) -> None:
-        self._limits = limits
-        self._waited_for = False
-        self._hurried = False
-
-    def add(self, *, waited_for: bool, holdable: bool) -> None:
-        """Note that rows were added to the pending commit.
-
-        ``waited_for``: a client gets an answer when they are durable. ``holdable``: that client has batched store
-        access and more requests under way.
-        """
-        if waited_for:
-            self._waited_for = True
-            if not holdable:
-                self._hurried = True
-
-    def delay_ms(self, queue: CommitQueue) -> float:
-        """0: start at once."""
-        if not self._waited_for:
-            return self._limits.lazy_ms if queue.pending.operations < self._limits.lazy_operations else 0
-        if self._hurried or queue.pending.operations >= self._limits.hold_operations:
-            return 0
-        return self._limits.hold_ms
-
-    def begun(self) -> None:
-        """Note that the pending commit has started; the next one is empty."""
-        self._waited_for = False
-        self._hurried = False
 
 
 class AtOnce:

@@ -31,6 +31,7 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.host import Host
+from partibus.partition.protocol.notes import StoreRecorder
 from partibus.partition.protocol.ports import StoreError, StoreFull, Writes
 from partibus.partition.runtime.commit_queue import AtOnce, CommitQueue, CommitSchedule, Waiter
 from partibus.partition.runtime.dispatcher import ReplyDispatcher
@@ -179,7 +180,9 @@ class Commits:
         tally.operations -= writes.operations
         waited_for = record(slot.row, step.events, writes) and not unconfirmed
         tally.operations += writes.operations
-        writes.counters[slot.row] = machine.counters
+        writes.rows[slot.row] = None
+        if (counters := machine.counters) != slot.counters:
+            slot.counters = writes.counters[slot.row] = counters
         for subqueue, messages, size_bytes in machine.counts():
             if slot.counts.get(subqueue) != (messages, size_bytes):
                 slot.counts[subqueue] = writes.counts[subqueue] = (messages, size_bytes)
@@ -222,7 +225,7 @@ class Commits:
         if queue.pending.executed:
             self.executed.date(queue.pending, self._clock.now_ms())
         writes = queue.take()
-        self._meters.begun(self.meter, writes.counters)
+        self._meters.begun(self.meter, writes.rows)
         if self._keeps_time:  # a clock that is moved by hand begins anew with each run
             writes.now_ms = self._clock.now_ms()
         self.schedule.begun()
@@ -235,7 +238,9 @@ class Commits:
                 lifecycle.fail(result, of_commit=True)
             else:
                 try:
-                    self._note(writes, result)
+                    self.meter.committed(writes.operations, writes.size_bytes, result)
+                    if self.recorder is not None:
+                        self._note(self.recorder, writes, result)
                     self._end()
                 except Exception as error:  # noqa: BLE001 (it fails this store and no other)
                     is_told = self.queue.under_way is not writes
@@ -259,17 +264,15 @@ class Commits:
             if slot.machine is not None and (step := write_all(slot.machine.state, self._clock.now_ms())) is not None:
                 self.record(slot, slot.machine, step, True, unconfirmed=True)
 
-    def _note(self, writes: Writes, seconds: float) -> None:
-        self.meter.committed(writes.operations, writes.size_bytes, seconds)
-        if self.recorder is not None:
-            row = next(iter(writes.counters), 0)
-            self.recorder.committed(
-                row, self.queue.number - 1, writes.operations, writes.size_bytes, seconds, self._clock.now_ms()
-            )
+    def _note(self, recorder: StoreRecorder, writes: Writes, seconds: float) -> None:
+        row = next(iter(writes.rows), 0)
+        number = self.queue.number - 1
+        recorder.committed(row, number, writes.operations, writes.size_bytes, seconds, self._clock.now_ms())
 
     def _end(self) -> None:
         queue = self.queue
-        is_held = self._lifecycle.is_held
+        store = self._lifecycle.store
+        is_held = store is None or store.is_held
         passing = queue.end()
         # First of all: they are answered whatever fails here.
         try:

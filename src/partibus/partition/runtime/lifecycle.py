@@ -55,6 +55,8 @@ class StoreLifecycle:
         self._opened = opened
         self._closed = closed
         self._closing: Callable[[], None] | None = None
+        self.is_closing = False
+        """Whether the store closes as soon as no commit is pending."""
         self.store = store
         """The store; None while it is not open."""
         self.failure: str | None = None
@@ -95,11 +97,6 @@ class StoreLifecycle:
             if not store.has_room:
                 return f"{store.name}: no room on the disk for new messages; what is stored can be received"
         return self.failure
-
-    @property
-    def is_held(self) -> bool:
-        """Whether this broker surely owns the store at this moment, or has closed it by itself."""
-        return self.store is None or self.store.is_held
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -226,6 +223,7 @@ class StoreLifecycle:
     def _reopen(self) -> None:
         if self._closing is not None:
             done, self._closing = self._closing, None
+            self.is_closing = False
             try:
                 self._closed(self.failure or "the store is closed")
             finally:
@@ -258,14 +256,10 @@ class StoreLifecycle:
         ``done`` is called after `end`, or when the store has failed before.
         """
         self._closing = done
+        self.is_closing = True
         self.failure = self.failure or "the store is being closed"
         if self._is_stuck:  # no attempt to open it will find out
             self._host.call_soon(self._reopen)
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether the store closes as soon as no commit is pending."""
-        return self._closing is not None
 
     def end(self) -> None:
         """Close an open store that was asked to close, with no commit pending."""
@@ -273,6 +267,7 @@ class StoreLifecycle:
             return
         store, done = self.store, self._closing
         self.store, self._closing = None, None
+        self.is_closing = False
         self.failure = "the store is closed"
         self.generation += 1
         self._host.write(store.close, lambda _: done())

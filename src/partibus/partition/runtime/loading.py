@@ -35,7 +35,7 @@ from partibus.partition.runtime.topic import TooManyCopies, Topics, publishes
 class Backlog:
     """Rows that are not durable yet, and commands that wait for their partition to be loaded."""
 
-    __slots__ = ("_awaiting", "_bytes", "_call_soon", "_limits", "_operations", "_queue", "is_listed")
+    __slots__ = ("_bytes", "_call_soon", "_limits", "_operations", "_queue", "awaiting", "is_listed")
 
     def __init__(
         self, limits: StoreLimits, queue: CommitQueue, call_soon: Callable[[Callable[[], None]], None]
@@ -47,7 +47,7 @@ class Backlog:
         self._operations = 0
         self._bytes = 0
         """Bytes of commands that wait."""
-        self._awaiting: list[Callable[[], None]] = []
+        self.awaiting: list[Callable[[], None]] = []
         self.is_listed = False
         """Whether this store is one of the overloaded ones (`partibus.partition.protocol.host`)."""
 
@@ -94,16 +94,11 @@ class Backlog:
 
     def when_less(self, call: Callable[[], None]) -> None:
         """Register a call to make once the backlog has shrunk."""
-        self._awaiting.append(call)
-
-    @property
-    def awaited(self) -> bool:
-        """Whether a caller waits for the backlog to shrink."""
-        return bool(self._awaiting)
+        self.awaiting.append(call)
 
     def take_calls(self) -> list[Callable[[], None]]:
         """Return the calls registered by `when_less`, and forget them."""
-        calls, self._awaiting = self._awaiting, []
+        calls, self.awaiting = self.awaiting, []
         return calls
 
     def release(self) -> None:

@@ -27,6 +27,7 @@ class Slot:
     """One partition in use."""
 
     __slots__ = (
+        "counters",
         "counts",
         "deadline_ms",
         "dependents",
@@ -71,6 +72,8 @@ class Slot:
         """The last commit with rows of this partition."""
         self.reserved = 0
         """The last commit that makes numbers durable which were given out already (D18)."""
+        self.counters: tuple[int, int, int] | None = None
+        """The counters as the last commit that changed them has them."""
         self.counts: dict[int, tuple[int, int]] = {}
         """Sub-queue key -> (messages, bytes) as the last commit that changed them has them."""
         self.ends: dict[int, int] = {}
@@ -131,7 +134,7 @@ class Slot:
         self.written = commit
         if self.machine.state.express is None:
             ends = self.ends
-            ends[commit] = self.machine.counters[0]
+            ends[commit] = self.machine.state.next_sequence
             if len(ends) > _ENDS_MAX:  # one commit is under way at most, so those before it are durable
                 for number in list(ends)[:-_ENDS_MAX]:
                     del ends[number]

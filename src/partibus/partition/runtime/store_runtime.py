@@ -251,9 +251,9 @@ class StoreRuntime:
     def _tell_usable(self) -> None:
         if self._backlog.is_listed:
             self._backlog.look()
-        if self._backlog.awaited and self.failure is None and not self.overloaded:
+        if self._backlog.awaiting and self.failure is None and not self.overloaded:
             self._backlog.release()
-        if self._residency.is_over:
+        if self._residency.size_bytes > self._residency.bytes_max:
             self._residency.ask(self._call_soon)
 
     # -- the way in --------------------------------------------------------------------------------------------------
@@ -285,10 +285,12 @@ class StoreRuntime:
         a little for company (rows C13, C14).
         """
         lifecycle = self._lifecycle
-        lifecycle.check_held()
-        if on_reply is not None:
-            self._answers.expect(r.request_of(command), on_reply)
         store = lifecycle.store
+        if store is not None and not store.is_held:
+            lifecycle.check_held()
+            store = lifecycle.store
+        if on_reply is not None:
+            self._answers.expect(getattr(command, "request", 0), on_reply)
         if store is None or lifecycle.failure is not None:
             self._refuse(command)
             self._answers.deliver()
@@ -529,7 +531,7 @@ class StoreRuntime:
         slot.is_used = True
         if (size_bytes := machine.memory_bytes) != slot.size_bytes:
             self._residency.weigh(slot, size_bytes)
-        if self._residency.is_over:
+        if self._residency.size_bytes > self._residency.bytes_max:
             self._residency.ask(self._call_soon)
         if step.arrivals is not None:
             for row, arrive in step.arrivals.items():

@@ -81,6 +81,7 @@ class Ownership:
         self._incarnation = owner.incarnation
         self.epoch: int
         self.last_commit: int
+        """The number of the last commit that is durable. The writer raises it."""
         self.highest_ms: int
         ((self.epoch, self.last_commit, self.highest_ms),) = connection.execute(
             statement("take_ownership"), owner
@@ -100,7 +101,3 @@ class Ownership:
                 f"{self._path}: taken over by broker {broker!r}, incarnation {incarnation!r}, epoch {epoch} "
                 f"(ours was {self.epoch}); this broker must give up the store and send its clients elsewhere"
             )
-
-    def committed(self) -> None:
-        """Note that the transaction that `confirm` began is durable."""
-        self.last_commit += 1

@@ -94,6 +94,9 @@ def padded_keys(keys: Sequence[T]) -> list[list[T]]:
 
 def execute_keys(connection: Connection, name: str, keys: Sequence[int]) -> None:
     """Run a statement with an ``IN`` list over keys; do nothing if there are none."""
+    if len(keys) == 1:
+        connection.execute(in_list_form(name, 1), keys)
+        return
     for chunk in padded_keys(keys):
         connection.execute(in_list_form(name, len(chunk)), chunk)
 

@@ -94,6 +94,11 @@ class SQLiteStore:
         self._free = free
         self._commit_lock = Lock()
         self._closed = False
+        self.is_held = True
+        """True: the lock file excludes others while this process lives.
+
+        If the lock fails, the owner row keeps them from committing.
+        """
         self._failed_sync: str | None = None
         self._readers = Readers(path, settings)
         self._checkpoints = Checkpoints(path, settings, self._commit_lock, self._sync_failed)
@@ -173,14 +178,6 @@ class SQLiteStore:
         return not self._room.is_full
 
     @property
-    def is_held(self) -> bool:
-        """True: the lock file excludes others while this process lives.
-
-        If the lock fails, the owner row keeps them from committing.
-        """
-        return True
-
-    @property
     def durability(self) -> str:
         """The place of a finished commit: this machine's disk."""
         return "1 copy"
@@ -221,8 +218,9 @@ class SQLiteStore:
 
     def _commit(self, writes: Writes, *, waits: bool) -> None:
         """Commit; the caller holds the commit lock. ``waits``: for another process that holds the file's lock."""
+        if self._closed or self._failed_sync is not None or self._writer.refusal is not None:
+            self._check_usable()
         appended_bytes = estimate_appended_bytes(writes)
-        self._check_usable()
         brings_data = len(writes.bodies) > BODY_COLUMNS * writes.replacing_bodies or (
             bool(writes.session_states) and sets_session_state(writes)
         )

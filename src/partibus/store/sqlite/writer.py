@@ -128,18 +128,17 @@ class Writer:
         ``now_ms``: see `partition.protocol.ports.Writes`. ``waits``: for another process that holds SQLite's lock of
         the file. Otherwise this raises `FileLocked` at once.
         """
-        self._look_for_file()
+        now_s = monotonic()
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + LOOK_S
+            self._look_for_file()
         if waits is not self._waits:
             self._waits = waits
             self.connection.execute(f"PRAGMA busy_timeout = {self._settings.busy_timeout_ms if waits else 0}")
-        ownership = self.ownership
-
-        def change_as_owner(connection: sqlite3.Connection) -> T:
-            ownership.confirm(connection, now_ms)
-            return change(connection)
-
+        ownership = self._ownership
+        assert ownership is not None, "taken over"
         try:
-            result = self._in_transaction(change_as_owner)
+            return self._in_transaction(change, ownership, now_ms)
         except StoreFenced as error:
             self.refusal = str(error)
             raise
@@ -150,8 +149,6 @@ class Writer:
             if self._in_doubt or is_failed_sync(error):
                 self.refusal = str(failed)
             raise failed from error
-        ownership.committed()
-        return result
 
     def close(self, *, keep_log: bool) -> None:
         """Close the connection. SQLite makes a checkpoint when the last connection to a file closes.
@@ -178,18 +175,25 @@ class Writer:
         finally:
             self.connection.execute("ROLLBACK")
 
-    def _in_transaction(self, change: Callable[[sqlite3.Connection], T]) -> T:
-        """Commit what ``change`` does, or roll back on any error.
+    def _in_transaction(
+        self, change: Callable[[sqlite3.Connection], T], ownership: Ownership | None = None, now_ms: int = 0
+    ) -> T:
+        """Commit what ``change`` does, as the owner if there is one already, or roll back on any error.
 
         `_in_doubt` tells afterwards whether the outcome is unknown.
         """
         self._in_doubt = False
-        self.connection.execute("BEGIN IMMEDIATE")
+        connection = self.connection
+        connection.execute("BEGIN IMMEDIATE")
         try:
-            result = change(self.connection)
+            if ownership is not None:
+                ownership.confirm(connection, now_ms)
+            result = change(connection)
             self._in_doubt = True
-            self.connection.execute("COMMIT")
+            connection.execute("COMMIT")
             self._in_doubt = False
+            if ownership is not None:
+                ownership.last_commit += 1
             return result
         except BaseException as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
@@ -205,10 +209,6 @@ class Writer:
 
         A deleted or replaced file still takes commits, and they vanish with the last handle.
         """
-        now_s = monotonic()
-        if now_s < self._next_look_s:
-            return
-        self._next_look_s = now_s + LOOK_S
         if _identity(self._path) != self._file:
             error = refused(
                 self._path,
