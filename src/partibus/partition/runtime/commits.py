@@ -31,7 +31,6 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.host import Host
-from partibus.partition.protocol.notes import StoreRecorder
 from partibus.partition.protocol.ports import StoreError, StoreFull, Writes
 from partibus.partition.runtime.commit_queue import AtOnce, CommitQueue, CommitSchedule, Waiter
 from partibus.partition.runtime.dispatcher import ReplyDispatcher
@@ -238,9 +237,7 @@ class Commits:
                 lifecycle.fail(result, of_commit=True)
             else:
                 try:
-                    self.meter.committed(writes.operations, writes.size_bytes, result)
-                    if self.recorder is not None:
-                        self._note(self.recorder, writes, result)
+                    self._note(writes, result)
                     self._end()
                 except Exception as error:  # noqa: BLE001 (it fails this store and no other)
                     is_told = self.queue.under_way is not writes
@@ -264,10 +261,11 @@ class Commits:
             if slot.machine is not None and (step := write_all(slot.machine.state, self._clock.now_ms())) is not None:
                 self.record(slot, slot.machine, step, True, unconfirmed=True)
 
-    def _note(self, recorder: StoreRecorder, writes: Writes, seconds: float) -> None:
-        row = next(iter(writes.rows), 0)
-        number = self.queue.number - 1
-        recorder.committed(row, number, writes.operations, writes.size_bytes, seconds, self._clock.now_ms())
+    def _note(self, writes: Writes, seconds: float) -> None:
+        self.meter.committed(writes.operations, writes.size_bytes, seconds)
+        if self.recorder is not None:
+            row, number = next(iter(writes.rows), 0), self.queue.number - 1
+            self.recorder.committed(row, number, writes.operations, writes.size_bytes, seconds, self._clock.now_ms())
 
     def _end(self) -> None:
         queue = self.queue
