@@ -40,6 +40,9 @@ _HOPS = 7 * _HOP
 """The number of entities that have forwarded the message. Unless it is 0, the annotations hold the sequence number at
 the first of them.
 """
+_WAS_SCHEDULED = 128
+"""The flag of a message that was scheduled when it came. A receiver is told so (docs/dialect.md)."""
+_STATE_SCHEDULED = 2
 
 # For readers of whole ranges, which receive stored forms unchanged:
 FORM_VERSION = _VERSION
@@ -158,7 +161,7 @@ class StoredMessage:
         start = _PREFIX.size
         self.durable = bool(flags & _DURABLE)
         self.ttl_ms: int | None = ttl_ms if flags & _HAS_TTL else None
-        self.forwarding: int = flags & (_HOPS | _WAS_DEAD_LETTER | _HAS_DELIVERY_ANNOTATIONS)
+        self.forwarding: int = flags & (_HOPS | _WAS_DEAD_LETTER | _HAS_DELIVERY_ANNOTATIONS | _WAS_SCHEDULED)
         """Flags about the annotations, only to be passed on."""
         self.annotations = data[start : start + a]
         self.properties = data[start + a : start + a + p]
@@ -194,6 +197,11 @@ def is_durable(data: bytes) -> bool:
     The sender asks by ``durable`` in the header, or by ``ForcePersistence`` (row C24).
     """
     return bool(data[1] & _DURABLE)
+
+
+def as_scheduled(data: bytes) -> bytes:
+    """Return the stored form of a message that is scheduled."""
+    return b"".join((data[:1], bytes((data[1] | _WAS_SCHEDULED,)), memoryview(data)[2:]))
 
 
 def hops_of(data: bytes) -> int:
@@ -354,13 +362,16 @@ class DeliveryEncoder:
     is. The sequence number on the wire is the partition id in the top 16 bits and the counter below (D9, row P18).
     """
 
-    __slots__ = ("_arguments", "_count", "_locked", "_sequence_base", "_shown", "_tail", "_unlocked", "_variants")
+    __slots__ = (
+        "_arguments", "_count", "_locked", "_sequence_base", "_shown", "_state", "_tail", "_unlocked", "_variants"
+    )  # fmt: skip
 
     def __init__(self, partition_id: int | None, dead_letter_source: str | None = None, *, shown: int = 0) -> None:
         """Build an encoder; ``shown`` holds the flags of a stored form about the message's own annotations."""
         self._arguments = (partition_id, dead_letter_source)
         self._shown = shown
         self._variants: dict[int, DeliveryEncoder] = {}
+        self._state = _STATE_SCHEDULED if shown & _WAS_SCHEDULED else 0
         self._sequence_base = (partition_id or 0) << 48
         tail = b""
         count = 3
@@ -391,15 +402,16 @@ class DeliveryEncoder:
         enqueued_ms: int,
         delivery_count: int,
         locked_until_ms: int | None = None,
-        state: int = 0,
+        state: int | None = None,
     ) -> tuple[bytes, bytes, bytes | memoryview]:
         """Return the parts of an encoded message, to be joined.
 
-        The parts are the header, the annotations up to the sender's, and the rest of the stored form unchanged. The
+        Without a ``state`` it is that of a received message: scheduled if it was when it came, otherwise active. The
+        parts are the header, the annotations up to the sender's, and the rest of the stored form unchanged. The
         sender's annotations come first in that rest. It is a view of a large form, so that this does not copy it.
         """
         _, flags, priority, annotation_count, ttl_ms, length, _, _ = _PREFIX.unpack_from(data)
-        if flags & (_HOPS | _WAS_DEAD_LETTER | _HAS_DELIVERY_ANNOTATIONS) != self._shown:
+        if flags & (_HOPS | _WAS_DEAD_LETTER | _HAS_DELIVERY_ANNOTATIONS | _WAS_SCHEDULED) != self._shown:
             if flags & _HAS_DELIVERY_ANNOTATIONS:
                 section, data = split_delivery_annotations(data)
                 header, annotations, rest = self.encode(
@@ -407,10 +419,12 @@ class DeliveryEncoder:
                     locked_until_ms=locked_until_ms, state=state,
                 )  # fmt: skip
                 return header + section, annotations, rest
-            return self._variant(flags & (_HOPS | _WAS_DEAD_LETTER)).encode(
+            return self._variant(flags & (_HOPS | _WAS_DEAD_LETTER | _WAS_SCHEDULED)).encode(
                 data, sequence=sequence, enqueued_ms=enqueued_ms, delivery_count=delivery_count,
                 locked_until_ms=locked_until_ms, state=state,
             )  # fmt: skip
+        if state is None:
+            state = self._state
         durable = flags & _DURABLE == _DURABLE
         if flags & _HAS_TTL:
             start = _HEADER_WITH_TTL_START[durable]

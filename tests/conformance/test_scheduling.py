@@ -46,7 +46,7 @@ def test_scheduled_messages_come_at_their_time_and_not_before(
     broker.advance(1)
     came = receive_all(sdk, queue, 3)
     assert [(m.body, m.subject, m.state, m.enqueued_ms, m.scheduled_ms) for m in came] == [
-        (b"%d" % i, "s", "active", at_ms, at_ms) for i in range(3)
+        (b"%d" % i, "s", "scheduled", at_ms, at_ms) for i in range(3)
     ]
     assert min(m.number for m in came) > max(numbers)
     assert [m.delivery_count for m in came] == [0, 0, 0]

@@ -15,7 +15,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from partibus.message import Message, with_application_properties
+from partibus.message import Message, as_scheduled, with_application_properties
 from partibus.partition.protocol.commands import Enqueue, LockToken, Outcome, Settle
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
@@ -115,15 +115,14 @@ class Model:
             self.accepted.append(name)
             waits = message.scheduled_ms is not None and message.scheduled_ms > now_ms
             number = name if waits or first_sequence is None else self.next_sequence
-            dropped = kept.get(number) != message.data
+            data = as_scheduled(message.data) if waits else message.data
+            dropped = kept.get(number) != data
             self._remember_id(name, message, now_ms, dropped=dropped)
             if dropped:
                 self.dispositions[name] = "dropped as a duplicate"
                 continue
             self.next_sequence = max(self.next_sequence, number + 1)
-            item = Item(
-                name, number, number, message.data, message.data, message.session_id, message.ttl_ms, now_ms, None
-            )
+            item = Item(name, number, number, data, data, message.session_id, message.ttl_ms, now_ms, None)
             if waits:
                 item.state, item.due_ms = SCHEDULED, message.scheduled_ms
             else:

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from partibus.message import Message
+from partibus.message import Message, as_scheduled
 from partibus.partition.core.journal import record
 from partibus.partition.core.machine import Partition
 from partibus.partition.core.step import Step
@@ -177,6 +177,7 @@ class TopicLockstep:
                 message = self.model.scheduled.pop(row.sequence)
                 assert message.scheduled_ms is not None
                 assert message.scheduled_ms <= self.now_ms, "shared out too early"
+                message.data = as_scheduled(message.data)
                 assert (message.data, message.session_id) == (row.data, row.session)
                 due.append(message)
         self._deliver(self._step(answer), due)
@@ -205,7 +206,7 @@ class TopicLockstep:
         rows = self.store.read(q.Browse(subqueue_key(TOPIC, SubqueueKind.ACTIVE), 0, POSITION_MAX, 1 << 40, 1 << 40))
         stored = {row.sequence: (row.state, row.due_ms, row.data) for row in rows}
         assert stored == {
-            sequence: (EntryState.SCHEDULED, message.scheduled_ms, message.data)
+            sequence: (EntryState.SCHEDULED, message.scheduled_ms, as_scheduled(message.data))
             for sequence, message in self.model.scheduled.items()
         }
         late = [m for m in self.model.scheduled.values() if m.scheduled_ms is None or m.scheduled_ms <= self.now_ms]

@@ -10,6 +10,7 @@ from partibus.amqp import ACCEPTED
 from partibus.amqp.codec.types import Array, Timestamp
 from partibus.amqp.section_encoding import encode_annotations, encode_data
 from partibus.client.messages import IncomingMessage
+from partibus.filters.model import Rule, SqlAction, SqlFilter
 from partibus.frontends.amqp.ingress import SCHEDULED_TIME
 from partibus.frontends.amqp.operations import schedule_message
 from partibus.frontends.amqp.operations.request import EntityRequest
@@ -46,6 +47,9 @@ def test_a_scheduled_message_comes_when_it_is_due_under_a_new_number(world: Worl
     assert client.deliveries(link) == []
     world.wait(500)
     (found,) = [IncomingMessage(delivery.payload) for delivery in client.deliveries(link)]
+    assert found.state == "scheduled", "a receiver is told how it came"
+    (peeked,) = peek(client, "q")
+    assert peeked.state == "active"
     assert found.sequence_number is not None
     assert found.sequence_number > number
     assert found.enqueued_ms is not None
@@ -57,6 +61,29 @@ def test_a_link_schedules_by_the_annotation(world: World) -> None:
     client = world.client()
     assert client.send(client.sender(world.queue("q")), scheduled(now_ms(world) + MINUTE_MS)) == [ACCEPTED]
     assert [found.state for found in peek(client, "q")] == ["scheduled"]
+
+
+def test_a_message_that_was_due_when_it_came_is_received_as_active(world: World) -> None:
+    client = world.client()
+    client.send(client.sender(world.queue("q")), scheduled(now_ms(world) - 1))
+    (delivery,) = client.receive(client.receiver("q"), 1)
+    assert IncomingMessage(delivery.payload).state == "active"
+
+
+def test_a_subscription_tells_that_a_message_was_scheduled_also_where_an_action_changed_it(world: World) -> None:
+    client = world.client()
+    world.broker.create_topic("t", {})
+    for name in ("plain", "changed"):
+        world.broker.create_subscription("t", name, {})
+    world.broker.create_rule("t/Subscriptions/changed", Rule("r", SqlFilter("1 = 1"), SqlAction("SET a = 1")))
+    world.broker.delete_rule("t/Subscriptions/changed", "$Default")
+    links = [client.receiver(f"t/subscriptions/{name}") for name in ("plain", "changed")]
+    for link in links:
+        link.grant(1)
+    client.send(client.sender("t"), scheduled(now_ms(world) + MINUTE_MS))
+    world.wait(MINUTE_MS + 500)
+    found = [IncomingMessage(one.payload) for link in links for one in client.deliveries(link)]
+    assert [one.state for one in found] == ["scheduled", "scheduled"]
 
 
 def test_what_is_due_already_comes_at_once_and_has_a_number(world: World) -> None:

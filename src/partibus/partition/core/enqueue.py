@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from partibus.message import WIDE_ID, Message
+from partibus.message import WIDE_ID, Message, as_scheduled
 from partibus.partition.core.duplicates import DuplicateIds, Waiting, id_of, note_of, original_of
 from partibus.partition.core.events import Enqueued, IdsRemembered, NumbersTaken
 from partibus.partition.core.forwarding import new_ones, raise_refusals, take_transfers
@@ -217,8 +217,8 @@ def _entries_of(
         if message.scheduled_ms is not None and message.scheduled_ms > now_ms:
             scheduled.append(
                 Entry(
-                    sequence, base | sequence, sequence, now_ms, 0, session, message.scheduled_ms, size, message.data,
-                    EntryState.SCHEDULED,
+                    sequence, base | sequence, sequence, now_ms, 0, session, message.scheduled_ms, size,
+                    as_scheduled(message.data), EntryState.SCHEDULED,
                 )
             )  # fmt: skip
             continue

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from partibus.message import Message, with_application_properties
+from partibus.message import Message, as_scheduled, with_application_properties
 from partibus.partition.core.dead_letter import with_reason
 from partibus.partition.core.events import Enqueued, NumbersTaken, Published, Rewritten
 from partibus.partition.core.state import PartitionState
@@ -65,7 +65,7 @@ def publish(
     entries = [
         Entry(
             first + at, base + index | SHARED_BODY, first + at, now_ms, 0, message.session_id, message.scheduled_ms,
-            len(message.data), message.data, EntryState.SCHEDULED,
+            len(message.data), as_scheduled(message.data), EntryState.SCHEDULED,
         )
         for index, message in scheduled.items()
         if message is not None
