@@ -40,8 +40,6 @@ class InlineHost:
     def __init__(self) -> None:
         self._soon: list[Callable[[], None]] = []
 
-    is_idle = False
-
     def write(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Carry the job out at once."""
         done(job())

@@ -58,14 +58,6 @@ class StoreLimits(Struct, frozen=True):
     """The longest time that rows without waiters wait for a commit to join (rows C13, C14: up to 20 ms)."""
     lazy_operations: int = 1_000
     """The number of rows without waiters at which the commit starts without waiting."""
-    at_once_operations: int = 4
-    """The most operations of a commit that the loop makes itself while no thread writes to a store (ADR 0030); 0: it
-    makes none.
-    """
-    at_once_bytes: int = 64 * KIB
-    """The most bytes of messages in such a commit."""
-    at_once_ms: float = 2.0
-    """After such a commit that took longer, the next ones go to a thread."""
     clock_ahead_ms: int = 300_000
     """The largest lead of a store's last use over this machine's clock. Beyond it the broker does not open the store,
     because one of the two clocks is wrong. Locks in the store may last that much longer (ADR 0021).

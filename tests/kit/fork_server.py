@@ -61,7 +61,9 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code, negative for a signal; raises `subprocess.TimeoutExpired`."""
         if self._code is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            ended = select.poll()  # select() takes no descriptor above 1,023
+            ended.register(self._status, select.POLLIN)
+            if not ended.poll(None if timeout is None else 1000 * timeout):
                 raise subprocess.TimeoutExpired("partibus", timeout or 0)
             line = self._status.readline()
             assert line, "the fork server has ended"

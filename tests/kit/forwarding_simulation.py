@@ -76,7 +76,6 @@ class Process:
         self.alive = True
         self.numbers = Numbers()
         self.host = SimulatedHost(world.timeline, world.random)
-        self.host.is_idle = bool(world.seed & 1)
         self.runtime = StoreRuntime(
             self._open, self.host, world.timeline, draw_limits(world.seed), forward=self._see, wake=self._wake
         )

@@ -63,8 +63,6 @@ class SimulatedHost:
         self._timeline = timeline
         self._random = random
         self._alive = True
-        self.is_idle = False
-        """Whether the loop makes short commits itself."""
 
     def crash(self) -> None:
         """The process is gone: nothing that it still had to do happens."""

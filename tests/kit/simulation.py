@@ -131,7 +131,6 @@ class Simulation:
     def start_process(self) -> None:
         """Start the broker on what the disk has."""
         self.host = self.new_host()
-        self.host.is_idle = bool(self.seed & 1)
         failed = self._tell_oracle_of_loss if self.express_ms else None
         self.runtime = StoreRuntime(
             self.open_store,

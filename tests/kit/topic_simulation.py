@@ -137,7 +137,6 @@ class TopicSimulation(Simulation):
     def start_process(self) -> None:
         """Start the broker on what the disk has."""
         self.host = SimulatedHost(self.timeline, self.random)
-        self.host.is_idle = bool(self.seed & 1)
         subscribers = SimulatedSubscribers(self.topics)
         self.runtime = StoreRuntime(
             self.open_store,

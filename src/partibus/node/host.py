@@ -100,8 +100,6 @@ class _WorkerPool:
         self._threads: set[Thread] = set()
         self._looking: asyncio.TimerHandle | None = None
         self._stopped = False
-        self.under_way = 0
-        """The jobs whose results the loop has not been told."""
         for _ in range(count):
             self._start()
 
@@ -117,7 +115,6 @@ class _WorkerPool:
 
     def put(self, job: _Job) -> None:
         """Queue a job. On the loop."""
-        self.under_way += 1
         if job.store.dedicated and self._put_dedicated(job):
             return
         self._jobs.put(job)
@@ -235,11 +232,7 @@ class _WorkerPool:
             result = job.run()
         except Exception as error:  # noqa: BLE001 (whatever a store raises is its outcome)
             result = error
-        self._loop.call_soon_threadsafe(self._tell, job, result)
-
-    def _tell(self, job: _Job, result: Any) -> None:
-        self.under_way -= 1
-        job.done(result)
+        self._loop.call_soon_threadsafe(job.done, result)
 
     def _end(self) -> None:
         with self._lock:
@@ -262,7 +255,6 @@ class AsyncioHost:
             sys.setswitchinterval(SWITCH_INTERVAL_S)
             pools = _WorkerPool(loop, "writer", writers), _WorkerPool(loop, "reader", readers)
         self._loop = loop
-        self._is_near = True
         self._writers, self._readers = pools
         self._writes = self._writers.add_store()
         self._reads = self._readers.add_store()
@@ -273,9 +265,7 @@ class AsyncioHost:
 
         Its threads wait for the network, perhaps in vain, so other stores' commits must not wait behind them.
         """
-        host = cls(loop, 1, 1)
-        host._is_near = False
-        return host
+        return cls(loop, 1, 1)
 
     def beside(self) -> Self:
         """Make the host of another store on the same threads."""
@@ -285,11 +275,6 @@ class AsyncioHost:
     def threads(self) -> int:
         """The number of threads, with those that hang."""
         return self._writers.threads + self._readers.threads
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the loop may make a short commit itself: the store is a file, and no thread writes to any."""
-        return self._is_near and not self._writers.under_way
 
     def write(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run a blocking job on a writer thread; ``done`` gets its result on the loop."""

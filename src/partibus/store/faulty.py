@@ -189,11 +189,6 @@ class FaultyStore:
         if fault is not None:
             raise StoreError(f"{self.name}: the end of a commit is unknown (a planned fault: {fault})", executed=None)
 
-    def commit_at_once(self, writes: Writes) -> bool:
-        """Commit, with the same faults."""
-        self.commit(writes)
-        return True
-
     def read(self, query: Query[T]) -> T:
         """Read from the store inside, or refuse."""
         self._source.before()

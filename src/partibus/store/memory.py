@@ -160,11 +160,6 @@ class MemoryStore:
             self.disk.sync()
             self.disk.highest_ms = max(self.disk.highest_ms, writes.now_ms)
 
-    def commit_at_once(self, writes: Writes) -> bool:
-        """Commit: nothing in memory waits for long."""
-        self.commit(writes)
-        return True
-
     def commit_unsynced(self, writes: Writes) -> None:
         """Write the rows without syncing: visible, and lost in a crash unless a later commit syncs."""
         with self._lock:

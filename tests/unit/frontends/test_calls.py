@@ -103,7 +103,6 @@ class Lonely:
         """The statements of the operation that was counted last."""
         servant = self.world.store_of("q")
         assert isinstance(servant, FileServant)
-        servant.host.is_idle = True  # one message alone: the loop makes its commits
         servant.store._writer.connection.set_trace_callback(self._see_statement)
         servant.store._writer._next_look_s = inf  # once a second by the real clock: a count must not depend on that
         self._checkpoints = servant.store._checkpoints
@@ -136,7 +135,7 @@ class Lonely:
 
     def _counted(self) -> tuple[Calls, list[Any]]:
         up = self.engine.data_to_send()
-        self._checkpoints.wait()  # beside one, a thread makes the commit
+        self._checkpoints.wait()  # a commit beside one looks at it, too
         self.statements = []
         with Calls() as calls:
             self._work(up)

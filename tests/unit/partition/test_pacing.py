@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from partibus.limits import StoreLimits
-from partibus.partition.protocol.ports import Writes
-from partibus.partition.runtime.commit_queue import LONG_SKIPS_MAX, AtOnce, CommitQueue, CommitSchedule
+from partibus.partition.runtime.commit_queue import CommitQueue, CommitSchedule
 from tests.kit.simulated_host import SimulatedHost, Timeline
 
 LIMITS = StoreLimits(hold_ms=2.0, hold_operations=8, lazy_ms=20.0)
@@ -122,37 +121,3 @@ def test_clients_that_do_not_ask_again_are_waited_for_less_and_less() -> None:
     waited = [count > 1 for count in rounds]
     assert (waited[0], max(rounds)) == (True, 1 + LIMITS.gather_rounds)
     assert sum(waited) == 3, "one commit is not waited for after the first time, then three, then seven"
-
-
-def writes_of(operations: int, size_bytes: int = 0) -> Writes:
-    writes = Writes()
-    writes.operations, writes.size_bytes = operations, size_bytes
-    return writes
-
-
-def test_loop_makes_small_commits_and_no_large_ones() -> None:
-    at_once = AtOnce(LIMITS)
-    assert at_once.allows(writes_of(LIMITS.at_once_operations, LIMITS.at_once_bytes))
-    assert not at_once.allows(writes_of(LIMITS.at_once_operations + 1))
-    assert not at_once.allows(writes_of(1, LIMITS.at_once_bytes + 1))
-
-
-def test_loop_makes_no_commit_that_cleans_up() -> None:
-    writes = writes_of(1)
-    writes.dropped_partitions.append(1)
-    assert not AtOnce(LIMITS).allows(writes)
-
-
-def test_after_a_slow_commit_a_thread_makes_the_next_ones() -> None:
-    at_once = AtOnce(LIMITS)
-    slow_s, writes = LIMITS.at_once_ms / 500, writes_of(1)
-    skipped = []
-    for _ in range(12):
-        at_once.took(slow_s)
-        skipped.append(0)
-        while not at_once.allows(writes):
-            skipped[-1] += 1
-    assert skipped == [1, 3, 7, 15, 31, 63, 127, 255, 511, LONG_SKIPS_MAX, LONG_SKIPS_MAX, LONG_SKIPS_MAX]
-    at_once.took(0)
-    at_once.took(slow_s)
-    assert [at_once.allows(writes) for _ in range(2)] == [False, True]

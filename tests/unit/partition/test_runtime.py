@@ -121,46 +121,6 @@ class Broker:
         return [answer for answer in self.answers if getattr(answer, "request", None) in requests]
 
 
-# -- commits on the loop -----------------------------------------------------------------------------------------------
-
-
-def broker_whose_threads_never_run(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    broker = Broker()
-    broker.host.is_idle = True
-    monkeypatch.setattr(broker.host, "write", lambda job, done: None)
-    return broker
-
-
-def test_loop_makes_a_small_commit_while_no_thread_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = broker_whose_threads_never_run(monkeypatch)
-    broker.send()
-    assert broker.answers == []
-    broker.rest()
-    assert isinstance(broker.answers[0], r.Accepted)
-
-
-def test_threads_make_large_commits_and_those_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = broker_whose_threads_never_run(monkeypatch)
-    broker.send(LIMITS.at_once_operations + 1)
-    broker.rest()
-    assert broker.answers == []
-    broker = broker_whose_threads_never_run(monkeypatch)
-    broker.host.is_idle = False
-    broker.send()
-    broker.rest()
-    assert broker.answers == []
-
-
-def test_failed_commit_of_the_loop_fails_the_store() -> None:
-    broker = Broker()
-    broker.host.is_idle = True
-    broker.stores[0].commit_fails = StoreError("the disk refused", executed=False)
-    (failed,) = broker.answered(broker.send())
-    assert isinstance(failed, r.Failed)
-    assert failed.executed is False
-    assert broker.failure() is not None
-
-
 # -- no row that says nothing ------------------------------------------------------------------------------------------
 
 

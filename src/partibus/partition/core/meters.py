@@ -11,7 +11,7 @@ from typing import Final
 from partibus.partition.core.express import Room
 from partibus.partition.core.residency import Residency
 from partibus.partition.protocol.notes import Recorder
-from partibus.partition.protocol.ports import Writes
+from partibus.partition.protocol.ports import Store, Writes
 
 COMMIT_BUCKETS_S: Final = (0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds of the histogram of commits: a sync of a good disk is a third of the first, a busy one's near 0.01."""
@@ -85,11 +85,10 @@ class CommitMeter:
         self.buckets = [0] * (len(COMMIT_BUCKETS_S) + 1)
         """How many took at most so long (`COMMIT_BUCKETS_S`) and longer than the bound before; the last, longer."""
 
-    def timed(self, commit: Callable[[Writes], bool | None], writes: Writes) -> float | None:
-        """Make a commit; return how long it took, or None if it was not made. On the thread of the commit."""
+    def timed(self, store: Store, writes: Writes) -> float:
+        """Make a commit; return how long it took. On the writer's thread."""
         begun_s = self._elapsed_s()
-        if commit(writes) is False:
-            return None
+        store.commit(writes)
         return self._elapsed_s() - begun_s
 
     def committed(self, operations: int, size_bytes: int, seconds: float) -> None:

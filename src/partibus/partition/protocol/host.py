@@ -22,11 +22,6 @@ class Timer(Protocol):
 class Host(Protocol):
     """The event loop and the threads of a runtime."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the loop may make a short commit itself: no thread writes to a store (ADR 0030)."""
-        ...
-
     def write(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run a blocking job off the loop; ``done`` gets its result, or the exception it raised, on the loop."""
         ...

@@ -333,17 +333,6 @@ class Writes:
         """Messages enqueued, locked, settled or moved: the unit of the bound of a store's queue (D24)."""
         self.size_bytes = 0
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the work for these rows is bounded by ``operations`` and ``size_bytes``: they clean nothing up."""
-        return not (
-            self.dropped_partitions
-            or self.forgotten_duplicates
-            or self.forgotten_sink_ids
-            or self.forgotten_dispositions
-            or self.new_sink_ids
-        )
-
 
 ENTRY_COLUMNS = 8
 BODY_COLUMNS = 2
@@ -477,13 +466,6 @@ class Store(Protocol):
 
     def commit(self, writes: Writes) -> None:
         """Make all rows durable, or none. Returns after the sync."""
-        ...
-
-    def commit_at_once(self, writes: Writes) -> bool:
-        """Commit on the loop's own thread; return False, with nothing done, where it would wait for a lock.
-
-        The wait for the disk stays (ADR 0030).
-        """
         ...
 
     def read(self, query: Query[T]) -> T:

@@ -22,8 +22,6 @@ from partibus.partition.protocol.ports import Writes
 
 SKIPS_MAX = 15
 """The most commits that do not wait for rows, after those that have waited in vain."""
-LONG_SKIPS_MAX = 1_023
-"""The most small commits in a row that go to a thread while the disk is slow."""
 
 Waiter = tuple[Callable[[Any], None], Any]
 """A callback for when a commit is durable, and its argument."""
@@ -237,37 +235,3 @@ class CommitSchedule:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-class AtOnce:
-    """Which commits the loop makes itself (ADR 0030).
-
-    The hand-over to a thread and back costs more than a small commit. But the loop does nothing else while it waits for
-    the disk. So after a commit that took long, the next one goes to a thread; after several in a row, up to
-    `LONG_SKIPS_MAX` do.
-    """
-
-    __slots__ = ("_limits", "_skipped_max", "_skips")
-
-    def __init__(self, limits: StoreLimits) -> None:
-        self._limits = limits
-        self._skips = 0
-        """The number of small commits that still go to a thread."""
-        self._skipped_max = 0
-
-    def allows(self, writes: Writes) -> bool:
-        """Tell whether the loop may make this commit, if no thread writes to a store."""
-        limits = self._limits
-        if writes.operations > limits.at_once_operations or writes.size_bytes > limits.at_once_bytes:
-            return False
-        if self._skips:
-            self._skips -= 1
-            return False
-        return writes.is_plain
-
-    def took(self, seconds: float) -> None:
-        """Note how long the loop has waited for such a commit."""
-        if seconds * 1000 <= self._limits.at_once_ms:
-            self._skipped_max = 0
-        else:
-            self._skips = self._skipped_max = min(2 * self._skipped_max + 1, LONG_SKIPS_MAX)

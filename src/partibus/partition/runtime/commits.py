@@ -5,10 +5,8 @@ through:
 
 ```text
  record ─▶ start ─▶ take ─▶ Store.commit (a writer thread) ─▶ ended: waiters are answered; the next one is planned
-                       └──▶ Store.commit_at_once (here) ───┴▶ failed: so is the store
+                                                          ─▶ failed: so is the store
 ```
-
-A small commit is made here, on the loop, while nothing else writes and the disk is fast (`AtOnce`).
 
 `ExecutedNotes` are about requests of other brokers, one number each (D15, ADR 0012). A broker that has lost an owner
 before its reply came makes the reply from the note.
@@ -32,7 +30,7 @@ from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.ports import StoreError, StoreFull, Writes
-from partibus.partition.runtime.commit_queue import AtOnce, CommitQueue, CommitSchedule, Waiter
+from partibus.partition.runtime.commit_queue import CommitQueue, CommitSchedule, Waiter
 from partibus.partition.runtime.dispatcher import ReplyDispatcher
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.slot import Slot
@@ -148,7 +146,6 @@ class Commits:
         """
         self.queue = CommitQueue()
         self.schedule = CommitSchedule(host, limits, self.queue, self.start)
-        self._at_once = AtOnce(limits)
         self.executed = ExecutedNotes()
         """Notes about executed requests of other brokers."""
         self.express = Pool(meters.express)
@@ -243,17 +240,7 @@ class Commits:
                     is_told = self.queue.under_way is not writes
                     self._lifecycle.broke(error, "the end of a commit", of_commit=not is_told, executed=not is_told)
 
-        if self._at_once.allows(writes) and self._host.is_idle:
-            try:
-                made = self.meter.timed(store.commit_at_once, writes)
-            except Exception as error:  # noqa: BLE001 (as every host: whatever a store raises is its outcome)
-                self._host.call_soon(partial(committed, error))
-                return
-            if made is not None:
-                self._at_once.took(made)
-                self._host.call_soon(partial(committed, made))
-                return
-        self._host.write(partial(self.meter.timed, store.commit, writes), committed)
+        self._host.write(partial(self.meter.timed, store, writes), committed)
 
     def _write_behind(self) -> None:
         """Write everything that is only in memory (D18)."""

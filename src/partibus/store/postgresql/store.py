@@ -256,10 +256,6 @@ class PostgreSQLStore:
         if writes.dropped_partitions:
             self._remover.dropped(writes.dropped_partitions)
 
-    def commit_at_once(self, writes: Writes) -> bool:
-        """Return False: the server is at the other end of a network."""
-        return False
-
     def read(self, query: Query[T]) -> T:
         """Answer a query as of the last commit. Raises `StoreError`."""
         self._check_usable()

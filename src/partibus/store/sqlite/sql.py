@@ -127,10 +127,6 @@ _CODES = dict.fromkeys(NO_ROOM, sqlite3.SQLITE_FULL) | {errno.EIO: sqlite3.SQLIT
 """SQLite's code for an error of the operating system."""
 
 
-class FileLocked(StoreError):
-    """Another process holds SQLite's lock of the file; nothing was done."""
-
-
 def is_failed_sync(error: Exception) -> bool:
     """Tell whether the disk may lack something that the cache has (`partibus.durable`)."""
     return getattr(error, "sqlite_errorcode", 0) in (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)

@@ -34,7 +34,7 @@ from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_a
 from partibus.store.sqlite.connection import DEFAULTS, KIB, StoreSettings, connect_reader
 from partibus.store.sqlite.owner import LockFile, Owner
 from partibus.store.sqlite.reserved_space import Room, free_bytes
-from partibus.store.sqlite.sql import BINDING_ERRORS, FORMAT_VERSION, FileLocked, refused, store_error, store_full
+from partibus.store.sqlite.sql import BINDING_ERRORS, FORMAT_VERSION, refused, store_error, store_full
 from partibus.store.sqlite.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -202,43 +202,25 @@ class SQLiteStore:
         if self._checkpoints.thread is not None:
             self._await_checkpoint()
         with self._commit_lock:
-            self._commit(writes, waits=True)
-
-    def commit_at_once(self, writes: Writes) -> bool:
-        """Commit unless a checkpoint is under way, a thread or another process holds a lock, or there is no room."""
-        if self._checkpoints.thread is not None or self._room.is_full or not self._commit_lock.acquire(blocking=False):
-            return False
-        try:
-            self._commit(writes, waits=False)
-        except (FileLocked, StoreFull):  # a thread may wait for the lock, and make room
-            return False
-        finally:
-            self._commit_lock.release()
-        return True
-
-    def _commit(self, writes: Writes, *, waits: bool) -> None:
-        """Commit; the caller holds the commit lock. ``waits``: for another process that holds the file's lock."""
-        if self._closed or self._failed_sync is not None or self._writer.refusal is not None:
-            self._check_usable()
-        appended_bytes = estimate_appended_bytes(writes)
-        brings_data = len(writes.bodies) > BODY_COLUMNS * writes.replacing_bodies or (
-            bool(writes.session_states) and sets_session_state(writes)
-        )
-        if brings_data and not self._room.admits(self._writer.connection, appended_bytes):
-            raise store_full(self._path, "a commit")
-        change = partial(apply_writes, writes)
-        try:
-            self._writer.transact(change, writes.now_ms, waits=waits)
-        except StoreFull:
-            if not waits:
-                raise
-            gave_up = self._room.ran_out(self._writer.connection)
-            if brings_data or not gave_up:
-                raise
-            self._writer.transact(change, writes.now_ms)
-        if writes.dropped_partitions:
-            self._remover.dropped(writes.dropped_partitions)
-        self._after_commit(appended_bytes)
+            if self._closed or self._failed_sync is not None or self._writer.refusal is not None:
+                self._check_usable()
+            appended_bytes = estimate_appended_bytes(writes)
+            brings_data = len(writes.bodies) > BODY_COLUMNS * writes.replacing_bodies or (
+                bool(writes.session_states) and sets_session_state(writes)
+            )
+            if brings_data and not self._room.admits(self._writer.connection, appended_bytes):
+                raise store_full(self._path, "a commit")
+            change = partial(apply_writes, writes)
+            try:
+                self._writer.transact(change, writes.now_ms)
+            except StoreFull:
+                gave_up = self._room.ran_out(self._writer.connection)
+                if brings_data or not gave_up:
+                    raise
+                self._writer.transact(change, writes.now_ms)
+            if writes.dropped_partitions:
+                self._remover.dropped(writes.dropped_partitions)
+            self._after_commit(appended_bytes)
 
     def read(self, query: Query[T]) -> T:
         """Answer a query as of the last commit. Raises `StoreError`."""

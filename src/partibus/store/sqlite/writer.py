@@ -20,7 +20,6 @@ from partibus.store.sqlite.sql import (
     BINDING_ERRORS,
     FORMAT_VERSION,
     OLDEST_VERSION,
-    FileLocked,
     is_failed_sync,
     refused,
     statement,
@@ -56,8 +55,6 @@ class Writer:
         self._next_look_s = 0.0
         self._ownership: Ownership | None = None
         self._in_doubt = False
-        self._waits = True
-        """Whether the connection waits for locks of other processes."""
         self.dropped_partitions: list[int] = []
         """The dropped partitions at the take-over, which `sweep` has still to remove."""
         self.format_version = 0
@@ -122,19 +119,15 @@ class Writer:
         except NoNumbersLeft as error:
             raise refused(self._path, str(error)) from error
 
-    def transact(self, change: Callable[[sqlite3.Connection], T], now_ms: int = 0, *, waits: bool = True) -> T:
+    def transact(self, change: Callable[[sqlite3.Connection], T], now_ms: int = 0) -> T:
         """Commit what ``change`` does, unless the store has another owner or its file is gone. Raises `StoreError`.
 
-        ``now_ms``: see `partition.protocol.ports.Writes`. ``waits``: for another process that holds SQLite's lock of
-        the file. Otherwise this raises `FileLocked` at once.
+        ``now_ms``: see `partition.protocol.ports.Writes`.
         """
         now_s = monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + LOOK_S
             self._look_for_file()
-        if waits is not self._waits:
-            self._waits = waits
-            self.connection.execute(f"PRAGMA busy_timeout = {self._settings.busy_timeout_ms if waits else 0}")
         ownership = self._ownership
         assert ownership is not None, "taken over"
         try:
@@ -143,8 +136,6 @@ class Writer:
             self.refusal = str(error)
             raise
         except BINDING_ERRORS as error:
-            if not waits and not self._in_doubt and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY:
-                raise FileLocked(f"{self._path}: locked by another process", executed=False) from error
             failed = store_error(error, self._path, "a commit", executed=None if self._in_doubt else False)
             if self._in_doubt or is_failed_sync(error):
                 self.refusal = str(failed)

@@ -1,7 +1,6 @@
 """The log is copied beside the writer and starts over."""
 
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 from threading import Thread
 
@@ -187,43 +186,3 @@ def test_a_load_that_takes_the_last_idle_connection_stops_no_close(tmp_path: Pat
     store._readers._idle = TakenMeanwhile()
     store.close()
     open_store(tmp_path).close()
-
-
-def test_commit_at_once_is_a_commit(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    assert store.commit_at_once(enqueued(1))
-    store.close()
-    store = open_store(tmp_path)
-    assert positions(store) == [1]
-    store.close()
-
-
-def test_commit_at_once_does_nothing_where_it_would_wait(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    store.commit(enqueued(1))
-    with closing(sqlite3.connect(tmp_path / "store-00.db")) as other:
-        other.execute("BEGIN IMMEDIATE")
-        assert not store.commit_at_once(enqueued(2))
-    with store._commit_lock:
-        assert not store.commit_at_once(enqueued(2))
-    store._checkpoints.thread = Thread()
-    assert not store.commit_at_once(enqueued(2))
-    store._checkpoints.thread = None
-    store._room.is_full = True
-    assert not store.commit_at_once(enqueued(2))
-    assert positions(store) == [1]
-    store._room.is_full = False
-    store.commit(enqueued(2))
-    assert positions(store) == [1, 2]
-    store.close()
-
-
-def test_commit_waits_for_another_process_after_one_at_once(tmp_path: Path) -> None:
-    store = open_store(tmp_path, SETTINGS._replace(busy_timeout_ms=60_000))
-    assert store.commit_at_once(enqueued(1))
-    ((patience_ms,),) = store._writer.connection.execute("PRAGMA busy_timeout").fetchall()
-    assert patience_ms == 0
-    store.commit(enqueued(2))
-    ((patience_ms,),) = store._writer.connection.execute("PRAGMA busy_timeout").fetchall()
-    assert patience_ms == 60_000
-    store.close()
