@@ -93,6 +93,9 @@ def _hold(host: str, port: int) -> socket.socket:
         # A port that the kernel chooses needs no such check, and must not be let go: another process may take it.
         socket.create_server((host, port), family=family).close()
     held = socket.socket(family, socket.SOCK_STREAM)
+    if port != 0:
+        # Connections of a former process that did not share the port keep it busy for a minute after their end.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         held.bind((host, port))
