@@ -76,4 +76,4 @@ def check_jobs(out: Path, page: str) -> None:
     for name in ("telemetry.html", "plan.html", "fifo.html"):
         assert f'href="{name}"' in page
         assert "<svg" in (out / name).read_text(encoding="utf-8")
-    assert "<b>16</b> (now)" in page
+    assert "<b>16 (now)</b>" in page
