@@ -19,8 +19,8 @@ from partibus.frontends.amqp.server import is_websocket_path
 from partibus.limits import HttpLimits
 from partibus.units.account import CLAIMED
 
-AT_ONCE_BYTES: Final = 16 * 1024
-"""Bytes handled at once before other connections are served: in chunks of one byte they take some 20 ms."""
+AT_ONCE_BYTES: Final = 8 * 1024
+"""Bytes handled at once before other connections are served: in chunks of one byte they take 10 to 40 ms."""
 
 
 class HttpConnection(H11Protocol):
