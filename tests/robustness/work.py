@@ -6,6 +6,7 @@ seen: how much a slice copies, and what a library in C does with its arguments. 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -38,7 +39,8 @@ def work_of(call: Callable[[], object]) -> int:
             if isinstance(subject, str | bytes | bytearray):
                 steps += len(subject) // _BYTES_PER_STEP
 
-    tracing, profiling = sys.gettrace(), sys.getprofile()
+    tracing, profiling, collecting = sys.gettrace(), sys.getprofile(), gc.isenabled()
+    gc.disable()  # finalizers of former tests' objects are no work of this call
     sys.setprofile(profile)
     sys.settrace(trace)
     try:
@@ -46,6 +48,8 @@ def work_of(call: Callable[[], object]) -> int:
     finally:
         sys.settrace(tracing)
         sys.setprofile(profiling)
+        if collecting:
+            gc.enable()
     return steps + collisions(result)
 
 
