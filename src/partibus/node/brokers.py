@@ -56,7 +56,7 @@ class Brokers:
             now_ms,
             settings.brokers_max,
             settings.limits.units.per_broker,
-            CLOSE_S if settings.telemetry.mode == OFF else CLOSE_S + 2 * WRITER_CLOSE_S,
+            CLOSE_S if settings.telemetry.mode == OFF else CLOSE_S + WRITER_CLOSE_S,
         )
 
     async def start(self) -> None:

@@ -14,6 +14,7 @@ import sys
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 from partibus.telemetry.layout import REPORT
 from partibus.telemetry.recorder import PackedRecorder
@@ -125,7 +126,7 @@ class Feed:
             self._send()
 
     def close(self) -> None:
-        """Hand over the rest and wait until the writer has written it, for some seconds at most. Blocks.
+        """Hand over the rest and wait until the writer has written it, for `CLOSE_S` at most. Blocks.
 
         A writer that needs longer goes on without the broker and ends by itself.
         """
@@ -142,16 +143,19 @@ class Feed:
         self._loop.remove_reader(end)
         self._loop.remove_writer(end)
         self._socket = None
-        end.settimeout(CLOSE_S)
+        until_s = monotonic() + CLOSE_S
         try:
             for chunk, rows in self._waiting:
+                end.settimeout(_seconds_until(until_s))
                 end.sendall(memoryview(chunk)[self._sent_bytes :])
                 self._sent_bytes = 0
                 self._sent_rows += rows
             end.shutdown(socket.SHUT_WR)
+            end.settimeout(_seconds_until(until_s))
             while more := end.recv(REPORT.size):
                 self._take_report(more)
-            child.wait(CLOSE_S)
+                end.settimeout(_seconds_until(until_s))
+            child.wait(_seconds_until(until_s))
         except (OSError, subprocess.TimeoutExpired) as error:
             log.warning("the telemetry writer (process %s) has not finished, and goes on alone: %s", child.pid, error)
         self._waiting.clear()
@@ -243,3 +247,8 @@ class Feed:
         log.warning("the telemetry writer %s; it is started again in %g s", why, self._delay_s)
         self._timer = self._loop.call_later(self._delay_s, self.start)
         self._delay_s = min(self._delay_s * 2, RESTART_MAX_S)
+
+
+def _seconds_until(until_s: float) -> float:
+    """Return the seconds until a time; a thousandth at least, since a socket with a timeout of 0 never waits."""
+    return max(0.001, until_s - monotonic())

@@ -14,8 +14,8 @@ BYTES_MIN: Final = 1 << 20
 """The smallest bound: room for a few files of some thousand rows."""
 FOLDER: Final = "telemetry"
 """The default folder, in the data directory."""
-CLOSE_S: Final = 10.0
-"""The wait of a graceful stop for the writer, twice: to take the rest, and to write it."""
+CLOSE_S: Final = 30.0
+"""The wait of a graceful stop for the writer, which has a low priority: on a busy machine a file takes its time."""
 
 
 class TelemetrySettings(NamedTuple):

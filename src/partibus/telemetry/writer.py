@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -162,8 +163,19 @@ class Writer:
 
 
 def run(end: socket.socket, told: dict[str, Any], name: str) -> None:
-    """Read and write until the socket ends."""
+    """Read and write until the socket ends, then write the rest.
+
+    While the broker works, it has precedence. When it stops, it waits for the rest, which a busy machine would not
+    write in time at a low priority. Linux has a priority for each thread; elsewhere the rest has the low one, too.
+    """
     writer = Writer(told, name, end)
+    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(_NICENESS,)) as pool:
+        pool.submit(_gather, end, writer).result()
+    writer.finish()
+
+
+def _gather(end: socket.socket, writer: Writer) -> None:
+    """Read until the socket ends, and write files when they are due."""
     buffer = bytearray()
     while True:
         end.settimeout(None if (wait_s := writer.wait_s) is None else wait_s or 0.001)
@@ -189,14 +201,12 @@ def run(end: socket.socket, told: dict[str, Any], name: str) -> None:
         if writer.wait_s == 0:
             writer.write()
     end.settimeout(None)
-    writer.finish()
 
 
 def main() -> None:
     """Run as a process. Arguments: a file descriptor, the feed's settings as JSON, the number of the start."""
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)
-    os.nice(_NICENESS)
     pa.set_cpu_count(1)
     number, document, start = sys.argv[1:]
     told = json.loads(document)

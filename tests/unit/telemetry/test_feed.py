@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -127,6 +128,27 @@ def test_a_writer_that_is_slow_at_the_stop_goes_on_alone(tmp_path: Path, monkeyp
 
     run(test)
     assert positions(tmp_path) == list(range(BATCH))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+def test_a_writer_gathers_below_the_brokers_priority_and_writes_the_rest_at_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with started(tmp_path, roll_s=60) as feed:
+            writer = feed.pid
+            assert writer is not None
+            await until(lambda: os.nice(0) + 10 in niceness_of(writer))
+            assert niceness_of(writer)[0] == os.nice(0)
+
+    run(test)
+
+
+def niceness_of(pid: int) -> list[int]:
+    """The niceness of each thread, the first one's first."""
+    stats = [
+        (task / "stat").read_text()
+        for task in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda one: int(one.name))
+    ]
+    return [int(stat.rpartition(")")[2].split()[16]) for stat in stats]
 
 
 def test_a_killed_writer_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
