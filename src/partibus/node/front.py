@@ -54,6 +54,13 @@ log = logging.getLogger(__name__)
 
 DRAIN_S = 0.2
 """The pause between telling clients to go and closing their connections."""
+_APP_MODULES = (
+    "partibus.frontends.rest.app",
+    "partibus.frontends.sqs.web",
+    "partibus.frontends.origins",
+    "partibus.node.http_scheduler",
+)
+"""What `Front._make_app` imports. A module that is missing here is imported on the loop, and every message waits."""
 
 
 class Front:
@@ -153,7 +160,7 @@ class Front:
             self._make_app,
             settings.limits.http,
             self._amqp.make_websocket_protocol,
-            ("partibus.frontends.rest.app", "partibus.node.http_scheduler"),
+            _APP_MODULES,
             self.admission,
         )
 
