@@ -30,7 +30,7 @@ from partibus.client.aio import (
     RuleInfo,
     Token,
 )
-from partibus.client.aio.receiver import FILL_BYTES
+from partibus.client.aio.incoming import FILL_BYTES
 from partibus.client.errors import (
     AccessDenied,
     AlreadyExists,

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from partibus.amqp import DeliveryState, Modified, Rejected
 from partibus.amqp.codec.types import Array, Int, UInt
 from partibus.client.errors import ClientError, error_from_status
 from partibus.client.messages import IncomingMessage
+from partibus.client.outcomes import COMPLETE
 from partibus.errors import ArgumentError
 
 
@@ -176,6 +178,23 @@ def settle_arguments(
     if description is not None:
         arguments["deadletter-description"] = description
     return _of_session(arguments, session)
+
+
+def outcome_arguments(lock_tokens: Sequence[UUID], outcome: DeliveryState, session: str | None) -> dict[str, object]:
+    """Return the body of a request that gives messages an outcome by their tokens."""
+    if isinstance(outcome, Rejected):
+        info = (outcome.error.info if outcome.error is not None else None) or {}
+        reason, description = info.get("DeadLetterReason"), info.get("DeadLetterErrorDescription")
+        return settle_arguments(
+            lock_tokens,
+            "suspended",
+            reason=None if reason is None else str(reason),
+            description=None if description is None else str(description),
+            session=session,
+        )
+    if isinstance(outcome, Modified) and outcome.undeliverable_here:
+        return settle_arguments(lock_tokens, "defered", session=session)
+    return settle_arguments(lock_tokens, "completed" if outcome is COMPLETE else "abandoned", session=session)
 
 
 def token_array(lock_tokens: Sequence[UUID]) -> Array:

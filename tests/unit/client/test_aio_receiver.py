@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from partibus.amqp.codec.types import Array, Timestamp
 from partibus.client.aio import IncomingMessage, OutgoingMessage, ReceiveMode, Receiver, RetryPolicy
-from partibus.client.aio.receiver import FILL_BYTES
+from partibus.client.aio.incoming import FILL_BYTES
 from partibus.client.errors import (
     ClientError,
     ConnectFailed,

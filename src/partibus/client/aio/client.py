@@ -10,8 +10,9 @@ from partibus.client.aio.claims import Claims
 from partibus.client.aio.connection import Connection, Statistics
 from partibus.client.aio.link import Attachment, repeat
 from partibus.client.aio.processor import WAIT_S, Handler, OnError, Processor
-from partibus.client.aio.receiver import Receiver, SessionReceiver
+from partibus.client.aio.receiver import Receiver
 from partibus.client.aio.sender import Sender
+from partibus.client.aio.session_receiver import SessionReceiver
 from partibus.client.aio.settings import (
     PREFETCH_MAX,
     TIMEOUT_MAX_S,

@@ -36,7 +36,7 @@ class Attachment(Owner):
         """
         if self.is_open:
             return
-        self._check_not_closed()
+        self.check_usable()
         await outcome_of(self._reopen(), self._closed_error)
 
     @property
@@ -54,7 +54,9 @@ class Attachment(Owner):
         """Whether the link is attached."""
         return self._session is not None and self._attached is None
 
-    def _check_not_closed(self) -> None:
+    def check_usable(self) -> None:
+        """Raise `Closed` after `close`, and `InvalidRequest` in another event loop."""
+        self._connection.loop()
         if self._closing or self._closed:
             raise self._closed_error()
 

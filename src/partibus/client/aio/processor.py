@@ -4,7 +4,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from partibus.client.aio.receiver import Receiver, SessionReceiver
+from partibus.client.aio.receiver import Receiver
+from partibus.client.aio.session_receiver import SessionReceiver
 from partibus.client.aio.settings import RetryPolicy, retriable, whole
 from partibus.client.errors import ClientError, Closed, SessionHeld, TimedOut
 from partibus.client.messages import IncomingMessage

@@ -1,0 +1,296 @@
+"""Settlements of one receiver's messages: gathered into batches, answered by the broker, repeated after a loss.
+
+```text
+ complete() ─▶ open batch ─▶ one disposition per range ─▶ without an answer ─▶ result
+               20 ms, or 1,000                             link lost: by lock token, at the management node
+ others ────────────────────▶ at once
+```
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from partibus.amqp import Delivery, DeliveryState, Disposed, Rejected, TransactionalState
+from partibus.amqp import Receiver as Link
+from partibus.client.aio.link import Attachment
+from partibus.client.aio.lock_renewal import LockRenewal
+from partibus.client.aio.settlement import Result, Together, finish, operation_of
+from partibus.client.aio.token_settlements import ByToken, Settle, TokenSettlements
+from partibus.client.errors import ClientError, InvalidRequest, LinkLost, LockLost, error_from
+from partibus.client.messages import IncomingMessage
+from partibus.client.outcomes import COMPLETE, RELEASE, ReceiveMode
+
+if TYPE_CHECKING:
+    from partibus.client.aio.transaction import Transaction
+
+SETTLE_AT_ONCE: Final = 1_000
+"""Completions that leave together without waiting for the flush interval."""
+
+Settling = tuple[Delivery, DeliveryState, Result]
+"""A settlement: the message, its outcome, the caller's result."""
+
+
+class Settlements:
+    """The settlements of one receiver that have no answer yet."""
+
+    def __init__(
+        self,
+        owner: Attachment,
+        mode: ReceiveMode,
+        flush_interval: float,
+        locks: LockRenewal,
+        by_token: Settle,
+    ) -> None:
+        self._owner = owner
+        self._mode = mode
+        self._flush_interval = flush_interval
+        self._locks = locks
+        self._by_token = TokenSettlements(owner, by_token)
+        self._connection = owner.connection
+        self._tracing = owner.connection.settings.tracing
+        self._loop = owner.connection.loop()
+        self._link: Link | None = None
+        """The link while it is attached."""
+        self._settling: dict[int, Settling] = {}
+        """Settlements without an answer, by delivery id."""
+        self._completing: list[Delivery] = []
+        """Completions of the open batch."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def settle(self, message: IncomingMessage, outcome: DeliveryState, transaction: "Transaction | None") -> Result:
+        """Settle a message on its link, or by its token if that link was lost. Raises `InvalidRequest`."""
+        if self._mode is not ReceiveMode.PEEK_LOCK:
+            raise InvalidRequest(
+                f"{self._owner.name}: the message was deleted when it was received; "
+                "settle messages of a peek-lock receiver"
+            )
+        self._connection.loop()
+        self.check(message)
+        delivery = message.delivery
+        if self._locks.kept:
+            self._locks.forget(message)
+        future: Result = self._loop.create_future()
+        if delivery is None or not self._is_locked(delivery):
+            self._settle_without_link(message, outcome, transaction, future)
+            return future
+        if delivery.delivery_id in self._settling:
+            raise InvalidRequest(f"{self._owner.name}: the message is being settled already")
+        if transaction is not None:
+            outcome = transaction.state_for(self._connection, self._owner.name, outcome)
+        if self._tracing is not None:
+            self._tracing.settling(operation_of(outcome), self._owner.entity, message, future)
+        self._settling[delivery.delivery_id] = (delivery, outcome, future)
+        if outcome is COMPLETE and self._flush_interval:
+            self._completing.append(delivery)
+            self._complete_soon()
+            return future
+        assert self._link is not None
+        self._connection.statistics.dispositions_sent += 1
+        self._link.settle_many([delivery], outcome, settled=False)
+        self._connection.flush_soon()
+        return future
+
+    def _settle_without_link(
+        self, message: IncomingMessage, outcome: DeliveryState, transaction: "Transaction | None", future: Result
+    ) -> None:
+        """Begin to settle a message by its token: a deferred one, or one of a lost link."""
+        delivery, token, name = message.delivery, message.lock_token, self._owner.name
+        if token is None:
+            raise InvalidRequest(f"{name}: a peeked message has no lock and can not be settled; receive it")
+        if delivery is not None and delivery.link is self._link:
+            raise InvalidRequest(f"{name}: the message was settled already")
+        if transaction is not None:
+            raise InvalidRequest(f"{name}: the message's link was lost; receive it again for a transaction")
+        self._owner.check_usable()
+        if self._tracing is not None:
+            self._tracing.settling(operation_of(outcome), self._owner.entity, message, future)
+        self._by_token.begin({token: future}, outcome, lost=False)
+
+    def complete_together(self, messages: Iterable[IncomingMessage], transaction: "Transaction | None") -> Result:
+        """Complete several messages with one result for all of them. Hot path."""
+        self._connection.loop()
+        if self._owner.is_closed:
+            self._owner.check_usable()
+        messages = self._several(messages)
+        together = Together(self._loop, len(messages))
+        if not messages:
+            together.set_result(None)
+        link, settling, completing = self._link, self._settling, self._completing
+        plain = transaction is None and self._tracing is None and not self._locks.kept
+        plain = plain and self._mode is ReceiveMode.PEEK_LOCK
+        unsettled = link.session.inbound.unsettled if plain and link is not None else {}
+        for message in messages:
+            delivery = message.delivery
+            number = -1 if delivery is None else delivery.delivery_id
+            if delivery is not None and number in unsettled and delivery.link is link and number not in settling:
+                settling[number] = (delivery, COMPLETE, together)
+                completing.append(delivery)
+                continue
+            try:
+                together.follow(self.settle(message, COMPLETE, transaction))
+            except ClientError as error:
+                together.answered(error)
+        if completing:
+            self._complete_soon()
+        return together
+
+    def release(self, message: IncomingMessage) -> None:
+        """Requeue a message in its place. Raises `InvalidRequest`."""
+        self._connection.loop()
+        self.check(message)
+        delivery = message.delivery
+        if delivery is None:
+            raise InvalidRequest(f"{self._owner.name}: a peeked or deferred message can not be released")
+        if self._is_locked(delivery):
+            assert self._link is not None
+            self._link.settle_many([delivery], RELEASE)
+            self._connection.flush_soon()
+        self._locks.forget(message)
+
+    def holds(self, message: IncomingMessage) -> bool:
+        """Tell whether a message is under lock here, with no settlement under way."""
+        delivery = message.delivery
+        return delivery is not None and self._is_locked(delivery) and delivery.delivery_id not in self._settling
+
+    def flush(self) -> None:
+        """Send the completions of the open batch now."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._send_completions()
+
+    def check(self, message: object) -> None:
+        """Raise `InvalidRequest` for what is no message."""
+        if not isinstance(message, IncomingMessage):
+            raise InvalidRequest(f"{self._owner.name}: a {type(message).__name__} has no lock; pass a received message")
+
+    def _several(self, messages: object) -> list[IncomingMessage]:
+        """Return the messages of one call as a list. Raises `InvalidRequest` for anything else."""
+        several: list[Any] = list(messages) if isinstance(messages, Iterable) else [messages]
+        if {type(one) for one in several} - {IncomingMessage}:
+            for one in several:
+                self.check(one)
+        return several
+
+    def _is_locked(self, delivery: Delivery) -> bool:
+        """Tell whether the attached link has a delivery unsettled."""
+        link = self._link
+        return link is not None and delivery.link is link and delivery.delivery_id in link.session.inbound.unsettled
+
+    # -- the open batch ------------------------------------------------------------------------------------------------
+
+    def _complete_soon(self) -> None:
+        """Send the open completions after the flush interval, or now if they are many."""
+        if not self._flush_interval or len(self._completing) >= SETTLE_AT_ONCE:
+            self.flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._flush_interval, self._send_completions)
+
+    def _send_completions(self) -> None:
+        self._timer = None
+        completing, self._completing = self._completing, []
+        link = self._link
+        if link is None or not completing:
+            return
+        completing.sort(key=_delivery_id)
+        self._connection.statistics.dispositions_sent += 1
+        link.settle_many(completing, COMPLETE, settled=False)
+        self._connection.flush_soon()
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def on_disposed(self, event: Disposed) -> None:
+        """Finish settlements that the broker has answered. Hot path."""
+        settling = self._settling
+        state: object = event.state
+        if isinstance(state, TransactionalState):
+            state = state.outcome
+        error: ClientError | None = None
+        if isinstance(state, Rejected) and state.error is not None:
+            error = error_from(self._owner.name, state.error, LockLost)
+        else:
+            self._connection.statistics.settled += len(event.delivery_ids)
+        for delivery_id in event.delivery_ids:
+            found = settling.pop(delivery_id, None)
+            if found is not None:
+                finish(found[2], error)
+        if not event.settled and self._link is not None:
+            held: list[Delivery] = [one for one in event.contexts if isinstance(one, Delivery)]
+            self._link.settle_many(held, event.state)
+
+    # -- losses --------------------------------------------------------------------------------------------------------
+
+    def on_open(self, link: Link) -> None:
+        """Settle messages of an attached link on it."""
+        self._link = link
+
+    def on_lost(self) -> tuple[list[Settling], set[int]]:
+        """Go on without a link. Return the settlements without an answer, and the delivery ids of unsent ones."""
+        self._link = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        unsent = {delivery.delivery_id for delivery in self._completing}
+        self._completing = []
+        settling, self._settling = self._settling, {}
+        return list(settling.values()), unsent
+
+    def settle_again(self, settling: list[Settling], unsent: set[int], error: ClientError) -> None:
+        """Settle by token what a lost link has not answered: completions together, others alone."""
+        if not self._connection.settings.retry.allows(1):
+            self.fail(settling, unsent, type(error), str(error), error.condition)
+            return
+        groups: dict[bool, ByToken] = {}
+        for delivery, outcome, future in settling:
+            if future.done():
+                continue
+            if isinstance(outcome, TransactionalState):
+                finish(future, LinkLost(f"{self._owner.name}: the link was lost, and with it the transaction"))
+                continue
+            token = IncomingMessage(b"", delivery).lock_token
+            if token is None:
+                finish(future, LinkLost(f"{self._owner.name}: the link was lost, and the message has no lock token"))
+                continue
+            lost = delivery.delivery_id not in unsent
+            if outcome is COMPLETE:
+                groups.setdefault(lost, {})[token] = future
+            else:
+                self._by_token.begin({token: future}, outcome, lost=lost)
+        for lost, wanted in groups.items():
+            self._by_token.begin(wanted, COMPLETE, lost=lost)
+
+    def fail(
+        self, settling: list[Settling], unsent: set[int], kind: type[ClientError], why: str, condition: str | None
+    ) -> None:
+        """Fail settlements without an answer, and say of each whether it was sent."""
+        for delivery, _, future in settling:
+            told = "was not sent" if delivery.delivery_id in unsent else "may have been carried out (unknown)"
+            finish(future, kind(f"{why}; the settlement {told}", condition))
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def settled(self) -> None:
+        """Wait until all settlements have their results, for the client's time limit."""
+        tasks = self._by_token.tasks
+        waiting: list[Result] = [future for _, _, future in self._settling.values()]
+        deadline = self._loop.time() + self._connection.settings.timeout
+        while waiting and (left_s := deadline - self._loop.time()) > 0:
+            await asyncio.wait(waiting, timeout=left_s)
+            # A loss of the link has settlements go on by their tokens.
+            waiting = [one for one in [*waiting, *tasks] if not one.done()]
+        if tasks and (left_s := deadline - self._loop.time()) > 0:
+            await asyncio.wait(set(tasks), timeout=left_s)
+
+    def end(self, error: ClientError) -> None:
+        """Fail what has no result."""
+        settling, self._settling = self._settling, {}
+        for _, _, future in settling.values():
+            finish(future, error)
+        for task in self._by_token.tasks:
+            task.cancel()
+
+
+def _delivery_id(delivery: Delivery) -> int:
+    return delivery.delivery_id
