@@ -13,13 +13,13 @@ async with Client(connection_string) as client:
 """
 
 from partibus.client.aio.client import Client, Rules
-from partibus.client.aio.connection import Statistics
 from partibus.client.aio.processor import Handler, OnError, Processor
 from partibus.client.aio.receiver import Receiver
 from partibus.client.aio.sender import Sender
 from partibus.client.aio.sending import NOT_SENT, REFUSED, STORED, UNKNOWN, Sendable, Sending
 from partibus.client.aio.session_receiver import SessionReceiver
 from partibus.client.aio.settings import RetryPolicy, Token, TokenProvider
+from partibus.client.aio.statistics import Statistics
 from partibus.client.aio.transaction import Transaction
 from partibus.client.messages import IncomingMessage, OutgoingMessage
 from partibus.client.outcomes import NEXT_SESSION, NextSession, ReceiveMode

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from partibus.client.aio.claims import Claims
-from partibus.client.aio.connection import Connection, Statistics
+from partibus.client.aio.connection import Connection
 from partibus.client.aio.link import Attachment, repeat
 from partibus.client.aio.processor import WAIT_S, Handler, OnError, Processor
 from partibus.client.aio.receiver import Receiver
@@ -24,6 +24,7 @@ from partibus.client.aio.settings import (
     whole,
     within,
 )
+from partibus.client.aio.statistics import Statistics
 from partibus.client.aio.transaction import Transaction
 from partibus.client.errors import ClientError
 from partibus.client.messages import check_key

@@ -7,9 +7,7 @@ however many links have output.
 import asyncio
 import os
 import socket
-import ssl
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from itertools import count
@@ -22,7 +20,6 @@ from partibus.amqp import (
     Attached,
     CreditChanged,
     Deliveries,
-    Delivery,
     DeliveryState,
     Detached,
     Disposed,
@@ -31,19 +28,19 @@ from partibus.amqp import (
     Limits,
     Link,
     Opened,
-    Rejected,
     Session,
     SessionClosed,
-    Source,
-    Target,
     WindowOpened,
 )
 from partibus.amqp import Closed as ConnectionClosed
 from partibus.amqp import Connection as Engine
 from partibus.amqp.codec.types import Symbol
-from partibus.amqp.errors import DecodeError
-from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
+from partibus.client.aio.node import Node
+from partibus.client.aio.owner import Owner
 from partibus.client.aio.settings import Settings
+from partibus.client.aio.statistics import Statistics
+from partibus.client.aio.tasks import outcome_of, seen
+from partibus.client.aio.tcp import connect_tcp
 from partibus.client.errors import (
     ClientError,
     Closed,
@@ -53,8 +50,7 @@ from partibus.client.errors import (
     LinkLost,
     error_from,
 )
-from partibus.client.management import Reply, body_of, request_properties
-from partibus.client.messages import IncomingMessage
+from partibus.client.management import body_of, request_properties
 
 # A broker is more trustworthy than an unknown peer: messages may have the service's 100 MB, and a consumer may hold
 # many more messages than a server should keep for one client.
@@ -62,78 +58,8 @@ LIMITS: Final = Limits(
     max_message_size=128 << 20, partial_bytes_max=256 << 20, max_unsettled=200_000, pending_bytes_max=64 << 20
 )
 _GOODBYE_S: Final = 2.0
-_REPLY_CREDIT: Final = 1_000
 
 T = TypeVar("T")
-
-
-class Statistics:
-    """Counters of a client since it was made; `Client.statistics` is live."""
-
-    __slots__ = (
-        "bytes_received",
-        "bytes_sent",
-        "dispositions_sent",
-        "fills",
-        "flows_sent",
-        "messages_received",
-        "messages_sent",
-        "reconnects",
-        "retries",
-        "settled",
-        "transfers_sent",
-        "writes",
-    )
-
-    def __init__(self) -> None:
-        self.bytes_sent = 0
-        self.bytes_received = 0
-        self.writes = 0
-        """Writes to the transports."""
-        self.transfers_sent = 0
-        """Batches and single messages."""
-        self.messages_sent = 0
-        self.flows_sent = 0
-        """Grants of credit to receivers' links."""
-        self.messages_received = 0
-        self.fills = 0
-        """Requests to fill an empty prefetch cache."""
-        self.dispositions_sent = 0
-        """Groups of settlements that left together."""
-        self.settled = 0
-        """Messages whose settlement the broker has confirmed."""
-        self.reconnects = 0
-        """Connections opened again after a loss."""
-        self.retries = 0
-        """Attempts after a failed one."""
-
-    def __repr__(self) -> str:
-        return ", ".join(f"{name} {getattr(self, name)}" for name in self.__slots__)
-
-
-class Owner:
-    """The receiver of a link's events, stored in `Link.user`."""
-
-    name: str
-    """The name for error texts: ``sender to 'orders'``."""
-
-    def on_attached(self) -> None:
-        """Use the link, which the broker has attached."""
-
-    def on_credit(self) -> None:
-        """Send what the broker has room for now."""
-
-    def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Process messages that arrived on the link."""
-
-    def on_disposed(self, event: Disposed) -> None:
-        """Process the peer's dispositions of deliveries on the link."""
-
-    def on_drained(self) -> None:
-        """Process the end of a drain."""
-
-    def on_over(self, error: ClientError) -> None:
-        """Process the error that ended the link."""
 
 
 class Authority(Protocol):
@@ -180,7 +106,7 @@ class Connection(asyncio.Protocol):
         self._loop: asyncio.AbstractEventLoop | None = None
         self.trouble: str | None = None
         """Why there is no connection, after a failed attempt."""
-        self.connect: Callable[[Connection], Awaitable[object]] = connect_tcp
+        self.connect: Callable[[Connection], Awaitable[object]] = _connect
         """The function that connects a transport to this protocol; tests replace it."""
         self.wall: Callable[[], float] = time.time
         """The clock of tokens and locks, in Unix seconds; tests replace it."""
@@ -251,7 +177,7 @@ class Connection(asyncio.Protocol):
         engine = self.engine = Engine(server=False, login=Anonymous(settings.namespace), limits=LIMITS)
         engine.open(self.container_id, hostname=settings.namespace, properties={Symbol("product"): "partibus"})
         self._opened, self._over = loop.create_future(), loop.create_future()
-        self._opened.add_done_callback(_seen)
+        self._opened.add_done_callback(seen)
         try:
             async with asyncio.timeout(min(settings.timeout, 30.0)):
                 await self.connect(self)
@@ -337,7 +263,7 @@ class Connection(asyncio.Protocol):
         await node.attached()
         return node.max_request_bytes
 
-    def node(self, address: str) -> "Node":
+    def node(self, address: str) -> Node:
         """Return the request and reply links of a node, which all callers share."""
         node = self._nodes.get(address)
         if node is None or node.error is not None:
@@ -416,20 +342,8 @@ class Connection(asyncio.Protocol):
         for event in events:
             if isinstance(event, Deliveries | Disposed | Detached | CreditChanged | Drained):
                 owner = event.link.user
-                if not isinstance(owner, Owner):
-                    continue
-                if isinstance(event, Deliveries):
-                    owner.on_deliveries(event.deliveries)
-                elif isinstance(event, Disposed):
-                    owner.on_disposed(event)
-                elif isinstance(event, CreditChanged):
-                    owner.on_credit()
-                elif isinstance(event, Drained):
-                    owner.on_drained()
-                elif event.by_peer:
-                    self._owners.get(event.link.session, []).clear()
-                    self.end(event.link.session)
-                    owner.on_over(error_from(owner.name, event.error, LinkLost))
+                if isinstance(owner, Owner):
+                    self._tell(owner, event)
             elif isinstance(event, Attached):
                 self._on_attached(event.link)
             elif isinstance(event, SessionClosed):
@@ -443,6 +357,21 @@ class Connection(asyncio.Protocol):
                     self._opened.set_result(None)
             elif isinstance(event, ConnectionClosed):
                 self._on_closed(event)
+
+    def _tell(self, owner: Owner, event: Deliveries | Disposed | Detached | CreditChanged | Drained) -> None:
+        """Tell a link's owner what has happened to the link."""
+        if isinstance(event, Deliveries):
+            owner.on_deliveries(event.deliveries)
+        elif isinstance(event, Disposed):
+            owner.on_disposed(event)
+        elif isinstance(event, CreditChanged):
+            owner.on_credit()
+        elif isinstance(event, Drained):
+            owner.on_drained()
+        elif event.by_peer:
+            self._owners.get(event.link.session, []).clear()
+            self.end(event.link.session)
+            owner.on_over(error_from(owner.name, event.error, LinkLost))
 
     def _on_attached(self, link: Link) -> None:
         if link.awaits_answer:
@@ -500,206 +429,5 @@ class Connection(asyncio.Protocol):
             await asyncio.wait(ending, timeout=_GOODBYE_S)
 
 
-async def outcome_of(task: "asyncio.Task[T]", closed: Callable[[], ClientError]) -> T:
-    """Wait for a task that others wait for, too: a cancelled wait does not stop it.
-
-    If `close` cancelled the task, this raises the error of ``closed``: a CancelledError would tell the caller that its
-    own task was cancelled.
-    """
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        own = asyncio.current_task()
-        if not task.cancelled() or (own is not None and own.cancelling()):
-            raise
-        raise closed() from None
-
-
-def _seen(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()
-
-
-async def connect_tcp(connection: Connection) -> None:
-    """Connect over TCP, with TLS where the endpoint has it. Raises `ConnectFailed` with the next step."""
-    loop = asyncio.get_running_loop()
-    settings, endpoint = connection.settings, connection.settings.endpoint
-    context = tls_context(settings) if endpoint.tls else None
-    host = endpoint.address
-    protocol: asyncio.Protocol = connection
-    opened: asyncio.Future[None] | None = None
-    if settings.websocket:
-        # Imported here: only some clients need it, and each import costs every client time.
-        from partibus.client.aio.websocket import Websocket
-
-        protocol = websocket = Websocket(connection, endpoint)
-        opened = websocket.opened
-    try:
-        try:
-            transport, _ = await _connect(loop, protocol, host, endpoint.port, context, endpoint.address)
-        except socket.gaierror:
-            # Names below localhost are this machine (RFC 6761), even if the system's resolver does not know that.
-            if not host.lower().endswith(".localhost"):
-                raise
-            transport, _ = await _connect(loop, protocol, "localhost", endpoint.port, context, endpoint.address)
-    except ssl.SSLError as error:
-        raise ConnectFailed(
-            f"no TLS with {endpoint}: {error.reason or error}. Pass ca_file or ssl_context for a private "
-            "authority; for a broker without TLS add UseDevelopmentEmulator=true to the connection string."
-        ) from error
-    except OSError as error:
-        raise ConnectFailed(
-            f"no connection to {endpoint}: {error.strerror or error}. Start a broker there (partibus serve), or "
-            "correct Endpoint in the connection string."
-        ) from error
-    sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if opened is not None:
-        await opened
-
-
-async def _connect(
-    loop: asyncio.AbstractEventLoop,
-    protocol: asyncio.Protocol,
-    host: str,
-    port: int,
-    context: ssl.SSLContext | None,
-    name: str,
-) -> tuple[asyncio.Transport, asyncio.Protocol]:
-    return await loop.create_connection(
-        lambda: protocol, host, port, ssl=context, server_hostname=name if context is not None else None
-    )
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext:
-    """Return the caller's context, or one that trusts ``ca_file`` or the system."""
-    if settings.ssl_context is not None:
-        return settings.ssl_context
-    try:
-        return ssl.create_default_context(cafile=settings.ca_file)
-    except OSError as error:
-        raise ConnectFailed(f"ca_file {settings.ca_file!r} can not be read: {error}. Name a file of PEM.") from error
-
-
-class Node(Owner):
-    """Request and response over a pair of links to one node, `$cbs` or `$management`."""
-
-    def __init__(self, connection: Connection, address: str) -> None:
-        """Attach both links. Raises `ConnectionLost`."""
-        self.name = f"node '{address}'"
-        self.error: ClientError | None = None
-        self._connection = connection
-        self._address = address
-        self._numbers = count(1)
-        self._queue: deque[tuple[str, bytes, DeliveryState | None]] = deque()
-        self._answers: dict[str, asyncio.Future[Reply]] = {}
-        """Requests without an answer, by message id."""
-        self._waiting: list[asyncio.Future[None]] = []
-        """Calls that wait until both links are attached."""
-        reply_to = self._reply_to = f"{address}-{uuid4()}"
-        session = connection.begin(self)
-        self._sender = session.attach_sender(f"{reply_to}-requests", source=Source(reply_to), target=Target(address))
-        self._receiver = session.attach_receiver(reply_to, source=Source(address), target=Target(reply_to))
-        self._sender.user = self._receiver.user = self
-        connection.flush_soon()
-
-    async def ask(
-        self, properties: Mapping[str, object], body: object, what: str, state: DeliveryState | None = None
-    ) -> Reply:
-        """Send one request and wait for the reply.
-
-        The caller sets the time limit. Raises the error that refused the request, or that ended a link.
-        """
-        if self.error is not None:
-            raise self.error
-        message_id = str(next(self._numbers))
-        payload = (
-            encode_properties(message_id=message_id, to=self._address, reply_to=self._reply_to)
-            + encode_application_properties(properties)
-            + encode_value(body)
-        )
-        most = self._sender.remote_max_message_size
-        if most and len(payload) > most:
-            raise error_from(
-                what,
-                AmqpError(
-                    "amqp:link:message-size-exceeded", f"the request has {len(payload)} bytes, the broker takes {most}"
-                ),
-            )
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._answers[message_id] = answer
-        self._queue.append((message_id, payload, state))
-        self.on_credit()
-        try:
-            return await answer
-        finally:
-            del self._answers[message_id]
-
-    @property
-    def max_request_bytes(self) -> int | None:
-        """The size of the largest request that the node takes, once it is attached; None if it stated none."""
-        return self._sender.remote_max_message_size or None
-
-    async def attached(self) -> None:
-        """Wait until the broker has attached both links. Raises the error that refused one."""
-        if self.error is not None:
-            raise self.error
-        if not (self._receiver.is_open and self._sender.is_open):
-            waiting = asyncio.get_running_loop().create_future()
-            self._waiting.append(waiting)
-            await waiting
-
-    def on_attached(self) -> None:
-        """Let the broker reply, and send waiting requests."""
-        if self._receiver.is_open:
-            self._receiver.grant(_REPLY_CREDIT)
-            if self._sender.is_open:
-                waiting, self._waiting = self._waiting, []
-                for one in waiting:
-                    if not one.done():
-                        one.set_result(None)
-        self.on_credit()
-
-    def on_credit(self) -> None:
-        """Send waiting requests, once replies can come."""
-        while self._queue and self._receiver.is_open and self._sender.credit:
-            message_id, payload, state = self._queue.popleft()
-            if message_id in self._answers:
-                self._sender.send(message_id.encode(), payload, message_id, state=state)
-        self._connection.flush_soon()
-
-    def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Match replies with their requests."""
-        for delivery in deliveries:
-            message = IncomingMessage(delivery.payload, delivery)
-            try:
-                answer = self._answers.get(str(message.correlation_id))
-                reply = Reply(message.application_properties, message.body)
-            except DecodeError as error:
-                self.on_over(ClientError(f"{self.name} sent a reply that is no message: {error}"))
-                return
-            if answer is not None and not answer.done():
-                answer.set_result(reply)
-        self._receiver.settle_many(deliveries)
-        if self._receiver.credit < _REPLY_CREDIT // 2:
-            self._receiver.grant(_REPLY_CREDIT)
-
-    def on_disposed(self, event: Disposed) -> None:
-        """Fail a rejected request, which gets no reply."""
-        if isinstance(event.state, Rejected):
-            refusal = event.state.error or AmqpError("amqp:not-allowed", "the request was rejected")
-            for message_id in event.contexts:
-                answer = self._answers.get(str(message_id))
-                if answer is not None and not answer.done():
-                    answer.set_exception(error_from(self.name, refusal))
-        if not event.settled:
-            self._sender.settle_many(event.delivery_ids, event.state)
-
-    def on_over(self, error: ClientError) -> None:
-        """Fail all requests."""
-        self.error = error
-        futures: list[asyncio.Future[Any]] = [*self._answers.values(), *self._waiting]
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
+async def _connect(connection: Connection) -> None:
+    await connect_tcp(connection.settings, connection)

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from partibus.amqp import Session
-from partibus.client.aio.connection import Connection, Owner, outcome_of
+from partibus.client.aio.connection import Connection
+from partibus.client.aio.owner import Owner
 from partibus.client.aio.settings import retriable
+from partibus.client.aio.tasks import outcome_of, seen
 from partibus.client.errors import AccessDenied, ClientError, Closed, TimedOut
 
 T = TypeVar("T")
@@ -183,9 +185,3 @@ async def repeat(
         number += 1
         connection.statistics.retries += 1
         await connection.pause(delay)
-
-
-def seen(future: asyncio.Future[Any]) -> None:
-    """Mark the error of a future as seen, for results that may be awaited by no caller."""
-    if not future.cancelled():
-        future.exception()

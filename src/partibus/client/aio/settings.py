@@ -123,38 +123,15 @@ def make_settings(
 ) -> Settings:
     """Check the arguments of a client. Raises `ArgumentError` that names the value, the bound and the next step."""
     _check_types(connection_string=connection_string, namespace=namespace, endpoint=endpoint, container_id=container_id)
-    if credential is not None and not callable(credential):
-        raise ArgumentError("credential", credential, "a function from an audience to a Token")
     if not isinstance(retry, RetryPolicy):
         raise ArgumentError("retry", retry, "a RetryPolicy")
-    if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
-        raise ArgumentError("ssl_context", ssl_context, "an ssl.SSLContext")
-    if ca_file is not None and not isinstance(ca_file, str | os.PathLike):
-        raise ArgumentError("ca_file", ca_file, "the path of a file of PEM")
-    if (connection_string is None) is (namespace is None):
-        raise ArgumentError(
-            "connection_string",
-            "given" if connection_string else connection_string,
-            "given, or else namespace with a credential, not both",
-        )
-    if namespace is not None and credential is None:
-        raise ArgumentError("credential", None, "a function from an audience to a Token, where namespace is given")
     if transport not in ("tcp", "websocket"):
         raise ArgumentError("transport", transport, "'tcp' or 'websocket'; over HTTP there is no client to batch")
-    if ssl_context is not None and ca_file is not None:
-        raise ArgumentError("ca_file", ca_file, "None where ssl_context is given: load the file into the context")
-    if connection_string is not None:
-        connection = parse_connection_string(connection_string)
-        reached = endpoint_of(connection)
-    else:
-        connection = None
-        assert namespace is not None
-        reached = _endpoint("namespace", namespace, TLS_PORT)
-    if credential is not None and connection is not None and (connection.key or connection.signature):
-        raise ArgumentError("credential", "given", "None where the connection string has a key or a signature")
+    _check_authorities(ssl_context, ca_file)
+    websocket = transport == "websocket"
+    connection, reached = _namespace(connection_string, namespace, credential)
     port = f":{reached.port}" if connection is not None and connection.emulator else ""
     host = reached.host
-    websocket = transport == "websocket"
     if endpoint is not None:
         reached = _endpoint("endpoint", endpoint, 443 if websocket else reached.port)
     elif websocket and (connection is None or connection.port is None) and reached.tls:
@@ -177,6 +154,38 @@ def make_settings(
         container_id=container_id,
         tracing=_tracing(tracer_provider, host),
     )
+
+
+def _namespace(
+    connection_string: str | None, namespace: str | None, credential: TokenProvider | None
+) -> tuple[ConnectionString | None, Endpoint]:
+    """Return the connection string, if one is given, and the namespace's own address. Raises `ArgumentError`."""
+    if credential is not None and not callable(credential):
+        raise ArgumentError("credential", credential, "a function from an audience to a Token")
+    if (connection_string is None) is (namespace is None):
+        raise ArgumentError(
+            "connection_string",
+            "given" if connection_string else connection_string,
+            "given, or else namespace with a credential, not both",
+        )
+    if connection_string is None:
+        if credential is None:
+            raise ArgumentError("credential", None, "a function from an audience to a Token, where namespace is given")
+        assert namespace is not None
+        return None, _endpoint("namespace", namespace, TLS_PORT)
+    connection = parse_connection_string(connection_string)
+    if credential is not None and (connection.key or connection.signature):
+        raise ArgumentError("credential", "given", "None where the connection string has a key or a signature")
+    return connection, endpoint_of(connection)
+
+
+def _check_authorities(ssl_context: "ssl.SSLContext | None", ca_file: str | None) -> None:
+    if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
+        raise ArgumentError("ssl_context", ssl_context, "an ssl.SSLContext")
+    if ca_file is not None and not isinstance(ca_file, str | os.PathLike):
+        raise ArgumentError("ca_file", ca_file, "the path of a file of PEM")
+    if ssl_context is not None and ca_file is not None:
+        raise ArgumentError("ca_file", ca_file, "None where ssl_context is given: load the file into the context")
 
 
 def _check_types(**texts: object) -> None:
