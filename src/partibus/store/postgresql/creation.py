@@ -17,6 +17,9 @@ from partibus.store.postgresql.sql import (
     store_error,
 )
 
+AT_A_START = DEFAULTS._replace(connect_timeout_s=10)
+"""At a start nothing else waits for the server, so a busy one gets more time than from a working broker."""
+
 
 class Identity(NamedTuple):
     """The identity that a store records."""
@@ -27,7 +30,7 @@ class Identity(NamedTuple):
     """The data directory, or the brokers of one catalog, that own it."""
 
 
-def identity_of(address: Address, settings: PostgreSQLSettings = DEFAULTS) -> Identity | None:
+def identity_of(address: Address, settings: PostgreSQLSettings = AT_A_START) -> Identity | None:
     """Return the identity of the store at an address; None if the schema holds no store.
 
     Raises `StoreError`: not reachable, not allowed.
@@ -42,7 +45,9 @@ def identity_of(address: Address, settings: PostgreSQLSettings = DEFAULTS) -> Id
         raise store_error(error, address.name, "looking for the store", executed=False) from error
 
 
-def make_store(address: Address, identity: Identity, created_ms: int, settings: PostgreSQLSettings = DEFAULTS) -> None:
+def make_store(
+    address: Address, identity: Identity, created_ms: int, settings: PostgreSQLSettings = AT_A_START
+) -> None:
     """Make an empty store if there is none yet. Raises `StoreError`: not reachable, not allowed, another's schema."""
     try:
         connection = connect(address, "partibus makes a store", settings)
