@@ -69,7 +69,7 @@ def connect_catalog(address: Address, application: str) -> TimedConnection:
         address.conninfo,
         autocommit=True,
         application_name=application,
-        connect_timeout=CONNECT_TIMEOUT_S,
+        connect_timeout=address.connect_timeout_s or CONNECT_TIMEOUT_S,
         tcp_user_timeout=2_000,
         keepalives_idle=2,
         keepalives_interval=1,

@@ -41,6 +41,8 @@ class Address(NamedTuple):
     """The URL without its password: for people, and to recognize the place."""
     url: str
     """The URL of this store alone, with the password."""
+    connect_timeout_s: int = 0
+    """The timeout for each host, if the URL has one; 0: it has none."""
 
 
 def parse_address(url: str, schema_default: str = SCHEMA_DEFAULT) -> list[Address]:
@@ -64,10 +66,19 @@ def parse_address(url: str, schema_default: str = SCHEMA_DEFAULT) -> list[Addres
         schemas = [f"{schema}_{index:02}" for index in range(int(stores))]
     # A read-only server (a standby) can't commit: libpq goes on to the next host.
     words.setdefault("target_session_attrs", "read-write")
+    timeout_s = str(words.pop("connect_timeout", None) or "0")
+    if not timeout_s.isdecimal():
+        raise _refused(url, f"connect_timeout={timeout_s!r}: give whole seconds")
     place = _without_password(words)
     conninfo = make_conninfo("", **words)
     return [
-        Address(conninfo, schema, f"{place}?schema={schema}", f"{base}?{urlencode([*theirs, ('schema', schema)])}")
+        Address(
+            conninfo,
+            schema,
+            f"{place}?schema={schema}",
+            f"{base}?{urlencode([*theirs, ('schema', schema)])}",
+            int(timeout_s),
+        )
         for schema in schemas
     ]
 
@@ -154,7 +165,7 @@ def connect(address: Address, application: str, settings: PostgreSQLSettings) ->
         address.conninfo,
         autocommit=True,
         application_name=application,
-        connect_timeout=settings.connect_timeout_s,
+        connect_timeout=address.connect_timeout_s or settings.connect_timeout_s,
         # A peer that is silent for so long counts as lost, whatever TCP still retries.
         tcp_user_timeout=settings.lease_ms,
         keepalives_idle=max(1, settings.lease_ms // 2_000),

@@ -12,8 +12,9 @@ def test_a_url_is_read_as_libpq_reads_it_and_named_without_its_password() -> Non
     assert (address.schema, address.name) == ("partibus", "postgresql://me@db.example:5433/queues?schema=partibus")
     assert conninfo_to_dict(address.conninfo) == {
         "user": "me", "password": "s@cret", "host": "db.example", "port": "5433", "dbname": "queues",
-        "connect_timeout": "3", "target_session_attrs": "read-write",
+        "target_session_attrs": "read-write",
     }  # fmt: skip
+    assert address.connect_timeout_s == 3, "it takes precedence over the broker's own"
 
 
 def test_several_hosts() -> None:
@@ -35,6 +36,7 @@ def test_several_stores_in_one_database() -> None:
         ("postgresql://u:secret@h/db?schema=" + "a" * 33, "give 1 to 32"),
         ("postgresql://u:secret@h/db?stores=0", "stores='0': give 1 to 64"),
         ("postgresql://u:secret@h/db?stores=many", "stores='many'"),
+        ("postgresql://u:secret@h/db?connect_timeout=soon", "connect_timeout='soon': give whole seconds"),
         ("postgresql://u:secret@h/db?password=secret&nonsense=1", "nonsense"),
         ("postgresql://u:secret@[::1/db", "is no address of a store"),
     ],
