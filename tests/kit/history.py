@@ -7,24 +7,27 @@ may have been done, then or later: the connection broke, or no answer came in ti
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from partibus.client.errors import ClientError, ConnectionLost, LinkLost, SendFailed, TimedOut
 from partibus.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from tests.kit.plain_client import Link
 
 
 _TOKEN_DIGITS = 32
+_BODY = re.compile(rb"[a-z]+[0-9.]*-[0-9]+$")
+"""The body of a message, with which its data ends: the name of a sender, and a number."""
 _PARTITION_MASK = (1 << 48) - 1
 """Takes the partition's id away from a sequence number, and from the first half of a token."""
 
@@ -36,6 +39,9 @@ class Kind(StrEnum):
     """A send of one message, whose body no other send has."""
     DELIVER = "deliver"
     """A message came; ends when the application has it."""
+    LOST = "lost"
+    """The first time that an owner handed a message out, at ``sent_ms``, and no application got that delivery: the
+    front end gave it back, or a connection or a broker was lost."""
     SETTLE = "settle"
     LEFT = "left"
     """A message was still in the queue at the end of the run."""
@@ -84,6 +90,8 @@ class Operation:
     """The epoch of the store under which the owner of a delivery handed the message out; 0: unknown."""
     sent_ms: int = 0
     """The time at which the owner of a delivery with an epoch handed it out. The client may receive it much later."""
+    since_ms: int = 0
+    """The time at which the receiver of a delivery made its connection; 0: unknown."""
     dedup: str = ""
     """The deduplication id of a send to an SQS FIFO queue."""
 
@@ -133,29 +141,42 @@ def read_history(path: Path) -> list[Operation]:
     return [Operation(**one | {"kind": Kind(one["kind"]), "outcome": Outcome(one["outcome"])}) for one in read]
 
 
-def add_epochs(operations: Iterable[Operation], folder: Path) -> int:
-    """Add to deliveries what owners have noted about them; returns how many deliveries have it now.
+def add_epochs(operations: list[Operation], folder: Path) -> int:
+    """Add the notes of owners: to deliveries their epochs, and deliveries that no application got.
 
     Each line of the files in ``folder`` is ``[[counter, lock id, position, end of lock], epoch, ms, end of data]``.
     Messages of several partitions may agree in the numbers. The end of the data, in hexadecimal digits, tells which.
+    Returns how many deliveries have an epoch now.
     """
-    noted: dict[tuple[int, ...], list[tuple[int, int, bytes]]] = defaultdict(list)
+    sends = {one.body: one for one in operations if one.kind is Kind.SEND}
+    noted: dict[tuple[int, ...], list[tuple[int, int, str]]] = defaultdict(list)
     for file in folder.glob("*.jsonl"):
         for line in file.read_text().splitlines():
             with suppress(json.JSONDecodeError):  # a process was killed while it wrote
                 given, epoch, sent_ms, data = json.loads(line)
-                noted[tuple(given)].append((epoch, sent_ms, bytes.fromhex(data)))
+                if (end := _BODY.search(bytes.fromhex(data))) is not None:
+                    noted[tuple(given)].append((epoch, sent_ms, end[0].decode()))
     found = 0
     for one in operations:
         if one.kind is not Kind.DELIVER or len(one.token) != _TOKEN_DIGITS:
             continue
         start, pos = (int(digits, 16) for digits in (one.token[:16], one.token[16:]))
         key = one.sequence & _PARTITION_MASK, start & _PARTITION_MASK, pos, one.until_ms
-        for epoch, sent_ms, data in noted.get(key, ()):
-            if data.endswith(one.body.encode()):
+        for note in noted.get(key, ()):
+            epoch, sent_ms, body = note
+            if body == one.body:
                 one.epoch, one.sent_ms = epoch, sent_ms
                 found += 1
+                noted[key].remove(note)
                 break
+    lost: dict[str, tuple[int, int]] = {}
+    for epoch, sent_ms, body in chain.from_iterable(noted.values()):
+        if body in sends:
+            lost[body] = min((sent_ms, epoch), lost.get(body, (sent_ms, epoch)))
+    operations += (
+        Operation(kind=Kind.LOST, began_ms=ms, ended_ms=ms, queue=sends[body].queue, body=body, epoch=epoch, sent_ms=ms)
+        for body, (ms, epoch) in lost.items()
+    )
     return found
 
 

@@ -143,8 +143,11 @@ class Receiving(Worker):
         """Set: complete everything, at once."""
         self._late: list[IncomingMessage] = []
         """Left lying; to be settled when their locks have ended, which must not do anything."""
+        self._since_ms = 0
+        """The time of the present connection."""
 
     def work(self, client: Client) -> None:
+        self._since_ms = self.history.now_ms()
         receiver = client.receiver(self.queue)
         self._late.clear()
         while not self.stopping.is_set():
@@ -193,6 +196,7 @@ class Receiving(Worker):
     def _delivered(self, message: IncomingMessage, began_ms: int, now_ms: int) -> Operation:
         note = self._note(message, Kind.DELIVER, began_ms)
         note.ended_ms = now_ms
+        note.since_ms = self._since_ms
         return note
 
     def _note(self, message: IncomingMessage, kind: Kind, began_ms: int) -> Operation:

@@ -6,8 +6,10 @@ Each rule is a function from a history to what breaks it. A rule lets pass only 
   settlement in that partition was acknowledged, the lock may be forgotten; the message is delivered again, and only the
   new lock settles it. The next owner forgets it, which has a later epoch of the store. The same owner remembers its
   locks, and an earlier owner has no lease: where a history has epochs, no loss excuses a delivery of these.
-- A message whose delivery never reached the application comes later, with a higher delivery count: that was not its
-  first delivery, so it says nothing about order. In a session nothing comes before it even then.
+- A message whose delivery never reached the application comes later: that was not its first delivery, so it says
+  nothing about order. Its delivery count is higher then. It is not when the front end of a lost connection gives the
+  message back late, or when its lock is forgotten with a broker; then an owner's note tells that the message was handed
+  out before the receiver connected anew. In a session nothing comes before it even then.
 - A delivery that arrives after the end of its own lock was under way for that long, and says nothing. Nor does one
   whose lock began before the message was completed under another: a broker that stood still had it in hand. Where the
   time is known at which the owner handed it out, that time counts instead.
@@ -173,20 +175,32 @@ def settled_by_an_old_lock(history: Sequence[Operation]) -> Iterator[Violation]:
 
 def out_of_order(history: Sequence[Operation], queues: Queues) -> Iterator[Violation]:
     """Check that messages of a key are first delivered in the order of their acknowledged sends."""
-    places: dict[tuple[str, str], int] = {}
+    first: dict[tuple[str, str], tuple[int, Operation]] = {}
+    lost_ms: dict[tuple[str, str], int] = {}
     for place, one in enumerate(history):
         if one.kind is Kind.DELIVER and (one.delivery_count == 0 or one.queue == queues.sessions):
-            places.setdefault((one.queue, one.body), place)
+            first.setdefault((one.queue, one.body), (place, one))
+        elif one.kind is Kind.LOST and one.queue == queues.keyed:
+            lost_ms[one.queue, one.body] = one.sent_ms
     keys: dict[tuple[str, str], list[Operation]] = defaultdict(list)
     for one in _sends(history, Outcome.OK):
-        if one.queue in (queues.keyed, queues.sessions) and (one.queue, one.body) in places:
+        if one.queue in (queues.keyed, queues.sessions) and (one.queue, one.body) in first:
             keys[one.queue, one.key].append(one)
     for (queue, key), sent in keys.items():
         for before, after in pairwise(sorted(sent, key=lambda one: one.began_ms)):
-            if before.ended_ms <= after.began_ms and places[queue, before.body] > places[queue, after.body]:
+            place, delivery = first[queue, after.body]
+            late_place, came = first[queue, before.body]
+            if (
+                before.ended_ms <= after.began_ms
+                and late_place > place
+                and lost_ms.get((queue, before.body), delivery.ended_ms) >= delivery.since_ms
+            ):
                 yield Violation(
                     "out of order",
-                    f"'{after.body}' of '{key}' in '{queue}' was delivered before '{before.body}', sent before it",
+                    f"'{after.body}' of '{key}' in '{queue}' was delivered before '{before.body}', sent before it: at "
+                    f"{delivery.ended_ms} to a connection of {delivery.since_ms}, in epoch {delivery.epoch}; the other "
+                    f"at {came.ended_ms} to one of {came.since_ms}, in epoch {came.epoch}, and first in vain at "
+                    f"{lost_ms.get((queue, before.body), 'no time')}",
                 )
 
 

@@ -203,6 +203,23 @@ def test_a_delivery_that_got_lost_counts_for_order_in_a_session_only() -> None:
         assert broken(send(0, "a", queue), send(10, "b", queue), *came, *ends) == expected
 
 
+def test_a_delivery_that_was_lost_with_an_earlier_connection_says_nothing_about_order() -> None:
+    lost = Operation(kind=Kind.LOST, began_ms=15, ended_ms=15, queue=KEYED, body="a", sent_ms=15)
+    for queue, since_ms, expected in (
+        (KEYED, 18, []),
+        (KEYED, 12, ["out of order"]),
+        (KEYED, 0, ["out of order"]),
+        (SESSIONS, 18, ["out of order"]),
+    ):
+        came = [deliver(20, "2", "b", queue, sequence=2), deliver(30, "1", "a", queue)]
+        ends = [settle(one, 50) for one in came]
+        sent = [send(0, "a", queue), send(10, "b", queue)]
+        assert (
+            broken(*sent, *(replace(one, since_ms=since_ms) for one in came), *ends, replace(lost, queue=queue))
+            == expected
+        )
+
+
 def test_sends_without_a_key_are_accepted_while_there_are_brokers() -> None:
     half = UNAVAILABLE_MAX_MS // 2
     accepted = [send(half, "a"), send(2 * half, "b", outcome=Outcome.FAIL), send(3 * half - 1_000, "c")]
