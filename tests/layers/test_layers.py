@@ -68,14 +68,6 @@ def is_ours(target: str) -> bool:
     return target.partition(".")[0] in ours()
 
 
-CIRCLES = [
-    # The endpoints of the engine name each other in the types of their attributes; no import of one runs another.
-    {f"partibus.amqp.{name}" for name in ("connection", "events", "inbound", "link", "outbound", "receiver")}
-    | {f"partibus.amqp.{name}" for name in ("sasl", "sender", "session")},
-]
-"""The modules that may import each other."""
-
-
 def circles(among: list[Module], edges: list[Import]) -> list[set[str]]:
     """Return the sets of modules each of which reaches the others by imports."""
     names = {module.name for module in among}
@@ -150,12 +142,7 @@ def test_arrows_have_no_cycle() -> None:
 
 def test_modules_do_not_import_each_other_in_circles() -> None:
     """Imports in functions and under TYPE_CHECKING count."""
-    found = [
-        circle
-        for circle in circles(modules(), imports())
-        if circle not in CIRCLES and not any("sqs" in name for name in circle)
-    ]
-    assert found == [], "put what both need into one of them, or into a module that both import"
+    assert circles(modules(), imports()) == [], "put what both need into one of them, or into a module that both import"
 
 
 def test_a_circle_is_found() -> None:

@@ -26,6 +26,8 @@ from partibus.amqp import (
     Plain,
     PlainLogin,
     Rejected,
+    Sender,
+    Session,
     Source,
     Target,
 )
@@ -68,7 +70,9 @@ def conversation() -> list[bytes]:
     sender.send(b"big", bytes(200_000))
     joined.run()
     receiver.settle_many(deliveries(joined.server_events), ACCEPTED)
-    inwards = sender.session.attach_receiver("in", source=Source("q"), target=Target("t"))
+    session = sender.session
+    assert isinstance(session, Session)
+    inwards = session.attach_receiver("in", source=Source("q"), target=Target("t"))
     joined.run()
     inwards.grant(20)
     joined.run()
@@ -117,7 +121,12 @@ def react(server: Connection, event: Event) -> list[Event]:
         server.open("server")
     elif isinstance(event, Attached):
         event.link.accept()
-    elif isinstance(event, CreditChanged) and event.link.credit and not event.link.delivery_count:
+    elif (
+        isinstance(event, CreditChanged)
+        and isinstance(event.link, Sender)
+        and event.link.credit
+        and not event.link.delivery_count
+    ):
         event.link.send_many([(bytes((n,)), b"x", n) for n in range(20)])
     return []
 
@@ -239,7 +248,9 @@ class TwoEngines(RuleBasedStateMachine):
         limits = Limits(incoming_window=8, max_frame_size=512, pending_bytes_max=3000)
         self.joined = Joined(client_limits=limits, server_limits=limits)
         self.up, self.up_end = self.joined.client_sends(credit=0)
-        self.down_end = self.up.session.attach_receiver("down", source=Source("x"), target=Target("y"))
+        session = self.up.session
+        assert isinstance(session, Session)
+        self.down_end = session.attach_receiver("down", source=Source("x"), target=Target("y"))
         self.joined.run()
         down = of_type(Attached, self.joined.server_events)[-1].link
         assert type(down) is type(self.up)
@@ -293,7 +304,7 @@ class TwoEngines(RuleBasedStateMachine):
         self.carry()
         other.drained()
         self.carry()
-        if not other.session.outbound.bytes_waiting:
+        if not other.outbound.bytes_waiting:
             assert (link.credit, other.credit) == (0, 0)
 
     @invariant()

@@ -71,7 +71,7 @@ class Replay:
                 self._on_attached(event.link)
             elif isinstance(event, Deliveries):
                 self._on_deliveries(event)
-            elif isinstance(event, CreditChanged):
+            elif isinstance(event, CreditChanged) and isinstance(event.link, Sender):
                 self._send(event.link)
             elif isinstance(event, Disposed):
                 self.outcomes.update({type(event.state).__name__: len(event.contexts)})
@@ -92,6 +92,7 @@ class Replay:
             link.grant(1000)
 
     def _on_deliveries(self, event: Deliveries) -> None:
+        assert isinstance(event.link, Receiver)
         event.link.settle_many(event.deliveries)
         self.deliveries += event.deliveries
         if address_of(event.link) == "$cbs":

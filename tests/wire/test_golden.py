@@ -133,7 +133,7 @@ def test_disposition_of_the_receiver() -> None:
     scripted.connection.receive_data(b"".join(transfer(channel=1, handle=1, delivery_id=n) for n in (300, 301, 302)))
     events = scripted.connection.receive_data(transfer(channel=1, handle=1, delivery_id=303))
     last = deliveries(events)[0]
-    link.settle_many([link.session.inbound.unsettled[n] for n in (300, 301)])
+    link.settle_many([link.inbound.unsettled[n] for n in (300, 301)])
     link.settle_many([last], Rejected(AmqpError("amqp:not-allowed")))
     assert said(scripted) == spelled("""
         (02 00 0000  00 53 15 c0 <06  41 70 0000012c 70 0000012d 41 00 53 24 45 40>)

@@ -1,7 +1,8 @@
 """AMQP 1.0 (ISO/IEC 19464) without IO, in both roles: bytes in, events out; calls in, bytes out.
 
-The layers are those of the standard: `codec` (types, performatives), `frames`, `sasl`, `connection`, `session` with its
-two halves `inbound` and `outbound`, `link`. The package does not know about queues.
+The layers are those of the standard: `codec` (types, performatives), `frames`, `link`, the two halves `inbound` and
+`outbound` of a session with its receivers and senders, `session`, `sasl`, `connection`. Each imports those named before
+it only. The package does not know about queues.
 """
 
 from partibus.amqp.codec.performatives import Source, Target
@@ -38,11 +39,11 @@ from partibus.amqp.events import (
     SessionOpened,
     WindowOpened,
 )
+from partibus.amqp.inbound import Receiver
 from partibus.amqp.limits import Limits
-from partibus.amqp.link import Link, Role
-from partibus.amqp.receiver import Receiver
+from partibus.amqp.link import Link, Role, SessionBase
+from partibus.amqp.outbound import Sender
 from partibus.amqp.sasl import Anonymous, Plain
-from partibus.amqp.sender import Sender
 from partibus.amqp.session import Session
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "Role",
     "Sender",
     "Session",
+    "SessionBase",
     "SessionClosed",
     "SessionOpened",
     "Source",

@@ -35,6 +35,7 @@ from partibus.amqp.events import Closed, Event, Opened, SessionClosed, SessionOp
 from partibus.amqp.frames import AMQP_FRAME, EMPTY_FRAME, HEADER, HEADER_BYTES, MIN_MAX_FRAME_SIZE, Output, frame
 from partibus.amqp.keepalive import KeepAlive
 from partibus.amqp.limits import Limits
+from partibus.amqp.link import ConnectionBase
 from partibus.amqp.pool import NumberPool
 from partibus.amqp.sasl import ClientHandshake, Login, Phase, ServerHandshake
 from partibus.amqp.session import Session
@@ -46,7 +47,7 @@ _TRANSFER: Final = 0x14
 _DISPOSITION: Final = 0x15
 
 
-class Connection:
+class Connection(ConnectionBase):
     """One connection of a server or a client. `peer` is the peer's open; `user` belongs to the owner."""
 
     def __init__(self, *, server: bool, login: Login | None = None, limits: Limits | None = None) -> None:
@@ -54,23 +55,18 @@ class Connection:
             raise UsageError("a login belongs to a client; a server answers logins by answer_login")
         self.limits = limits or Limits()
         self.output = Output()
-        self.peer: Open | None = None
+        self.peer = None
         self.state = State.IDLE
-        self.user: object = None
+        self.user = None
         self.max_frame_size_out = MIN_MAX_FRAME_SIZE
-        """The size of the largest outgoing frame: the peer's limit, but at most our own."""
         self.link_count = 0
-        """The number of links on all sessions, including refused ones that the peer has not detached."""
         self.partial_bytes = 0
-        """Bytes of incomplete deliveries on all links."""
         self.message_bytes_max = 0
-        """The size of the largest message that any accepted link of this connection may bring."""
         self.more_to_read = False
         """Whether received bytes are still unread (`Limits.performatives_at_once`). Call `receive_data` again, with no
         bytes.
         """
         self.ids_looked_at = 0
-        """The number of deliveries examined for the dispositions of this call of `receive_data`."""
         self._handshake = ServerHandshake() if server else ClientHandshake(login)
         self._channels = NumberPool()
         self._sessions_in: dict[int, Session] = {}

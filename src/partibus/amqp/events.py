@@ -6,19 +6,11 @@ A run of transfers, or of dispositions with the same outcome, is one event. Its 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct
 
 from partibus.amqp.codec.states import DeliveryState
 from partibus.amqp.errors import AmqpError
-
-if TYPE_CHECKING:
-    from partibus.amqp.connection import Connection
-    from partibus.amqp.link import Link
-    from partibus.amqp.receiver import Receiver
-    from partibus.amqp.sender import Sender
-    from partibus.amqp.session import Session
+from partibus.amqp.link import ConnectionBase, Link, SessionBase
 
 
 class Delivery:
@@ -28,7 +20,7 @@ class Delivery:
 
     def __init__(
         self,
-        link: Receiver,
+        link: Link,
         delivery_id: int,
         tag: bytes,
         message_format: int,
@@ -63,7 +55,7 @@ class PlainLogin(Struct):
 class Opened(Struct):
     """The arrival of the peer's open, now in `connection.peer`. A server answers with `Connection.open`."""
 
-    connection: Connection
+    connection: ConnectionBase
 
 
 class Closed(Struct):
@@ -79,13 +71,13 @@ class Closed(Struct):
 class SessionOpened(Struct):
     """A usable session: the peer began it and we have answered, or the peer answered ours."""
 
-    session: Session
+    session: SessionBase
 
 
 class SessionClosed(Struct):
     """The end of a session with all its links; no `Detached` follows for them."""
 
-    session: Session
+    session: SessionBase
     error: AmqpError | None
     by_peer: bool
 
@@ -112,7 +104,7 @@ class Detached(Struct):
 class Deliveries(Struct):
     """Complete deliveries, in order of arrival."""
 
-    link: Receiver
+    link: Link
     deliveries: list[Delivery]
 
 
@@ -137,19 +129,19 @@ class CreditChanged(Struct):
     It may come before the attach is answered; the credit holds from `accept` on.
     """
 
-    link: Sender
+    link: Link
 
 
 class Drained(Struct):
     """The end of a drain: the peer has used up or returned the credit."""
 
-    link: Receiver
+    link: Link
 
 
 class WindowOpened(Struct):
     """The departure of deliveries that waited in the session, after a send call accepted only a part."""
 
-    session: Session
+    session: SessionBase
 
 
 Event = (
@@ -166,3 +158,34 @@ Event = (
     | Drained
     | WindowOpened
 )
+
+
+def add_delivery(events: list[Event], delivery: Delivery) -> None:
+    """Extend the last event if it is a run on the same link; else begin a new one."""
+    event = events[-1] if events else None
+    if type(event) is Deliveries and event.link is delivery.link:
+        event.deliveries.append(delivery)
+    else:
+        events.append(Deliveries(delivery.link, [delivery]))
+
+
+def add_disposed(
+    events: list[Event],
+    link: Link,
+    context: object,
+    delivery_id: int,
+    state: DeliveryState | None,
+    settled: bool,
+) -> None:
+    """Extend the last event if link, state and settlement are the same; else begin a new one."""
+    event = events[-1] if events else None
+    if (
+        type(event) is Disposed
+        and event.link is link
+        and event.settled is settled
+        and (event.state is state or event.state == state)
+    ):
+        event.contexts.append(context)
+        event.delivery_ids.append(delivery_id)
+    else:
+        events.append(Disposed(link, [context], [delivery_id], state, settled))

@@ -1,4 +1,4 @@
-"""Deliveries that arrive on a session: the incoming window, reassembly, and settlement.
+"""Deliveries that arrive on a session: receivers, the incoming window, reassembly, and settlement.
 
 The window counts transfer frames. It reopens when half of it is used, unless the owner holds it or too many deliveries
 are unsettled. A peer that exceeds it gets no error (one client counts deliveries instead of frames). Memory stays
@@ -8,11 +8,13 @@ bounded nevertheless: complete deliveries belong to the owner, which stops readi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from partibus.amqp import serial
 from partibus.amqp.codec.fast import DispositionWriter, accepted_writer, read_transfer
+from partibus.amqp.codec.performatives import Attach
 from partibus.amqp.codec.states import ACCEPTED, DeliveryState, Rejected
+from partibus.amqp.credit import ReceiverCredit
 from partibus.amqp.endpoint import ENDING, State
 from partibus.amqp.errors import (
     ILLEGAL_STATE,
@@ -25,12 +27,8 @@ from partibus.amqp.errors import (
     PeerError,
     Scope,
 )
-from partibus.amqp.events import Deliveries, Delivery, Disposed, Event
-from partibus.amqp.receiver import Receiver
-
-if TYPE_CHECKING:
-    from partibus.amqp.link import Link
-    from partibus.amqp.session import Session
+from partibus.amqp.events import Deliveries, Delivery, Event, add_delivery, add_disposed
+from partibus.amqp.link import Link, Role, SessionBase
 
 _RECEIVER_ROLE: Final = True
 _OPEN: Final = State.OPEN
@@ -54,25 +52,87 @@ class Partial:
         self.size = 0
 
 
+class Receiver(Link):
+    """A link on which the peer sends."""
+
+    __slots__ = ("flow", "inbound", "partial")
+    role = Role.RECEIVER
+
+    def __init__(self, inbound: Inbound, handle: int, attach: Attach, state: State) -> None:
+        super().__init__(inbound.session, handle, attach, state)
+        self.inbound = inbound
+        self.flow = ReceiverCredit(attach.initial_delivery_count or 0)
+        self.partial: Partial | None = None
+
+    def on_attach(self, attach: Attach) -> None:
+        """Process the peer's attach."""
+        super().on_attach(attach)
+        self.flow.delivery_count = attach.initial_delivery_count or 0
+
+    @property
+    def credit(self) -> int:
+        """The number of deliveries that the peer may still send; one client sends some even at 0."""
+        return self.flow.available
+
+    @property
+    def delivery_count(self) -> int:
+        """The sender's delivery-count as far as known."""
+        return self.flow.delivery_count
+
+    def grant(self, credit: int) -> None:
+        """Let the peer send `credit` deliveries from now on; this raises or lowers the current credit."""
+        if self.state is not State.OPEN or (credit == self.flow.available and not self.flow.drain):
+            return
+        self.flow.available = credit
+        self.flow.drain = False
+        self.session.write_flow(self)
+
+    def drain(self, credit: int | None = None) -> None:
+        """Ask the peer to send its available messages and to return the rest of the credit (`Drained`)."""
+        if self.state is not State.OPEN:
+            return
+        if credit is not None:
+            self.flow.available = credit
+        self.flow.drain = True
+        self.session.write_flow(self, drain=True)
+
+    def settle_many(
+        self, deliveries: Iterable[Delivery], state: DeliveryState | None = ACCEPTED, *, settled: bool = True
+    ) -> None:
+        """Settle deliveries of this session, in as few frames as their ids allow.
+
+        Deliveries that came settled, or were settled before, are skipped. With `settled` False (the receiver settles
+        second) the peer's answer is reported as `Disposed`.
+        """
+        self.inbound.settle(deliveries, state, settled)
+
+    def forget(self) -> None:
+        """Drop the incomplete and unsettled deliveries of the link."""
+        self.flow.available = 0
+        self.inbound.drop(self)
+
+
 class Inbound:
     """The receiving half of a session."""
 
-    __slots__ = ("_accepted", "_low_water", "_session", "held", "next_transfer_id", "unsettled", "window")
+    __slots__ = ("_accepted", "_low_water", "held", "links", "next_transfer_id", "session", "unsettled", "window")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SessionBase) -> None:
         limits = session.limits
-        self._session = session
+        self.session = session
         self.window = limits.incoming_window
         self._low_water = limits.incoming_window // 2
         self.held = False
         self.next_transfer_id = 0
         """The id of the next transfer frame, counted from the peer's begin."""
+        self.links: dict[int, Link] = {}
+        """Links in both directions by the peer's handle, until its detach."""
         self.unsettled: dict[int, Delivery] = {}
         self._accepted = accepted_writer(session.local_channel, _RECEIVER_ROLE)
 
     def refill(self) -> int:
         """Return the window to state in a flow: a full one, unless the window is held."""
-        limits = self._session.limits
+        limits = self.session.limits
         if not self.held and len(self.unsettled) < limits.max_unsettled:
             self.window = limits.incoming_window
         return max(0, self.window)
@@ -81,18 +141,18 @@ class Inbound:
         """Send the peer a full window, unless the window is held."""
         before = max(0, self.window)
         if self.refill() > before:
-            self._session.write_flow()
+            self.session.write_flow()
 
     def on_transfer(self, buf: bytes, pos: int, end: int, events: list[Event]) -> None:
         """Process the transfer whose list starts at `pos`, payload included; hot path."""
-        session = self._session
+        session = self.session
         fields = read_transfer(buf, pos, end, session.limits.nesting_max)
         handle, delivery_id, tag, message_format, settled, more, state, aborted, start = fields
         self.next_transfer_id = (self.next_transfer_id + 1) & 0xFFFFFFFF
         self.window -= 1
         if self.window <= self._low_water:
             self.replenish()
-        link = session.links_in.get(handle)
+        link = self.links.get(handle)
         if link is None or link.state is not _OPEN or type(link) is not Receiver:
             self._not_receiving(link, handle)
             return
@@ -111,7 +171,7 @@ class Inbound:
         if not settled:
             self.unsettled[delivery_id] = delivery
         last = events[-1] if events else None
-        if type(last) is Deliveries and last.link is link:  # as _add_delivery does
+        if type(last) is Deliveries and last.link is link:  # as add_delivery does
             last.deliveries.append(delivery)
         else:
             events.append(Deliveries(link, [delivery]))
@@ -159,7 +219,7 @@ class Inbound:
             self._complete(link, partial, events)
 
     def _keep(self, link: Receiver, partial: Partial, payload: bytes | memoryview) -> None:
-        connection = self._session.connection
+        connection = self.session.connection
         partial.size += len(payload)
         if partial.size > link.taken_bytes_max:
             connection.partial_bytes -= sum(map(len, partial.chunks))
@@ -169,9 +229,9 @@ class Inbound:
             return
         connection.partial_bytes += len(payload)
         partial.chunks.append(payload)
-        if connection.partial_bytes > self._session.limits.partial_bytes_max:
+        if connection.partial_bytes > self.session.limits.partial_bytes_max:
             # One message of the maximum size beside another one is allowed.
-            most = max(self._session.limits.partial_bytes_max, 2 * connection.message_bytes_max)
+            most = max(self.session.limits.partial_bytes_max, 2 * connection.message_bytes_max)
             if connection.partial_bytes > most:
                 raise PeerError(
                     Scope.CONNECTION, RESOURCE_LIMIT_EXCEEDED, f"incomplete deliveries hold more than {most} bytes"
@@ -180,7 +240,7 @@ class Inbound:
     def forget_partial(self, link: Receiver) -> None:
         """Drop the frames of an incomplete delivery."""
         if link.partial is not None:
-            self._session.connection.partial_bytes -= sum(map(len, link.partial.chunks))
+            self.session.connection.partial_bytes -= sum(map(len, link.partial.chunks))
             link.partial = None
 
     def _complete(self, link: Receiver, partial: Partial, events: list[Event]) -> None:
@@ -200,7 +260,7 @@ class Inbound:
         )
         if not partial.settled:
             self.unsettled[partial.delivery_id] = delivery
-        _add_delivery(events, delivery)
+        add_delivery(events, delivery)
 
     def _reject_oversize(self, link: Receiver, delivery_id: int, settled: bool) -> None:
         """Reject an oversize message; the link stays open."""
@@ -210,12 +270,12 @@ class Inbound:
             MESSAGE_SIZE_EXCEEDED,
             f"the message is larger than the {link.max_message_size} bytes that link {link.name} takes",
         )
-        writer = DispositionWriter(self._session.local_channel, _RECEIVER_ROLE, True, Rejected(error))
-        self._session.output.write(writer.frame(delivery_id, delivery_id))
+        writer = DispositionWriter(self.session.local_channel, _RECEIVER_ROLE, True, Rejected(error))
+        self.session.output.write(writer.frame(delivery_id, delivery_id))
 
     def settle(self, deliveries: Iterable[Delivery], state: DeliveryState | None, settled: bool) -> None:
         """Send `state` to the peer, one disposition per run of ids; settled deliveries are skipped."""
-        session = self._session
+        session = self.session
         if session.state in ENDING:
             return
         if state is ACCEPTED and settled:
@@ -248,8 +308,8 @@ class Inbound:
         if state is None and not settled:
             return
         if first != last:
-            self._session.connection.ids_looked_at += len(self.unsettled)
-        for delivery_id in ids_in_range(first, last, self.unsettled):
+            self.session.connection.ids_looked_at += len(self.unsettled)
+        for delivery_id in serial.ids_in_range(first, last, self.unsettled):
             delivery = self.unsettled.get(delivery_id)
             if delivery is None:
                 continue
@@ -263,50 +323,6 @@ class Inbound:
         gone = [delivery_id for delivery_id, held in self.unsettled.items() if held.link is link]
         for delivery_id in gone:
             del self.unsettled[delivery_id]
-
-
-def ids_in_range(first: int, last: int, known: dict[int, object] | dict[int, Delivery]) -> Iterable[int]:
-    """Return the ids from `first` to `last` that can be in `known`, at a cost bounded by the size of `known`."""
-    count = serial.distance(first, last) + 1
-    if count == 1:
-        return (first,)
-    if count <= 0:
-        return ()
-    if count <= len(known):
-        return [(first + step) & serial.MASK for step in range(count)]
-    found = [number for number in known if 0 <= serial.distance(first, number) < count]
-    return sorted(found, key=lambda number: serial.distance(first, number))
-
-
-def _add_delivery(events: list[Event], delivery: Delivery) -> None:
-    """Extend the last event if it is a run on the same link; else begin a new one."""
-    event = events[-1] if events else None
-    if type(event) is Deliveries and event.link is delivery.link:
-        event.deliveries.append(delivery)
-    else:
-        events.append(Deliveries(delivery.link, [delivery]))
-
-
-def add_disposed(
-    events: list[Event],
-    link: Link,
-    context: object,
-    delivery_id: int,
-    state: DeliveryState | None,
-    settled: bool,
-) -> None:
-    """Extend the last event if link, state and settlement are the same; else begin a new one."""
-    event = events[-1] if events else None
-    if (
-        type(event) is Disposed
-        and event.link is link
-        and event.settled is settled
-        and (event.state is state or event.state == state)
-    ):
-        event.contexts.append(context)
-        event.delivery_ids.append(delivery_id)
-    else:
-        events.append(Disposed(link, [context], [delivery_id], state, settled))
 
 
 def _session_error(condition: str, description: str) -> PeerError:

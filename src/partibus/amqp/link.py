@@ -1,4 +1,4 @@
-"""Links [2.6]: `Sender` and `Receiver`, named from our side.
+"""Links [2.6]: the common part of `Sender` and `Receiver`, named from our side, and what it needs of its session.
 
 A link that the peer attached waits for `accept` or `refuse`, without a time limit. Calls that the peer can invalidate
 (sending or settling on a link that it has just detached) have no effect then. Calls that are wrong regardless of the
@@ -8,14 +8,13 @@ peer (accepting twice) raise `UsageError`.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from partibus.amqp.codec.performatives import AnySource, AnyTarget, Attach, Detach, Source, Target
+from partibus.amqp.codec.performatives import AnySource, AnyTarget, Attach, Detach, Open, Source, Target
 from partibus.amqp.endpoint import ENDING, Move, State, after
 from partibus.amqp.errors import AmqpError, UsageError
-
-if TYPE_CHECKING:
-    from partibus.amqp.session import Session
+from partibus.amqp.frames import Output, frame
+from partibus.amqp.limits import Limits
 
 
 class Role(Enum):
@@ -30,6 +29,62 @@ class _Echo:
 
 
 ECHO: Final = _Echo()
+
+
+class ConnectionBase:
+    """The part of a connection that its sessions and links use.
+
+    `peer` is the peer's open; `user` belongs to the owner.
+    """
+
+    limits: Limits
+    output: Output
+    peer: Open | None
+    user: object
+    max_frame_size_out: int
+    """The size of the largest outgoing frame: the peer's limit, but at most our own."""
+    link_count: int
+    """The number of links on all sessions, including refused ones that the peer has not detached."""
+    partial_bytes: int
+    """Bytes of incomplete deliveries on all links."""
+    message_bytes_max: int
+    """The size of the largest message that any accepted link of this connection may bring."""
+    ids_looked_at: int
+    """The number of deliveries examined for the dispositions of this call of `receive_data`."""
+
+    @property
+    def called(self) -> str | None:
+        """The client's name for this server: the host name of its open, or else of its login."""
+        raise NotImplementedError
+
+
+class SessionBase:
+    """The part of a session that its links use. `user` belongs to the owner."""
+
+    __slots__ = ("connection", "limits", "local_channel", "output", "state", "user")
+    connection: ConnectionBase
+    limits: Limits
+    local_channel: int
+    output: Output
+    state: State
+    user: object
+
+    @property
+    def links(self) -> list[Link]:
+        """Every link that has not ended."""
+        raise NotImplementedError
+
+    def end(self, error: AmqpError | None = None) -> None:
+        """End the session with all its links. Does nothing if it has ended."""
+        raise NotImplementedError
+
+    def write(self, performative: object) -> None:
+        """Send a performative on this session's channel."""
+        self.output.write(frame(self.local_channel, performative))
+
+    def write_flow(self, link: Link | None = None, *, drain: bool = False) -> None:
+        """Send the state of the session, and of `link` if given. It always includes next-incoming-id."""
+        raise NotImplementedError
 
 
 class Link:
@@ -59,7 +114,7 @@ class Link:
     )
     role: Role
 
-    def __init__(self, session: Session, handle: int, attach: Attach, state: State) -> None:
+    def __init__(self, session: SessionBase, handle: int, attach: Attach, state: State) -> None:
         self.session = session
         self.handle = handle
         self.state = state

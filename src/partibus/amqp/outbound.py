@@ -1,4 +1,4 @@
-"""Deliveries that leave on a session: delivery ids, the peer's window, the waiting queue, settlement.
+"""Deliveries that leave on a session: senders, delivery ids, the peer's window, the waiting queue, settlement.
 
 A delivery gets its id when its first frame is written, so ids on the wire have no gaps across the links of the session,
 even when a link ends while its deliveries wait. Deliveries beyond the peer's window wait here, first in, first out.
@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from partibus.amqp import serial
 from partibus.amqp.codec.fast import DispositionWriter, TransferWriter, accepted_writer, transfer_head
+from partibus.amqp.codec.performatives import Attach
 from partibus.amqp.codec.states import ACCEPTED, DeliveryState, Received
-from partibus.amqp.endpoint import ENDING
+from partibus.amqp.credit import SenderCredit
+from partibus.amqp.endpoint import ENDING, State
 from partibus.amqp.errors import UsageError
-from partibus.amqp.events import Event, WindowOpened
+from partibus.amqp.events import Event, WindowOpened, add_disposed
 from partibus.amqp.frames import HEADER, HEADER_BYTES
-from partibus.amqp.inbound import add_disposed, ids_in_range
-
-if TYPE_CHECKING:
-    from partibus.amqp.sender import Sender
-    from partibus.amqp.session import Session
+from partibus.amqp.link import Link, Role, SessionBase
 
 Payload = bytes | tuple[bytes | memoryview, ...]
 """An encoded message, in one piece or in parts to be joined."""
@@ -32,6 +30,93 @@ Item = tuple[bytes, Payload, object]
 """An item of `send_many`: delivery tag, payload, and the caller's context for `Disposed`."""
 
 _SENDER_ROLE: Final = False
+
+
+class Sender(Link):
+    """A link on which we send."""
+
+    __slots__ = ("flow", "outbound", "settled_writers", "writers")
+    role = Role.SENDER
+
+    def __init__(self, outbound: Outbound, handle: int, attach: Attach, state: State) -> None:
+        super().__init__(outbound.session, handle, attach, state)
+        self.outbound = outbound
+        self.flow = SenderCredit()
+        self.writers: dict[int, TransferWriter] = {}
+        self.settled_writers: dict[int, TransferWriter] = {}
+
+    @property
+    def credit(self) -> int:
+        """The number of deliveries that the peer accepts now."""
+        return self.flow.available
+
+    @property
+    def drain_requested(self) -> bool:
+        """Whether the peer asks for the available messages and then `drained`."""
+        return self.flow.drain
+
+    @property
+    def delivery_count(self) -> int:
+        """Our delivery-count."""
+        return self.flow.delivery_count
+
+    def send_many(self, items: Sequence[Item], *, settled: bool = False) -> int:
+        """Send messages (format 0, no state); return how many leading ones were accepted.
+
+        An item is `(tag, payload, context)`. Accepted means sent or waiting for the session window. Fewer are accepted
+        when the credit ends or the session's queue is full (then `WindowOpened` comes later); none if the link is not
+        open.
+        """
+        if self.state is not State.OPEN:
+            return 0
+        count = min(len(items), self.flow.available)
+        if count <= 0:
+            return 0
+        taken = self.outbound.send_run(self, items, count, settled)
+        self.flow.consume(taken)
+        return taken
+
+    def send(
+        self,
+        tag: bytes,
+        payload: Payload,
+        context: object = None,
+        *,
+        message_format: int = 0,
+        settled: bool = False,
+        state: DeliveryState | None = None,
+    ) -> bool:
+        """Send one message of any format or with a transactional state; return False if not accepted."""
+        if self.state is not State.OPEN or not self.flow.available:
+            return False
+        taken = self.outbound.send_one(self, tag, payload, context, message_format, settled, state)
+        if taken:
+            self.flow.consume(1)
+        return taken
+
+    def drained(self) -> None:
+        """Answer a drain by using up the credit, after any waiting deliveries."""
+        if self.state is not State.OPEN or self.outbound.drained_after_waiting(self):
+            return
+        self.flow.drained()
+        self.session.write_flow(self, drain=True)
+
+    def settle_many(self, delivery_ids: Iterable[int], state: DeliveryState | None, *, retain: bool = False) -> int:
+        """Answer `Disposed` events that were not settled; return how many deliveries that settles.
+
+        With `retain` a later disposition of the peer for the same ids is reported again: for temporary failures, which
+        one client repeats.
+        """
+        return self.outbound.settle(delivery_ids, state, retain)
+
+    def unsettled_contexts(self) -> list[object]:
+        """Return the contexts of deliveries accepted unsettled and not settled yet, sent or not."""
+        return self.outbound.unsettled_of(self)
+
+    def forget(self) -> None:
+        """Drop the deliveries of the link."""
+        self.flow.available = 0
+        self.outbound.drop(self)
 
 
 class _Waiting:
@@ -89,18 +174,18 @@ class Outbound:
         "_accepted",
         "_drained_later",
         "_refused",
-        "_session",
         "_waiting",
         "bytes_waiting",
         "next_delivery_id",
         "next_transfer_id",
+        "session",
         "stated",
         "unsettled",
         "window",
     )
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: SessionBase) -> None:
+        self.session = session
         self.window = 0
         """The number of transfer frames that the peer accepts now."""
         self.next_transfer_id = 0
@@ -132,10 +217,10 @@ class Outbound:
 
     def _write_run(self, link: Sender, items: Sequence[Item], count: int, settled: bool) -> int:
         """Write items straight to the output, up to the first one that needs several frames or is invalid."""
-        output = self._session.output
+        output = self.session.output
         append = output.parts.append
         unsettled = self.unsettled
-        frame_max = self._session.connection.max_frame_size_out
+        frame_max = self.session.connection.max_frame_size_out
         writers = link.settled_writers if settled else link.writers
         delivery_id = self.next_delivery_id
         sent = size = 0
@@ -146,7 +231,7 @@ class Outbound:
                     break
                 writer = writers.get(tag_bytes)
                 if writer is None:
-                    channel = self._session.local_channel
+                    channel = self.session.local_channel
                     writer = writers[tag_bytes] = TransferWriter(channel, link.handle, tag_bytes, settled)
                 if type(payload) is tuple:
                     total = writer.overhead + sum(map(len, payload))
@@ -184,7 +269,7 @@ class Outbound:
         """Queue a delivery and send what the window allows; return False if the queue is full."""
         if len(tag) > TransferWriter.TAG_BYTES_MAX:
             raise UsageError(f"a delivery tag has at most {TransferWriter.TAG_BYTES_MAX} bytes, not {len(tag)}")
-        if self._waiting and self.bytes_waiting >= self._session.limits.pending_bytes_max:
+        if self._waiting and self.bytes_waiting >= self.session.limits.pending_bytes_max:
             self._refused = True
             return False
         waiting = _Waiting(link, tag, payload, context, message_format, settled, state)
@@ -206,7 +291,7 @@ class Outbound:
 
     def _write_part(self, waiting: _Waiting) -> bool:
         """Write the next frame of a delivery; return True if it was the last one."""
-        session = self._session
+        session = self.session
         if waiting.delivery_id is None:
             waiting.delivery_id = self.next_delivery_id
             self.next_delivery_id = serial.add(self.next_delivery_id, 1)
@@ -244,7 +329,7 @@ class Outbound:
         self._flush()
         if self._refused and not self._waiting:
             self._refused = False
-            events.append(WindowOpened(self._session))
+            events.append(WindowOpened(self.session))
 
     def on_disposition(
         self, first: int, last: int, settled: bool, state: DeliveryState | None, events: list[Event]
@@ -263,11 +348,11 @@ class Outbound:
                 self.stated[first] = entry
             add_disposed(events, entry[0], entry[1], first, state, settled)
             return
-        connection = self._session.connection
+        connection = self.session.connection
         if settled and self.stated:
             self._settle_stated(first, last, state, events)
         connection.ids_looked_at += len(unsettled)
-        for delivery_id in ids_in_range(first, last, unsettled):  # type: ignore[arg-type]
+        for delivery_id in serial.ids_in_range(first, last, unsettled):
             entry = unsettled.pop(delivery_id, None) if final else unsettled.get(delivery_id)
             if entry is not None:
                 if final and not settled:
@@ -276,15 +361,15 @@ class Outbound:
 
     def _settle_stated(self, first: int, last: int, state: DeliveryState | None, events: list[Event]) -> None:
         stated = self.stated
-        self._session.connection.ids_looked_at += len(stated)
-        for delivery_id in ids_in_range(first, last, stated):  # type: ignore[arg-type]
+        self.session.connection.ids_looked_at += len(stated)
+        for delivery_id in serial.ids_in_range(first, last, stated):
             entry = stated.pop(delivery_id, None)
             if entry is not None:
                 add_disposed(events, entry[0], entry[1], delivery_id, state, True)
 
     def settle(self, delivery_ids: Iterable[int], state: DeliveryState | None, retain: bool) -> int:
         """Send the final state to the peer, one frame per run of ids; return how many that settles."""
-        session = self._session
+        session = self.session
         if session.state in ENDING:
             return 0
         unsettled, stated = self.unsettled, self.stated

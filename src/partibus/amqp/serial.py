@@ -6,6 +6,7 @@ exactly half the circle apart can not be compared; `distance` treats that as beh
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 MASK: Final = 0xFFFFFFFF
@@ -25,3 +26,16 @@ def distance(start: int, end: int) -> int:
     """
     steps = (end - start) & MASK
     return steps if steps < _HALF else steps - _CIRCLE
+
+
+def ids_in_range(first: int, last: int, known: Mapping[int, object]) -> Iterable[int]:
+    """Return the ids from `first` to `last` that can be in `known`, at a cost bounded by the size of `known`."""
+    count = distance(first, last) + 1
+    if count == 1:
+        return (first,)
+    if count <= 0:
+        return ()
+    if count <= len(known):
+        return [(first + step) & MASK for step in range(count)]
+    found = [number for number in known if 0 <= distance(first, number) < count]
+    return sorted(found, key=lambda number: distance(first, number))

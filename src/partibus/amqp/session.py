@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from partibus.amqp.codec.fast import read_disposition
 from partibus.amqp.codec.performatives import AnySource, AnyTarget, Attach, Begin, Detach, End, Flow
@@ -16,49 +16,32 @@ from partibus.amqp.errors import (
     Scope,
 )
 from partibus.amqp.events import Attached, CreditChanged, Detached, Drained, Event
-from partibus.amqp.frames import frame
-from partibus.amqp.inbound import Inbound
-from partibus.amqp.link import Link, Role
-from partibus.amqp.outbound import Outbound
+from partibus.amqp.inbound import Inbound, Receiver
+from partibus.amqp.link import ConnectionBase, Link, Role, SessionBase
+from partibus.amqp.outbound import Outbound, Sender
 from partibus.amqp.pool import NumberPool
-from partibus.amqp.receiver import Receiver
-from partibus.amqp.sender import Sender
-
-if TYPE_CHECKING:
-    from partibus.amqp.connection import Connection
-
-L = TypeVar("L", bound=Link)
 
 
-class Session:
+class Session(SessionBase):
     """One session. `user` belongs to the owner."""
 
     __slots__ = (
         "_handles",
         "_links_out",
         "_requested",
-        "connection",
         "failure",
         "inbound",
-        "limits",
-        "links_in",
-        "local_channel",
         "outbound",
-        "output",
         "remote_channel",
-        "state",
-        "user",
     )
 
-    def __init__(self, connection: Connection, local_channel: int) -> None:
+    def __init__(self, connection: ConnectionBase, local_channel: int) -> None:
         self.connection = connection
         self.limits = connection.limits
         self.output = connection.output
         self.local_channel = local_channel
         self.remote_channel: int | None = None
         self.state = State.IDLE
-        self.links_in: dict[int, Link] = {}
-        """Links by the peer's handle, until its detach."""
         self._handles = NumberPool()
         self._links_out: dict[int, Link] = {}
         """Links by our handle, until both detaches are exchanged."""
@@ -127,7 +110,7 @@ class Session:
             link.state = State.CLOSED
         self.connection.link_count -= len(self._links_out)
         self._links_out.clear()
-        self.links_in.clear()
+        self.inbound.links.clear()
         self._requested.clear()
 
     # -- links -----------------------------------------------------------------------------------------
@@ -143,7 +126,18 @@ class Session:
         properties: dict[object, object] | None = None,
     ) -> Sender:
         """Ask the peer for a link on which we send; `Attached` or `Detached` with an error follows."""
-        return self._attach(Sender, name, source, target, snd_settle_mode, rcv_settle_mode, properties)
+        request = Attach(
+            name=name,
+            handle=self._handles.take(),
+            role=Role.SENDER.value,
+            snd_settle_mode=snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode,
+            source=source,
+            target=target,
+        )
+        link = Sender(self.outbound, request.handle, request, State.IDLE)
+        self._request(link, properties)
+        return link
 
     def attach_receiver(
         self,
@@ -156,47 +150,41 @@ class Session:
         properties: dict[object, object] | None = None,
     ) -> Receiver:
         """Ask the peer for a link on which it sends; `Attached` or `Detached` with an error follows."""
-        return self._attach(Receiver, name, source, target, snd_settle_mode, rcv_settle_mode, properties)
-
-    def _attach(
-        self,
-        kind: type[L],
-        name: str,
-        source: AnySource | None,
-        target: AnyTarget | None,
-        snd_settle_mode: int,
-        rcv_settle_mode: int,
-        properties: dict[object, object] | None,
-    ) -> L:
         request = Attach(
             name=name,
             handle=self._handles.take(),
-            role=kind.role.value,
+            role=Role.RECEIVER.value,
             snd_settle_mode=snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode,
             source=source,
             target=target,
         )
-        link = kind(self, request.handle, request, State.IDLE)
+        link = Receiver(self.inbound, request.handle, request, State.IDLE)
+        self._request(link, properties)
+        return link
+
+    def _request(self, link: Link, properties: dict[object, object] | None) -> None:
         self._links_out[link.handle] = link
         self.connection.link_count += 1
         self._requested[link.name, link.role] = link
         link.write_attach(link.source, link.target, properties)
-        return link
 
     def on_attach(self, attach: Attach, events: list[Event]) -> None:
         """Process the peer's attach: a request, or the answer to ours."""
-        if attach.handle in self.links_in:
+        if attach.handle in self.inbound.links:
             raise _session_error(HANDLE_IN_USE, f"handle {attach.handle} is attached already")
         our_role = Role.SENDER if attach.role else Role.RECEIVER
         link = self._requested.pop((attach.name, our_role), None)
         if link is not None:
             self._on_answer(link, attach, events)
             return
-        kind = Sender if our_role is Role.SENDER else Receiver
-        link = kind(self, self._handles.take(), attach, State.IDLE)
+        handle = self._handles.take()
+        if our_role is Role.SENDER:
+            link = Sender(self.outbound, handle, attach, State.IDLE)
+        else:
+            link = Receiver(self.inbound, handle, attach, State.IDLE)
         link.on_attach(attach)
-        self._links_out[link.handle] = self.links_in[attach.handle] = link
+        self._links_out[link.handle] = self.inbound.links[attach.handle] = link
         self.connection.link_count += 1
         links_max = self.limits.links_max
         if self.connection.link_count > 2 * links_max:  # the peer attaches more without detaching refused links
@@ -216,7 +204,7 @@ class Session:
 
         The peer's own end is null when it refuses; its detach with the error follows [2.6.3].
         """
-        self.links_in[attach.handle] = link
+        self.inbound.links[attach.handle] = link
         link.on_attach(attach)
         theirs = link.target if link.role is Role.SENDER else link.source
         link.refused = theirs is None
@@ -225,7 +213,7 @@ class Session:
 
     def on_detach(self, detach: Detach, events: list[Event]) -> None:
         """Process the peer's detach; one for a free handle is ignored, because the link has ended anyway."""
-        link = self.links_in.pop(detach.handle, None)
+        link = self.inbound.links.pop(detach.handle, None)
         if link is None:
             return
         by_peer = link.on_detach(detach)
@@ -265,7 +253,7 @@ class Session:
         self.outbound.on_flow(flow.next_incoming_id, flow.incoming_window, events)
         link: Link | None = None
         if flow.handle is not None:
-            link = self.links_in.get(flow.handle)
+            link = self.inbound.links.get(flow.handle)
             if link is None:
                 raise _session_error(UNATTACHED_HANDLE, f"a flow names handle {flow.handle}, which is not attached")
             self._on_link_flow(link, flow, events)
@@ -299,10 +287,6 @@ class Session:
             self.on_attach(performative, events)
         elif isinstance(performative, Detach):
             self.on_detach(performative, events)
-
-    def write(self, performative: object) -> None:
-        """Send a performative on this session's channel."""
-        self.output.write(frame(self.local_channel, performative))
 
 
 def _session_error(condition: str, description: str) -> PeerError:

@@ -109,6 +109,7 @@ class Scripted:
         begin = Begin(next_outgoing_id=next_outgoing_id, incoming_window=incoming_window, outgoing_window=5000)
         (event,) = of_type(SessionOpened, self.say(begin, channel=channel))
         self.heard()
+        assert isinstance(event.session, Session)
         return event.session
 
     def attach_peer_sender(self, handle: int = 0, name: str = "in", channel: int = 0, **fields: Any) -> Receiver:

@@ -18,6 +18,7 @@ from partibus.amqp import (
     Modified,
     Receiver,
     Rejected,
+    Session,
     SessionClosed,
     TransactionalState,
 )
@@ -220,7 +221,7 @@ def test_transfer_on_our_sender_or_before_the_answer_ends_the_session() -> None:
 
 def settled(scripted: Scripted, link: Receiver, ids: list[int], state: Any = ACCEPTED) -> list[tuple[int, int]]:
     """Settle these deliveries; returns the ranges that went out."""
-    chosen = [link.session.inbound.unsettled[number] for number in ids if number in link.session.inbound.unsettled]
+    chosen = [link.inbound.unsettled[number] for number in ids if number in link.inbound.unsettled]
     link.settle_many(chosen, state)
     bodies = scripted.heard_bodies()
     assert all(isinstance(body, Disposition) and body.role and body.settled for body in bodies)
@@ -291,7 +292,7 @@ def test_settling_second_waits_for_the_sender() -> None:
     assert (body.first, body.last, body.settled) == (0, 2, False)
     (event,) = scripted.say(Disposition(role=False, first=0, last=1, settled=True, state=ACCEPTED))
     assert event == Disposed(link, list(arrived[:2]), [0, 1], ACCEPTED, True)
-    assert list(link.session.inbound.unsettled) == [2]
+    assert list(link.inbound.unsettled) == [2]
 
 
 def test_disposition_for_what_we_do_not_hold_is_passed_over() -> None:
@@ -302,7 +303,7 @@ def test_disposition_for_what_we_do_not_hold_is_passed_over() -> None:
     (event,) = scripted.say(Disposition(role=False, first=1, last=9, settled=False, state=RELEASED))
     assert isinstance(event, Disposed)
     assert event.delivery_ids == [1]
-    assert sorted(link.session.inbound.unsettled) == [0, 1]
+    assert sorted(link.inbound.unsettled) == [0, 1]
 
 
 def test_run_goes_on_after_a_delivery_in_several_frames() -> None:
@@ -355,14 +356,16 @@ def test_window_is_opened_again_when_half_of_it_is_used() -> None:
 def test_held_window_runs_dry_until_it_is_released() -> None:
     scripted = Scripted(limits=Limits(incoming_window=10))
     link = scripted.with_receiver()
-    link.session.hold_window()
+    session = link.session
+    assert isinstance(session, Session)
+    session.hold_window()
     receive(scripted, *numbered(9))
     assert scripted.heard() == []
     link.grant(50)
     (flow,) = scripted.heard_bodies()
     assert (flow.incoming_window, flow.link_credit) == (1, 50)
     assert len(deliveries(receive(scripted, *numbered(3, 9)))) == 3
-    link.session.release_window()
+    session.release_window()
     (flow,) = scripted.heard_bodies()
     assert (flow.next_incoming_id, flow.incoming_window) == (12, 10)
 

@@ -71,7 +71,7 @@ def test_send_hands_on_format_state_and_settlement() -> None:
     assert frame.body == Transfer(
         handle=0, delivery_id=0, delivery_tag=b"t", message_format=0x80013700, settled=True, state=state
     )
-    assert link.session.outbound.unsettled == {}
+    assert link.outbound.unsettled == {}
 
 
 def test_settled_messages_are_forgotten_at_once() -> None:
@@ -79,7 +79,7 @@ def test_settled_messages_are_forgotten_at_once() -> None:
     link = scripted.with_sender()
     assert link.send_many(items(2), settled=True) == 2
     assert [frame.body.settled for frame in transfers(scripted)] == [True, True]
-    assert link.session.outbound.unsettled == {}
+    assert link.outbound.unsettled == {}
 
 
 def test_delivery_ids_run_through_the_session() -> None:
@@ -150,12 +150,12 @@ def test_window_of_the_peer_counts_frames() -> None:
     assert [(frame.body.delivery_id, frame.body.more) for frame in transfers(scripted)] == [
         (0, False), (1, False), (2, True),
     ]  # fmt: skip
-    assert link.session.outbound.bytes_waiting == 1020
+    assert link.outbound.bytes_waiting == 1020
     scripted.credit(100, next_incoming_id=3, incoming_window=3)
     assert [(f.body.delivery_id, f.body.more) for f in transfers(scripted)] == [(None, True), (None, False), (3, False)]
     scripted.credit(100, next_incoming_id=3, incoming_window=4)
     assert [frame.body.delivery_id for frame in transfers(scripted)] == [4]
-    assert link.session.outbound.bytes_waiting == 0
+    assert link.outbound.bytes_waiting == 0
 
 
 def test_frames_on_the_way_count_against_the_window() -> None:
@@ -163,11 +163,11 @@ def test_frames_on_the_way_count_against_the_window() -> None:
     link = scripted.with_sender()
     link.send_many(items(10))
     scripted.credit(100, next_incoming_id=4, incoming_window=8, delivery_count=4)
-    assert link.session.outbound.window == 2
+    assert link.outbound.window == 2
     scripted.credit(100, next_incoming_id=None, incoming_window=8)
-    assert link.session.outbound.window == 0
+    assert link.outbound.window == 0
     scripted.credit(100, next_incoming_id=10, incoming_window=4_294_967_295)
-    assert link.session.outbound.window == 4_294_967_295
+    assert link.outbound.window == 4_294_967_295
 
 
 def test_what_waits_is_bounded_and_the_owner_learns_when_it_has_left() -> None:
@@ -188,7 +188,7 @@ def test_order_holds_while_something_waits() -> None:
     scripted = Scripted()
     link = scripted.with_sender(incoming_window=1)
     link.send_many(items(3))
-    link.session.outbound.window = 1
+    link.outbound.window = 1
     link.send_many(items(2, first=3))
     assert [frame.body.delivery_tag for frame in transfers(scripted)] == [b"tag0", b"tag1"]
 
@@ -215,7 +215,7 @@ def test_ids_stay_contiguous_when_a_link_leaves_while_its_deliveries_wait() -> N
     first.send_many(items(3))
     second.send_many(items(2))
     scripted.say(Detach(handle=0, closed=True))
-    assert second.session.outbound.bytes_waiting == 20
+    assert second.outbound.bytes_waiting == 20
     scripted.credit(10, handle=1, next_incoming_id=1)
     assert [(f.body.handle, f.body.delivery_id) for f in transfers(scripted)] == [(0, 0), (1, 1), (1, 2)]
 
@@ -334,7 +334,7 @@ def test_disposition_brings_the_contexts_back(last: int | None) -> None:
     assert event == Disposed(link, contexts(*ids), ids, ACCEPTED, True)
     assert isinstance(event, Disposed)
     assert event.state is ACCEPTED
-    assert sorted(link.session.outbound.unsettled) == [0, 1, 3, 4, 5]
+    assert sorted(link.outbound.unsettled) == [0, 1, 3, 4, 5]
 
 
 def test_equal_dispositions_are_one_event() -> None:
@@ -394,7 +394,7 @@ def test_unsettled_disposition_is_answered_in_ranges() -> None:
         Disposition(role=False, first=3, last=3, settled=True, state=error),
         Disposition(role=False, first=5, last=5, settled=True, state=error),
     ]
-    assert link.session.outbound.unsettled == {}
+    assert link.outbound.unsettled == {}
 
 
 def test_retained_delivery_may_be_disposed_again() -> None:
@@ -413,7 +413,7 @@ def test_deliveries_of_a_link_that_is_gone_are_forgotten() -> None:
     scripted, link = sent()
     scripted.say(Detach(handle=0, closed=True))
     scripted.heard()
-    assert link.session.outbound.unsettled == {}
+    assert link.outbound.unsettled == {}
     assert scripted.say(Disposition(role=True, first=0, last=5, settled=False, state=ACCEPTED)) == []
     link.settle_many([0], ACCEPTED)
     assert scripted.heard() == []
@@ -479,7 +479,7 @@ def test_deliveries_with_a_stated_outcome_go_with_their_link() -> None:
     link = scripted.with_sender()
     link.send_many(items(3))
     scripted.say(Disposition(role=True, first=1, settled=False, state=ACCEPTED))
-    outbound = link.session.outbound
+    outbound = link.outbound
     assert sorted(map(str, outbound.unsettled_of(link))) == contexts(0, 1, 2)
     scripted.say(Detach(handle=0, closed=True))
     assert not outbound.unsettled
@@ -495,7 +495,7 @@ def test_dispositions_that_look_at_many_deliveries_take_turns(role: bool) -> Non
     else:
         receiver = scripted.with_receiver()
         scripted.connection.receive_data(b"".join(transfer(delivery_id=n) for n in range(10)))
-        assert len(receiver.session.inbound.unsettled) == 10
+        assert len(receiver.inbound.unsettled) == 10
     begun = Received(section_number=1, section_offset=2)
     one = frame(0, Disposition(role=role, first=0, last=0x7FFFFFFF, settled=False, state=begun))
     turns = [scripted.connection.receive_data(one * 7)]
@@ -509,4 +509,4 @@ def test_a_disposition_without_state_says_nothing() -> None:
     link = scripted.with_sender()
     link.send_many(items(3))
     assert scripted.say(Disposition(role=True, first=0, last=2, settled=False)) == []
-    assert len(link.session.outbound.unsettled) == 3
+    assert len(link.outbound.unsettled) == 3

@@ -130,9 +130,9 @@ class _Peer:
             self.engine.open("tiny")
         elif isinstance(event, Attached):
             self.on_attached(event.link)
-        elif isinstance(event, Deliveries):
-            self.on_deliveries(event)
-        elif isinstance(event, CreditChanged):
+        elif isinstance(event, Deliveries) and isinstance(event.link, Receiver):
+            self.on_deliveries(event.link, event.deliveries)
+        elif isinstance(event, CreditChanged) and isinstance(event.link, Sender):
             self.feed(event.link)
         elif isinstance(event, Disposed) and isinstance(event.link, Sender):
             self.on_settled(event, event.link)
@@ -171,16 +171,16 @@ class _Peer:
         assert isinstance(end, (Source, Target))
         return str(end.address)
 
-    def on_deliveries(self, event: Deliveries) -> None:
-        address = self.address(event.link)
-        for delivery in event.deliveries:
+    def on_deliveries(self, link: Receiver, deliveries: list[Delivery]) -> None:
+        address = self.address(link)
+        for delivery in deliveries:
             if address == "$cbs":
-                self.answer_token(event.link, delivery)
+                self.answer_token(link, delivery)
             elif address.endswith("$management"):
-                self.answer_request(event.link, delivery, address)
+                self.answer_request(link, delivery, address)
             else:
-                self.store(event.link, delivery, address)
-        event.link.grant(self.broker.credit)
+                self.store(link, delivery, address)
+        link.grant(self.broker.credit)
 
     def store(self, link: Receiver, delivery: Delivery, address: str) -> None:
         error = self.broker.refuse_send(self.broker.arrived)

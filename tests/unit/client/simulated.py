@@ -267,9 +267,9 @@ class Peer:
             self.engine.open("simulated")
         elif isinstance(event, Attached):
             self.on_attached(event.link)
-        elif isinstance(event, Deliveries):
+        elif isinstance(event, Deliveries) and isinstance(event.link, Receiver):
             self.on_deliveries(event.link, event.deliveries)
-        elif isinstance(event, CreditChanged):
+        elif isinstance(event, CreditChanged) and isinstance(event.link, Sender):
             self.feed(event.link)
         elif isinstance(event, Disposed) and isinstance(event.link, Sender):
             self.on_settled(event.link, event)

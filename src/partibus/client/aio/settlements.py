@@ -121,7 +121,7 @@ class Settlements:
         link, settling, completing = self._link, self._settling, self._completing
         plain = transaction is None and self._tracing is None and not self._locks.kept
         plain = plain and self._mode is ReceiveMode.PEEK_LOCK
-        unsettled = link.session.inbound.unsettled if plain and link is not None else {}
+        unsettled = link.inbound.unsettled if plain and link is not None else {}
         for message in messages:
             delivery = message.delivery
             number = -1 if delivery is None else delivery.delivery_id
@@ -177,7 +177,7 @@ class Settlements:
     def _is_locked(self, delivery: Delivery) -> bool:
         """Tell whether the attached link has a delivery unsettled."""
         link = self._link
-        return link is not None and delivery.link is link and delivery.delivery_id in link.session.inbound.unsettled
+        return link is not None and delivery.link is link and delivery.delivery_id in link.inbound.unsettled
 
     # -- the open batch ------------------------------------------------------------------------------------------------
 

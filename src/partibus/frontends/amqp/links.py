@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from partibus.amqp import Delivery, Disposed, Link, Sender, Session
+from partibus.amqp import Delivery, Disposed, Link, Sender, SessionBase
 from partibus.errors import Unauthorized
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.errors import amqp_error
@@ -138,12 +138,12 @@ class Links:
 
     # -- while they are there ----------------------------------------------------------------------------------------
 
-    def on_credit(self, link: Sender) -> None:
+    def on_credit(self, link: Link) -> None:
         """Handle a flow of the client."""
         outgoing = self.outgoing.get(link)
         if outgoing is not None:
             outgoing.on_credit()
-        else:
+        elif isinstance(link, Sender):
             self._replies.on_credit(link)
 
     def tick(self) -> None:
@@ -183,7 +183,7 @@ class Links:
         if isinstance(link, Sender):
             self._replies.remove(link)
 
-    def end_of(self, session: Session) -> None:
+    def end_of(self, session: SessionBase) -> None:
         """Remove all links of an AMQP session."""
         for link in [*self.incoming, *self.outgoing]:
             if link.session is session:
