@@ -60,7 +60,7 @@ _APP_MODULES = (
     "partibus.frontends.origins",
     "partibus.node.http_scheduler",
 )
-"""What `Front._make_app` imports. A module that is missing here is imported on the loop, and every message waits."""
+"""The imports of `Front._make_app`. A module that is missing here is imported on the loop, and every message waits."""
 
 
 class Front:

@@ -18,7 +18,7 @@ from partibus.store.postgresql.sql import (
 )
 
 AT_A_START = DEFAULTS._replace(connect_timeout_s=10)
-"""At a start nothing else waits for the server, so a busy one gets more time than from a working broker."""
+"""The time-outs at a start: nothing else waits for the server, so it gets more time than from a working broker."""
 
 
 class Identity(NamedTuple):
