@@ -59,6 +59,10 @@ class Fifo(OnePartition):
         self.give(c.Tick())
         self.settle_down()
 
+    def turn_loads(self) -> None:
+        """Have the store answer in the other order."""
+        self._loads.reverse()
+
 
 def positions(handles: list[Handle]) -> list[int]:
     return [pos for _, pos in handles]
@@ -130,6 +134,19 @@ def test_a_served_group_goes_behind_the_others() -> None:
     (first,) = queue.receive(1)
     queue.complete(first)
     assert positions(queue.receive(1)) == [3]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_groups_whose_pages_arrive_in_another_order_keep_their_turns(count: int) -> None:
+    queue = Fifo()
+    queue.send("a", "b", "c")
+    queue.give(c.ReceiveGroups(100, count, 1 << 20, LOCK_MS))
+    queue.turn_loads()
+    queue.settle_down()
+    granted = queue.replies[100]
+    assert isinstance(granted, r.GroupsGranted)
+    assert [entry.pos for entry in granted.entries] == [1, 2, 3][:count]
+    assert positions(queue.receive(3 - count)) == [1, 2, 3][count:]
 
 
 def test_a_receive_that_waits_gets_what_arrives_and_what_is_free_again() -> None:

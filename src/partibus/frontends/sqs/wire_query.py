@@ -135,9 +135,10 @@ def write_query(action: str, shape: Shape, output: Mapping[str, Any] | None, req
     """Return the XML of an answer."""
     out = [f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}">']
     if shape.has_output:
-        out.append(f"<{action}Result>")
-        _write_members(out, output or {}, f"{action}ResultEntry")
-        out.append(f"</{action}Result>")
+        result: list[str] = []
+        _write_members(result, output or {}, f"{action}ResultEntry")
+        # Callers without a parser look for the short form of an empty result, as the service writes it.
+        out += (f"<{action}Result>", *result, f"</{action}Result>") if result else (f"<{action}Result/>",)
     out.append(f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{action}Response>")
     return "".join(out).encode("utf-8", "replace")
 

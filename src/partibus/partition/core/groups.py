@@ -17,6 +17,7 @@ gets the session only while no message of it is in flight.
 
 from collections import deque
 from copy import copy
+from itertools import islice
 from operator import attrgetter
 from typing import Final
 
@@ -74,18 +75,16 @@ def look_after_group(state: PartitionState, ready_list: ReadyList) -> None:
         ready_list.absorb_tail()
     head, end_pos = ready_list.ready.head(), groups.barrier(name, NEVER)
     if head is not None and head.data is not None and head.pos < min(end_pos, ready_list.paged_up_to):
-        groups.probed.discard(name)
-        groups.free.setdefault(name, session)
-        return
-    groups.free.pop(name, None)
-    if head is None and ready_list.in_memory and name not in groups.in_flight:
+        groups.release(session)
+    elif head is None and ready_list.in_memory and name not in groups.in_flight:
         close_group(state, session)
     elif ready_list.in_memory or ready_list.paged_up_to > end_pos:  # blocked, or its head needs its body
-        groups.probed.discard(name)
         if head is not None and head.pos < end_pos:
-            groups.probed.add(name)
+            groups.probe(name)
+        else:
+            groups.withdraw(name)
     else:
-        groups.probed.add(name)  # `read_ahead` asks for the page
+        groups.probe(name)  # `read_ahead` asks for the page
 
 
 def serve_groups(state: PartitionState, now_ms: int, step: Step) -> None:
@@ -101,7 +100,7 @@ def serve_groups(state: PartitionState, now_ms: int, step: Step) -> None:
             _answer_the_impatient(groups, step)
             return
         _probe(state, sessions, groups, step)
-        if not groups.free or (len(groups.free) < asked.count and groups.probed):
+        if not groups.ready or (groups.probed and (groups.ready < asked.count or groups.next_is_probed)):
             if groups.probed or sessions.scanning:
                 return
             if sessions.may_have_more:
@@ -150,10 +149,10 @@ def _answer_the_impatient(groups: Groups, step: Step) -> None:
 
 def _probe(state: PartitionState, sessions: Sessions, groups: Groups, step: Step) -> None:
     """Open groups that may have messages."""
-    while len(groups.free) + len(groups.probed) < PROBED and (name := sessions.next_candidate()) is not None:
+    while len(groups.free) < PROBED and (name := sessions.next_candidate()) is not None:
         session = open_session(state, name, None)
         session.is_group = True
-        groups.probed.add(name)
+        groups.probe(name)
         step.change(session.ready_list)
 
 
@@ -163,8 +162,12 @@ def _gather(
     """Take messages from the group that has waited longest, then from the next ones."""
     entries: list[Entry] = []
     budget = asked.max_bytes
-    while groups.free and len(entries) < count:
-        name, session = next(iter(groups.free.items()))
+    # Each group that is served has a message; those that wait for the store keep their places.
+    for name, session in list(islice(groups.free.items(), count + len(groups.probed))):
+        if len(entries) >= count:
+            break
+        if session is None:
+            continue
         ready_list = session.ready_list
         head = ready_list.ready.head()
         if entries and head is not None and head.size_bytes > budget:

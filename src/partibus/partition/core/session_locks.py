@@ -97,8 +97,7 @@ def close_group(state: PartitionState, session: Session) -> None:
     """Drop the list of a message group: the store has its entries."""
     sessions = _sessions(state)
     assert sessions.groups is not None, "it is a group"
-    sessions.groups.free.pop(session.name, None)
-    sessions.groups.probed.discard(session.name)
+    sessions.groups.withdraw(session.name)
     sessions.close(session)
     sessions.note_changed(session.name)
     subqueue = state.subqueues[SubqueueKind.ACTIVE]
@@ -239,7 +238,8 @@ def offer(state: PartitionState, step: Step) -> bool:
     sessions = _sessions(state)
     opened = False
     if sessions.waiting and sessions.groups is not None:
-        free = [one for one in sessions.groups.free.values() if one.name not in sessions.groups.in_flight]
+        groups = sessions.groups
+        free = [one for one in groups.free.values() if one is not None and one.name not in groups.in_flight]
         for session in free[: len(sessions.waiting)]:
             close_group(state, session)
     while sessions.waiting and (name := sessions.next_session()) is not None:

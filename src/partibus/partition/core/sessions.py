@@ -134,14 +134,42 @@ class Groups:
 
     def __init__(self) -> None:
         self.waiting: deque[ReceiveGroups] = deque()
-        self.free: OrderedDict[str, Session] = OrderedDict()
-        """Open groups whose head is visible, in the order in which they are served."""
+        self.free: OrderedDict[str, Session | None] = OrderedDict()
+        """Open groups whose head is visible, in the order in which they are served; None for a group that is probed.
+
+        A probed group keeps its place: pages come from the store in any order.
+        """
         self.probed: set[str] = set()
         """Open groups that wait for rows or bodies from the store."""
         self.in_flight: dict[str, set[int]] = {}
         """The positions of messages in flight, by group."""
         self.total = 0
         """The number of messages in flight."""
+
+    @property
+    def ready(self) -> int:
+        """The number of groups that can be served."""
+        return len(self.free) - len(self.probed)
+
+    @property
+    def next_is_probed(self) -> bool:
+        """Whether the group whose turn it is waits for the store."""
+        return bool(self.probed) and next(iter(self.free.values())) is None
+
+    def probe(self, name: str) -> None:
+        """Note that a group waits for the store; a new one goes behind the others."""
+        self.probed.add(name)
+        self.free[name] = None
+
+    def release(self, session: "Session") -> None:
+        """Note that a group's head is visible; a group that was not among the free and probed ones goes behind them."""
+        self.probed.discard(session.name)
+        self.free[session.name] = session
+
+    def withdraw(self, name: str) -> None:
+        """Take a group out of the free and probed ones."""
+        self.probed.discard(name)
+        self.free.pop(name, None)
 
     def barrier(self, name: str, end_pos: int) -> int:
         """Return the position at which the run of a group ends, at most ``end_pos``."""
