@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-PREPARATION = ("make ", "pip install", "partibus serve", "export ")
+PREPARATION = ("make ", "pip install", "partibus serve", "partibus bench", "createdb ", "export ", "scp ")
 """Lines of the shell that prepare a machine: the test's broker and environment stand in for them."""
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    """Find the blocks of a page in order: (language, text)."""
-    return re.findall(r"^```(python|sh)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    """Find the blocks of a page in order: (language, text). A console's commands are a block of the shell."""
+    found = re.findall(r"^```(python|sh|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [("sh", _typed(block)) if language == "console" else (language, block) for language, block in found]
+
+
+def _typed(console: str) -> str:
+    return "".join(line.removeprefix("$ ") + "\n" for line in console.splitlines() if line.startswith("$ "))
 
 
 def run_python(text: str, page: Path, names: dict[str, object]) -> None:
@@ -28,11 +33,16 @@ def run_python(text: str, page: Path, names: dict[str, object]) -> None:
 
 def run_shell(text: str) -> str:
     """Run the lines of a block that do not prepare a machine; returns what they print."""
-    lines = [line for line in text.splitlines() if not line.startswith(PREPARATION)]
     path = os.pathsep.join([str(_scripts()), os.environ["PATH"]])
-    command = ["sh", "-ec", "\n".join(lines)]
+    command = ["sh", "-ec", "\n".join(lines(text))]
     ran = subprocess.run(command, env={**os.environ, "PATH": path}, check=True, timeout=60, stdout=subprocess.PIPE)
     return ran.stdout.decode()
+
+
+def lines(text: str) -> list[str]:
+    """Find the lines of a block of the shell that do not prepare a machine, continued ones joined, without comments."""
+    joined = text.replace("\\\n", " ").splitlines()
+    return [line for line in joined if line and not line.startswith(("#", *PREPARATION))]
 
 
 def command_lines(text: str) -> list[list[str]]:

@@ -35,6 +35,9 @@ class _Bounded(int):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({int(self)})"
 
+    __str__ = int.__repr__
+    """The number alone: people read it in tables and messages."""
+
 
 class UByte(_Bounded):
     """An unsigned 8-bit integer."""
@@ -99,6 +102,8 @@ class Float(float):
 
     def __repr__(self) -> str:
         return f"Float({float(self)!r})"
+
+    __str__ = float.__repr__
 
 
 class Symbol(str):

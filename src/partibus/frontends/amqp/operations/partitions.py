@@ -47,7 +47,7 @@ def rebalance_entity(broker: Broker, body: object, respond: Respond) -> None:
     if not queue.has_sessions and not boolean(arguments, "any-order") and not dry_run:
         raise InvalidOperation(
             f"'{queue.name}' has no sessions: messages of a moved key that were sent before may be received after "
-            "later ones. Allow that by any-order."
+            "later ones. Accept that with any-order (`--any-order` on the command line)."
         )
     found: list[tuple[Rebalanced, int]] = []
 
