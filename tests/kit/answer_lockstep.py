@@ -220,7 +220,7 @@ class AnswerLockstep:
             assert reply.lock_id > both.last_reservation, f"reservation {reply.lock_id} was given before"
             both.last_reservation = reply.lock_id
         items = both.model.grant(
-            reply.kind, sequences, reply.lock_id, reply.until_ms, both.now_ms, state, demand.session
+            reply.kind, sequences, reply.lock_id, reply.until_ms, both.now_ms, state, demand.session, reply.receiver
         )
         if reply.ended:
             del both.demands[reply.kind, reply.receiver]

@@ -54,6 +54,8 @@ class Item:
     hold: int = 0
     """Lock id, reservation id, or lock id of the session that it was handed out under."""
     until_ms: int = 0
+    receiver: int = 0
+    """The receiver that has reserved the message."""
     changes: dict[str, object] = field(default_factory=dict)
     """Application properties that were set since it came."""
     before: bytes | None = None
@@ -173,7 +175,15 @@ class Model:
         return [item for item in self.queues[kind] if item.state == state]
 
     def grant(
-        self, kind: int, sequences: list[int], hold: int, until_ms: int, now_ms: int, state: str, session: int = 0
+        self,
+        kind: int,
+        sequences: list[int],
+        hold: int,
+        until_ms: int,
+        now_ms: int,
+        state: str,
+        session: int = 0,
+        receiver: int = 0,
     ) -> list[Item]:
         """Messages were handed out: must be the first that are ready, and not expired. READY: removed as well.
         ``session`` is the lock id of the session that the receiver named."""
@@ -189,12 +199,15 @@ class Model:
         items = self.ready(kind, holder.session if holder is not None else None)[: len(sequences)]
         assert [item.sequence for item in items] == sequences, f"handed out {sequences}, first in line are {items}"
         self._hand_out(kind, items, hold, until_ms, now_ms, state)
+        for item in items:
+            item.receiver = receiver
         return items
 
     def lock_reserved(
         self, kind: int, tokens: list[LockToken], hold: int, until_ms: int, now_ms: int, state: str
     ) -> list[Item]:
         """Reservations become locks; the ones that lapsed or expired are left out."""
+        self._end_lapsed(kind, now_ms)
         found = self._find(kind, RESERVED, tokens, now_ms)
         items = [item for item in found if not self.is_expired(kind, item, now_ms)]
         self._hand_out(kind, items, hold, until_ms, now_ms, state)
@@ -202,6 +215,7 @@ class Model:
 
     def return_reserved(self, kind: int, tokens: list[LockToken], now_ms: int) -> None:
         """Reservations are given up."""
+        self._end_lapsed(kind, now_ms)
         for item in self._find(kind, RESERVED, tokens, now_ms):
             item.state = READY
 
@@ -337,11 +351,18 @@ class Model:
     def tick(self, now_ms: int) -> None:
         """Locks and reservations that are over go back, the locks counted."""
         for kind, queue in self.queues.items():
+            self._end_lapsed(kind, now_ms)
             for item in list(queue):
                 if item.state == LOCKED and item.until_ms <= now_ms and item.hold not in self.sessions:
                     self._give_back(kind, item, counted=True)
-                elif item.state == RESERVED and item.until_ms <= now_ms:
-                    item.state = READY
+
+    def _end_lapsed(self, kind: int, now_ms: int) -> None:
+        """A receiver that lets a reservation lapse loses its later ones, too."""
+        reserved = self.held(kind, RESERVED)
+        lapsed = [item for item in reserved if item.until_ms <= now_ms]
+        for item in reserved:
+            if any(item.receiver == other.receiver and item.hold >= other.hold for other in lapsed):
+                item.state = READY
 
     def activate(self, sequence: int, new_sequence: int, now_ms: int) -> Item:
         """A scheduled message has become a new one at the end."""

@@ -51,7 +51,7 @@ CallIdle = Callable[[Callable[[], None]], Any]
 class _Kept:
     """The cached messages of one partition, and the outstanding request to it."""
 
-    __slots__ = ("asked", "awaited", "entries", "partition", "receiver")
+    __slots__ = ("asked", "awaited", "entries", "in_doubt", "partition", "receiver")
 
     def __init__(self, partition: PartitionHandle, numbers: Numbers) -> None:
         self.partition = partition
@@ -62,6 +62,8 @@ class _Kept:
         """Whether the store is away and will report its return."""
         self.entries: deque[tuple[int, int, Entry]] = deque()
         """(reservation or lock id, until ms, entry), oldest first."""
+        self.in_doubt: list[LockToken] = []
+        """Reservations that the owner may still hold since the way to it failed."""
 
     def take(self, source: CachedSource) -> list[tuple[int, int, Entry]]:
         """Remove and return the messages that the source wants."""
@@ -193,6 +195,8 @@ class FrontEndCache:
 
         def answered(reply: Any) -> None:
             if isinstance(reply, Failed):
+                self._doubt(kept, tokens)
+                self._end_doubt(kept)
                 source.failed(kept.partition, self._kind, len(taken))
                 self.pump()
                 return
@@ -237,6 +241,8 @@ class FrontEndCache:
             if not kept.partition.available:
                 self._await(kept)
             elif 2 * kept.asked <= wanted:
+                if kept.in_doubt:
+                    self._end_doubt(kept)
                 missing = wanted - kept.asked
                 kept.asked = wanted
                 kept.partition.submit(
@@ -251,6 +257,7 @@ class FrontEndCache:
 
         def usable() -> None:
             kept.awaited = False
+            self._end_doubt(kept)  # also when no receiver asks
             self.pump()
 
         kept.partition.when_usable(usable)
@@ -267,15 +274,32 @@ class FrontEndCache:
     def give_back(self) -> None:
         """Return the cached messages, when there is no receiver or an operation needs all unreceived ones."""
         for kept in self._kept:
-            if kept.entries:
-                self._give_back(kept)
+            self._give_back(kept)
 
     def _give_back(self, kept: _Kept) -> None:
+        if not kept.entries:
+            return
         tokens: list[LockToken] = [(reservation, entry.pos) for reservation, _, entry in kept.entries]
         kept.entries.clear()
         if self._lock_kept:
             kept.partition.submit(Settle(0, self._kind, Outcome.RELEASE, tokens))
         else:
+            kept.partition.submit(ReturnReserved(self._kind, tokens))
+
+    def _doubt(self, kept: _Kept, handed_out: list[LockToken]) -> None:
+        """Hand out no cached message of a partition: those that were to be handed out before may still be reserved."""
+        kept.in_doubt += handed_out
+        kept.in_doubt += [(reservation, entry.pos) for reservation, _, entry in kept.entries]
+        kept.entries.clear()
+
+    def _end_doubt(self, kept: _Kept) -> None:
+        """Return the reservations from before a failure, ahead of any new request.
+
+        An owner whose store has failed knows none of them. One that only could not be reached gives no message of them
+        until they lapse, but later ones of the same key.
+        """
+        if kept.in_doubt and kept.partition.available:
+            tokens, kept.in_doubt = kept.in_doubt, []
             kept.partition.submit(ReturnReserved(self._kind, tokens))
 
     def _refuse(self, kept: _Kept, refused: ReceiveRefused) -> None:
@@ -299,10 +323,10 @@ class FrontEndCache:
                 # with this one when its store is back.
                 kept.partition.register(kept.receiver, sent_ahead)
                 kept.asked = 0
-                if kept.entries:
-                    # This is void if the store has failed. If only the route to it is cut, it spares other receivers
-                    # the wait.
+                if self._lock_kept:
                     self._give_back(kept)
+                else:
+                    self._doubt(kept, [])
                 self._await(kept)
                 return
             if isinstance(reply, ReceiveRefused):

@@ -256,6 +256,28 @@ def test_lapsed_reservation_is_not_counted_and_cannot_be_locked() -> None:
     assert replies(both, r.Granted)[0].entries[0].delivery_count == 0
 
 
+@pytest.mark.parametrize("ticks", [True, False])
+def test_a_receiver_that_lets_a_reservation_lapse_loses_its_later_ones(ticks: bool) -> None:
+    both = start(reservation_ms=100)
+    send(both)
+    both.receive(ACTIVE, 1, 2, 1_000, reserve=True)
+    both.now_ms += 60
+    send(both)
+    both.receive(ACTIVE, 2, 1, 1_000, reserve=True)
+    send(both)
+    (_, early), (_, late), (_, other) = both.reserved
+    if ticks:
+        both.advance(40)
+    else:
+        both.now_ms += 40  # the owner has not run in time
+    for token, messages in ((late, 0), (other, 1), (early, 0)):
+        both.lock_reserved(ACTIVE, [token])
+        (locked,) = replies(both, r.Locked)
+        assert len(locked.entries) == messages
+    both.receive(ACTIVE, 3, 9, 1_000)
+    assert [entry.sequence for entry in replies(both, r.Granted)[0].entries] == [1, 2], "in order, as before"
+
+
 def test_large_body_stays_with_the_reservation_that_is_locked() -> None:
     both = start()
     send(both, 1, size_bytes=500)

@@ -294,6 +294,19 @@ class TestAPartitionThatFails:
         front.partitions[0].lock()
         assert got == [(0, 1)]
 
+    def test_its_reservations_go_back_before_it_is_asked_again(self) -> None:
+        """Where only the way to it was cut, it would give later messages of their keys until they lapse."""
+        front = Front()
+        source, _ = front.receiver()
+        source.ask(2, ROOM)
+        front.partitions[0].reserve(5)
+        front.partitions[0].fail()
+        front.partitions[0].commands.clear()
+        front.partitions[0].recover()
+        returned, asked = front.partitions[0].commands
+        assert isinstance(asked, c.Receive)
+        assert sorted(returned.tokens) == [(1, pos) for pos in (1, 2, 3, 4, 5)], "handed out and kept ones"
+
     def test_one_that_was_away_when_a_receiver_asked_is_asked_when_it_is_back(self) -> None:
         """The receiver, which waits already, will not ask again."""
         front = Front()

@@ -5,7 +5,7 @@ from operator import attrgetter
 from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire, is_expired
 from partibus.partition.core.forwarding import barrier, forwards, take_over
 from partibus.partition.core.lock_table import LockBatch, by_lock
-from partibus.partition.core.locks import lock
+from partibus.partition.core.locks import end_lapsed, lock
 from partibus.partition.core.ready_list import Demand, ReadyList
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
@@ -160,7 +160,7 @@ def _grant(
         lock_id = state.next_reservation
         state.next_reservation += 1
         until_ms = NEVER if demand.forward else now_ms + state.options.reservation_ms
-        ready_list.reservations.add(LockBatch(lock_id, until_ms, entries))
+        ready_list.reservations.add(LockBatch(lock_id, until_ms, entries, demand.receiver))
     elif demand.delete:
         state.tally.delivered += len(entries)
         state.tally.completed += len(entries)
@@ -175,7 +175,7 @@ def _grant(
 def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, step: Step) -> None:
     """Lock the reservations that a front end hands out."""
     kind = command.kind
-    reserved = _take_reserved(state, kind, command.tokens, now_ms)
+    reserved = _take_reserved(state, kind, command.tokens, now_ms, step)
     if state.subqueues[kind].forwarder:
         step.change(state.subqueues[kind])  # it waits for what others hold
     entries = [entry for entry in reserved if not is_expired(kind, entry, now_ms)]
@@ -196,14 +196,17 @@ def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, ste
 def return_reserved(state: PartitionState, command: ReturnReserved, now_ms: int, step: Step) -> None:
     """Return the reservations that a front end does not hand out."""
     subqueue = state.subqueues[command.kind]
-    for entry in _take_reserved(state, command.kind, command.tokens, now_ms):
+    for entry in _take_reserved(state, command.kind, command.tokens, now_ms, step):
         subqueue.ready.requeue(entry)
     step.change(subqueue)
 
 
-def _take_reserved(state: PartitionState, kind: int, tokens: list[tuple[int, int]], now_ms: int) -> list[Entry]:
+def _take_reserved(
+    state: PartitionState, kind: int, tokens: list[tuple[int, int]], now_ms: int, step: Step
+) -> list[Entry]:
     """End reservations and return their entries, without those that have lapsed."""
     reservations = state.subqueues[kind].reservations
+    end_lapsed(state.subqueues[kind], now_ms, step)
     entries: list[Entry] = []
     for reservation, positions in by_lock(tokens):
         batch = reservations.find(reservation)

@@ -14,10 +14,12 @@ from partibus.partition.protocol.keys import Entry
 class LockBatch:
     """The entries of one delivery batch that are still locked, by position."""
 
-    __slots__ = ("entries", "lock_id", "renewed", "until_ms")
+    __slots__ = ("entries", "lock_id", "receiver", "renewed", "until_ms")
 
-    def __init__(self, lock_id: int, until_ms: int, entries: Iterable[Entry]) -> None:
+    def __init__(self, lock_id: int, until_ms: int, entries: Iterable[Entry], receiver: int = 0) -> None:
         self.lock_id = lock_id
+        self.receiver = receiver
+        """The number of the front end's receiver that has reserved the entries; 0: they are locked."""
         self.until_ms = until_ms
         """When the lock of every entry that was not renewed ends."""
         self.entries = {entry.pos: entry for entry in entries}

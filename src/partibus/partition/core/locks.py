@@ -9,6 +9,7 @@ from partibus.partition.core.retention import begin_clearing
 from partibus.partition.core.session_locks import expire_sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
+from partibus.partition.core.subqueue import NEVER, Subqueue
 from partibus.partition.protocol.commands import ChangeLocks, RenewLocks, Tick
 from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import LostTokens
@@ -122,11 +123,7 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
     """
     # Dead-letter sub-queues come first: entries that the others move there follow the returned ones.
     for kind, subqueue in reversed(state.subqueues.items()):
-        for batch in subqueue.reservations.expired(now_ms):
-            for entry in batch.entries.values():
-                subqueue.ready.requeue(entry)
-            subqueue.reservations.unlock(batch.lock_id, list(batch.entries))
-            step.change(subqueue)
+        end_lapsed(subqueue, now_ms, step)
         for batch in subqueue.locks.expired(now_ms):
             entries = batch.over(now_ms)
             if entries:
@@ -145,3 +142,23 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
         if subqueue.cursors is not None and subqueue.cursors.unbegun:
             begin_clearing(subqueue, step)
     begin_due_scans(state, now_ms, step)
+
+
+def end_lapsed(subqueue: Subqueue, now_ms: int, step: Step) -> None:
+    """End the reservations whose deadline has passed, and the later ones of the same receivers.
+
+    A front end hands out what it reserved later otherwise, and messages of one key come to one receiver out of order.
+    """
+    reservations = subqueue.reservations
+    deadline_ms = reservations.next_deadline_ms()
+    if deadline_ms is None or deadline_ms > now_ms:
+        return
+    first: dict[int, int] = {}
+    for batch in reservations.expired(now_ms):
+        first[batch.receiver] = min(batch.lock_id, first.get(batch.receiver, batch.lock_id))
+    for batch in list(reservations):
+        if batch.until_ms != NEVER and first.get(batch.receiver, NEVER) <= batch.lock_id:
+            for entry in batch.entries.values():
+                subqueue.ready.requeue(entry)
+            reservations.unlock(batch.lock_id, list(batch.entries))
+    step.change(subqueue)
