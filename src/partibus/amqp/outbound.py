@@ -13,7 +13,13 @@ from itertools import islice
 from typing import Final
 
 from partibus.amqp import serial
-from partibus.amqp.codec.fast import DispositionWriter, TransferWriter, accepted_writer, transfer_head
+from partibus.amqp.codec.fast import (
+    DispositionWriter,
+    TransferWriter,
+    accepted_writer,
+    transfer_head,
+    transfer_writer,
+)
 from partibus.amqp.codec.performatives import Attach
 from partibus.amqp.codec.states import ACCEPTED, DeliveryState, Received
 from partibus.amqp.credit import SenderCredit
@@ -232,7 +238,7 @@ class Outbound:
                 writer = writers.get(tag_bytes)
                 if writer is None:
                     channel = self.session.local_channel
-                    writer = writers[tag_bytes] = TransferWriter(channel, link.handle, tag_bytes, settled)
+                    writer = writers[tag_bytes] = transfer_writer(channel, link.handle, tag_bytes, settled)
                 if type(payload) is tuple:
                     total = writer.overhead + sum(map(len, payload))
                 else:

@@ -106,7 +106,7 @@ def encode_raw_properties(fields: Sequence[bytes | None]) -> bytes:
     This changes one field and keeps the others.
     """
     out = _descriptor(PROPERTIES)
-    write_compound(out, 0xC0, len(fields), b"".join(field or _NULL for field in fields))
+    write_compound(out, 0xC0, len(fields), b"".join([field or _NULL for field in fields]))
     return bytes(out)
 
 

@@ -13,9 +13,11 @@ from typing import Final, NamedTuple
 
 from partibus.amqp.codec.decoder import decode, decode_at_most, read_compound_header
 from partibus.amqp.codec.skip import skip_value
+from partibus.amqp.codec.types import Symbol
 from partibus.amqp.errors import DecodeError, TooManyValues
 
 _DESCRIPTOR_BYTES: Final = 3
+_TEXTS: Final = frozenset({str, Symbol})
 
 
 class Header(NamedTuple):
@@ -157,6 +159,16 @@ def iter_map(section: bytes) -> Iterator[tuple[str, bytes]]:
         yield str(key), section[start:pos]
     if pos != end:
         raise DecodeError(f"section {section[2]:#04x} has {end - pos} bytes after its {count} elements")
+
+
+def decode_map(section: bytes) -> dict[str, object]:
+    """Decode all of annotations, application properties or footer, as one value."""
+    if not section:
+        return {}
+    found = decode(section, _DESCRIPTOR_BYTES)[0]
+    if not isinstance(found, dict) or not _TEXTS.issuperset(map(type, found)):
+        raise DecodeError(f"section {section[2]:#04x} has a key that is no symbol or string")
+    return found
 
 
 def map_value(section: bytes, key: str) -> object:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
-from partibus.amqp.codec.fast import read_disposition
+from partibus.amqp.codec.fast import flow_frame, read_disposition
 from partibus.amqp.codec.performatives import AnySource, AnyTarget, Attach, Begin, Detach, End, Flow
 from partibus.amqp.endpoint import ENDING, Move, State, after
 from partibus.amqp.errors import (
@@ -16,6 +17,7 @@ from partibus.amqp.errors import (
     Scope,
 )
 from partibus.amqp.events import Attached, CreditChanged, Detached, Drained, Event
+from partibus.amqp.frames import frame
 from partibus.amqp.inbound import Inbound, Receiver
 from partibus.amqp.link import ConnectionBase, Link, Role, SessionBase
 from partibus.amqp.outbound import Outbound, Sender
@@ -63,13 +65,14 @@ class Session(SessionBase):
     def write_begin(self) -> None:
         """Send our begin."""
         self.state = after(self.state, Move.SEND_OPEN, f"session {self.local_channel}")
-        self.write(
-            Begin(
-                remote_channel=self.remote_channel,
-                next_outgoing_id=self.outbound.next_transfer_id,
-                incoming_window=self.inbound.window,
-                outgoing_window=self.limits.outgoing_window,
-                handle_max=self.limits.handle_max,
+        self.output.write(
+            _begin_frame(
+                self.local_channel,
+                self.remote_channel,
+                self.outbound.next_transfer_id,
+                self.inbound.window,
+                self.limits.outgoing_window,
+                self.limits.handle_max,
             )
         )
 
@@ -180,10 +183,9 @@ class Session(SessionBase):
             return
         handle = self._handles.take()
         if our_role is Role.SENDER:
-            link = Sender(self.outbound, handle, attach, State.IDLE)
+            link = Sender(self.outbound, handle, attach, State.OPEN_RECEIVED)
         else:
-            link = Receiver(self.inbound, handle, attach, State.IDLE)
-        link.on_attach(attach)
+            link = Receiver(self.inbound, handle, attach, State.OPEN_RECEIVED)
         self._links_out[link.handle] = self.inbound.links[attach.handle] = link
         self.connection.link_count += 1
         links_max = self.limits.links_max
@@ -234,12 +236,21 @@ class Session(SessionBase):
         self.inbound.replenish()
 
     def write_flow(self, link: Link | None = None, *, drain: bool = False) -> None:
-        """Send the state of the session, and of `link` if given. It always includes next-incoming-id."""
+        """Send the state of the session, and of `link` if given. It includes next-incoming-id once it is known."""
+        window = self.inbound.refill()
+        known = None if self.state is State.OPEN_SENT else self.inbound.next_transfer_id
+        next_id, outgoing_window = self.outbound.next_transfer_id, self.limits.outgoing_window
+        if isinstance(link, (Sender, Receiver)) and known is not None:
+            of_link = link.handle, link.flow.delivery_count, link.flow.available
+            self.output.write(
+                flow_frame(self.local_channel, (known, window, next_id, outgoing_window, *of_link), drain)
+            )
+            return
         flow = Flow(
-            next_incoming_id=None if self.state is State.OPEN_SENT else self.inbound.next_transfer_id,
-            incoming_window=self.inbound.refill(),
-            next_outgoing_id=self.outbound.next_transfer_id,
-            outgoing_window=self.limits.outgoing_window,
+            next_incoming_id=known,
+            incoming_window=window,
+            next_outgoing_id=next_id,
+            outgoing_window=outgoing_window,
             drain=drain,
         )
         if isinstance(link, (Sender, Receiver)):
@@ -287,6 +298,28 @@ class Session(SessionBase):
             self.on_attach(performative, events)
         elif isinstance(performative, Detach):
             self.on_detach(performative, events)
+
+
+@lru_cache(256)
+def _begin_frame(
+    channel: int,
+    remote_channel: int | None,
+    next_outgoing_id: int,
+    incoming_window: int,
+    outgoing_window: int,
+    handle_max: int,
+) -> bytes:
+    """Encode a begin: that of the first session is the same on nearly every connection."""
+    return frame(
+        channel,
+        Begin(
+            remote_channel=remote_channel,
+            next_outgoing_id=next_outgoing_id,
+            incoming_window=incoming_window,
+            outgoing_window=outgoing_window,
+            handle_max=handle_max,
+        ),
+    )
 
 
 def _session_error(condition: str, description: str) -> PeerError:

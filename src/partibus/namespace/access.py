@@ -89,7 +89,7 @@ class SasPolicy:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys that are good; one that is empty is switched off."""
-        return tuple(key for key in (self.primary_key, self.secondary_key) if key)
+        return tuple(filter(None, (self.primary_key, self.secondary_key)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,32 +328,35 @@ class AccessPolicies:
 
     def _signer(self, token: Token, path: Path) -> tuple[Path, SasPolicy, str]:
         """Return the owner and the policy that a token is signed for, and the key."""
-        # Not every prefix of the path: nothing is proved yet, and a token has room for thousands of segments.
-        depths = [depth for depth in self._depths if 0 < depth <= len(path)]
-        owners = [(), *(path[:depth] for depth in sorted(depths))]
-        known = [
-            (owner, policy)
-            for owner in owners
-            for name in token.policy_names
-            if (policy := self._find(owner, name)) is not None
-        ]
-        # Every key is tried whatever the others gave: how long it takes says nothing about them.
-        good = [
-            (owner, policy, key)
-            for owner, policy in known
-            for key in self._keys(owner, policy)
-            if token.is_signed_by_any([key])
-        ]
-        if good:
-            return good[0]
-        of_namespace = next((policy for owner, policy in known if not owner), None)
+        owners: list[Path] = [()]
+        if self._depths:
+            # Not every prefix of the path: nothing is proved yet, and a token has room for thousands of segments.
+            owners += [path[:depth] for depth in sorted(self._depths) if 0 < depth <= len(path)]
+        is_known = False
+        of_namespace: SasPolicy | None = None
+        signer: tuple[Path, SasPolicy, str] | None = None
+        for owner in owners:
+            for name in token.policy_names:
+                policy = self._find(owner, name)
+                if policy is None:
+                    continue
+                is_known = True
+                if not owner:
+                    of_namespace = of_namespace or policy
+                # Every key is tried whatever the others gave: how long it takes says nothing about them.
+                for key in self._keys(owner, policy):
+                    if token.is_signed_by(key) and signer is None:
+                        signer = owner, policy, key
+        if signer is not None:
+            return signer
         if of_namespace is not None:
             raise Unauthorized(
                 f"The token is not signed with a key of the access policy {shown(of_namespace.name)}. "
                 "Check SharedAccessKey of the client."
             )
-        if not known:
-            token.is_signed_by_any(["", ""])  # takes as long as for a policy of an entity
+        if not is_known:
+            for key in ("", ""):  # takes as long as for a policy of an entity
+                token.is_signed_by(key)
         # A text of its own for a policy of an entity would tell a stranger that the entity exists.
         raise Unauthorized(
             f"There is no access policy {shown(token.policy_names[0])} in this namespace, or the token is not signed "

@@ -14,7 +14,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 
 from msgspec import Struct
@@ -66,12 +66,9 @@ class Token(Struct, frozen=True):
         """The end of the token, in Unix seconds."""
         return int(self.signed_expiry)
 
-    def is_signed_by_any(self, keys: Iterable[str]) -> bool:
-        """Tell whether one of the keys has signed it. Every key is tried, so the time says nothing about the keys."""
-        good = [
-            hmac.compare_digest(self.signature, _sign(key, self.signed_resource, self.signed_expiry)) for key in keys
-        ]
-        return any(good)
+    def is_signed_by(self, key: str) -> bool:
+        """Tell whether the key has signed it."""
+        return hmac.compare_digest(self.signature, _sign(key, self.signed_resource, self.signed_expiry))
 
 
 def parse_resource(text: str) -> Resource:
@@ -86,7 +83,7 @@ def parse_resource(text: str) -> Resource:
     text = text.lower().partition("?")[0]
     _, scheme_end, rest = text.partition("://")
     authority, *path = (rest if scheme_end else text).split("/")
-    return Resource(_without_port(authority), tuple(segment for segment in path if segment))
+    return Resource(_without_port(authority), tuple(filter(None, path)))
 
 
 def parse_token(text: str) -> Token:
@@ -128,7 +125,19 @@ def _quoted(text: str) -> str:
     return "".join([chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode()])
 
 
+_USUAL_ESCAPES = tuple(
+    (escape, character) for character in ":/=+" for escape in {f"%{ord(character):02X}", f"%{ord(character):02x}"}
+)
+
+
 def _unquoted(text: str) -> str:
+    """Undo one level of percent-encoding.
+
+    The library takes ten times as long, and few texts have other escapes than the usual ones.
+    """
+    if "%" in text:
+        for escape, character in _USUAL_ESCAPES:
+            text = text.replace(escape, character)
     return _unquote()(text) if "%" in text else text
 
 

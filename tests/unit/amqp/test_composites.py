@@ -23,7 +23,7 @@ from partibus.amqp import (
     Target,
     TransactionalState,
 )
-from partibus.amqp.codec.composite import build, symbols
+from partibus.amqp.codec.composite import SHARED_BYTES_MAX, SHARED_MAX, build, symbols
 from partibus.amqp.codec.decoder import decode, decode_all
 from partibus.amqp.codec.encoder import LONG_BYTES, encode, encode_pieces
 from partibus.amqp.codec.performatives import (
@@ -185,6 +185,62 @@ def test_source_and_target_are_echoed_exactly() -> None:
         assert built == terminus
         assert encode(built) == encoded
     assert encode(Source()).hex() == "00532845"
+
+
+@pytest.mark.parametrize("text", ["@", "queue@", "@@@@@@@", "@" * 200])
+def test_texts_of_the_letter_that_is_the_format_code_of_null_survive(text: str) -> None:
+    """A list may end in nulls, and they follow such a text without a border."""
+    for value in (Target(text), Source(text, distribution_mode=text), End(), Detach(handle=64)):
+        assert build(decode_all(encode(value))) == value
+    attach = Attach(name=text, handle=64, role=True, source=Source(text), target=Target("t"))
+    encoded = encode(attach)
+    assert decode_performative(encoded, 0, len(encoded)) == (attach, len(encoded))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "03 a1 02 40 40 43 41 40",  # a byte more than three fields
+        "05 a1 02 40 40 43 41 40",  # a field less than five
+        "03 a1 40 40 40 40 40 40",  # a text that passes the end
+        "04 a1 02 40 40 43 40 40",  # no role
+        "0f a1 02 40 40 43 41 40 40 40 40 40 40 40 40 40 40 40 40",  # a field more than there are
+    ],
+)
+def test_a_performative_of_the_wrong_number_of_fields_is_a_decode_error(fields: str) -> None:
+    count, *content = bytes.fromhex(fields)
+    body = b"\x00\x53\x12\xc0" + bytes((len(content) + 1, count, *content))
+    with pytest.raises(DecodeError):
+        decode_performative(body + b"\x40" * 300, 0, len(body))
+
+
+def attached(*sources: object) -> list[Any]:
+    """The sources of attaches from the wire."""
+    encoded = [encode(Attach(name="l", handle=0, role=True, source=Source(source))) for source in sources]
+    return [decode_performative(one, 0, len(one))[0].source for one in encoded]
+
+
+def test_equal_terminuses_are_decoded_and_encoded_once() -> None:
+    first, second, symbol, other = attached("$cbs", "$cbs", Symbol("$cbs"), "$cbt")
+    assert first is second
+    assert other is not first
+    assert type(first.address) is str
+    assert type(symbol.address) is Symbol
+    attach = Attach(name="m", handle=1, role=False, source=first)
+    for answer in (attach, attach, Attach(name="m", handle=1, role=False, source=Source("$cbs"))):
+        assert encode(answer) == encode(Attach(name="m", handle=1, role=False, source=Source("$cbs")))
+    with pytest.raises(AttributeError):
+        first.address = "another"
+
+
+def test_terminuses_of_strangers_take_little_memory() -> None:
+    """A peer can attach to a new address each time, or to long ones."""
+    (kept,) = attached("kept")
+    assert attached("kept") == [kept]
+    attached(*map(str, range(SHARED_MAX)))
+    assert attached("kept")[0] is not kept
+    first, second = attached("x" * SHARED_BYTES_MAX, "x" * SHARED_BYTES_MAX)
+    assert first is not second
 
 
 def test_transaction_bodies_survive() -> None:

@@ -14,6 +14,7 @@ from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.fast import (
     DispositionWriter,
     TransferWriter,
+    flow_frame,
     read_disposition,
     read_flow,
     read_transfer,
@@ -21,6 +22,7 @@ from partibus.amqp.codec.fast import (
 )
 from partibus.amqp.codec.performatives import Disposition, Flow, Transfer
 from partibus.amqp.codec.types import Described, UByte, UInt, ULong
+from partibus.amqp.frames import frame
 from tests.unit.amqp.peers import read_frames
 
 BIG = UInt(0x01020304)
@@ -157,6 +159,23 @@ def test_malformed_flow_is_a_decode_error(spelling: str) -> None:
         read_flow(body, 0, len(body))
     with pytest.raises(DecodeError):
         read_flow(body + b"\x40" * 300, 0, len(body))
+
+
+@pytest.mark.parametrize("number", [0, 1, 255, 256, 2**32 - 1])
+@pytest.mark.parametrize("drain", [True, False])
+def test_written_flow_is_that_of_the_general_encoder(number: int, drain: bool) -> None:
+    numbers = [number, 5, number, 256, 7, number, 2**32 - 1]
+    flow = Flow(
+        next_incoming_id=number,
+        incoming_window=5,
+        next_outgoing_id=number,
+        outgoing_window=256,
+        handle=7,
+        delivery_count=number,
+        link_credit=2**32 - 1,
+        drain=drain,
+    )
+    assert flow_frame(300, numbers, drain) == frame(300, flow)
 
 
 @pytest.mark.parametrize("settled", [True, False])

@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from copy import copy
 from typing import Any
 
 from partibus.amqp import (
@@ -34,6 +33,7 @@ from partibus.amqp import (
     Source,
     Target,
 )
+from partibus.amqp.codec.composite import changed
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.types import Int, Symbol
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
@@ -162,8 +162,7 @@ class _Peer:
         elif session == "held":
             link.refuse(AmqpError("com.microsoft:session-cannot-be-locked", "The session 'held' is locked."))
         else:
-            link.source = copy(source)
-            link.source.filter = {key: session}
+            link.source = changed(source, filter={key: session})
             link.accept()
 
     def address(self, link: Link) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from partibus.amqp import ACCEPTED, Closed, Plain, Source, Target
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
+from partibus.frontends.amqp.node import AT_ONCE_MAX
+from partibus.namespace.sas import make_token
 from tests.robustness.raw import transfer
-from tests.unit.frontends.harness import Client, World, body_of, message
+from tests.unit.frontends.harness import NOW_S, Client, World, body_of, message
 
 
 def test_a_refused_link_is_attached_with_nulls_and_closed_with_the_reason(world: World) -> None:
@@ -305,6 +309,38 @@ def test_replies_that_a_stranger_does_not_read_are_not_kept(world: World) -> Non
         world.wait(1)
     world.wait()
     assert client.peer._replies._bytes_waiting <= world.limits.connection.unclaimed_bytes
+
+
+def test_others_have_their_turn_after_some_requests_of_a_link_and_no_timer_before(world: World) -> None:
+    client = world.client(login=None)
+    pauses: list[Callable[[], None]] = []
+    client.peer._state.call_later = lambda delay_ms, call: pauses.append(call)  # type: ignore[assignment, return-value]
+    session = client.session()
+    replies = client.receiver("$cbs", session)
+    replies.grant(100)
+    sender = client.sender("$cbs", session)
+    token = make_token("sb://localhost/q", "sender", "sender-key", NOW_S + 3_600)
+    request = encode_properties(message_id="1") + encode_application_properties(
+        {"operation": "put-token", "name": "sb://localhost/q"}
+    )
+
+    def answered_to(count: int) -> int:
+        for _ in range(count):
+            client.send_raw(sender, request + encode_value(token), settled=True)
+        world.carry()
+        return len(client.deliveries(replies))
+
+    assert [answered_to(1) for _ in range(AT_ONCE_MAX)] == list(range(1, AT_ONCE_MAX + 1))
+    assert pauses == []
+    assert answered_to(AT_ONCE_MAX + 1) == AT_ONCE_MAX
+    assert answered_to(1) == AT_ONCE_MAX
+    for expected in (2 * AT_ONCE_MAX, 2 * AT_ONCE_MAX + 2):
+        (pause,) = pauses
+        pauses.clear()
+        pause()
+        world.carry()
+        assert len(client.deliveries(replies)) == expected
+    assert pauses == []
 
 
 def test_a_link_ends_with_its_token_and_not_at_the_next_look(world: World) -> None:

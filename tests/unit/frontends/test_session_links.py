@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from partibus.amqp import ACCEPTED, AmqpError, Delivery, Disposed, Modified, Receiver, Rejected, Source
+from partibus.amqp.codec.composite import changed
 from partibus.amqp.codec.types import Described, Symbol, UInt, ULong
 from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.session_link import WAIT_MAX_MS, wait_ms_of
@@ -88,8 +88,7 @@ class TestAccepting:
         source = Source(address, filter={FILTER: None, Symbol("x"): "y"}, durable=0)
         fill(world, "s")
         link = client.receiver("q", source=source)
-        echoed = copy(source)
-        echoed.filter = {FILTER: "s", Symbol("x"): "y"}
+        echoed = changed(source, filter={FILTER: "s", Symbol("x"): "y"})
         assert link.source == echoed
 
     @pytest.mark.parametrize("asked", ["s", None, ""])

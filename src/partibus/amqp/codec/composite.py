@@ -8,13 +8,14 @@ without checking their number. Only an inner value without any field (accepted, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (the struct module spells its exception `error`)
 from typing import Any, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
 from msgspec import NODEFAULT, defstruct
+from msgspec.structs import astuple, replace
 
 from partibus.amqp.codec import encoder
 from partibus.amqp.codec.decoder import decode
@@ -32,15 +33,23 @@ from partibus.amqp.codec.types import (
 )
 from partibus.amqp.errors import AmqpError, DecodeError, EncodeError
 
+_BYTE_CODES: Final = frozenset({0x50, 0x52, 0x53})
+"""The format codes of an unsigned integer in one byte."""
+_STRING8: Final = 0xA1
+_NULL: Final = b"\x40"
+
 
 class Kind:
     """The type of a field: `read` checks and converts a decoded value, `write` encodes one.
 
     `read_at` does what decoding and `read` do, from the position of the value's constructor. It assumes that the peer
     means well: it may read past the end of the list, and may raise any error of `_MALFORMED`.
+
+    Nearly every field of a performative is null, a small number, a flag or a short text. `_read_usual` and `_write`
+    take these from the tables of the kind, because a call for each would be half of a frame's cost.
     """
 
-    __slots__ = ("name", "read", "read_at", "write")
+    __slots__ = ("byte_codes", "constants", "name", "read", "read_at", "spelled", "text_code", "write")
 
     def __init__(
         self,
@@ -48,11 +57,24 @@ class Kind:
         read: Callable[[object], object],
         write: Writer = encoder.write,
         read_at: Reader | None = None,
+        *,
+        spelled: Mapping[object, bytes] | None = None,
+        constants: Mapping[int, object] | None = None,
+        byte_codes: frozenset[int] = frozenset(),
+        text_code: int | None = None,
     ) -> None:
         self.name = name
         self.read = read
         self.write = write
         self.read_at = read_at or self._read_any
+        self.spelled = spelled
+        """The encodings of some values; None if the values have no hash."""
+        self.constants = constants or {}
+        """The values of format codes without content."""
+        self.byte_codes = byte_codes
+        """Format codes whose content is one byte, the value."""
+        self.text_code = text_code
+        """The format code of a short text in UTF-8."""
 
     def _read_any(self, buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
         value, pos = decode(buf, pos, end, depth)
@@ -77,9 +99,10 @@ def _of_class(name: str, kinds: type | tuple[type, ...]) -> Kind:
     return Kind(name, read)
 
 
-def _integer(name: str, wrapper: type[UByte | UShort | UInt | ULong]) -> Kind:
+def _integer(name: str, wrapper: type[UByte | UShort | UInt | ULong], code: int, layout: str) -> Kind:
     most = wrapper.most
     writer = SCALAR_WRITERS[wrapper]
+    pack = Struct(layout).pack
 
     def read(value: object) -> object:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
@@ -89,43 +112,38 @@ def _integer(name: str, wrapper: type[UByte | UShort | UInt | ULong]) -> Kind:
     def write(out: bytearray, value: Any, depth: int) -> None:
         if not 0 <= value <= most:
             raise EncodeError(f"a {name} is 0..{most}, not {value}")
-        writer(out, value, depth)
+        if value < 256:
+            writer(out, value, depth)
+        else:
+            out += pack(code, value)
 
     def read_at(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
-        code = buf[pos]
-        if code == 0x43:
-            return 0, pos + 1
-        if code == 0x52 or code == 0x50:
-            return buf[pos + 1], pos + 2
-        if code == 0x70 and most >= UInt.most:
+        if buf[pos] == 0x70 and most >= UInt.most:
             return _U32(buf, pos + 1)[0], pos + 5
         value, pos = decode(buf, pos, end, depth)
         return read(value), pos
 
-    return Kind(name, read, write, read_at)
+    return Kind(
+        name,
+        read,
+        write,
+        read_at,
+        spelled={value: _spell(write, value) for value in range(256)},
+        constants={0x43: 0, 0x44: 0},
+        byte_codes=_BYTE_CODES,
+    )
+
+
+def _spell(write: Writer, value: object) -> bytes:
+    out = bytearray()
+    write(out, value, 0)
+    return bytes(out)
 
 
 def _read_text(value: object) -> object:
     if not isinstance(value, str):
         raise DecodeError(f"{_said(value)} is no string")
     return str(value)
-
-
-def _read_text_at(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
-    if buf[pos] == 0xA1:
-        start = pos + 2
-        after = start + buf[pos + 1]
-        return buf[start:after].decode(), after
-    value, pos = decode(buf, pos, end, depth)
-    return _read_text(value), pos
-
-
-def _read_boolean_at(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
-    code = buf[pos]
-    if code == 0x42 or code == 0x41:
-        return code == 0x41, pos + 1
-    value, pos = decode(buf, pos, end, depth)
-    return BOOLEAN.read(value), pos
 
 
 def _write_multiple(out: bytearray, value: object, depth: int) -> None:
@@ -140,17 +158,22 @@ def _write_multiple(out: bytearray, value: object, depth: int) -> None:
         raise EncodeError(f"{value!r} is no symbol and no array of symbols")
 
 
-STRING: Final = Kind("string", _read_text, read_at=_read_text_at)
+STRING: Final = Kind("string", _read_text, text_code=_STRING8)
 SYMBOL: Final = Kind("symbol", _read_text, SCALAR_WRITERS[Symbol])
 SYMBOLS: Final = Kind("symbols", _of_class("symbol or array of symbols", (str, Array)).read, _write_multiple)
-BOOLEAN: Final = Kind("boolean", _of_class("boolean", bool).read, read_at=_read_boolean_at)
+BOOLEAN: Final = Kind(
+    "boolean",
+    _of_class("boolean", bool).read,
+    spelled={True: b"\x41", False: b"\x42"},
+    constants={0x41: True, 0x42: False},
+)
 BINARY: Final = _of_class("binary", bytes)
 MAP: Final = _of_class("map", dict)
-ANY: Final = Kind("any value", lambda value: value, read_at=decode)
-UBYTE: Final = _integer("ubyte", UByte)
-USHORT: Final = _integer("ushort", UShort)
-UINT: Final = _integer("uint", UInt)
-ULONG: Final = _integer("ulong", ULong)
+ANY: Final = Kind("any value", lambda value: value, read_at=decode, text_code=_STRING8)
+UBYTE: Final = _integer("ubyte", UByte, 0x50, ">BB")
+USHORT: Final = _integer("ushort", UShort, 0x60, ">BH")
+UINT: Final = _integer("uint", UInt, 0x70, ">BI")
+ULONG: Final = _integer("ulong", ULong, 0x80, ">BQ")
 
 
 def symbols(value: object) -> list[str]:
@@ -173,16 +196,29 @@ def amqp(kind: Kind, *, default: object = None, required: bool = False) -> Any:
     return _Field(kind, required, NODEFAULT if required else default)
 
 
-_FIELDS: Final[dict[type, tuple[tuple[str, Kind, bool], ...]]] = {}
-_FRAME_BODIES: Final[set[type]] = set()
-_BY_CODE: Final[dict[int, type]] = {}
-_BY_NAME: Final[dict[str, type]] = {}
+class _Layout(NamedTuple):
+    cls: Any
+    fields: tuple[tuple[str, Kind, bool], ...]
+    kinds: tuple[Kind, ...]
+    required: int
+    """The number of fields up to the last one that must not be null."""
+    head: bytes
+    """The descriptor."""
+    empty: bytes | None
+    """The content of a value without any field, if that is written as the empty list."""
+
+
+_LAYOUTS: Final[dict[type, _Layout]] = {}
+_BY_CODE: Final[dict[int, _Layout]] = {}
+_BY_NAME: Final[dict[str, _Layout]] = {}
 
 T = TypeVar("T")
 
 
 @dataclass_transform()
-def composite(code: int, name: str, *, frame_body: bool = False, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
+def composite(
+    code: int, name: str, *, frame_body: bool = False, kw_only: bool = False, frozen: bool = False
+) -> Callable[[type[T]], type[T]]:
     """Turn a class into a composite with a numeric and a symbolic descriptor, known to encoder and decoder.
 
     ``kw_only`` makes the fields keyword-only, as they must be if a required one follows others. The class has only
@@ -197,32 +233,44 @@ def composite(code: int, name: str, *, frame_body: bool = False, kw_only: bool =
             module=described.__module__,
             namespace={"__doc__": described.__doc__, "CODE": code, "NAME": name},
             kw_only=kw_only,
+            frozen=frozen,
         )
-        _FIELDS[cls] = tuple((field, kind, required) for field, (kind, required, _) in fields.items())
-        _BY_CODE[code] = cls
-        _BY_NAME[name] = cls
-        if frame_body:
-            _FRAME_BODIES.add(cls)
+        head = bytearray()
+        encoder.write_descriptor(head, code)
+        _LAYOUTS[cls] = _BY_CODE[code] = _BY_NAME[name] = _Layout(
+            cls,
+            tuple((field, kind, required) for field, (kind, required, _) in fields.items()),
+            tuple(kind for kind, _, _ in fields.values()),
+            max((number for number, field in enumerate(fields.values(), 1) if field.required), default=0),
+            bytes(head),
+            None if frame_body else _NULL * len(fields),
+        )
         encoder.register(cls, _write)
         return cast("type[T]", cls)
 
     return register
 
 
-def _write(out: bytearray, value: object, depth: int) -> None:
+def changed(value: T, **fields: object) -> T:
+    """Return a composite with other values of some fields."""
+    return cast("T", replace(cast("Any", value), **fields))
+
+
+def _write(out: bytearray, value: Any, depth: int) -> None:
+    layout = _LAYOUTS[type(value)]
     content = bytearray()
-    table = _FIELDS[type(value)]
-    for name, kind, _required in table:
-        item = getattr(value, name)
+    for kind, item in zip(layout.kinds, astuple(value), strict=True):
         if item is None:  # most fields of most performatives
             content.append(0x40)
+        elif kind.spelled is not None and (spelled := kind.spelled.get(item)) is not None:
+            content += spelled
         else:
             kind.write(content, item, depth - 1)
-    encoder.write_descriptor(out, type(value).CODE)  # type: ignore[attr-defined]
-    if content == b"\x40" * len(table) and type(value) not in _FRAME_BODIES:
+    out += layout.head
+    if layout.empty is not None and content == layout.empty:
         out.append(0x45)
     else:
-        encoder.write_compound(out, 0xC0, len(table), content)
+        encoder.write_compound(out, 0xC0, len(layout.kinds), content)
 
 
 def read_composite(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
@@ -245,26 +293,41 @@ def _read_usual(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int
     """Read a composite with the usual descriptor and size; None for another value. Raises any of `_MALFORMED`."""
     if depth < 3 or not buf.startswith(b"\x00\x53", pos) or pos + 6 > end or buf[pos + 3] != 0xC0:
         return None
-    cls = _BY_CODE.get(buf[pos + 2])
+    layout = _BY_CODE.get(buf[pos + 2])
     after = pos + 5 + buf[pos + 4]
     count = buf[pos + 5]
-    if cls is None or after > end or count > len(table := _FIELDS[cls]):
+    if layout is None or after > end or count > len(layout.fields):
         return None
     pos += 6
+    # No look at each of the nulls at the end, which most clients write. They may begin within the last value that is
+    # none, because the format code of null is "@". Then `pos` passes their start.
+    nulls = pos + len(buf[pos:after].rstrip(_NULL))
+    left = count
     values: dict[str, object] = {}
-    for name, kind, required in table[:count]:
-        if buf[pos] == 0x40:
+    for name, kind, required in layout.fields:
+        if pos >= nulls:
+            break
+        left -= 1
+        code = buf[pos]
+        if code == 0x40:
             if required:
                 return None
             pos += 1
+        elif code in kind.byte_codes:
+            values[name] = buf[pos + 1]
+            pos += 2
+        elif code in kind.constants:
+            values[name] = kind.constants[code]
+            pos += 1
+        elif code == kind.text_code:
+            start = pos + 2
+            pos = start + buf[pos + 1]
+            values[name] = buf[start:pos].decode()
         else:
             values[name], pos = kind.read_at(buf, pos, after, depth - 2)
-    if pos != after:
+    if left < 0 or left != after - pos or count - left < layout.required:
         return None
-    for _name, _kind, required in table[count:]:
-        if required:
-            return None
-    return cls(**values), after
+    return layout.cls(**values), after
 
 
 def build(value: object) -> object:
@@ -273,19 +336,19 @@ def build(value: object) -> object:
         raise DecodeError(f"{_said(value)} has no descriptor")
     descriptor = value.descriptor
     if isinstance(descriptor, Symbol):
-        cls = _BY_NAME.get(descriptor)
+        layout = _BY_NAME.get(descriptor)
     elif isinstance(descriptor, ULong):
-        cls = _BY_CODE.get(descriptor)
+        layout = _BY_CODE.get(descriptor)
     else:
-        cls = None
-    if cls is None:
+        layout = None
+    if layout is None:
         return value
-    return from_list(cls, value.value)
+    return from_list(layout.cls, value.value)
 
 
 def from_list(cls: type, items: object) -> Any:
     """Build a composite from its decoded list of fields."""
-    table = _FIELDS[cls]
+    table = _LAYOUTS[cls].fields
     name: str = cls.NAME  # type: ignore[attr-defined]
     if not isinstance(items, list):
         raise DecodeError(f"{name} is no list")
@@ -303,8 +366,55 @@ def from_list(cls: type, items: object) -> Any:
     return cls(**values)
 
 
-def kind_of(name: str, *classes: type) -> Kind:
-    """Return the kind of a field that holds one of these composites, or an unknown described value."""
+SHARED_MAX: Final = 256
+SHARED_BYTES_MAX: Final = 128
+"""The number of shared composites of one kind, and the bytes of each: a few megabytes of objects at worst."""
+
+
+class _Shared:
+    """Composites that many peers send, such as the terminus `$cbs`, by the bytes that they come in.
+
+    Equal bytes are decoded once, to one object, and that object is encoded once for all echoes. So its class is frozen.
+    A peer that sends many different ones only empties the table.
+    """
+
+    __slots__ = ("_encoded", "_found")
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, object] = {}
+        self._encoded: dict[int, bytes] = {}
+        """What is written for an object of the other table, by the object's identity; empty before the first time."""
+
+    def find(self, received: bytes) -> object | None:
+        """Return the object that was decoded from these bytes."""
+        return self._found.get(received)
+
+    def add(self, received: bytes, value: object) -> None:
+        """Add an object that was decoded from these bytes."""
+        if len(received) <= SHARED_BYTES_MAX:
+            if len(self._found) >= SHARED_MAX:
+                self._found.clear()
+                self._encoded.clear()
+            self._found[received] = value
+            self._encoded[id(value)] = b""
+
+    def write(self, out: bytearray, value: object, depth: int) -> None:
+        """Write any value; a shared one without encoding it again."""
+        encoded = self._encoded.get(id(value))
+        if encoded:
+            out += encoded
+            return
+        start = len(out)
+        encoder.write(out, value, depth)
+        if encoded is not None:
+            self._encoded[id(value)] = bytes(out[start:])
+
+
+def kind_of(name: str, *classes: type, shared: bool = False) -> Kind:
+    """Return the kind of a field that holds one of these composites, or an unknown described value.
+
+    ``shared``: many peers send equal values, and the classes are frozen.
+    """
 
     def read(value: object) -> object:
         return check(build(value))
@@ -321,7 +431,22 @@ def kind_of(name: str, *classes: type) -> Kind:
             return read(value), pos
         return check(found[0]), found[1]
 
-    return Kind(name, read, read_at=read_at)
+    if not shared:
+        return Kind(name, read, read_at=read_at)
+    table = _Shared()
+
+    def read_shared_at(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
+        after = pos + 5 + buf[pos + 4] if buf.startswith(b"\x00\x53", pos) and buf[pos + 3] == 0xC0 else end + 1
+        if after > end or depth < 3:
+            return read_at(buf, pos, end, depth)
+        received = buf[pos:after]
+        value = table.find(received)
+        if value is None:
+            value, after = read_at(buf, pos, end, depth)
+            table.add(received, value)
+        return value, after
+
+    return Kind(name, read, table.write, read_shared_at)
 
 
 ERROR_CODE: Final = 0x1D

@@ -9,6 +9,7 @@ than the end of the list.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from struct import Struct
@@ -282,6 +283,21 @@ def _read_any_flow(buf: bytes, pos: int, end: int, depth: int) -> Flow:
     return flow
 
 
+_SMALL: Final = tuple(uint(number) for number in range(256))
+_U32_FIELD: Final = Struct(">BI").pack
+
+
+def flow_frame(channel: int, numbers: Sequence[int], drain: bool) -> bytes:
+    """Write the frame of a link's flow. ``numbers`` are its first seven fields, next-incoming-id to link-credit."""
+    fields = b"".join([_SMALL[number] if number < 256 else _U32_FIELD(0x70, number) for number in numbers])
+    fields += b"\x40\x41\x42\x40" if drain else b"\x40\x42\x42\x40"
+    size = len(fields)
+    return _FLOW_HEAD(size + 14, 2, 0, channel, b"\x00\x53\x13\xc0", size + 1, _FLOW_NUMBERS + _FLOW_FLAGS) + fields
+
+
+_FLOW_HEAD: Final = Struct(">IBBH4sBB").pack
+
+
 class TransferWriter:
     """Frame headers for the single-frame transfers of one link: message-format 0, no state.
 
@@ -304,6 +320,10 @@ class TransferWriter:
         struct = Struct(f">I{len(self.prefix)}sI2s{tag_bytes}s8s")
         self.pack = struct.pack
         self.overhead = struct.size
+
+
+transfer_writer = lru_cache(1024)(TransferWriter)
+"""Return the writer of channel, handle, length of the tags and settlement: most connections have the same few."""
 
 
 class DispositionWriter:

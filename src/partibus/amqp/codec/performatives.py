@@ -35,7 +35,7 @@ from partibus.amqp.codec.types import Described
 from partibus.amqp.errors import AmqpError, DecodeError
 
 
-@composite(0x28, "amqp:source:list")
+@composite(0x28, "amqp:source:list", frozen=True)
 class Source:
     """The source of a link's messages. Null fields stay None, so an echo equals the received value."""
 
@@ -52,7 +52,7 @@ class Source:
     capabilities: object = amqp(SYMBOLS)
 
 
-@composite(0x29, "amqp:target:list")
+@composite(0x29, "amqp:target:list", frozen=True)
 class Target:
     """The target of a link's messages."""
 
@@ -68,8 +68,8 @@ class Target:
 AnySource = Source | Described
 AnyTarget = Target | Coordinator | Described
 
-SOURCE: Final[Kind] = kind_of("source", Source)
-TARGET: Final[Kind] = kind_of("target", Target, Coordinator)
+SOURCE: Final[Kind] = kind_of("source", Source, shared=True)
+TARGET: Final[Kind] = kind_of("target", Target, Coordinator, shared=True)
 
 
 UNLIMITED: Final = 0xFFFFFFFF

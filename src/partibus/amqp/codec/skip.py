@@ -10,9 +10,12 @@ from partibus.amqp.errors import DecodeError
 
 _U32 = Struct(">I").unpack_from
 
-# The number of bytes after the format code, by the code's upper half [1.2]. A negative number is the width of a size
-# field.
-_WIDTHS: Final = (None, None, None, None, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)
+# The number of bytes after a format code, which depends on the code's upper half [1.2]; None for a code that the
+# standard does not define. A negative number is the width of a size field.
+_WIDTHS: Final = tuple(
+    (0, 0, 0, 0, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)[code >> 4] if is_defined(code) else None
+    for code in range(256)
+)
 
 
 def skip_value(buf: bytes, pos: int, end: int) -> int:
@@ -26,8 +29,8 @@ def skip_value(buf: bytes, pos: int, end: int) -> int:
         if code == 0x00:
             to_skip += 1
             continue
-        width = _WIDTHS[code >> 4]
-        if width is None or not is_defined(code):
+        width = _WIDTHS[code]
+        if width is None:
             raise DecodeError(f"format code {code:#04x} at byte {pos - 1} is not defined")
         if width < 0:
             if pos - width > end:

@@ -118,7 +118,7 @@ def delivery_state(value: object) -> DeliveryState:
 STATE: Final = Kind("delivery state", delivery_state)
 
 
-@composite(0x30, "amqp:coordinator:list")
+@composite(0x30, "amqp:coordinator:list", frozen=True)
 class Coordinator:
     """The target of a link that controls transactions [4.5.1]."""
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from partibus.amqp.codec.types import Int
+from partibus.amqp.section_encoding import encode_application_properties
 from partibus.clock import Clock
 from partibus.errors import PartibusError, Unauthorized
 from partibus.frontends.amqp.errors import status_of
@@ -173,7 +174,7 @@ class CbsNode:
         if guard is not None and not guard.may_try(token):
             respond(_reply(503, "Too many tokens of this policy were refused from your address. Try again later."))
             return
-        reply = _reply(202, "Accepted")
+        reply = _ACCEPTED
         is_good = True
         try:
             self._claims.show_token(token, audience)
@@ -188,3 +189,7 @@ class CbsNode:
 
 def _reply(code: int, text: str) -> Reply:
     return Reply({"status-code": Int(code), "status-description": text})
+
+
+_ACCEPTED = _reply(202, "Accepted")
+_ACCEPTED.encoded = encode_application_properties(_ACCEPTED.properties)

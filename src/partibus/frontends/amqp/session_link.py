@@ -21,10 +21,10 @@ The filter by which a receiver asks for a session:
 """
 
 from collections.abc import Mapping
-from copy import copy
 from typing import NamedTuple
 
 from partibus.amqp import Disposed, Sender, Source
+from partibus.amqp.codec.composite import changed
 from partibus.amqp.codec.types import Described, Symbol
 from partibus.errors import (
     ArgumentError,
@@ -64,9 +64,7 @@ class SessionFilter(NamedTuple):
     def answer(self, source: Source, session: str) -> Source:
         """Return the source to answer with: everything as it came (trap 9), and the accepted session."""
         value = session if self.descriptor is None else Described(self.descriptor, session)
-        answered = copy(source)
-        answered.filter = {**(source.filter or {}), self.key: value}
-        return answered
+        return changed(source, filter={**(source.filter or {}), self.key: value})
 
 
 def session_filter_of(source: Source | None) -> SessionFilter | None:
