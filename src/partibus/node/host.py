@@ -1,8 +1,9 @@
 """The event loop and the threads that stores are run on.
 
-All stores in files share a few writer threads. A store has one commit under way at most, so each still has one writer;
-but under load they queue for a thread, and the commit that waits gathers more, which costs less than sixteen threads
-that wake each other for small commits.
+All stores in files share the writer threads. A store has one commit under way at most, so each still has one writer.
+Eight syncs at once take a disk hardly longer than one. The statements of large commits take turns
+(`partibus.store.sqlite.apply`): the next commit gathers more meanwhile, and threads don't wake each other at each
+statement.
 
 A store that hangs (a locked file, a disk that does not answer) keeps the thread that it hangs in: the thread serves
 this store alone from then on, and a new thread takes its place among the shared ones. See `_WorkerPool`.
@@ -22,7 +23,7 @@ from partibus.store.opening import StorePlace
 
 log = logging.getLogger(__name__)
 
-WRITERS = 2
+WRITERS = 8
 READERS = 2
 SWITCH_INTERVAL_S = 0.0002
 """A thread that comes back from SQLite waits so long for the interpreter at most. The default of 5 ms would make every

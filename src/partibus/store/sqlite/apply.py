@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from sqlite3 import Connection
+from threading import Lock
 
 from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS, SHARED_BODY, body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import (
@@ -44,6 +45,27 @@ SWEPT_STATE_BYTES = 1 << 20
 """The most bytes of session states that one slice of a sweep removes: it reads their pages on the way."""
 
 _BUCKET_MAX = (1 << 63) - 1
+
+SMALL_OPERATIONS = 4
+"""A commit of so few operations takes no turn: most of its time is the sync."""
+TURN_S = 0.05
+"""How long a commit waits for its turn. A store that hangs in a statement holds the others up for no longer."""
+_turn = Lock()
+"""Held while the statements of a large commit run, by all stores of this process (docs/adr/0031).
+
+Each statement of a thread waits for the interpreter's lock. Two commits that take turns at every statement both end
+later, and a commit that waits gathers more. Syncs need no such lock and run beside each other.
+"""
+
+
+def apply_in_turn(writes: Writes, connection: Connection) -> None:
+    """Apply a large commit after the large commits of other stores that came before it."""
+    is_held = _turn.acquire(timeout=TURN_S)
+    try:
+        apply_writes(writes, connection)
+    finally:
+        if is_held:
+            _turn.release()
 
 
 def apply_writes(writes: Writes, connection: Connection) -> None:

@@ -29,7 +29,13 @@ from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import BODY_COLUMNS, Query, StoreFull, Writes
 from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
 from partibus.store.sqlite import creation, ranges, reader, remembered_ids, sessions
-from partibus.store.sqlite.apply import apply_writes, remove_partition_rows, sets_session_state
+from partibus.store.sqlite.apply import (
+    SMALL_OPERATIONS,
+    apply_in_turn,
+    apply_writes,
+    remove_partition_rows,
+    sets_session_state,
+)
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
 from partibus.store.sqlite.connection import DEFAULTS, KIB, StoreSettings, connect_reader
 from partibus.store.sqlite.owner import LockFile, Owner
@@ -210,7 +216,7 @@ class SQLiteStore:
             )
             if brings_data and not self._room.admits(self._writer.connection, appended_bytes):
                 raise store_full(self._path, "a commit")
-            change = partial(apply_writes, writes)
+            change = partial(apply_writes if writes.operations <= SMALL_OPERATIONS else apply_in_turn, writes)
             try:
                 self._writer.transact(change, writes.now_ms)
             except StoreFull:
