@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -9,9 +11,10 @@ from uuid import UUID
 import pytest
 
 from partibus.amqp import AmqpError, Closed, Connection
-from partibus.amqp.codec.decoder import SLOW_KEYS_MAX, UNSEEDED_KEYS_MAX, decode_all, decode_at_most
+from partibus.amqp.codec.decoder import FRAME_VALUES_MAX, SLOW_KEYS_MAX, UNSEEDED_KEYS_MAX, decode_all, decode_at_most
 from partibus.amqp.codec.encoder import encode
-from partibus.amqp.codec.performatives import Open
+from partibus.amqp.codec.fast import read_disposition, read_flow, read_transfer
+from partibus.amqp.codec.performatives import Attach, Open, decode_performative
 from partibus.amqp.codec.types import Described, Pairs, Symbol, Timestamp, ULong
 from partibus.amqp.errors import DECODE_ERROR, DecodeError, TooManyValues
 from partibus.amqp.frames import AMQP_HEADER, frame
@@ -80,16 +83,59 @@ def nulls(count: int) -> bytes:
         (b"\xd0" + (4 + 10 * 109).to_bytes(4) + (10).to_bytes(4) + nulls(100) * 10, 1_010),
         (a_map(list(range(500))), 1_000),
         (b"\xf0" + (1_005).to_bytes(4) + (1_000).to_bytes(4) + b"\x50" + bytes(1_000), 1_000),
+        (a_map(list(colliding_uuids(500))), 1_500),
         (b"\x00\x44" * 60 + b"\x40", 60),
         (b"\xc0\x81\x20" + b"\xe0\x02\x20\x40" * 32, 32 + 32 * 32),
     ],
-    ids=["list", "lists", "map", "array", "described", "arrays of nulls"],
+    ids=["list", "lists", "map", "array", "UUIDs as keys", "described", "arrays of nulls"],
 )
 def test_a_value_of_more_values_than_are_asked_for_is_refused(value: bytes, count: int) -> None:
     assert decode_at_most(value, 0, count) == (decode_all(value), len(value), 0)
     with pytest.raises(TooManyValues, match="makes the value hold too many"):
         decode_at_most(value, 0, count - 1)
     assert decode_all(value) is not None
+
+
+FRAME_BYTES = 60_000
+COSTLY = {
+    "nulls": b"\x40",
+    "empty lists": b"\xc0\x01\x00",
+    "arrays of nulls": b"\xe0\x02\x20\x40",
+    "described values": b"\x00\x44\x40",
+}
+
+
+@pytest.mark.parametrize("item", COSTLY.values(), ids=COSTLY)
+@pytest.mark.parametrize(("code", "before"), [(0x10, 9), (0x12, 13), (0x13, 10), (0x14, 7), (0x15, 4)])
+def test_a_frame_of_costly_values_is_refused_before_most_are_made(code: int, before: int, item: bytes) -> None:
+    count = FRAME_BYTES // len(item)
+    value = b"\xd0" + (4 + count * len(item)).to_bytes(4) + count.to_bytes(4) + count * item
+    fields = b"\x40" * before + value
+    content = b"\xd0" + (4 + len(fields)).to_bytes(4) + (before + 1).to_bytes(4) + fields
+    body = b"\x00\x53" + bytes((code,)) + content
+    reads: list[Callable[[], object]] = [lambda: decode_performative(body, 0, len(body))]
+    if code in FAST:
+        reads.append(lambda: FAST[code](body, 3, len(body)))
+    calls: Counter[str] = Counter()
+    for read in reads:
+        calls.clear()
+        sys.setprofile(lambda frame, event, _: calls.update([event]))
+        try:
+            with pytest.raises(TooManyValues, match="makes the value hold too many"):
+                read()
+        finally:
+            sys.setprofile(None)
+        assert calls["call"] <= FRAME_VALUES_MAX
+
+
+FAST: dict[int, Callable[[bytes, int, int], object]] = {0x13: read_flow, 0x14: read_transfer, 0x15: read_disposition}
+
+
+def test_an_attach_that_resumes_thousands_of_deliveries_is_read() -> None:
+    unsettled: dict[object, object] = {number.to_bytes(4): Described(ULong(0x24), []) for number in range(5_000)}
+    encoded = encode(Attach(name="l", handle=0, role=True, unsettled=unsettled))
+    assert len(encoded) > FRAME_BYTES - 10_000
+    assert decode_performative(encoded, 0, len(encoded))[0].unsettled == unsettled
 
 
 @pytest.mark.parametrize(

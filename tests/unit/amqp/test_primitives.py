@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from uuid import UUID
+import pickle
+from copy import copy
+from uuid import UUID, SafeUUID
 
 import pytest
 
@@ -256,3 +258,12 @@ def test_wrappers_say_what_they_are() -> None:
         Char("ab")
     with pytest.raises(ValueError, match="4 bytes"):
         Decimal32(b"123")
+
+
+def test_a_uuid_that_was_read_is_one_in_every_respect() -> None:
+    made = UUID(bytes=SIXTEEN)
+    read = decode_all(b"\x98" + SIXTEEN)
+    assert isinstance(read, UUID)
+    assert (read, hash(read), str(read), read.bytes_le) == (made, hash(made), str(made), made.bytes_le)
+    assert read.is_safe is made.is_safe is SafeUUID.unknown
+    assert copy(read) == pickle.loads(pickle.dumps(read)) == made

@@ -18,7 +18,7 @@ from msgspec import NODEFAULT, defstruct
 from msgspec.structs import astuple, replace
 
 from partibus.amqp.codec import encoder
-from partibus.amqp.codec.decoder import decode
+from partibus.amqp.codec.decoder import decode, decode_frame_body
 from partibus.amqp.codec.scalar_readers import Reader
 from partibus.amqp.codec.scalar_writers import SCALAR_WRITERS, Writer
 from partibus.amqp.codec.types import (
@@ -285,7 +285,7 @@ def read_composite(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, 
         read = None
     if read is not None:
         return read
-    value, pos = decode(buf, pos, end, depth)
+    value, pos = decode_frame_body(buf, pos, end, depth)
     return build(value), pos
 
 

@@ -17,7 +17,7 @@ from struct import error as StructError  # noqa: N812 (the struct module spells 
 from typing import ClassVar, Final
 
 from partibus.amqp.codec.composite import from_list
-from partibus.amqp.codec.decoder import MAX_NESTING, decode
+from partibus.amqp.codec.decoder import MAX_NESTING, decode_frame_body
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.performatives import Disposition, Flow, Transfer
 from partibus.amqp.codec.scalar_writers import uint
@@ -159,7 +159,7 @@ def _read_later_transfer(
 
 
 def _read_any_transfer(buf: bytes, pos: int, end: int, depth: int) -> TransferFields:
-    items, after = decode(buf, pos, end, depth)
+    items, after = decode_frame_body(buf, pos, end, depth)
     transfer: Transfer = from_list(Transfer, items)
     return (
         transfer.handle,
@@ -222,7 +222,7 @@ def read_disposition(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -
 
 
 def _read_any_disposition(buf: bytes, pos: int, end: int, depth: int) -> DispositionFields:
-    items, _after = decode(buf, pos, end, depth)
+    items, _after = decode_frame_body(buf, pos, end, depth)
     disposition: Disposition = from_list(Disposition, items)
     last = disposition.first if disposition.last is None else disposition.last
     return disposition.role, disposition.first, last, disposition.settled, disposition.state
@@ -278,7 +278,7 @@ def read_flow(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> Flow:
 
 
 def _read_any_flow(buf: bytes, pos: int, end: int, depth: int) -> Flow:
-    items, _after = decode(buf, pos, end, depth)
+    items, _after = decode_frame_body(buf, pos, end, depth)
     flow: Flow = from_list(Flow, items)
     return flow
 

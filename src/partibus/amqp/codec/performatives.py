@@ -29,9 +29,9 @@ from partibus.amqp.codec.composite import (
     kind_of,
     read_composite,
 )
-from partibus.amqp.codec.decoder import MAX_NESTING, decode
+from partibus.amqp.codec.decoder import MAX_NESTING
 from partibus.amqp.codec.states import STATE, Coordinator, DeliveryState
-from partibus.amqp.codec.types import Described
+from partibus.amqp.codec.types import Described, ULong
 from partibus.amqp.errors import AmqpError, DecodeError
 
 
@@ -243,9 +243,9 @@ def decode_performative(
     buf: bytes, pos: int, end: int, depth: int = MAX_NESTING, allowed: tuple[type, ...] = AMQP_BODIES
 ) -> tuple[Any, int]:
     """Return the frame body at `pos`, one of `allowed`, and the position after it, where a payload starts."""
+    performative: Any
     performative, after = read_composite(buf, pos, end, depth)
     if not isinstance(performative, allowed):
-        value, _ = decode(buf, pos, end, depth)
-        descriptor = value.descriptor if isinstance(value, Described) else None
-        raise DecodeError(f"a frame body with descriptor {descriptor!r} is not defined here")
+        of = performative.descriptor if isinstance(performative, Described) else ULong(performative.CODE)
+        raise DecodeError(f"a frame body with descriptor {of!r} is not defined here")
     return performative, after
