@@ -3,6 +3,8 @@
 A result of many rows comes as one: a JSON array of the narrow columns and one blob of all messages, split here.
 Stepping row by row would hand over the interpreter lock at each (see `sql`). The columns are JSON and not a list with
 separators, since a session is any text, NUL included; the blob is not JSON, since a message is any bytes.
+
+The blob leaves large messages out: joining them copies each three times, which costs more than a hand-over.
 """
 
 import json
@@ -29,6 +31,9 @@ SEARCHED_MAX = 16_384
 """Positions that one statement searches for active entries: some 3 ms. This keeps read transactions far below the 50 ms
 of D13 when a million scheduled or deferred entries precede the first active one.
 """
+
+LARGE_BYTES = 16_384
+"""A message of more bytes is read by a statement of its own. The statements have this number, too."""
 
 _STRETCHES_MAX = 8
 """The most stretches in one transaction."""
@@ -180,14 +185,23 @@ def read_sequences(connection: Connection, subqueue: int, sequences: Sequence[in
 
 def read_bodies(connection: Connection, keys: Sequence[int]) -> list[bytes | None]:
     """Load messages in the order of ``keys``."""
-    found: dict[int, bytes] = {}
+    found: dict[int, bytes | None] = {}
     for chunk in padded_keys(keys):
         listed, data = connection.execute(in_list_form("select_bodies", len(chunk)), chunk).fetchone()
         end = 0
         for key, size in json.loads(listed):
+            if size > LARGE_BYTES:
+                found[key] = _large_body(connection, key)
+                continue
             found[key] = data[end : end + size]
             end += size
     return [found.get(key) for key in keys]
+
+
+def _large_body(connection: Connection, key: int) -> bytes | None:
+    """Load one message; None if there is none."""
+    row: tuple[bytes] | None = connection.execute(statement("select_body"), (key,)).fetchone()
+    return None if row is None else row[0]
 
 
 def read_partition(connection: Connection, partition_row: int) -> Snapshot | None:
@@ -286,10 +300,27 @@ def keys_behind(connection: Connection, last: int, end: int) -> tuple[int, int] 
 
 
 def _entry_rows(connection: Connection, sql: str, parameters: Sequence[int | str]) -> list[EntryRow]:
+    rows = _found_rows(connection, sql, parameters)
+    if rows is None:  # a commit has just deleted a large message: all of one commit, then
+        with one_view(connection):
+            rows = _found_rows(connection, sql, parameters)
+        assert rows is not None, "every entry has a body"
+    return rows
+
+
+def _found_rows(connection: Connection, sql: str, parameters: Sequence[int | str]) -> list[EntryRow] | None:
+    """Load entries with their messages; None if a large message was deleted after its entry was read."""
     listed, data = connection.execute(sql, parameters).fetchone()
     rows = []
     end = 0
     for key, *columns, size in json.loads(listed):
-        rows.append(EntryRow._make((key & POSITION_MAX, *columns, data[end : end + size])))
-        end += size
+        message: bytes | None
+        if size > LARGE_BYTES:
+            message = _large_body(connection, columns[0])
+            if message is None:
+                return None
+        else:
+            message = data[end : end + size]
+            end += size
+        rows.append(EntryRow._make((key & POSITION_MAX, *columns, message)))
     return rows

@@ -2,7 +2,7 @@
 SELECT
     json_group_array(json_array(entry.key, entry.body, entry.sequence, entry.enqueued_ms, entry.state,
                                 entry.delivery_count, entry.session, entry.due_ms, page.size)),
-    CAST(group_concat(body.data, '') AS BLOB)
+    CAST(group_concat(CASE WHEN page.size <= 16384 THEN body.data END, '') AS BLOB)
 FROM (
     SELECT key, size FROM (
         SELECT key, size, sum(size) OVER in_order AS total, row_number() OVER in_order AS nth

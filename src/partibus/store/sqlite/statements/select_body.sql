@@ -1,0 +1,2 @@
+-- One large message.
+SELECT data FROM body WHERE key = ?
