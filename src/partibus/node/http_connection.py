@@ -6,6 +6,7 @@ connection without an answer, because such a client does not read.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -19,6 +20,8 @@ from partibus.frontends.amqp.server import is_websocket_path
 from partibus.limits import HttpLimits
 from partibus.units.account import CLAIMED
 
+_log: Final = logging.getLogger("uvicorn.error.connection")
+_log.setLevel(logging.ERROR)  # uvicorn warns of each request that is no HTTP, and strangers can send any number
 AT_ONCE_BYTES: Final = 8 * 1024
 """Bytes handled at once before other connections are served: in chunks of one byte they take 10 to 40 ms."""
 
@@ -35,6 +38,7 @@ class HttpConnection(H11Protocol):
         admission: Admission,
     ) -> None:
         super().__init__(config, server_state, {CLAIMED: self._claim})
+        self.logger = _log
         self._admission = admission
         self._limits = limits
         self._open_websocket = open_websocket
@@ -94,6 +98,23 @@ class HttpConnection(H11Protocol):
             self._turn = self.loop.call_soon(self._read_on)
         elif not self.flow.read_paused:
             self.transport.resume_reading()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP. It may be the rest of a request that has its answer, and then nothing can be sent."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def shutdown(self) -> None:
+        """End with the server, after an answer under way. The bytes may have gone wrong before."""
+        try:
+            super().shutdown()
+        except h11.LocalProtocolError:
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         """Handle the next request after an answer."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import h11
 import pytest
 import uvloop
 from msgspec.structs import replace
@@ -75,6 +76,10 @@ class Served:
         self._thread.join(EVENTUALLY_S)
         assert not self._thread.is_alive()
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=EVENTUALLY_S)
 
@@ -94,7 +99,8 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
     yield make
     for one in running:
-        one.stop()
+        if one.is_running:
+            one.stop()
 
 
 def everything(sock: socket.socket) -> bytes:
@@ -207,6 +213,43 @@ def test_body_that_is_too_large_is_refused_before_all_of_it_is_there(serve: Serv
         found = everything(sock)
         assert found.startswith(b"HTTP/1.1 413")
         assert b"at most 10000 bytes" in found
+
+
+CHUNKED = b"POST /large HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "rest", [b"no length\r\n", b"1;" + b"a" * 2 * LIMITS.head_bytes_max], ids=["length", "extension"]
+)
+def test_a_body_that_goes_wrong_after_its_answer_ends_the_connection(serve: Serve, rest: bytes) -> None:
+    """Also in a later turn of the loop, where no transport sees the error."""
+    with serve().connect() as sock:
+        assert b" 405 " in answer(sock, CHUNKED)
+        sock.sendall(b"1\r\nx\r\n" * (2 * AT_ONCE_BYTES // 6) + rest)
+        assert everything(sock) == b""
+
+
+def test_a_connection_that_can_say_nothing_any_longer_ends_with_the_server(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve
+) -> None:
+    def refuse(_: H11Protocol) -> None:
+        raise h11.LocalProtocolError("Can't send data when our state is ERROR")
+
+    monkeypatch.setattr(H11Protocol, "shutdown", refuse)
+    served = serve()
+    with served.connect() as sock:
+        assert b"200 OK" in answer(sock, GET)
+        served.stop()
+        assert everything(sock) == b""
+
+
+def test_what_is_no_http_leaves_no_line_in_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    served = serve()
+    for sent in (b"\x16\x03\x01\x02\r\n\r\n", GET[:-2] + b"Connection: upgrade\r\nUpgrade: h3\r\n\r\n"):
+        with served.connect() as sock:
+            sock.sendall(sent)
+            assert sock.recv(100).startswith(b"HTTP/1.1")
+    assert caplog.messages == []
 
 
 def test_body_of_the_bound_is_taken(serve: Serve) -> None:
