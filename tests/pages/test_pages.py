@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from partibus.pipeline.report.page import code, whole
 from tests.pages.chromium import PROGRAM, Browser, browser
 from tests.pages.results import PAGES, Case, page_of
 
@@ -32,6 +33,23 @@ def test_page_is_whole_on_every_screen(tab: Browser, tmp_path: Path, name: str, 
     for width, dark in ((1_200, False), (400, True)):
         tab.show(path, width, dark=dark)
         assert tab.faults() == []
+
+
+def test_pages_of_fifo_and_plan_state_the_parts_that_they_leave_out() -> None:
+    page = page_of("fifo", Case.MUCH)
+    assert "The 8 busiest of 16 partitions." in page
+    assert "The last 100 of 150 changes:" in page
+    assert "busiest of" not in page_of("fifo", Case.LITTLE)
+    assert "The last" not in page_of("fifo", Case.LITTLE)
+    assert "<b>none</b><span>longest move" in page_of("fifo", Case.LITTLE)
+    assert "No split helps partitions 4 and 16: nearly all is in one slot of each." in page_of("plan", Case.IDLE)
+    assert "No split helps partition 16: nearly all is in one slot." in page_of("plan", Case.MUCH)
+
+
+def test_names_of_usual_length_break_in_no_word() -> None:
+    assert '<span class="whole">MaxDeliveryCountExceeded</span>' in page_of("redrive", Case.MUCH)
+    assert whole(code("a" * 36)) == f'<span class="whole">{code("a" * 36)}</span>'
+    assert whole(code("a" * 37)) == code("a" * 37)
 
 
 def test_faults_of_a_page_are_found(tab: Browser, tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def fifo_page(found: Values) -> Page:
             (number(splits), "splits"),
             (number(merges), "merges"),
             (number(most), "partitions at most"),
-            (time_of_us(longest * 1000), "longest move until the old partition was empty"),
+            (time_of_us(longest * 1000) if longest else "none", "longest move until the old partition was empty"),
         ],
         sections=[
             Section("Queues", [_overview(entities)]),
@@ -358,11 +358,16 @@ def _blocks(one: Values, step: int) -> list[str]:
                     ),
                 ],
                 step=step,
-            )
+            ),
+            f"The {PLOTTED} busiest of {len(one['by_partition'])} partitions."
+            if len(one["by_partition"]) > PLOTTED
+            else "",
         ),
     ]
     if not one["changes"]:
         return [*blocks, paragraph("No slots have moved.")]
+    if len(one["changes"]) > SHOWN:
+        blocks.append(paragraph(f"The last {SHOWN} of {len(one['changes']):,} changes:"))
     return [
         *blocks,
         table(

@@ -567,10 +567,14 @@ def _entity(entity: Values) -> list[str]:
             )
         )
     if planned["stuck"]:
-        blocks.append(
-            paragraph(f"No split helps partition {', '.join(map(str, planned['stuck']))}: nearly all is in one slot.")
-        )
+        blocks.append(paragraph(_stuck(planned["stuck"])))
     return blocks
+
+
+def _stuck(partitions: list[int]) -> str:
+    *others, last = map(str, partitions)
+    which = f"partitions {', '.join(others)} and {last}" if others else f"partition {last}"
+    return f"No split helps {which}: nearly all is in one slot{' of each' if others else ''}."
 
 
 def _action(place: int, action: Values) -> list[str]:

@@ -31,6 +31,7 @@ from partibus.pipeline.report.page import (
     range_of_times,
     table,
     text,
+    whole,
 )
 from partibus.pipeline.sending import Sending, check_target, forget, sent
 from partibus.spark.lease import Lease
@@ -444,8 +445,8 @@ def _source(source: Values) -> list[str]:
     blocks.append(table(["reason", "chosen", "oldest enqueued", "newest enqueued"], reasons, (1,)))
     if source["samples"]:
         rows = [
-            [number(one["partition_id"]), number(one["position"]), code(one["message_id"]),
-             text(one["dead_letter_reason"] or ""), "" if one["body"] is None else code(one["body"])]
+            [number(one["partition_id"]), number(one["position"]), whole(code(one["message_id"])),
+             whole(text(one["dead_letter_reason"] or "")), "" if one["body"] is None else code(one["body"])]
             for one in source["samples"]
         ]  # fmt: skip
         blocks.append(paragraph(f"Examples: {len(rows):,} of {source['matched']:,} chosen dead letters."))

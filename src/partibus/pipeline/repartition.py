@@ -439,12 +439,12 @@ def repartition_page(found: Values) -> Page:
     """Make the page of a result of `run`."""
     shares = found["shares"]
     before, after = (counted(found["partitions"][end], "partition") for end in ("from", "to"))
-    charts = [("predicted", [one["predicted"] for one in shares])]
+    charts = [("predicted share of messages, %", [100 * one["predicted"] for one in shares])]
     if found["proof"] is not None:
-        charts.append(("real", [one["real"] or 0.0 for one in shares]))
+        charts.append(("real share of messages, %", [100 * (one["real"] or 0.0) for one in shares]))
     sections = [Section("States", [_state_counts(found)])]
     if shares:
-        sections.insert(0, Section("Partitions", [figure(bars("Share of messages", charts)), _shares(shares)]))
+        sections.insert(0, Section("Partitions", [figure(bars("Partitions", charts)), _shares(shares)]))
     if found["proof"] is not None:
         rows = [[text(name.replace("_", " ")), number(count)] for name, count in found["proof"].items()]
         sections.append(Section("Proof", [table(["check", "count"], rows, (1,))]))

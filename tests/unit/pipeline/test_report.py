@@ -213,6 +213,11 @@ def test_minutes_without_messages_are_zeros() -> None:
     assert len(every_minute({0: 1, 60 * 10_000: 1})) == 1_440
 
 
+@pytest.mark.parametrize(("values", "stands_out"), [([100, 100, 103], False), ([100, 100, 120], True)])
+def test_largest_bar_stands_out_when_it_is_notably_above_the_mean(values: list[float], stands_out: bool) -> None:
+    assert ("--plot-peak" in bars("t", [("messages", values)])) == stands_out
+
+
 def test_a_chart_whose_bars_are_all_zero_is_a_sentence() -> None:
     drawn = bars("t", [("delivered", [0, 0])])
     assert "<svg" not in drawn

@@ -15,6 +15,8 @@ CSS = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 SHORT_CODE = 32
 """Characters of code that stay on one line."""
+WHOLE_NAME = 36
+"""Characters of a name in a table that stays on one line of a broad screen: those of a UUID."""
 
 
 class Verdict(NamedTuple):
@@ -71,6 +73,11 @@ def text(value: object) -> str:
 def code(value: object) -> str:
     """Return a foreign name as HTML code."""
     return f"<code>{escape(str(value))}</code>"
+
+
+def whole(cell: str) -> str:
+    """Return a cell of `text` or `code` that breaks on narrow screens only, unless it is long."""
+    return f'<span class="whole">{cell}</span>' if len(re.sub("<[^>]*>", "", cell)) <= WHOLE_NAME else cell
 
 
 def prose(sentences: str) -> str:

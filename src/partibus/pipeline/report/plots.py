@@ -40,6 +40,8 @@ STRIP_ROOM = 700
 STRIP_FLAT = 2_000
 """Slots whose bar has room for a horizontal label."""
 FEW_POINTS = 3
+NOTABLE = 1.05
+"""Means above which the largest bar stands out: of hundreds of messages, chance alone gives one some percent more."""
 TICKS_MAX = 6
 _DAY = 86_400
 _TIME_STEPS = (
@@ -132,8 +134,8 @@ def lines(
 def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: float | None = None) -> str:
     """Draw charts with one bar per partition, from partition 0 on.
 
-    The largest bar stands out. A line marks the mean and, where given, the ``limit`` in means. A sentence replaces a
-    chart in which every bar is zero.
+    The largest bar stands out if it is notably above the mean. A line marks the mean and, where given, the ``limit`` in
+    means. A sentence replaces a chart in which every bar is zero.
     """
     drawn = []
     for name, values in charts:
@@ -143,7 +145,7 @@ def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: fl
             continue
         with drawing(2.7) as shape:
             axes = shape.subplots()
-            colours = [PEAK if value == peak and peak > mean else SERIES[0] for value in values]
+            colours = [PEAK if value == peak and peak > NOTABLE * mean else SERIES[0] for value in values]
             axes.bar(range(len(values)), values, color=colours, width=0.78)
             levels = {"mean": mean} if limit is None else {"mean": mean, "limit": mean * limit}
             axes.set_ylim(0, max(peak, *levels.values()) * 1.05)
