@@ -216,8 +216,10 @@ class Model:
     def return_reserved(self, kind: int, tokens: list[LockToken], now_ms: int) -> None:
         """Reservations are given up."""
         self._end_lapsed(kind, now_ms)
-        for item in self._find(kind, RESERVED, tokens, now_ms):
+        returned = self._find(kind, RESERVED, tokens, now_ms)
+        for item in returned:
             item.state = READY
+        self._end_later(kind, returned)
 
     def is_to_be_had_by_number(self, kind: int, sequence: int, session: int = 0) -> bool:
         """A deferred message without a lock, of the session that the asker holds."""
@@ -357,11 +359,15 @@ class Model:
                     self._give_back(kind, item, counted=True)
 
     def _end_lapsed(self, kind: int, now_ms: int) -> None:
-        """A receiver that lets a reservation lapse loses its later ones, too."""
-        reserved = self.held(kind, RESERVED)
-        lapsed = [item for item in reserved if item.until_ms <= now_ms]
-        for item in reserved:
-            if any(item.receiver == other.receiver and item.hold >= other.hold for other in lapsed):
+        lapsed = [item for item in self.held(kind, RESERVED) if item.until_ms <= now_ms]
+        for item in lapsed:
+            item.state = READY
+        self._end_later(kind, lapsed)
+
+    def _end_later(self, kind: int, ended: list[Item]) -> None:
+        """A receiver that loses a reservation loses its later ones, too."""
+        for item in self.held(kind, RESERVED):
+            if any(item.receiver == other.receiver and item.hold > other.hold for other in ended):
                 item.state = READY
 
     def activate(self, sequence: int, new_sequence: int, now_ms: int) -> Item:

@@ -278,6 +278,19 @@ def test_a_receiver_that_lets_a_reservation_lapse_loses_its_later_ones(ticks: bo
     assert [entry.sequence for entry in replies(both, r.Granted)[0].entries] == [1, 2], "in order, as before"
 
 
+def test_a_receiver_that_returns_a_reservation_loses_those_that_are_on_their_way() -> None:
+    both = start()
+    send(both)
+    both.receive(ACTIVE, 1, 9, 1_000, reserve=True)
+    send(both)  # the front end returns the first message before it has heard of this one
+    (_, early), (_, late) = both.reserved
+    both.return_reserved(ACTIVE, [early])
+    (again,) = replies(both, r.Granted)
+    assert [entry.sequence for entry in again.entries] == [1, 2], "it still waits for seven"
+    both.lock_reserved(ACTIVE, [late])
+    assert replies(both, r.Locked)[0].entries == []
+
+
 def test_large_body_stays_with_the_reservation_that_is_locked() -> None:
     both = start()
     send(both, 1, size_bytes=500)

@@ -5,7 +5,7 @@ from operator import attrgetter
 from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire, is_expired
 from partibus.partition.core.forwarding import barrier, forwards, take_over
 from partibus.partition.core.lock_table import LockBatch, by_lock
-from partibus.partition.core.locks import end_lapsed, lock
+from partibus.partition.core.locks import end_lapsed, end_reservations, lock
 from partibus.partition.core.ready_list import Demand, ReadyList
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
@@ -194,11 +194,16 @@ def lock_reserved(state: PartitionState, command: LockReserved, now_ms: int, ste
 
 
 def return_reserved(state: PartitionState, command: ReturnReserved, now_ms: int, step: Step) -> None:
-    """Return the reservations that a front end does not hand out."""
+    """Return the reservations that a front end does not hand out, and the later ones that are on their way to it."""
     subqueue = state.subqueues[command.kind]
+    first: dict[int, int] = {}
+    for reservation, positions in by_lock(command.tokens):
+        batch = subqueue.reservations.find(reservation)
+        if batch is not None and batch.held(positions, now_ms):
+            first[batch.receiver] = min(reservation, first.get(batch.receiver, reservation))
     for entry in _take_reserved(state, command.kind, command.tokens, now_ms, step):
         subqueue.ready.requeue(entry)
-    step.change(subqueue)
+    end_reservations(subqueue, {receiver: reservation + 1 for receiver, reservation in first.items()}, step)
 
 
 def _take_reserved(

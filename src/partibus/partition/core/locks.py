@@ -1,5 +1,7 @@
 """Locks are made, renewed, and run out (D12)."""
 
+from collections.abc import Mapping
+
 from partibus.partition.core.dead_letter import requeue
 from partibus.partition.core.events import LockChanged, Locked
 from partibus.partition.core.lock_table import LockBatch
@@ -145,17 +147,23 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
 
 
 def end_lapsed(subqueue: Subqueue, now_ms: int, step: Step) -> None:
-    """End the reservations whose deadline has passed, and the later ones of the same receivers.
-
-    A front end hands out what it reserved later otherwise, and messages of one key come to one receiver out of order.
-    """
-    reservations = subqueue.reservations
-    deadline_ms = reservations.next_deadline_ms()
+    """End the reservations whose deadline has passed, and the later ones of the same receivers."""
+    deadline_ms = subqueue.reservations.next_deadline_ms()
     if deadline_ms is None or deadline_ms > now_ms:
         return
     first: dict[int, int] = {}
-    for batch in reservations.expired(now_ms):
+    for batch in subqueue.reservations.expired(now_ms):
         first[batch.receiver] = min(batch.lock_id, first.get(batch.receiver, batch.lock_id))
+    end_reservations(subqueue, first, step)
+
+
+def end_reservations(subqueue: Subqueue, first: Mapping[int, int], step: Step) -> None:
+    """End the reservations of receivers from the given ones on.
+
+    A receiver that loses a reservation loses its later ones, too. Its front end may be about to hand them out, and
+    messages of one key would come out of order.
+    """
+    reservations = subqueue.reservations
     for batch in list(reservations):
         if batch.until_ms != NEVER and first.get(batch.receiver, NEVER) <= batch.lock_id:
             for entry in batch.entries.values():
