@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,22 +185,31 @@ def notes_grants(folder: str) -> None:
 
     file = (Path(folder) / f"{os.getpid()}.jsonl").open("a", buffering=1)
     runtimes: dict[int, Any] = {}
-    make, put = StoreRuntime.__init__, ReplyDispatcher.put
+    make, put, put_all = StoreRuntime.__init__, ReplyDispatcher.put, ReplyDispatcher.put_all
 
     def known(runtime: Any, *arguments: Any, **options: Any) -> None:
         make(runtime, *arguments, **options)
         runtimes[id(runtime._answers)] = runtime
 
-    def noted(dispatcher: ReplyDispatcher, call: Callable[[Any], None], reply: Any) -> None:
+    def note(dispatcher: ReplyDispatcher, reply: Any) -> None:
         if isinstance(reply, r.Granted | r.Locked) and reply.lock_id:
             sent_ms, store = time.time_ns() // 1_000_000, runtimes[id(dispatcher)].store
             for entry in reply.entries:
                 given = [entry.sequence, reply.lock_id, entry.pos, reply.until_ms]
                 file.write(json.dumps([given, store.epoch, sent_ms, (entry.data or b"")[-40:].hex()]) + "\n")
+
+    def noted(dispatcher: ReplyDispatcher, call: Callable[[Any], None], reply: Any) -> None:
+        note(dispatcher, reply)
         put(dispatcher, call, reply)
+
+    def all_noted(dispatcher: ReplyDispatcher, replies: Sequence[tuple[Callable[[Any], None], Any]]) -> None:
+        for _, reply in replies:
+            note(dispatcher, reply)
+        put_all(dispatcher, replies)
 
     _replace(StoreRuntime, "__init__", known)
     _replace(ReplyDispatcher, "put", noted)
+    _replace(ReplyDispatcher, "put_all", all_noted)
 
 
 # -- slowness, which is no bug ---------------------------------------------------------------------------------------
