@@ -21,6 +21,7 @@ from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import StoreError
+from partibus.partition.runtime.decider import Decider
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.store_runtime import StoreRuntime
@@ -80,15 +81,15 @@ class Raising:
 
 def raise_in(monkeypatch: pytest.MonkeyPatch, raising: Raising) -> None:
     """Plant exceptions in all that a runtime decides."""
-    decide = StoreRuntime._decide
+    decide = Decider.decide
 
-    def decide_or_fail(self: StoreRuntime, slot: Slot, command: w.Input, holdable: bool) -> None:
+    def decide_or_fail(self: Decider, slot: Slot, command: w.Input, holdable: bool) -> None:
         if sys.getprofile() is None:
             raising.call(lambda: decide(self, slot, command, holdable))
         else:  # a command within a command
             decide(self, slot, command, holdable)
 
-    monkeypatch.setattr(StoreRuntime, "_decide", decide_or_fail)
+    monkeypatch.setattr(Decider, "decide", decide_or_fail)
 
 
 class RaisingHost(SimulatedHost):
@@ -233,10 +234,10 @@ def test_a_store_whose_memory_can_not_be_given_up_stays_closed(monkeypatch: pyte
 def test_the_simulation_catches_a_machine_that_goes_on_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: the command is refused, and the memory that it has half changed is used further."""
 
-    def go_on(self: StoreRuntime, _error: Exception, _slot: Slot, command: w.Input) -> None:
+    def go_on(self: Decider, _error: Exception, _slot: Slot, command: w.Input) -> None:
         self._answers.refuse(command, "an unexpected error")
 
-    monkeypatch.setattr(StoreRuntime, "_broke", go_on)
+    monkeypatch.setattr(Decider, "broke", go_on)
     for seed in range(20):
         try:
             run(seed, monkeypatch)

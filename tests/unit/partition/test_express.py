@@ -17,6 +17,7 @@ from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, Writes
+from partibus.partition.runtime.decider import Decider
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
@@ -314,16 +315,18 @@ def slices_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("slices_of_two")
 @pytest.mark.row("C22")
 @pytest.mark.parametrize("ttl_ms", [None, 60_000])
-def test_a_burst_is_written_in_slices_between_which_others_have_their_turn(broker: Broker, ttl_ms: int | None) -> None:
+def test_a_burst_is_written_in_slices_between_which_others_have_their_turn(
+    broker: Broker, ttl_ms: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker.send(7, ttl_ms=ttl_ms)
     unwritten: list[int] = []
-    handle = broker.runtime._handle
+    handle = Decider.handle
 
     def handled(*arguments: Any) -> None:
         handle(*arguments)
         unwritten.append(broker.runtime.express.messages)
 
-    broker.runtime._handle = handled  # type: ignore[assignment,method-assign]
+    monkeypatch.setattr(Decider, "handle", handled)
     broker.rest(BOUND_MS * 5 / 6 + 1)
     assert unwritten[-4:] == [5, 3, 1, 0]
     broker.rest(BOUND_MS / 6 - 1)

@@ -12,18 +12,14 @@ This module does not know which.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final
 
 from partibus.clock import Clock
 from partibus.limits import StoreLimits
-from partibus.partition.core.deadlines import Deadlines
 from partibus.partition.core.machine import Partition
 from partibus.partition.core.meters import Meters
 from partibus.partition.core.residency import ColdPartitions
-from partibus.partition.core.write_behind import hold_back
 from partibus.partition.protocol import commands as c
-from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.fan_out import Subscribers
 from partibus.partition.protocol.generations import Generation
@@ -32,14 +28,15 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreFull
 from partibus.partition.protocol.queries import TimedPartitions
-from partibus.partition.runtime.commits import Commits, OnFound, described, is_unconfirmed
-from partibus.partition.runtime.dispatcher import OnReply, ReplyDispatcher, given_back
+from partibus.partition.runtime.commits import Commits, OnFound
+from partibus.partition.runtime.decider import Decider
+from partibus.partition.runtime.dispatcher import OnReply, ReplyDispatcher
 from partibus.partition.runtime.forwards import Forwards
 from partibus.partition.runtime.lifecycle import BEING_OPENED, StoreLifecycle
-from partibus.partition.runtime.loading import Backlog, Loading, Waiting, needs_room
+from partibus.partition.runtime.loading import Backlog, Loading, needs_room
 from partibus.partition.runtime.queries import ColdInspect, ColdInspects, StoreQueries
 from partibus.partition.runtime.slot import Slot
-from partibus.partition.runtime.topic import Topics, publishes
+from partibus.partition.runtime.topic import Topics
 
 CLOSING_MS_MAX: Final = 1_000.0
 """How long a store that is asked to close stays open for commands that wait for loads."""
@@ -112,25 +109,30 @@ class StoreRuntime:
             ended=self._tell_usable,
             is_awaited=self._is_awaited,
         )
-        self._queue, self._schedule, self._recorder = commits.queue, commits.schedule, commits.recorder
+        self._queue, self._schedule = commits.queue, commits.schedule
         self.executed, self.express, self.meter = commits.executed, commits.express, commits.meter
         self.questions = StoreQueries(self._lifecycle, self._slots, self.executed, self.express)
         self._cold_inspects = ColdInspects(self._lifecycle, clock, self._seen)
         self._topics = Topics(subscribers)
         self._backlog = Backlog(limits, self._queue, host.call_soon)
-        self._deadlines = Deadlines(host, self.run_due)
         self._loading = Loading(self._lifecycle, self._slots, self._topics, meters, self.express)
-        self._waiting = Waiting(
+        self._decider = Decider(
             self._slots,
+            self._lifecycle,
+            commits,
+            self._loading,
             self._topics,
             self._backlog,
+            self._forwards,
+            self._residency,
             self._answers,
+            host,
             clock,
             begin=self._begin_slot,
-            handle=self._handle,
-            broke=self._broke,
-            call_soon=host.call_soon,
+            wake=wake,
+            loads_ended=self._go_on_closing,
         )
+        self._deadlines, self._waiting = self._decider.deadlines, self._decider.waiting
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -292,7 +294,7 @@ class StoreRuntime:
         if on_reply is not None:
             self._answers.expect(getattr(command, "request", 0), on_reply)
         if store is None or lifecycle.failure is not None:
-            self._refuse(command)
+            self._decider.refuse(command)
             self._answers.deliver()
             return
         if not store.has_room and needs_room(command):
@@ -323,9 +325,9 @@ class StoreRuntime:
             if options.topic:
                 self._waiting.publish(slot, command, holdable)
             else:
-                self._decide(slot, command, holdable)
+                self._decider.decide(slot, command, holdable)
         except Exception as error:  # noqa: BLE001 (it fails this store and no other)
-            self._broke(error, slot, command)
+            self._decider.broke(error, slot, command)
         self._answers.deliver()
 
     def _seen(self, seen: Sequence[tuple[ColdInspect, r.Inspected]]) -> None:
@@ -410,37 +412,12 @@ class StoreRuntime:
     def release_gone(self) -> None:
         """Release the sessions of receivers at brokers that have ended."""
         for slot in list(self._slots.values()):
-            self._release_gone(slot)
+            self._decider.release_gone(slot, self.is_present)
         self._answers.deliver()
-
-    def _release_gone(self, slot: Slot) -> None:
-        if slot.machine is not None and (sessions := slot.machine.state.sessions) is not None and sessions.resuming:
-            for lock_id, holder in sessions.away():
-                if not self.is_present(holder):
-                    self._handle(slot, c.ReleaseSession(lock_id), True)
 
     def run_due(self) -> None:
         """Run what is due in every partition; with a manual clock, this is called after each move."""
-        try:
-            self._run_due()
-        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
-            self._lifecycle.broke(error, "what is due")
-        self._answers.deliver()
-
-    def _run_due(self) -> None:
-        self._lifecycle.check_held()
-        now_ms = self._clock.now_ms()
-        cold: list[int] = []
-        for deadline_ms, row in self._deadlines.due(now_ms):
-            slot = self._slots.get(row)
-            if slot is None:
-                cold.append(row)
-            elif slot.machine is not None and slot.deadline_ms == deadline_ms:
-                slot.deadline_ms = None
-                self._handle(slot, c.Tick(), True)
-        self._deadlines.arm(now_ms)
-        if cold and self._wake is not None:
-            self._wake(cold)
+        self._decider.run_due()
 
     @property
     def catching_up(self) -> bool:
@@ -448,11 +425,7 @@ class StoreRuntime:
 
         False while the store can't be used: nothing is due in partitions that are not there.
         """
-        if self._lifecycle.failure is not None or self._lifecycle.store is None:
-            return False
-        return self._deadlines.is_due(self._clock.now_ms()) or any(
-            slot.machine is None or slot.machine.catching_up for slot in self._slots.values()
-        )
+        return self._decider.catching_up
 
     @property
     def decided(self) -> int:
@@ -462,96 +435,6 @@ class StoreRuntime:
     def is_durable(self, commit: int) -> bool:
         """Tell whether that commit has ended: well, or with the store's failure."""
         return self._queue.durable >= commit
-
-    # -- deciding ----------------------------------------------------------------------------------------------------
-
-    def _handle(self, slot: Slot, command: w.Input, holdable: bool) -> None:
-        """Decide a command. An unexpected exception fails this store, since half of a change may be in memory.
-
-        The callers go on, with partitions that are not in use any longer.
-        """
-        if self._slots.get(slot.row) is not slot:
-            self._refuse(command)
-            return
-        try:
-            self._decide(slot, command, holdable)
-        except Exception as error:  # noqa: BLE001 (it fails this store and no other)
-            self._broke(error, slot, command)
-
-    def _broke(self, error: Exception, slot: Slot, command: w.Input) -> None:
-        self._lifecycle.broke(error, f"{described(command)} of partition {slot.row}")
-
-    def _decide(self, slot: Slot, command: w.Input, holdable: bool) -> None:
-        machine = slot.machine
-        assert machine is not None, "loaded"
-        now_ms = self._clock.now_ms()
-        step = machine.handle(command, now_ms)
-        if machine.state.express is not None:
-            hold_back(machine.state, step)
-        if step.events:
-            if SubqueueKind.TRANSFER in machine.state.subqueues:
-                self._forwards.see_transfers(machine)
-            self._commits.record(slot, machine, step, holdable, unconfirmed=is_unconfirmed(command))
-            self._backlog.look()
-        if self._recorder is not None:
-            if step.notes:
-                self._recorder.noted(slot.row, step.notes, now_ms, self._queue.number if step.events else 0)
-            if step.refusals is not None:
-                self._recorder.refused(slot.row, step.refusals, now_ms)
-        queue = self._queue
-        durable = slot.waited <= queue.durable
-        if self.executed.asker_of is not None and step.events:
-            self.executed.note(step.replies, queue.pending)
-        for reply in step.replies:
-            callback = self._answers.whose(reply)
-            if callback is None:
-                for undoing in given_back(reply):
-                    self._decide(slot, undoing, True)
-                continue
-            if durable or (step.at_once and type(reply) is r.Accepted and slot.reserved <= queue.durable):
-                self._answers.put(callback, reply)
-            elif step.at_once and type(reply) is r.Accepted:
-                queue.wait(slot.reserved, callback, reply)
-            else:
-                queue.wait(slot.waited, callback, reply)
-        slot.loads += len(step.loads)
-        for load in step.loads:
-            number = slot.needed_by(load, queue.durable)
-            if number <= queue.durable:
-                self._run_load((slot, load, self._lifecycle.generation))
-                continue
-            queue.wait(number, self._run_load, (slot, load, self._lifecycle.generation))
-            if number == queue.number:
-                self._schedule.add(waited_for=True, holdable=False)
-        deadline_ms = machine.next_deadline_ms()
-        if deadline_ms is not None and (slot.deadline_ms is None or deadline_ms < slot.deadline_ms):
-            slot.deadline_ms = deadline_ms
-            self._deadlines.add(deadline_ms, slot.row, now_ms)
-
-        slot.is_used = True
-        if (size_bytes := machine.memory_bytes) != slot.size_bytes:
-            self._residency.weigh(slot, size_bytes)
-        if self._residency.size_bytes > self._residency.bytes_max:
-            self._residency.ask(self._call_soon)
-        if step.arrivals is not None:
-            for row, arrive in step.arrivals.items():
-                self._decide(self._slots[row], arrive, holdable)
-        if step.rest is not None:
-            slot.rest = step.rest
-            self._queue.held.add(slot.row)
-            self._call_soon(partial(self._publish_rest, slot, holdable))
-
-    def _publish_rest(self, slot: Slot, holdable: bool) -> None:
-        """Do another part of a large publish; then other events have a turn. The commit begins after the last part."""
-        rest, slot.rest = slot.rest, None
-        if rest is None or self._slots.get(slot.row) is not slot:
-            return
-        self._handle(slot, rest, holdable)
-        if slot.rest is None and self._slots.get(slot.row) is slot:
-            self._queue.held.discard(slot.row)
-            self._schedule.plan()
-            self._waiting.go_on(slot)
-        self._answers.deliver()
 
     # -- the store comes and goes ------------------------------------------------------------------------------------
 
@@ -596,16 +479,13 @@ class StoreRuntime:
         self._backlog.release()  # it will not be usable here again: somewhere else, perhaps
         self._backlog.look()
 
-    def _refuse(self, command: w.Input | w.Load) -> None:
-        self._answers.refuse(command, self.failure or "the store is closed")
-
     # -- loading -----------------------------------------------------------------------------------------------------
 
     def _loaded(self, slot: Slot, machine: Partition) -> None:
         state = machine.state
         if state.sessions is not None:
             state.sessions.await_holders(self._clock.now_ms())
-            self._release_gone(slot)
+            self._decider.release_gone(slot, self.is_present)
         if SubqueueKind.TRANSFER in state.subqueues:
             self._forwards.see_transfers(machine)
         if slot.subscriptions is not None:
@@ -614,25 +494,3 @@ class StoreRuntime:
         self._answers.deliver()
         self._tell_usable()
         self._go_on_closing()
-
-    def _run_load(self, request: tuple[Slot, w.Load, int]) -> None:
-        slot, load, generation = request
-        if self._lifecycle.store is None or generation != self._lifecycle.generation:
-            return
-
-        def found(answer: w.Loaded) -> None:
-            slot.loads -= 1
-            if not (slot.options.topic and publishes(answer)):
-                self._handle(slot, answer, True)
-            elif slot.waiting or slot.rest is not None:
-                self._backlog.park(slot, answer, True)
-            else:
-                self._waiting.publish(slot, answer, True)
-            self._answers.deliver()
-            self._go_on_closing()
-
-        def given_up() -> None:  # the asker must not wait for ever
-            self._refuse(load)
-            self._answers.deliver()
-
-        self._loading.read(slot, load, found, given_up)
