@@ -11,8 +11,8 @@ COMMANDS = {
         "partibus.cli.namespace", "namespace", "Create, list, show, change, migrate and delete namespaces."
     ),
     "entity": Lazy("partibus.cli.entity", "entity", "Create, list, show, change and delete entities."),
-    "rule": Lazy("partibus.cli.rule", "rule", "Say which messages a subscription gets."),
-    "policy": Lazy("partibus.cli.policy", "policy", "Say who may send, listen and manage."),
+    "rule": Lazy("partibus.cli.rule", "rule", "Manage the rules that select a subscription's messages."),
+    "policy": Lazy("partibus.cli.policy", "policy", "Manage access policies: rights to send, listen and manage."),
     "export": Lazy("partibus.cli.entity", "export", "Write all entities to a Config.json."),
     "send": Lazy("partibus.cli.send", "send", "Send messages."),
     "receive": Lazy("partibus.cli.receive", "receive", "Receive messages and complete them."),

@@ -1,14 +1,22 @@
 """`partibus serve`: options to settings."""
 
+from __future__ import annotations
+
 import gc
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from partibus.cli.types import OutputFile, byte_size, duration
 from partibus.cli.types import brokers as brokers_range
 from partibus.namespace.durations import MS_PER_SECOND
+
+if TYPE_CHECKING:
+    from partibus.limits import Limits
+    from partibus.node.settings import ClusterSettings, Settings, SqsSettings
 
 AMQPS_PORT = 5671
 HTTPS_PORT = 5343
@@ -288,147 +296,129 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     help="JSON with ports, process id and connection string, written when the broker is ready.",
 )
 @click.pass_context
-def serve(
-    ctx: click.Context,
-    data: Path,
-    host: str,
-    amqp_port: int,
-    http_port: int,
-    tls: bool,
-    amqps_port: int | None,
-    https_port: int | None,
-    sqs_port: int | None,
-    sqs_tls_port: int | None,
-    sqs_region: str,
-    sqs_one_region: bool,
-    sqs_account: str,
-    sqs_url: str,
-    sqs_purge_interval: int,
-    sqs_recreate_after: int,
-    sqs_propagation: int,
-    sqs_partitions: int,
-    partition_requests: int,
-    partition_messages: int,
-    partition_calm: int,
-    partition_split: int,
-    partition_merge: int,
-    certificate: Path | None,
-    certificate_key: Path | None,
-    brokers: tuple[int, int | None],
-    units_per_broker: int,
-    emulator: bool,
-    config: Path | None,
-    clock: str,
-    origins: tuple[str, ...],
-    identity: Path | None,
-    unclaimed_connections: int,
-    unclaimed_per_address: int,
-    accept_clock: bool,
-    lock_cached: bool,
-    stores: tuple[str, ...],
-    catalog: str | None,
-    broker_name: str,
-    cluster_host: str,
-    cluster_port: int,
-    cluster_address: str,
-    cluster_certificate: Path | None,
-    cluster_certificate_key: Path | None,
-    cluster_secret: Path | None,
-    telemetry: str,
-    telemetry_sample: float,
-    telemetry_dir: Path | None,
-    telemetry_bytes: int,
-    telemetry_roll: int,
-    otlp_endpoint: str,
-    ready_file: Path | None,
-) -> None:
+def serve(ctx: click.Context, /, **given: Any) -> None:
     """Run a broker, or several, until SIGTERM or SIGINT.
 
     Keys are made at the first start, in a file in the data directory that only its owner can read.
     """
     # Modules and objects made at the start stay: a search for garbage among them is a tenth of the start's time.
     gc.disable()
-    from partibus.limits import AdmissionLimits, ElasticLimits, Limits, UnitLimits
     from partibus.node.main import serve as serve_node
-    from partibus.node.settings import ClusterSettings, Settings, SqsSettings
-    from partibus.telemetry.settings import BYTES_MIN, TelemetrySettings
 
-    if certificate_key is not None and certificate is None:
+    options = SimpleNamespace(**given)
+    _check(options)
+    ctx.exit(serve_node(_settings(options)))
+
+
+def _check(given: SimpleNamespace) -> None:
+    """Refuse options that contradict each other or are malformed. Raises `click.UsageError`."""
+    from partibus.telemetry.settings import BYTES_MIN
+
+    if given.certificate_key is not None and given.certificate is None:
         raise click.UsageError("--certificate-key needs --certificate")
-    tls_ports = (amqps_port, https_port, sqs_tls_port)
-    if certificate is not None and not tls and all(port is None for port in tls_ports):
+    has_tls = given.tls or any(port is not None for port in (given.amqps_port, given.https_port, given.sqs_tls_port))
+    if given.certificate is not None and not has_tls:
         raise click.UsageError("--certificate needs --tls, --amqps-port, --https-port or --sqs-tls-port")
-    cluster = ClusterSettings(
-        broker_name,
-        cluster_host,
-        cluster_port,
-        cluster_address,
-        cluster_certificate,
-        cluster_certificate_key,
-        cluster_secret,
-    )
-    if catalog is None and cluster != ClusterSettings():
+    if given.catalog is None and _cluster(given) != _cluster(None):
         raise click.UsageError("--broker-name and --cluster-... need --catalog")
-    if partition_merge >= partition_split:
-        raise click.UsageError(f"--partition-merge is {partition_merge}: give less than --partition-split")
-    if not _NAME.fullmatch(broker_name):
+    if given.partition_merge >= given.partition_split:
+        raise click.UsageError(f"--partition-merge is {given.partition_merge}: give less than --partition-split")
+    if not _NAME.fullmatch(given.broker_name):
         raise click.UsageError("--broker-name is 1 to 60 letters, digits, dots, - and _")
-    if not _REGION.fullmatch(sqs_region):
+    if not _REGION.fullmatch(given.sqs_region):
         raise click.UsageError("--sqs-region is 1 to 40 small letters, digits and hyphens")
-    if not _ACCOUNT.fullmatch(sqs_account):
+    if not _ACCOUNT.fullmatch(given.sqs_account):
         raise click.UsageError("--sqs-account has 12 digits")
-    if telemetry_bytes < BYTES_MIN:
-        raise click.UsageError(f"--telemetry-bytes is {telemetry_bytes}: give at least {BYTES_MIN} (1m)")
-    if telemetry_roll < ROLL_MIN_MS:
-        raise click.UsageError(f"--telemetry-roll is {telemetry_roll} ms: give at least {ROLL_MIN_MS} ms")
-    settings = Settings(
-        data=data,
-        brokers=brokers[0],
-        brokers_max=brokers[1],
-        host=host,
-        amqp_port=amqp_port,
-        http_port=http_port,
-        amqps_port=AMQPS_PORT if tls and amqps_port is None else amqps_port,
-        https_port=HTTPS_PORT if tls and https_port is None else https_port,
-        sqs_port=sqs_port,
-        sqs_tls_port=SQS_TLS_PORT if tls and sqs_tls_port is None else sqs_tls_port,
-        sqs=SqsSettings(
-            sqs_region,
-            sqs_account,
-            sqs_url,
-            sqs_one_region,
-            sqs_purge_interval,
-            sqs_recreate_after,
-            sqs_propagation,
-            sqs_partitions,
-        ),
-        certificate=certificate,
-        certificate_key=certificate_key,
-        emulator=emulator,
-        config=config,
-        ready_file=ready_file,
-        manual_clock=clock == "manual",
-        accept_clock=accept_clock,
-        stores=stores,
-        catalog=catalog,
-        cluster=cluster,
-        limits=Limits(
-            cache_locks=lock_cached,
-            units=UnitLimits(per_broker=units_per_broker),
-            elastic=ElasticLimits(
-                partition_requests,
-                partition_messages,
-                split_at=partition_split / 100,
-                merge_below=partition_merge / 100,
-                calm_ms=partition_calm,
-            ),
-            admission=AdmissionLimits(unclaimed_connections, unclaimed_per_address),
-        ),
+    if given.telemetry_bytes < BYTES_MIN:
+        raise click.UsageError(f"--telemetry-bytes is {given.telemetry_bytes}: give at least {BYTES_MIN} (1m)")
+    if given.telemetry_roll < ROLL_MIN_MS:
+        raise click.UsageError(f"--telemetry-roll is {given.telemetry_roll} ms: give at least {ROLL_MIN_MS} ms")
+
+
+def _settings(given: SimpleNamespace) -> Settings:
+    from partibus.node.settings import Settings
+    from partibus.telemetry.settings import TelemetrySettings
+
+    return Settings(
+        data=given.data,
+        brokers=given.brokers[0],
+        brokers_max=given.brokers[1],
+        host=given.host,
+        amqp_port=given.amqp_port,
+        http_port=given.http_port,
+        amqps_port=AMQPS_PORT if given.tls and given.amqps_port is None else given.amqps_port,
+        https_port=HTTPS_PORT if given.tls and given.https_port is None else given.https_port,
+        sqs_port=given.sqs_port,
+        sqs_tls_port=SQS_TLS_PORT if given.tls and given.sqs_tls_port is None else given.sqs_tls_port,
+        sqs=_sqs(given),
+        certificate=given.certificate,
+        certificate_key=given.certificate_key,
+        emulator=given.emulator,
+        config=given.config,
+        ready_file=given.ready_file,
+        manual_clock=given.clock == "manual",
+        accept_clock=given.accept_clock,
+        stores=given.stores,
+        catalog=given.catalog,
+        cluster=_cluster(given),
+        limits=_limits(given),
         telemetry=TelemetrySettings(
-            telemetry, telemetry_sample, telemetry_dir, telemetry_bytes, telemetry_roll / MS_PER_SECOND
+            given.telemetry,
+            given.telemetry_sample,
+            given.telemetry_dir,
+            given.telemetry_bytes,
+            given.telemetry_roll / MS_PER_SECOND,
         ),
-        identity=identity,
-        origins=origins,
-        otlp_endpoint=otlp_endpoint,
+        identity=given.identity,
+        origins=given.origins,
+        otlp_endpoint=given.otlp_endpoint,
     )
-    ctx.exit(serve_node(settings))
+
+
+def _cluster(given: SimpleNamespace | None) -> ClusterSettings:
+    """Return the settings of a broker among those of other machines; the defaults without options."""
+    from partibus.node.settings import ClusterSettings
+
+    if given is None:
+        return ClusterSettings()
+    return ClusterSettings(
+        given.broker_name,
+        given.cluster_host,
+        given.cluster_port,
+        given.cluster_address,
+        given.cluster_certificate,
+        given.cluster_certificate_key,
+        given.cluster_secret,
+    )
+
+
+def _sqs(given: SimpleNamespace) -> SqsSettings:
+    from partibus.node.settings import SqsSettings
+
+    return SqsSettings(
+        given.sqs_region,
+        given.sqs_account,
+        given.sqs_url,
+        given.sqs_one_region,
+        given.sqs_purge_interval,
+        given.sqs_recreate_after,
+        given.sqs_propagation,
+        given.sqs_partitions,
+    )
+
+
+def _limits(given: SimpleNamespace) -> Limits:
+    from partibus.limits import AdmissionLimits, ElasticLimits, Limits, UnitLimits
+
+    return Limits(
+        cache_locks=given.lock_cached,
+        units=UnitLimits(per_broker=given.units_per_broker),
+        elastic=ElasticLimits(
+            given.partition_requests,
+            given.partition_messages,
+            split_at=given.partition_split / 100,
+            merge_below=given.partition_merge / 100,
+            calm_ms=given.partition_calm,
+        ),
+        admission=AdmissionLimits(given.unclaimed_connections, given.unclaimed_per_address),
+    )

@@ -145,7 +145,7 @@ def _end(run: Run) -> str:
 
 def usage_section(usage: Usage) -> Section:
     """Return a summary of the job `telemetry`."""
-    return Section("What the broker did", [
+    return Section("The broker's work", [
         table(
             [
                 "entity",

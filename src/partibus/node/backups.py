@@ -59,7 +59,7 @@ class Backups:
             except Exception as error:
                 log.exception("a backup to %s failed", target)
                 result = InvalidOperation(f"There is no backup: {type(error).__name__}: {error}.")
-            with suppress(RuntimeError):  # the loop has ended, and who waited with it
+            with suppress(RuntimeError):  # the loop has ended, and the request with it
                 self._loop.call_soon_threadsafe(ended, result)
 
         def ended(result: Backup | PartibusError) -> None:

@@ -436,7 +436,7 @@ def capture_page(found: Values) -> Page:
             *((number(one["messages"]), _name(fate)) for fate, one in fates.items()),
         ],
         sections=[
-            Section("What became of them", [_fates(left), *_over_time(found["series"])]),
+            Section("Dispositions", [_fates(left), *_over_time(found["series"])]),
             Section(
                 "Partitions",
                 [

@@ -51,7 +51,7 @@ def credits_page(found: Values) -> Page:
         sections=[
             Section("Namespaces", [_overview(namespaces)]),
             *(Section(f"Namespace {one['namespace']}", list(_blocks(one, found))) for one in namespaces),
-            Section("What the figures mean", [paragraph(_note())]),
+            Section("Meaning of the figures", [paragraph(_note())]),
         ],
     )
 

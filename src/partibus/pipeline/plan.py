@@ -487,16 +487,26 @@ def _overview(entities: list[Values]) -> str:
 
 
 def _entity(entity: Values) -> list[str]:
-    now, planned = entity["now"], entity["plan"]
     advice = "".join(f"<li>{prose(sentence)}</li>" for sentence in entity["advice"])
     blocks = [f"<ul>{advice}</ul>"]
     if entity["partitions"] > 1:
-        ratio = planned["limit_share"] * entity["partitions"]
+        ratio = entity["plan"]["limit_share"] * entity["partitions"]
         charts = [
             ("share of the load as observed, %", _percents(entity["observed"])),
-            ("as predicted from the load of slots, %", [share * 100 for share in now["shares"]]),
+            ("as predicted from the load of slots, %", [share * 100 for share in entity["now"]["shares"]]),
         ]
         blocks.append(figure(bars(f"Load per partition of {entity['entity']}", charts, limit=ratio)))
+    blocks += _predictions(entity)
+    if entity["largest_keys"]:
+        keys = [(f"{key['partition']}: {key['key']}", key["share"]) for key in entity["largest_keys"]]
+        title = "partition: largest keys, share of the load"
+        blocks.append(figure(ranking(f"Largest keys of {entity['entity']}", title, keys, percent)))
+    return blocks + _steps(entity)
+
+
+def _predictions(entity: Values) -> list[str]:
+    """Show how the load would spread over other numbers of partitions."""
+    blocks = []
     predictions = entity["predictions"]
     counts = [one["partitions"] for one in predictions]
     if entity["keyed_share"] > 0:
@@ -534,15 +544,13 @@ def _entity(entity: Values) -> list[str]:
             range(6),
         )
     )
-    if entity["largest_keys"]:
-        keys = [(f"{key['partition']}: {key['key']}", key["share"]) for key in entity["largest_keys"]]
-        blocks.append(
-            figure(
-                ranking(
-                    f"Largest keys of {entity['entity']}", "partition: largest keys, share of the load", keys, percent
-                )
-            )
-        )
+    return blocks
+
+
+def _steps(entity: Values) -> list[str]:
+    """Show the plan's splits and merges, and the partitions that no split helps."""
+    blocks = []
+    now, planned = entity["now"], entity["plan"]
     if planned["actions"]:
         blocks.append(
             paragraph(
@@ -555,9 +563,7 @@ def _entity(entity: Values) -> list[str]:
         ]
         after = [(one["first_slot"], one["end_slot"], one["share"]) for one in planned["partitions"]]
         blocks.append(
-            figure(
-                strip(f"Slots of {entity['entity']}", "who owns which slots, and its share of the load", before, after)
-            )
+            figure(strip(f"Slots of {entity['entity']}", "each partition's slots and share of the load", before, after))
         )
         blocks.append(
             table(

@@ -317,8 +317,8 @@ def _check_states(want: Want, states: Values) -> None:
     if waiting and not want.leave:
         told = " and ".join(f"{count:,} {state} messages" for state, count in waiting.items())
         raise JobError(
-            f"{want.source!r} has {told}, which only those who hold their sequence numbers can receive or cancel: have "
-            "them do so first, or leave these messages where they are with --leave"
+            f"{want.source!r} has {told}, which only clients that hold their sequence numbers can receive or cancel: "
+            "have them do so first, or leave these messages where they are with --leave"
         )
 
 
@@ -476,7 +476,7 @@ def _state_counts(found: Values) -> str:
         [text(state.replace("_", " ")), number(count), number(found["left"][state])]
         for state, count in found["before"].items()
     ]
-    return paragraph("What the source holds.") + table(["state", "before", "after"], rows, (1, 2))
+    return paragraph("The messages of the source.") + table(["state", "before", "after"], rows, (1, 2))
 
 
 def _shares(shares: list[Values]) -> str:

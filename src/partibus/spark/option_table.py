@@ -52,7 +52,7 @@ OPTIONS = (
     Option("token", "With `endpoint`, in place of a key: a SharedAccessSignature.", is_secret=True),
     Option(
         "entity",
-        "What to read (required): a queue, or topic/Subscriptions/name; with /$DeadLetterQueue behind it, its "
+        "The entity to read (required): a queue, or topic/Subscriptions/name; with /$DeadLetterQueue behind it, its "
         "dead-letter queue.",
     ),
     Option("subscription", "With a topic as `entity`: which of its subscriptions to read."),
@@ -73,12 +73,12 @@ OPTIONS = (
     ),
     Option(
         "cursor",
-        "Name of the reader at the broker. What it has not passed yet stays readable, also when consumers have "
-        "finished it. Required with `consume`; one name for one query.",
+        "Name of the reader at the broker. Messages that it has not passed stay readable, also when "
+        "consumers have finished them. Required with `consume`; one name for one query.",
     ),
     Option(
         "cursorBytes",
-        "What finished messages may take up for the cursor in each partition; above it the oldest go.",
+        "Bytes of finished messages that each partition keeps for the cursor; above that the oldest go.",
         default=BOUND_BYTES,
         low=1 << 20,
         high=1 << 50,

@@ -17,7 +17,7 @@ TIMEOUT_S: Final = 600.0
 
 _TOKEN_S: Final = 60
 _ANSWER_BYTES_MAX: Final = 1 << 16
-# The clock belongs to whoever runs the broker, mostly on this machine, so requests use no proxy.
+# The broker is mostly on the operator's own machine, so requests use no proxy.
 _open: Final = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 

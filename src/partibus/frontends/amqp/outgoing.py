@@ -222,7 +222,7 @@ class OutgoingLink:
                 return
             self._release(partition, [(granted.lock_id, entry.pos) for entry in granted.entries])
             if not self._closed:
-                self._withheld = True  # also if it is only not known who has credits
+                self._withheld = True  # also if the broker that grants credits is not known yet
                 self._throttle.call_back(self)
                 self.on_exhausted()
 

@@ -12,7 +12,7 @@ session's partition does not free it if others take over: the link stays, and it
 
 The filter by which a receiver asks for a session:
 
-| value under `com.microsoft:session-filter`          | who sends it                  | answered with              |
+| value under `com.microsoft:session-filter`          | sender                        | answered with              |
 |-----------------------------------------------------|-------------------------------|----------------------------|
 | a string: that session, the empty one included      | Python, JavaScript, .NET, Java | the string                 |
 | null: the next one that is free and has messages    | the same                      | the id that was accepted   |

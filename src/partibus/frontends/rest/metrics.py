@@ -190,7 +190,10 @@ async def _told(snapshot: Snapshot) -> Told:
 def blocks(snapshot: Snapshot, told: Told) -> Iterator[Block]:
     """Yield every metric with its values, even if it has none."""
     if snapshot.only is None:
+        measured = [(labels(broker=broker), one) for broker, one in snapshot.measured.items()]
         yield from _of_brokers(snapshot)
+        yield from _of_clients(measured)
+        yield from _of_processes(snapshot, measured)
         yield from _of_stores(snapshot)
     yield from _of_namespaces(snapshot)
     yield from _of_entities(snapshot, told)
@@ -212,7 +215,9 @@ def _of_brokers(snapshot: Snapshot) -> Iterator[Block]:
         "How long the broker took to answer its supervisor, or its catalog.",
         ((at, one["lag_ms"] / 1_000) for at, one in brokers if one["lag_ms"] is not None),
     )
-    told = [(labels(broker=broker), measured) for broker, measured in snapshot.measured.items()]
+
+
+def _of_clients(told: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Block]:
     for name, text in (
         ("connections", "AMQP connections of clients."),
         ("links", "AMQP links of clients."),
@@ -235,6 +240,9 @@ def _of_brokers(snapshot: Snapshot) -> Iterator[Block]:
         "Keys and tokens that were refused, over AMQP and HTTP.",
         [(at, one["clients"].get("refused", 0)) for at, one in told],
     )
+
+
+def _of_processes(snapshot: Snapshot, told: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Block]:
     yield counter(
         "broker_cpu_seconds",
         "Processor time, of all threads, in user and in system mode.",

@@ -1,4 +1,4 @@
-"""Requests -> actions: who asks, in which namespace, for what.
+"""Requests to actions: the caller, its namespace, and the operation.
 
 The service knows no sockets: `server` and `web` give it complete requests, and it calls back with one answer for each.
 """

@@ -19,7 +19,7 @@ from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.write_behind import express_of
 from partibus.partition.protocol.commands import Arrive, Enqueue
-from partibus.partition.protocol.fan_out import Plan, Planned
+from partibus.partition.protocol.fan_out import Plan, Planned, Unfiltered
 from partibus.partition.protocol.keys import REWRITTEN_BODY, SHARED_BODY, Entry, SubqueueKind, body_key
 from partibus.partition.protocol.load_requests import PublishRest
 from partibus.partition.protocol.notes import DEAD_LETTER, SEND
@@ -214,14 +214,29 @@ def arrive(state: PartitionState, command: Arrive, now_ms: int, step: Step) -> N
         step.events.append(Enqueued(entries, with_bodies=bool(command.express_ms)))
     if entries:
         state.arrive(SubqueueKind.ACTIVE, entries, total, step)
+    if homeless or command.unfiltered:
+        _dead_letter(state, homeless, command.unfiltered, now_ms, step)
+
+
+def _dead_letter(
+    state: PartitionState,
+    homeless: list[tuple[int, Message]],
+    unfiltered: Sequence[Unfiltered],
+    now_ms: int,
+    step: Step,
+) -> None:
+    """Dead-letter messages without the session that the subscription needs, and those that a rule failed on.
+
+    ``homeless``: the former, with the keys of their stored bodies.
+    """
     if homeless:
         dead = [_dead(state, message, NO_SESSION_REASON, NO_SESSION_DESCRIPTION, now_ms) for _, message in homeless]
         step.events.append(Rewritten([(body, entry) for (body, _), entry in zip(homeless, dead, strict=True)]))
         _bury(state, dead, step)
-    if command.unfiltered:
-        dead = [_dead(state, item.message, item.reason, item.description, now_ms) for item in command.unfiltered]
+    if unfiltered:
+        dead = [_dead(state, item.message, item.reason, item.description, now_ms) for item in unfiltered]
         bodies = [column for entry in dead for column in (entry.body, entry.data or b"")]
-        step.events.append(Published(bodies, are_new=False))  # as above; who sends is asked before
+        step.events.append(Published(bodies, are_new=False))
         _bury(state, dead, step)
 
 

@@ -5,7 +5,7 @@ A sub-queue has one scan at a time, in bounded slices. The rows of a slice are r
 durable.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from partibus.partition.core.consuming import SLICE_ENTRIES as CONSUMED_ENTRIES
@@ -64,12 +64,12 @@ def begin_due_scans(state: PartitionState, now_ms: int, step: Step) -> None:
 
 
 def cancel_scheduled(state: PartitionState, command: CancelScheduled, now_ms: int, step: Step) -> None:
-    """Answered when the rows are there."""
+    """Begin a range scan; its end is the reply."""
     add_range_scan(state, state.subqueues[command.kind], command, step)
 
 
 def purge(state: PartitionState, command: Purge, now_ms: int, step: Step) -> None:
-    """Answered when the rows are there."""
+    """Begin a range scan; its end is the reply."""
     add_range_scan(state, state.subqueues[command.kind], command, step)
 
 
@@ -94,42 +94,56 @@ def swept(
         _begin(state, subqueue, step)
         return
     rows: Any = found.rows if isinstance(found, DueRows) else found
-    if isinstance(range_scan, PurgeSlice):
-        _purge_slice(state, subqueue, range_scan, rows, step)
-        rows = []
-    elif isinstance(range_scan, DelaySlice):
-        _delay_slice(subqueue, range_scan, rows, now_ms, step)
-        rows = []
-    entries = [entry_of(row, row.data, len(row.data)) for row in rows]
-    if isinstance(range_scan, PurgeSlice | DelaySlice):
-        pass
-    elif isinstance(range_scan, CancelScheduled):
-        _cancel(state, subqueue, range_scan, entries, step)
-    elif isinstance(range_scan, LostTokens):
-        _look_for_lost(state, subqueue, range_scan, entries, now_ms, step)
-    elif isinstance(range_scan, Purge):
-        _purge(state, subqueue, range_scan, entries, step)
-    else:
-        assert isinstance(found, DueRows), "what a sweep of due entries reads"
-        if found.next_due_ms is not None:
-            subqueue.note_due(range_scan.state, found.next_due_ms)
-        if range_scan.state == EntryState.ACTIVE and forwards(state, subqueue.kind):
-            pass  # as above
-        elif range_scan.state == EntryState.ACTIVE:
-            in_flight = _take_in_flight(state, subqueue, entries, step) if state.options.keeps_send_time else []
-            waiting = _not_exceeded(state, subqueue, _take_waiting(state, subqueue, entries), step)
-            expire(state, subqueue.kind, in_flight + waiting, step)
-        elif range_scan.state == EntryState.SCHEDULED and state.options.topic:
-            publish_due(state, entries, planned, now_ms, step)
-        elif range_scan.state == EntryState.SCHEDULED:
-            _activate(state, subqueue, entries, now_ms, step)
-        elif forwards(state, subqueue.kind):
-            to_the_end(state, subqueue, entries, step)
-        else:
-            _return(state, subqueue, _not_passed(state, subqueue, entries, step), step)
+    match range_scan:
+        case PurgeSlice():
+            _purge_slice(state, subqueue, range_scan, rows, step)
+        case DelaySlice():
+            _delay_slice(subqueue, range_scan, rows, now_ms, step)
+        case CancelScheduled():
+            _cancel(state, subqueue, range_scan, _entries_of(rows), step)
+        case LostTokens():
+            _look_for_lost(state, subqueue, range_scan, _entries_of(rows), now_ms, step)
+        case Purge():
+            _purge(state, subqueue, range_scan, _entries_of(rows), step)
+        case _:
+            assert isinstance(found, DueRows), "the rows of a scan for due entries"
+            _due(state, subqueue, range_scan, found, now_ms, step, planned)
     subqueue.range_scan = None
     subqueue.released.clear()
     _begin(state, subqueue, step)
+
+
+def _entries_of(rows: Iterable[EntryRow]) -> list[Entry]:
+    return [entry_of(row, row.data, len(row.data)) for row in rows]
+
+
+def _due(
+    state: PartitionState,
+    subqueue: Subqueue,
+    scan: DueScan,
+    found: DueRows,
+    now_ms: int,
+    step: Step,
+    planned: list[Planned] | None,
+) -> None:
+    """Expire active entries, activate scheduled ones, and return those whose delay has ended."""
+    if found.next_due_ms is not None:
+        subqueue.note_due(scan.state, found.next_due_ms)
+    entries = _entries_of(found.rows)
+    if scan.state == EntryState.ACTIVE:
+        if forwards(state, subqueue.kind):
+            return  # they expire at their destination
+        in_flight = _take_in_flight(state, subqueue, entries, step) if state.options.keeps_send_time else []
+        waiting = _not_exceeded(state, subqueue, _take_waiting(state, subqueue, entries), step)
+        expire(state, subqueue.kind, in_flight + waiting, step)
+    elif scan.state == EntryState.SCHEDULED and state.options.topic:
+        publish_due(state, entries, planned, now_ms, step)
+    elif scan.state == EntryState.SCHEDULED:
+        _activate(state, subqueue, entries, now_ms, step)
+    elif forwards(state, subqueue.kind):
+        to_the_end(state, subqueue, entries, step)
+    else:
+        _return(state, subqueue, _not_passed(state, subqueue, entries, step), step)
 
 
 def add_range_scan(state: PartitionState, subqueue: Subqueue, range_scan: RangeScan, step: Step) -> None:

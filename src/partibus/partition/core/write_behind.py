@@ -6,6 +6,8 @@ a load has to find are written before, in the same step; the load then waits for
 the rest of the machine the store has all entries.
 """
 
+from collections.abc import Container, Iterator, Mapping
+
 from partibus.message import is_durable
 from partibus.partition.core.events import (
     Enqueued,
@@ -161,13 +163,7 @@ def _filter(state: PartitionState, express: Express, events: list[Event], writte
     left: list[Event] = []
     for event in events:
         if type(event) is Rewritten:
-            pairs = [
-                (old_body, entry)
-                for old_body, entry in event.pairs
-                if unwritten.get(entry.pos) is not entry and id(entry) not in moved
-            ]
-            if pairs:
-                left.append(Rewritten(pairs))
+            left += _rewritten(event, unwritten, moved)
         elif getattr(event, "kind", None) != _ACTIVE:
             left.append(event)
         elif type(event) is Removed:
@@ -195,16 +191,31 @@ def _filter(state: PartitionState, express: Express, events: list[Event], writte
             if updated:
                 left.append(Updated(event.kind, updated))
         elif type(event) is Moved:
-            new = [new for _, new in event.pairs if id(new) in moved]
-            if new:
-                express.let_go([old for old, made in event.pairs if id(made) in moved])
-                left.append(Enqueued(new, event.to_kind))
-            others = [pair for pair in event.pairs if id(pair[1]) not in moved]
-            if others:
-                left.append(Moved(event.kind, event.to_kind, others, event.kept))
+            left += _moved(event, express, moved)
         else:
             left.append(event)
     return left
+
+
+def _rewritten(event: Rewritten, unwritten: Mapping[int, Entry], moved: Container[int]) -> Iterator[Event]:
+    pairs = [
+        (old_body, entry)
+        for old_body, entry in event.pairs
+        if unwritten.get(entry.pos) is not entry and id(entry) not in moved
+    ]
+    if pairs:
+        yield Rewritten(pairs)
+
+
+def _moved(event: Moved, express: Express, moved: Container[int]) -> Iterator[Event]:
+    """Turn moves of unwritten entries into new entries; ``moved`` has the identities of these."""
+    new = [new for _, new in event.pairs if id(new) in moved]
+    if new:
+        express.let_go([old for old, made in event.pairs if id(made) in moved])
+        yield Enqueued(new, event.to_kind)
+    others = [pair for pair in event.pairs if id(pair[1]) not in moved]
+    if others:
+        yield Moved(event.kind, event.to_kind, others, event.kept)
 
 
 def _others(entries: list[Entry], some: list[Entry]) -> list[Entry]:

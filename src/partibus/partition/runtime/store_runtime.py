@@ -452,7 +452,7 @@ class StoreRuntime:
         """
         if self._failed is not None:
             self._failed()
-        self._backlog.release()  # nothing is in the way of who uses other stores besides
+        self._backlog.release()  # links that also use other stores may go on
         why, full = self.failure or "", isinstance(error, StoreFull)
         self._commits.fail(error, why, of_commit=of_commit)
         for slot in self._slots.values():

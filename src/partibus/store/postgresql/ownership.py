@@ -104,6 +104,39 @@ class _Comparison(NamedTuple):
     """Whether the record is missing."""
 
 
+class _Problem(NamedTuple):
+    """A reason not to take a store over, and the next step of the operator."""
+
+    text: str
+    step: str
+    is_other_history: bool = False
+
+
+def _problem_of(found: History, known: Acknowledged, record: AcknowledgedCommits | None) -> _Problem | None:
+    """Return what is wrong with the commits of a database; None: it has every acknowledged one, as far as is known."""
+    if record is not None and record.damage is not None and not (record.is_empty and not found.last_commit):
+        return _Problem(
+            f"{record.damage}, so the last acknowledged commit is unknown",
+            "see that the server has all commits, then let the store go on with new numbers",
+        )
+    if lacks(found, known):
+        return _Problem(
+            f"its last commit is {found.last_commit}, while {known.last_commit} was acknowledged: the server lost "
+            "commits (a standby that was behind was made primary, or a backup restored)",
+            "bring the server back that has them, or accept the loss of "
+            f"{known.last_commit - found.last_commit} commits",
+        )
+    if went_another_way(found, known):
+        return _Problem(
+            f"its last commit is {found.last_commit} of epoch {found.epoch}, which began after commit "
+            f"{found.taken_at}, while commit {known.last_commit} of epoch {known.epoch} was acknowledged: the "
+            "server went another way (a standby that was behind was made primary, and used)",
+            "bring the server back that has the acknowledged commits, or accept that they are lost",
+            is_other_history=True,
+        )
+    return None
+
+
 def watch_owner(address: Address, watch: OwnerWatch, settings: PostgreSQLSettings = DEFAULTS) -> None:
     """Note the owner row without taking the store over. Raises `StoreError`."""
     try:
@@ -186,28 +219,11 @@ class Ownership:
             if now.version != before.version and not (evict or is_ours):
                 raise self._in_use(now, self._watch.see(now, self._settings.lease_ms, asked_ms))
             compared = self._compare(now, is_ours=is_ours)
-            parameters = {
-                "broker": self._owner.broker,
-                "epoch": now.epoch,
-                "next_epoch": compared.epoch + 1,
-                "last_commit": compared.last_commit,
-            }
-            row = connection.execute(statement("take_ownership"), self.key | parameters).fetchone()
-            assert row is not None, "locked"
-            install_functions(connection)
+            epoch, highest_ms = self._write_owner(connection, now, compared)
             begun = len(generations.read_generations(connection))
-            try:
-                found = generations.go_by_home(
-                    connection,
-                    row[1],
-                    timeline,
-                    is_proven=compared.is_proven,
-                    begin=compared.is_accepted or (compared.is_unknown and not self._is_shared),
-                )
-            except NoNumbersLeft as error:
-                raise refused(self._address.name, str(error)) from error
+            found = self._go_by_home(connection, highest_ms, timeline, compared)
         self.generations = found
-        self.epoch, self.highest_ms = row
+        self.epoch, self.highest_ms = epoch, highest_ms
         self.held_until_ms = asked_ms + self._settings.lease_ms
         self.last_commit = compared.last_commit
         if not compared.is_proven and not compared.is_accepted and len(found) > begun > 0:
@@ -220,6 +236,34 @@ class Ownership:
             )
         self._follow(now, compared)
         self.sync()
+
+    def _write_owner(self, connection: Connection, now: OwnerRow, compared: _Comparison) -> tuple[int, int]:
+        """Make this broker the owner; return the new epoch and the highest time of the store."""
+        parameters = {
+            "broker": self._owner.broker,
+            "epoch": now.epoch,
+            "next_epoch": compared.epoch + 1,
+            "last_commit": compared.last_commit,
+        }
+        row = connection.execute(statement("take_ownership"), self.key | parameters).fetchone()
+        assert row is not None, "locked"
+        install_functions(connection)
+        return row[0], row[1]
+
+    def _go_by_home(
+        self, connection: Connection, highest_ms: int, timeline: str, compared: _Comparison
+    ) -> tuple[Generation, ...]:
+        """Return the generations, with a new one if the store is not surely what it was. Raises `StoreError`."""
+        try:
+            return generations.go_by_home(
+                connection,
+                highest_ms,
+                timeline,
+                is_proven=compared.is_proven,
+                begin=compared.is_accepted or (compared.is_unknown and not self._is_shared),
+            )
+        except NoNumbersLeft as error:
+            raise refused(self._address.name, str(error)) from error
 
     def _in_use(self, row: OwnerRow, left_ms: float) -> StoreError:
         return refused(
@@ -243,28 +287,8 @@ class Ownership:
         known = None if record is None else record.last
         if known is None or known.last_commit < remembered.last_commit:
             known = remembered
-        other = ""
-        if record is not None and record.damage is not None and not (record.is_empty and not found.last_commit):
-            problem = f"{record.damage}, so the last acknowledged commit is unknown"
-            step = "see that the server has all commits, then let the store go on with new numbers"
-        elif lacks(found, known):
-            problem = (
-                f"its last commit is {found.last_commit}, while {known.last_commit} was acknowledged: the server lost "
-                "commits (a standby that was behind was made primary, or a backup restored)"
-            )
-            step = (
-                "bring the server back that has them, or accept the loss of "
-                f"{known.last_commit - found.last_commit} commits"
-            )
-        elif went_another_way(found, known):
-            problem = (
-                f"its last commit is {found.last_commit} of epoch {found.epoch}, which began after commit "
-                f"{found.taken_at}, while commit {known.last_commit} of epoch {known.epoch} was acknowledged: the "
-                "server went another way (a standby that was behind was made primary, and used)"
-            )
-            step = "bring the server back that has the acknowledged commits, or accept that they are lost"
-            other = " --other-history"
-        else:
+        problem = _problem_of(found, known, record)
+        if problem is None:
             has_record = record is not None and record.last is not None
             is_unknown = record is not None and record.last is None and found.last_commit > 0
             is_last_owner = is_ours or (has_record and known[1:] == found[1:3])
@@ -272,8 +296,10 @@ class Ownership:
             return _Comparison(found.last_commit, found.epoch, is_proven, is_unknown=is_unknown)
         if record is None or not record.is_accepted(found.last_commit):
             command = "restart the broker" if record is None else record.command
+            other = " --other-history" if problem.is_other_history else ""
             raise StoreError(
-                f"{self._address.name}: {problem}; {step}: {command}{other} --last-commit {found.last_commit}",
+                f"{self._address.name}: {problem.text}; {problem.step}: {command}{other} "
+                f"--last-commit {found.last_commit}",
                 executed=False,
             )
         return _Comparison(

@@ -160,7 +160,7 @@ def refuse_other_versions(address: Address, ours: Version) -> None:
     give_up_s = time.monotonic() + LEASE_S + 1
     silence = _Silence()
     try:
-        connection = connect_catalog(address, "partibus looks who is there")
+        connection = connect_catalog(address, "partibus lists the brokers")
         try:
             while others := _others_than(connection, ours, silence):
                 if time.monotonic() > give_up_s:

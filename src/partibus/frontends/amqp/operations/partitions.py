@@ -41,9 +41,9 @@ def rebalance_entity(broker: Broker, body: object, respond: Respond) -> None:
     entity = broker.entity(text(arguments, "entity"))
     queue = entity.queue
     planned_slots = _planned_slots(arguments)
+    dry_run = boolean(arguments, "dry-run")
     if planned_slots is None and len(queue.partitions) < 2:
         raise InvalidOperation(f"'{queue.name}' has one partition, so there is nothing to rebalance.")
-    dry_run = boolean(arguments, "dry-run")
     if not queue.has_sessions and not boolean(arguments, "any-order") and not dry_run:
         raise InvalidOperation(
             f"'{queue.name}' has no sessions: messages of a moved key that were sent before may be received after "
@@ -52,38 +52,48 @@ def rebalance_entity(broker: Broker, body: object, respond: Respond) -> None:
     found: list[tuple[Rebalanced, int]] = []
 
     def change(old: EntityRecord) -> tuple[EntitySlots, int]:
-        count, now_ms = len(old.placements), broker.clock.now_ms()
-        unsettled, lately = old.slots.unsettled(), old.slots.lately_at(now_ms)
-        slots, load = old.slots.map(count), entity.route.load.by_slot
-
-        def may_move(slot: int, target: int) -> bool:
-            return slot not in unsettled and target not in lately.get(slot, ())
-
-        if planned_slots is None:
-            wanted, waiting, why = rebalance(slots, load, may_move), 0, REBALANCED
-        else:
-            moves, waiting = moves_to(slots, planned_slots, lambda slot, target: not may_move(slot, target))
-            count = _partitions_of_plan(old, planned_slots)
-            wanted, why = shares_over(slots, load, moves, count), PLANNED
+        now_ms = broker.clock.now_ms()
+        wanted, waiting, count = _wanted(old, entity.route.load.by_slot, planned_slots, now_ms)
         found.append((wanted, waiting))
-        planned = plan(old, wanted.moves, count, now_ms, why)
+        planned = plan(old, wanted.moves, count, now_ms, REBALANCED if planned_slots is None else PLANNED)
         return (old.slots, len(old.placements)) if dry_run or not wanted.moves else planned
 
     broker.change_slots(queue.name, change)
-    wanted, waiting = found[-1]
-    answer = success(
-        {
-            "moves": [
-                {"source": Int(source), "target": Int(target), "runs": _runs(runs)}
-                for source, target, runs in wanted.moves
-            ],
-            "before": wanted.before,
-            "after": wanted.after,
-            "hot-slots": [Int(slot) for slot in wanted.hot_slots],
-            "waiting-slots": Int(waiting),
-        }
-    )
+    answer = success(_plain_moves(*found[-1]))
     broker.when_followed(lambda: respond(answer))
+
+
+def _wanted(
+    old: EntityRecord, load: Mapping[int, float], planned_slots: list[tuple[int, int, int]] | None, now_ms: int
+) -> tuple[Rebalanced, int, int]:
+    """Return the moves to make, how many slots have to wait, and the number of partitions afterwards.
+
+    Slots stay that are moving, and do not go back to where they were of late.
+    """
+    count = len(old.placements)
+    unsettled, lately = old.slots.unsettled(), old.slots.lately_at(now_ms)
+    slots = old.slots.map(count)
+
+    def may_move(slot: int, target: int) -> bool:
+        return slot not in unsettled and target not in lately.get(slot, ())
+
+    if planned_slots is None:
+        return rebalance(slots, load, may_move), 0, count
+    moves, waiting = moves_to(slots, planned_slots, lambda slot, target: not may_move(slot, target))
+    count = _partitions_of_plan(old, planned_slots)
+    return shares_over(slots, load, moves, count), waiting, count
+
+
+def _plain_moves(wanted: Rebalanced, waiting: int) -> dict[object, object]:
+    return {
+        "moves": [
+            {"source": Int(source), "target": Int(target), "runs": _runs(runs)} for source, target, runs in wanted.moves
+        ],
+        "before": wanted.before,
+        "after": wanted.after,
+        "hot-slots": [Int(slot) for slot in wanted.hot_slots],
+        "waiting-slots": Int(waiting),
+    }
 
 
 def _planned_slots(arguments: Mapping[object, object]) -> list[tuple[int, int, int]] | None:

@@ -14,6 +14,7 @@ from partibus.frontends.amqp.operations.request import EntityRequest, failure, i
 from partibus.message import Message
 from partibus.partition.protocol.commands import SINK_ENDS
 from partibus.partition.protocol.keys import SubqueueKind
+from partibus.routing.entity import EntityRoute
 from partibus.routing.send import send
 from partibus.routing.sinks import ID_BYTES, commit_sink, put_by_id, put_by_position
 from partibus.throttling.uses import Operation
@@ -64,14 +65,7 @@ def put(request: EntityRequest) -> None:
         else:
             request.when_sends_paid(count, go_on)
 
-    send_rows: Callable[[], None]
-    if arguments.get("source") is not None:
-        source = integer(arguments, "source", -_KEY_MAX, -1)
-        send_rows = partial(put_by_position, route, messages, source, _positions(arguments, count), answered)
-    elif arguments.get("ids") is not None:
-        send_rows = partial(put_by_id, route, messages, sink, _ids(arguments, count), answered)
-    else:
-        send_rows = partial(send, route, [messages], lambda errors: answered(errors[0] or 0 if errors else 0))
+    send_rows = _sending(arguments, route, sink, messages, count, answered)
 
     def go_on() -> None:
         """Send the messages; the writer waits while the stores exceed their limits (D24)."""
@@ -81,6 +75,23 @@ def put(request: EntityRequest) -> None:
             send_rows()
 
     look_on()
+
+
+def _sending(
+    arguments: Mapping[object, object],
+    route: EntityRoute,
+    sink: int,
+    messages: list[Message],
+    count: int,
+    answered: Callable[[int | PartibusError], None],
+) -> Callable[[], None]:
+    """Return the call that sends the rows: by their positions in a source, by their ids, or without a name."""
+    if arguments.get("source") is not None:
+        source = integer(arguments, "source", -_KEY_MAX, -1)
+        return partial(put_by_position, route, messages, source, _positions(arguments, count), answered)
+    if arguments.get("ids") is not None:
+        return partial(put_by_id, route, messages, sink, _ids(arguments, count), answered)
+    return partial(send, route, [messages], lambda errors: answered(errors[0] or 0 if errors else 0))
 
 
 def commit(request: EntityRequest) -> None:
