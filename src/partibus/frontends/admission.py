@@ -173,6 +173,11 @@ class SignIns:
             return True
         return tally.waiting(now_s) < SLOW_MAX
 
+    def is_noted(self, host: str | None, policy: str) -> bool:
+        """Tell whether a good key was noted just now: then `may_try` is true, and `succeeded` has nothing to note."""
+        tally = self._tallies.get((address_of(host), policy))
+        return tally is not None and tally.good_s is not None and self._now_s() - tally.good_s < NOTED_S
+
     def failed(self, host: str | None, policy: str) -> float:
         """Count a failure; return how many seconds its answer waits."""
         self.refused += 1
@@ -200,10 +205,8 @@ class SignIns:
 
     def succeeded(self, host: str | None, policy: str) -> None:
         """Note that a good key or token was shown."""
-        now_s = self._now_s()
-        known = self._tallies.get((address_of(host), policy))
-        if known is None or known.good_s is None or now_s - known.good_s >= NOTED_S:
-            self._tally(address_of(host), policy).good_s = now_s
+        if not self.is_noted(host, policy):
+            self._tally(address_of(host), policy).good_s = self._now_s()
 
     def _tally(self, address: str, policy: str) -> "_Tally":
         key = (address, policy[:POLICY_CHARS])

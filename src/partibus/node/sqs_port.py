@@ -119,18 +119,24 @@ class Uuids:
     """Random ids of version 4, made by the hundred: each costs a tenth of one by itself."""
 
     def __init__(self) -> None:
-        self._bytes = b""
-        self._pos = 0
+        self._made: list[str] = []
 
     def next(self) -> str:
         """Return another one."""
-        pos = self._pos
-        if pos == len(self._bytes):
-            self._bytes, pos = os.urandom(_BLOCK), 0
-        self._pos = pos + 16
-        text = self._bytes[pos : pos + 16].hex()
-        return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{_VARIANTS[text[16]]}{text[17:20]}-{text[20:]}"
+        if not self._made:
+            self._made = _uuids()
+        return self._made.pop()
 
 
-_BLOCK: Final = 16 * 256
-_VARIANTS: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+def _uuids() -> list[str]:
+    """Return new UUIDs (RFC 9562 5.4). Each step takes all of them at once."""
+    raw = bytearray(os.urandom(16 * _MADE))
+    raw[6::16] = raw[6::16].translate(_VERSION)
+    raw[8::16] = raw[8::16].translate(_VARIANT)
+    return (_FORM % tuple(raw.hex(" ", 2).split())).split()
+
+
+_MADE: Final = 64
+_VERSION: Final = bytes(0x40 | byte & 0x0F for byte in range(256))
+_VARIANT: Final = bytes(0x80 | byte & 0x3F for byte in range(256))
+_FORM: Final = _MADE * "%s%s-%s-%s-%s-%s%s%s "

@@ -287,6 +287,25 @@ def stored_form(
     )
 
 
+def plain_form(message_id: str, sender: str, body: bytes) -> bytes:
+    """Return a message that has nothing but a body as it is stored; equal to `stored_form` without the rest."""
+    begin, end = _around_id(sender)
+    size = len(body)
+    if size < 256:
+        return b"%b%b%b\x00\x53\x75\xa0%c%b" % (begin, message_id.encode("ascii"), end, size, body)
+    return b"%b%b%b\x00\x53\x75\xb0%b%b" % (begin, message_id.encode("ascii"), end, _SIZE(size), body)
+
+
+@lru_cache(maxsize=_USERS_MAX)
+def _around_id(sender: str) -> tuple[bytes, bytes]:
+    """Return what a plain message has before and behind its id, up to the body."""
+    begin, end = stored_form(_SAMPLE, sender, b"", {}, None, None, None).split(_SAMPLE.encode("ascii"), 1)
+    return begin, end.removesuffix(_data(b""))
+
+
+_SAMPLE: Final = "00000000-0000-4000-8000-000000000000"
+
+
 def _data(body: bytes) -> bytes:
     """Encode a data section."""
     size = len(body)

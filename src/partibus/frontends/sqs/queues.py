@@ -54,6 +54,7 @@ class SqsQueue:
         "options",
         "queue",
         "redrive",
+        "takes_plain",
         "visibility_ms",
         "wait_s",
     )
@@ -75,6 +76,8 @@ class SqsQueue:
         self.wait_s = int(values[WAIT])
         self.message_bytes_max = int(values[MAX_SIZE])
         self.content_based = values.get(CONTENT_BASED) == "true"
+        self.takes_plain = not (self.fifo or self.delay_ms or queue.requires_duplicate_detection)
+        """Whether a message that has nothing but a body needs nothing of the queue's."""
         self._scope_is_group = values.get(SCOPE) == "messageGroup"
         self.high_throughput = values.get(LIMIT) == "perMessageGroupId"
         """Whether each partition has a quota of its own. Otherwise the whole queue has that of one partition."""

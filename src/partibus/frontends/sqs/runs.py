@@ -129,9 +129,8 @@ class _Sends:
     def add(self, messages: list[Message], on_sent: OnSent) -> bool:
         """Add the messages of a request; return whether the run is long enough."""
         self._requests.append((len(messages), on_sent))
-        for message in messages:
-            self._messages.append(message)
-            self._size_bytes += len(message.data)
+        self._messages += messages
+        self._size_bytes += sum([len(message.data) for message in messages])
         return len(self._messages) >= MESSAGES_MAX or self._size_bytes >= BYTES_MAX
 
     def go(self) -> None:
@@ -184,9 +183,8 @@ class _GroupSends:
     def add(self, messages: list[Message], on_stored: OnStored) -> bool:
         """Add the messages of a request; return whether the run is long enough."""
         start = len(self._messages)
-        for message in messages:
-            self._messages.append(message)
-            self._size_bytes += len(message.data)
+        self._messages += messages
+        self._size_bytes += sum([len(message.data) for message in messages])
         self._requests.append((start, len(self._messages), on_stored))
         return len(self._messages) >= MESSAGES_MAX or self._size_bytes >= BYTES_MAX
 

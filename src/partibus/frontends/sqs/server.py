@@ -9,8 +9,9 @@ import asyncio
 import logging
 import re
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from partibus.frontends.admission import Admission
 from partibus.frontends.origins import Origins
@@ -53,21 +54,11 @@ class _Head:
         line, *rest = raw.decode("latin-1").split("\r\n")
         if not raw.count(b"\r") == raw.count(b"\n") == len(rest) or b"\0" in raw:
             raise _Malformed(400, "A header has a line break or a NUL.")  # another server could read it as two
-        parts = line.split(" ")
-        if len(parts) != 3 or parts[2] not in ("HTTP/1.1", "HTTP/1.0") or parts[0] not in _METHODS:
-            raise _Malformed(400, "The request line is not that of HTTP/1.1.")
-        self.method, target, version = parts
-        fields = [KNOWN_FIELDS.get(field) or _field_of(field) for field in rest]
-        headers = dict(fields)
-        if len(headers) < len(fields):
-            headers = _joined(fields)
-        self.headers = headers
-        if not target.startswith("/"):
-            scheme, _, after = target.partition("://")
-            slash = after.find("/")
-            if scheme not in ("http", "https"):
-                raise _Malformed(400, "The request's target is no path.")
-            target = after[slash:] if slash >= 0 else "/"
+        if line == "POST / HTTP/1.1":  # that of every SDK
+            self.method, target, version = "POST", "/", "HTTP/1.1"
+        else:
+            self.method, target, version = _request_line(line)
+        self.headers = headers = _fields(rest)
         self.path, _, self.query = target.partition("?")
         self.chunked = False
         encoding = headers.get("transfer-encoding")
@@ -85,9 +76,38 @@ class _Head:
         self.keep_alive = "close" not in connection if version == "HTTP/1.1" else "keep-alive" in connection
 
 
+def _request_line(line: str) -> tuple[str, str, str]:
+    """Return method, path with query, and version. Raises `_Malformed`."""
+    parts = line.split(" ")
+    if len(parts) != 3 or parts[2] not in ("HTTP/1.1", "HTTP/1.0") or parts[0] not in _METHODS:
+        raise _Malformed(400, "The request line is not that of HTTP/1.1.")
+    method, target, version = parts
+    if not target.startswith("/"):
+        scheme, _, after = target.partition("://")
+        slash = after.find("/")
+        if scheme not in ("http", "https"):
+            raise _Malformed(400, "The request's target is no path.")
+        target = after[slash:] if slash >= 0 else "/"
+    return method, target, version
+
+
+def _fields(lines: list[str]) -> dict[str, str]:
+    """Return the values of header lines by name, in lower case. Raises `_Malformed`."""
+    fields: list[Any] = [*map(KNOWN_FIELDS.get, lines)]
+    at = -1
+    for _ in range(fields.count(None)):
+        at = fields.index(None, at + 1)
+        fields[at] = _field_of(lines[at])
+    headers = dict(fields)
+    return headers if len(headers) == len(fields) else _joined(fields)
+
+
 def _field_of(line: str) -> tuple[str, str]:
     """Return name, in lower case, and value of a header line. Raises `_Malformed`."""
     raw, colon, value = line.partition(":")
+    once = _ONCE.get(raw)
+    if once is not None and colon:
+        return once, value.strip(" \t")
     if not colon or _NAME.fullmatch(raw) is None:
         raise _Malformed(400, "A header line has no name.")
     field = raw.lower(), value.strip(" \t")
@@ -125,6 +145,12 @@ _REPEATING: Final = frozenset((
     "x-amzn-query-mode",
 ))  # fmt: skip
 """Headers whose lines are the same in many requests."""
+_ONCE: Final = {
+    spelling: name
+    for name in ("authorization", "amz-sdk-invocation-id", "x-amz-content-sha256", "x-amzn-trace-id")
+    for spelling in (name, name.title())
+}
+"""Headers whose lines differ in nearly all requests, in the spellings of clients."""
 FIELD_CHARS: Final = 256
 FIELDS_MAX: Final = 1_000
 KNOWN_FIELDS: Final[dict[str, tuple[str, str]]] = {}
@@ -424,20 +450,18 @@ class SqsConnection(asyncio.Protocol):
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _respond(self, answer: Answer) -> None:
-        error = f"x-amzn-query-error: {answer.query_error}\r\n" if answer.query_error else ""
-        self._write(
-            answer.status,
-            answer.body,
-            f"x-amzn-RequestId: {answer.request_id}\r\n{error}Content-Type: {answer.content_type}\r\n",
-        )
+        headers = f"x-amzn-RequestId: {answer.request_id}\r\n"
+        if answer.query_error:
+            headers = f"{headers}x-amzn-query-error: {answer.query_error}\r\n"
+        self._write(answer.status, answer.content_type, headers, answer.body)
 
     def _reject(self, status: int, text: str) -> None:
         """Answer a request that is none of SQS, and close."""
         self._stops = True
         self._is_busy = True
-        self._write(status, text.encode("utf-8", "replace"), "Content-Type: text/plain; charset=utf-8\r\n")
+        self._write(status, "text/plain; charset=utf-8", "", text.encode("utf-8", "replace"))
 
-    def _write(self, status: int, body: bytes, headers: str) -> None:
+    def _write(self, status: int, content_type: str, headers: str, body: bytes) -> None:
         self._call = None
         self._is_busy = False
         head, self._head = self._head, None
@@ -445,12 +469,12 @@ class SqsConnection(asyncio.Protocol):
         if transport is None:
             return
         closes = self._stops or head is None or not head.keep_alive
-        lines = (
-            f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n{headers}Content-Length: {len(body)}\r\n"
-            f"{'Connection: close' if closes else 'Connection: keep-alive'}\r\nDate: "
-        )
-        start = lines.encode("latin-1", "replace") + self._server.date() + b"\r\n\r\n"
-        transport.write(start if head is not None and head.method == "HEAD" else start + body)
+        is_head = head is not None and head.method == "HEAD"
+        start = _start(status, content_type, closes)
+        more = headers.encode("latin-1", "replace")
+        transport.write(b"%b%d\r\nDate: %b\r\n%b\r\n%b" % (
+            start, len(body), self._server.date(), more, b"" if is_head else body,
+        ))  # fmt: skip
         if closes:
             transport.close()
             return
@@ -462,6 +486,16 @@ class SqsConnection(asyncio.Protocol):
             self._server.loop.call_soon(self._advance)
         else:
             self._owe(self._limits.keep_alive_s)
+
+
+@lru_cache(maxsize=100)
+def _start(status: int, content_type: str, closes: bool) -> bytes:
+    """Return the beginning of an answer, up to the number of its bytes."""
+    connection = "close" if closes else "keep-alive"
+    return (
+        f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\nContent-Type: {content_type}\r\nConnection: {connection}\r\n"
+        "Content-Length: "
+    ).encode("ascii")
 
 
 class _Chunks:

@@ -118,12 +118,14 @@ class SqsService(SqsState):
             raise SqsError(
                 "MissingAuthenticationToken", "The request must contain a valid access key id and signature."
             )
-        if not self._sign_ins.may_try(request.host, signed.key_id):
+        is_noted = self._sign_ins.is_noted(request.host, signed.key_id)
+        if not is_noted and not self._sign_ins.may_try(request.host, signed.key_id):
             raise SqsError("RequestThrottled", THROTTLED)
         check_time(signed, broker.wall_clock.now_ms())
         check_signed_headers(signed, request.headers)
         grant = self._signer(broker, request, parsed, signed)
-        self._sign_ins.succeeded(request.host, signed.key_id)
+        if not is_noted:
+            self._sign_ins.succeeded(request.host, signed.key_id)
         return Caller(signed.key_id, grant, self._region(signed))
 
     def _region(self, signed: Signed | None) -> str:

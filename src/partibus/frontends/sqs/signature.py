@@ -11,8 +11,11 @@ from calendar import timegm
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
+from operator import itemgetter
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 from partibus.frontends.sqs.errors import SqsError
 
@@ -34,19 +37,19 @@ _SCOPES_MAX: Final = 500
 """Remembered beginnings of Authorization headers: 2 MB at most."""
 _TIMES_MAX: Final = 100
 """Remembered times of signing: clients that sign many requests sign them within the same seconds."""
+_MUST_BE_SIGNED: Final = ("host", "x-amz-date", "x-amz-target")
 _QUERY_MAX: Final = 1_000
 """Parameters of a presigned URL."""
 
 
-class Signed(NamedTuple):
+class Signed(Struct, frozen=True, gc=False):
     """The fields of a request about its signature."""
 
     key_id: str
     date: str
     """The day of the scope, ``yyyymmdd``."""
     region: str
-    headers: tuple[str, ...]
-    """The names of the signed headers, as listed."""
+    headers: "SignedHeaders"
     scope: str
     """Day, region, service and terminator."""
     signature: str
@@ -55,6 +58,28 @@ class Signed(NamedTuple):
     is_presigned: bool
     expires_s: int
     """The life of a presigned URL from the time of signing."""
+
+
+class SignedHeaders:
+    """The names of the signed headers, as listed, with their part of the canonical request."""
+
+    __slots__ = ("_form", "_values", "covers_all", "joined", "names")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        """``names`` are in lower case."""
+        self.names = names
+        self.joined = ";".join(names)
+        self.covers_all = set(_MUST_BE_SIGNED).issubset(names)
+        """Whether everything is signed that has to be."""
+        # Two calls get and write all values. The getter returns a tuple for several names only, so the first one is
+        # there twice, and the second time it is written with no characters.
+        self._values = itemgetter(*names, names[0])
+        self._form = "".join([f"{name.replace('%', '%%')}:%s\n" for name in names]) + "%.0s"
+
+    def lines(self, headers: Mapping[str, str]) -> str:
+        """Return the canonical lines of the headers. Raises `KeyError` with the name of one that is missing."""
+        lines: str = self._form % self._values(headers)
+        return lines
 
 
 def read_signed(headers: Mapping[str, str], query: Mapping[str, str]) -> Signed | None:
@@ -130,7 +155,7 @@ class _Scope(NamedTuple):
     key_id: str
     date: str
     region: str
-    headers: tuple[str, ...]
+    headers: SignedHeaders
     scope: str
 
 
@@ -145,7 +170,9 @@ def _scope(credential: str, names: str) -> _Scope:
     key_id, date, region, service, terminator = scope
     if service != SERVICE or terminator != TERMINATOR:
         raise SqsError("SignatureDoesNotMatch", f"Credential should be scoped to {SERVICE}/{TERMINATOR}.")
-    return _Scope(key_id, date, region, tuple(names.lower().split(";")), f"{date}/{region}/{SERVICE}/{TERMINATOR}")
+    return _Scope(
+        key_id, date, region, SignedHeaders(tuple(names.lower().split(";"))), f"{date}/{region}/{SERVICE}/{TERMINATOR}"
+    )
 
 
 def _check_timestamp(timestamp: str, date: str) -> None:
@@ -226,7 +253,7 @@ def canonical_request(
 ) -> str:
     """Return the canonical request. ``path`` and ``query`` are as on the wire, header values without outer blanks."""
     try:
-        lines = "".join([f"{name}:{headers[name]}\n" for name in signed.headers])
+        lines = signed.headers.lines(headers)
     except KeyError as missing:
         name = missing.args[0][:100]
         raise SqsError("SignatureDoesNotMatch", f"The header '{name}' is signed, and the request has none.") from None
@@ -234,7 +261,7 @@ def canonical_request(
         lines = _BLANKS.sub(" ", lines)
     return (
         f"{method}\n{_canonical_path(path)}\n{_canonical_query(query) if query else ''}\n"
-        f"{lines}\n{';'.join(signed.headers)}\n{body_hash}"
+        f"{lines}\n{signed.headers.joined}\n{body_hash}"
     )
 
 
@@ -276,8 +303,10 @@ def text_to_sign(signed: Signed, canonical: str) -> bytes:
 
 def check_signed_headers(signed: Signed, headers: Mapping[str, str]) -> None:
     """Check that what decides about the request is signed. Raises `SqsError`."""
-    for name in ("host",) if signed.is_presigned else ("host", "x-amz-date", "x-amz-target"):
-        if name not in signed.headers and (name == "host" or name in headers):
+    if signed.headers.covers_all:
+        return
+    for name in ("host",) if signed.is_presigned else _MUST_BE_SIGNED:
+        if name not in signed.headers.names and (name == "host" or name in headers):
             raise SqsError("SignatureDoesNotMatch", f"The header '{name}' must be signed.")
 
 

@@ -1,12 +1,13 @@
 """AWS JSON 1.0: requests and answers.
 
 A body has up to 8 MiB, of which most may be text. Before it is decoded, its values are counted, so that one made of
-millions of them is refused and not built.
+millions of them is refused and not built. The decoder knows the types of an action's members. A request that departs
+from them, for example by a number that is written as text, is decoded once more and read member by member.
 """
 
 import binascii
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -29,6 +30,13 @@ def read_json(shape: Shape, body: bytes) -> dict[str, Any]:
         return {}
     if len(body) > SMALL_BYTES:
         _check_values(body)
+    typed = _TYPED.get(id(shape)) or _typed(shape)
+    try:
+        if not body.isascii():
+            body.decode()  # the decoder skips unknown members unread
+        return typed.read(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # read below, which tells the error
     try:
         document = _DECODE(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -36,6 +44,56 @@ def read_json(shape: Shape, body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise _unreadable("the body is not a JSON object")
     return _read(shape.members, document)
+
+
+class _Typed:
+    """The decoder of one action's requests."""
+
+    __slots__ = ("_attributes", "_decode", "_entries")
+
+    def __init__(self, shape: Shape) -> None:
+        self._decode = msgspec.json.Decoder(_type_of(shape.members)).decode
+        self._attributes = [member for member in shape.members if member.kind is Kind.ATTRIBUTES]
+        self._entries = [
+            (member.name, [inner for inner in member.members if inner.kind is Kind.ATTRIBUTES])
+            for member in shape.members
+            if member.kind is Kind.ENTRIES
+        ]
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        """Return the members of a request by name. Raises ``msgspec.DecodeError`` for one of other types."""
+        document: dict[str, Any] = self._decode(body)
+        for member in self._attributes:
+            if member.name in document:
+                document[member.name] = _attributes(member, document[member.name])
+        for name, attributes in self._entries:
+            for member in attributes:
+                for entry in document.get(name, ()):
+                    if member.name in entry:
+                        entry[member.name] = _attributes(member, entry[member.name])
+        return document
+
+
+def _type_of(members: tuple[Member, ...]) -> Any:
+    """Return the type of an object of which every member may be missing."""
+    types: dict[Kind, Any] = {
+        Kind.TEXT: str,
+        Kind.INTEGER: int,
+        Kind.TEXTS: list[str],
+        Kind.TEXT_MAP: dict[str, str],
+        Kind.ATTRIBUTES: dict[str, dict[str, Any]],
+    }
+    fields = {one.name: list[_type_of(one.members)] if one.kind is Kind.ENTRIES else types[one.kind] for one in members}  # type: ignore[misc]
+    return TypedDict("Members", fields, total=False)  # type: ignore[operator]
+
+
+def _typed(shape: Shape) -> _Typed:
+    found = _TYPED[id(shape)] = _Typed(shape)
+    return found
+
+
+_TYPED: Final[dict[int, _Typed]] = {}
+"""The decoder of each shape, by the identity of the shape, which is part of one table and so stays."""
 
 
 def _check_values(body: bytes) -> None:

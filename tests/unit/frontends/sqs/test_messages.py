@@ -24,6 +24,7 @@ from partibus.frontends.sqs.messages import (
     content_id,
     hex_md5,
     md5_of_attributes,
+    plain_form,
     read_attributes,
     read_stored,
     read_trace,
@@ -250,3 +251,10 @@ def test_properties_of_our_own_are_read_as_any_others(group: str | None) -> None
         }:
             own = messages._own_properties(changed)
             assert own is None or own == messages._foreign_properties(changed)
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 70_000])
+@pytest.mark.parametrize("sender", ["k", "é" * 100, "k" * 300])
+def test_a_plain_message_is_stored_as_any_other(size: int, sender: str) -> None:
+    message_id, body = "01234567-89ab-4cde-8f01-23456789abcd", b"x" * size
+    assert plain_form(message_id, sender, body) == stored_form(message_id, sender, body, {}, None, None, None)

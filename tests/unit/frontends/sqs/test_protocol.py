@@ -137,6 +137,12 @@ def test_integers_may_be_texts_in_json() -> None:
         assert code_of(by_json("ListQueues", {"MaxResults": wrong})) == "SerializationException"
 
 
+def test_null_and_unknown_members_are_left_out_in_json() -> None:
+    entry: dict[str, object] = {"Id": "a", "MessageBody": "m", "DelaySeconds": None, "Other": [{}]}
+    parsed = by_json("SendMessageBatch", {"QueueUrl": "q", "Entries": [entry], "Other": {}, "Third": None})
+    assert parsed.members == {"QueueUrl": "q", "Entries": [{"Id": "a", "MessageBody": "m"}]}
+
+
 def code_of(parsed: Parsed) -> str | None:
     return None if parsed.error is None else parsed.error.code
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from uuid import RFC_4122, UUID
 
 import pytest
 
 from partibus.frontends.sqs import server
 from partibus.frontends.sqs.names import QueueName
 from partibus.frontends.sqs.queues import SqsQueue
+from partibus.node.sqs_port import Uuids
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
 
@@ -85,3 +87,12 @@ def test_deleted_queues_are_forgotten(sqs: SqsWorld, monkeypatch: pytest.MonkeyP
         sqs.world.broker.delete(name)
     kept = [one for one in gc.get_objects() if isinstance(one, SqsQueue) and one.queue.name.startswith("q")]
     assert len(kept) <= 10
+
+
+def test_ids_are_random_uuids_each_given_once() -> None:
+    uuids = Uuids()
+    made = [uuids.next() for _ in range(200)]
+    assert len(set(made)) == 200
+    for text in made:
+        found = UUID(text)
+        assert (str(found), found.version, found.variant) == (text, 4, RFC_4122)

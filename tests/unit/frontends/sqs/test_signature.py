@@ -11,11 +11,13 @@ import pytest
 from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from msgspec.structs import replace
 
 from partibus.frontends.sqs.errors import SqsError
 from partibus.frontends.sqs.signature import (
     Keys,
     Signed,
+    SignedHeaders,
     canonical_request,
     check_signed_headers,
     check_time,
@@ -111,7 +113,7 @@ def test_what_was_signed_late_or_early_has_expired() -> None:
         with pytest.raises(SqsError, match="more than 15 minutes") as refused:
             check_time(signed, now_ms + off_ms)
         assert refused.value.code == "RequestExpired"
-    presigned = signed._replace(is_presigned=True, expires_s=60)
+    presigned = replace(signed, is_presigned=True, expires_s=60)
     check_time(presigned, now_ms + 60_000)
     with pytest.raises(SqsError, match="Request has expired"):
         check_time(presigned, now_ms + 60_001)
@@ -144,7 +146,7 @@ def test_a_malformed_signature_is_refused(change: Mapping[str, str], code: str) 
 
 
 def test_the_action_must_be_signed() -> None:
-    signed = Signed("k", "20150830", "r", ("host", "x-amz-date"), "", "", "20150830T123600Z", False, 0)
+    signed = Signed("k", "20150830", "r", SignedHeaders(("host", "x-amz-date")), "", "", "20150830T123600Z", False, 0)
     check_signed_headers(signed, {"host": "h", "x-amz-date": "d"})
     with pytest.raises(SqsError, match="x-amz-target"):
         check_signed_headers(signed, {"host": "h", "x-amz-date": "d", "x-amz-target": "t"})
@@ -163,3 +165,11 @@ def test_signing_keys_are_kept_and_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         keys.of("s", "20150830", region)
     assert keys.of("s", "20150830", "a") is not first
     assert keys.of("s", "20150830", "a").sign(b"text") == first.sign(b"text")
+
+
+@pytest.mark.parametrize("names", [("host",), ("host", "a%sb", "x-%"), ("x", "x")])
+def test_the_lines_of_signed_headers_are_written_as_they_are_listed(names: tuple[str, ...]) -> None:
+    headers = {name: f"{name} %d" for name in names}
+    assert SignedHeaders(names).lines(headers) == "".join(f"{name}:{name} %d\n" for name in names)
+    with pytest.raises(KeyError):
+        SignedHeaders((*names, "missing")).lines(headers)

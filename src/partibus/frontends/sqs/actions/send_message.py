@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
+
+from msgspec import Struct
 
 from partibus.errors import PartibusError
 from partibus.frontends.sqs.attributes import MESSAGE_BYTES_MAX
@@ -17,6 +19,7 @@ from partibus.frontends.sqs.messages import (
     content_id,
     hex_md5,
     md5_of_attributes,
+    plain_form,
     read_attributes,
     read_trace,
     sequence_text,
@@ -33,11 +36,13 @@ from partibus.namespace.entity import Entity
 from partibus.routing.elastic import Action
 
 DELAY_MAX_S: Final = 900
+_PLAIN_MEMBERS: Final = 2
+"""The members of a message that has nothing but a body: the other one is its queue, or its id in the batch."""
 TAG_BYTES: Final = 16
 """A tag is a MessageId."""
 
 
-class Prepared(NamedTuple):
+class Prepared(Struct, gc=False):
     """A checked message, and its part of the answer."""
 
     message: Message
@@ -63,12 +68,13 @@ def send_message_batch(call: Call) -> None:
     if queue.fifo:
         for entry in entries:
             _check_fifo(queue, entry, in_batch=True)
-    total = sum(map(_raw_size, entries))
-    if total > MESSAGE_BYTES_MAX:
-        raise prefixed(
-            "BatchRequestTooLong",
-            f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes. You have sent {total} bytes.",
-        )
+    if len(call.request.body) + len(call.request.query) > MESSAGE_BYTES_MAX:  # both protocols only lengthen texts
+        total = sum(map(_raw_size, entries))
+        if total > MESSAGE_BYTES_MAX:
+            raise prefixed(
+                "BatchRequestTooLong",
+                f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes. You have sent {total} bytes.",
+            )
     results = _Many(call, entries)
     good: list[tuple[int, Prepared]] = []
     for index, entry in enumerate(entries):
@@ -134,10 +140,14 @@ def _check_fifo(queue: SqsQueue, given: Mapping[str, Any], *, in_batch: bool) ->
 def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch: bool) -> Prepared:
     """Check one message. Raises `SqsError`."""
     body = body_bytes(given.get("MessageBody"), is_plain=call.parsed.is_plain)
+    trace, system_md5 = call.request.headers.get("x-amzn-trace-id"), None
+    if len(given) == _PLAIN_MEMBERS and queue.takes_plain and trace is None and len(body) <= queue.message_bytes_max:
+        message_id = call.state.new_uuid()
+        plain = Message(plain_form(message_id, call.caller.name, body))
+        return Prepared(plain, {"MessageId": message_id, "MD5OfMessageBody": hex_md5(body)})
     raw_attributes = given.get("MessageAttributes")
     attributes = read_attributes(raw_attributes) if raw_attributes else {}
     raw_system = given.get("MessageSystemAttributes")
-    trace, system_md5 = call.request.headers.get("x-amzn-trace-id"), None
     if raw_system:
         trace, system_md5 = read_trace(raw_system, trace)
     check_size(size_of(body, attributes), queue.message_bytes_max, in_batch=in_batch)
