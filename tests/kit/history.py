@@ -40,8 +40,8 @@ class Kind(StrEnum):
     DELIVER = "deliver"
     """A message came; ends when the application has it."""
     LOST = "lost"
-    """The first time that an owner handed a message out, at ``sent_ms``, and no application got that delivery: the
-    front end gave it back, or a connection or a broker was lost."""
+    """The first time that an owner gave a message to a front end, at ``sent_ms``, other than in a delivery that an
+    application got: it was for the cache, or was given back, or a connection or a broker was lost."""
     SETTLE = "settle"
     LEFT = "left"
     """A message was still in the queue at the end of the run."""
