@@ -114,7 +114,7 @@ def reader(broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_first_minute(reader: Reader) -> None:
     found = snippets.blocks((PROJECT / "README.md").read_text(encoding="utf-8"))
-    (commands,) = [text for language, text in found if language == "sh" and "partibus serve" in text]
+    (commands,) = [text for language, text in found if language == "sh" and "entity create" in text]
     (program,) = [text for language, text in found if "from azure" in text]
     printed = snippets.run_shell(commands)
     assert printed.count('{"order": 1}') == 2, "peeked at, then received"

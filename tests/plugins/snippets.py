@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-PREPARATION = ("make ", "pip install", "partibus serve", "partibus bench", "createdb ", "export ", "scp ")
+PREPARATION = ("make ", "pip install", "partibus serve", "partibus bench", "createdb ", "export ", "scp ", ". .venv")
 """Lines of the shell that prepare a machine: the test's broker and environment stand in for them."""
 
 
