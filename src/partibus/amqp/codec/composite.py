@@ -383,7 +383,7 @@ class _Shared:
     def __init__(self) -> None:
         self._found: dict[bytes, object] = {}
         self._encoded: dict[int, bytes] = {}
-        """What is written for an object of the other table, by the object's identity; empty before the first time."""
+        """The encoding of an object of the other table, by the object's identity; empty before the first time."""
 
     def find(self, received: bytes) -> object | None:
         """Return the object that was decoded from these bytes."""
