@@ -25,18 +25,15 @@ def entries_of(call: Call) -> list[Entry]:
             f"Maximum number of entries per request are {ENTRIES_MAX}. You have sent {len(entries)}.",
         )
     ids = [entry.get("Id", "") for entry in entries]
-    for one in ids:
-        if _ID.fullmatch(one) is None:
-            raise prefixed(
-                "InvalidBatchEntryId",
-                "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most "
-                "80 letters long.",
-            )
-    seen = set()
-    for one in ids:
-        if one in seen:
-            raise prefixed("BatchEntryIdsNotDistinct", f"Id {one} repeated.")
-        seen.add(one)
+    if not all(map(_ID.fullmatch, ids)):
+        raise prefixed(
+            "InvalidBatchEntryId",
+            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
+            "letters long.",
+        )
+    if len(set(ids)) < len(ids):
+        repeated = next(one for number, one in enumerate(ids) if one in ids[:number])
+        raise prefixed("BatchEntryIdsNotDistinct", f"Id {repeated} repeated.")
     return entries
 
 
@@ -73,7 +70,8 @@ class Results:
             return
         output: dict[str, Any] = {}
         if self._done:
-            output["Successful"] = [{"Id": self._ids[index], **self._done[index]} for index in sorted(self._done)]
+            ids, done = self._ids, self._done
+            output["Successful"] = [{"Id": ids[index], **done[index]} for index in sorted(done)]
         if self._failed:
             output["Failed"] = [self._shown(index, self._failed[index]) for index in sorted(self._failed)]
         call.answer(output)

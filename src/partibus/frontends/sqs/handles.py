@@ -53,7 +53,7 @@ def read_handle(text: str) -> Handle | None:
             return None
         if b2a_base64(raw, newline=False).decode("ascii") != text:  # base64 has several forms of its last bits
             return None
-        return Handle._make(_LAYOUT.unpack(packed))
+        return tuple.__new__(Handle, _LAYOUT.unpack(packed))
     except (ValueError, error):
         return None
 

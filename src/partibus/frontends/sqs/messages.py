@@ -333,7 +333,7 @@ def _user(sender: str) -> bytes:
     return b"\xa0%c%b" % (len(user), user)
 
 
-class Incoming(NamedTuple):
+class Incoming(msgspec.Struct, frozen=True, gc=False):
     """A stored message as SQS shows it."""
 
     message_id: str
@@ -351,10 +351,14 @@ class Incoming(NamedTuple):
 
 def read_stored(data: bytes) -> Incoming:
     """Return what a stored form holds. A part that can't be read, as only a foreign sender can make it, is left out."""
+    plain = _read_plain(data)
+    if plain is not None:
+        return plain
     stored = StoredMessage(data)
     sender_and_group = _own_properties(stored.properties)
     body = _body_text(stored.rest)
     if sender_and_group is not None and not (stored.annotation_count or stored.application_properties):
+        _note_plain(data, sender_and_group[1])
         return Incoming(*sender_and_group, body, {}, None, None, None)
     notes = _annotations(stored)
     types = notes.get(_TYPES_KEY)
@@ -371,6 +375,33 @@ def read_stored(data: bytes) -> Incoming:
         source,
         receives if isinstance(receives := notes.get(RECEIVES), int) else 0,
     )
+
+
+def _read_plain(data: bytes) -> Incoming | None:
+    """Return what a form of `plain_form` holds; None for another one, or one whose beginning is not known yet."""
+    known = _PLAIN.get(data[:_ID_AT])
+    if known is None or data[_ID_END : _ID_END + 2] != known:
+        return None
+    user_at = _ID_END + 2
+    body_at = user_at + known[1]
+    try:
+        message_id, sender = data[_ID_AT:_ID_END].decode("ascii"), data[user_at:body_at].decode()
+    except UnicodeDecodeError:
+        return None
+    return Incoming(message_id, sender, None, _body_text(data[body_at:]), {}, None, None, None)
+
+
+def _note_plain(data: bytes, sender: str) -> None:
+    """Note how a plain message begins: what is before the id says how long the name of the sender is."""
+    begin, end = _around_id(sender)
+    if data[:_ID_AT] == begin:
+        _PLAIN[begin] = end[:2]
+
+
+_ID_AT: Final = len(_around_id("")[0])
+_ID_END: Final = _ID_AT + len(_SAMPLE)
+_PLAIN: Final[dict[bytes, bytes]] = {}
+"""Code and length of user-id, by what a plain message has before its id: one for each length, so 256 at most."""
 
 
 def _own_properties(section: bytes) -> tuple[str, str, str | None] | None:

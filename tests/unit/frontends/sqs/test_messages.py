@@ -258,3 +258,25 @@ def test_properties_of_our_own_are_read_as_any_others(group: str | None) -> None
 def test_a_plain_message_is_stored_as_any_other(size: int, sender: str) -> None:
     message_id, body = "01234567-89ab-4cde-8f01-23456789abcd", b"x" * size
     assert plain_form(message_id, sender, body) == stored_form(message_id, sender, body, {}, None, None, None)
+
+
+@pytest.mark.parametrize("sender", ["k", "é" * 100, "k" * 255])
+def test_a_plain_message_is_read_the_same_the_first_time_and_later(sender: str) -> None:
+    message_id = "01234567-89ab-4cde-8f01-23456789abcd"
+    data = plain_form(message_id, sender, "ä".encode() * 200)
+    for _ in range(2):
+        assert read_stored(data) == Incoming(message_id, sender, None, "ä" * 200, {}, None, None, None)
+    former = {
+        name: read_stored(stored_form(message_id, sender, b"b", {}, name, None, None)) for name in ("g", "h" * 128)
+    }
+    assert {name: one.group for name, one in former.items()} == {"g": "g", "h" * 128: "h" * 128}
+
+
+def test_a_message_that_begins_as_a_plain_one_and_goes_on_otherwise_is_read_member_by_member() -> None:
+    message_id = "01234567-89ab-4cde-8f01-23456789abcd"
+    data = plain_form(message_id, "sender", b"body")
+    assert read_stored(data).sender == "sender"
+    wrong_user = data.replace(b"\xa0\x06sender", b"\xa1\x06sender")
+    assert read_stored(wrong_user) == read_stored(data)
+    no_text = data.replace(b"sender", b"\xff\xfeuser").replace(message_id[:2].encode(), b"\xc3\xa9")
+    assert read_stored(no_text).body == "body"
