@@ -66,6 +66,8 @@ class Connection(ConnectionBase):
         """Whether received bytes are still unread (`Limits.performatives_at_once`). Call `receive_data` again, with no
         bytes.
         """
+        self.ends_unread = False
+        """Whether they are unread because of many begins and attaches, which a lost connection no longer needs."""
         self.ids_looked_at = 0
         self._handshake = ServerHandshake() if server else ClientHandshake(login)
         self._channels = NumberPool()
@@ -212,7 +214,7 @@ class Connection(ConnectionBase):
     def receive_data(self, data: bytes) -> list[Event]:
         """Process bytes from the peer and return their events. Never raises because of their content."""
         events: list[Event] = []
-        self.more_to_read = False
+        self.more_to_read = self.ends_unread = False
         if self.state is State.CLOSED:
             return events
         self._keep_alive.heard = True
@@ -302,7 +304,7 @@ class Connection(ConnectionBase):
             if left is not None:
                 left -= 1
                 if left <= 0:
-                    self.more_to_read = pos < available
+                    self.more_to_read = self.ends_unread = pos < available
                     break
         else:
             self.more_to_read = pos < available

@@ -200,7 +200,7 @@ class Link:
             Attach(
                 name=self.name,
                 handle=self.handle,
-                role=self.role.value,
+                role=self.role is Role.RECEIVER,
                 snd_settle_mode=self.snd_settle_mode,
                 rcv_settle_mode=self.rcv_settle_mode,
                 source=source,

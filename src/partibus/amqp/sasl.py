@@ -109,7 +109,7 @@ class Handshake:
 
         Raises `PeerError`.
         """
-        while not self.done and self.phase is not Phase.AWAIT_VERDICT:
+        while pos < len(buf) and self.phase not in _SILENT_PHASES:
             is_frame = self.phase in _FRAME_PHASES
             after = self._read_frame(buf, pos, events) if is_frame else self._read_header(buf, pos)
             if after == pos:
@@ -162,6 +162,7 @@ class Handshake:
         return _refuse(FRAMING_ERROR, f"{type(performative).__name__} came; we {self.phase.value}")
 
 
+_SILENT_PHASES: Final = frozenset({Phase.DONE, Phase.AWAIT_VERDICT})
 _FRAME_PHASES: Final = frozenset({Phase.EXPECT_MECHANISMS, Phase.EXPECT_INIT, Phase.EXPECT_OUTCOME})
 
 

@@ -21,6 +21,7 @@ from partibus.amqp import (
 )
 from partibus.amqp.codec.performatives import Detach, Disposition, End, Flow, Transfer
 from partibus.amqp.frames import EMPTY_FRAME, frame
+from partibus.amqp.session import ODD_STATE_IDS
 from tests.unit.amqp.peers import Frame, Joined, Scripted, deliveries, of_type, transfer
 
 
@@ -488,7 +489,7 @@ def test_deliveries_with_a_stated_outcome_go_with_their_link() -> None:
 
 @pytest.mark.parametrize("role", [True, False])
 def test_dispositions_that_look_at_many_deliveries_take_turns(role: bool) -> None:
-    scripted = Scripted(limits=Limits(ids_at_once=25))
+    scripted = Scripted(limits=Limits(ids_at_once=25 + 2 * ODD_STATE_IDS))
     if role:
         link = scripted.with_sender()
         link.send_many(items(10))

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from partibus.amqp import Session
+from partibus.amqp import Coordinator, Declare, Disposed, Modified, Session, Source, Target, TransactionalState
 from partibus.amqp.codec.performatives import Begin, Disposition, Flow, Open
 from partibus.amqp.codec.states import Received
+from partibus.amqp.codec.types import Symbol
 from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, frame
-from partibus.amqp.section_encoding import encode_data
-from partibus.frontends.amqp.ingress import PAIRS_AT_ONCE, PAIRS_MAX
+from partibus.amqp.section_encoding import encode_data, encode_value
+from partibus.amqp.session import ODD_STATE_IDS
+from partibus.frontends.amqp.ingress import ODD_DELIVERY_PAIRS, PAIRS_AT_ONCE, PAIRS_MAX
+from partibus.frontends.amqp.node import READ_BYTES, REQUEST_BYTES_MIN
 from partibus.frontends.amqp.peer import FRAMES_AT_ONCE, IDS_AT_ONCE, PERFORMATIVES_AT_ONCE, Peer
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
+from partibus.frontends.amqp.transactions import AT_ONCE_MAX
 from partibus.limits import Limits
+from tests.robustness.raw import transfer
+from tests.unit.amqp.peers import read_frames
 from tests.unit.frontends.harness import World, body_of, message
 
 
@@ -228,6 +234,92 @@ def test_others_have_their_turn_while_a_connection_names_many_deliveries(tmp_pat
         client.peer.receive_data(data)
         assert client.peer.connection.ids_looked_at <= IDS_AT_ONCE + 1_000
         data = b""
+
+
+ODD = 1_000
+"""Frames in one read that each get an answer of their own."""
+DECLARE = encode_value(Declare())
+UNKNOWN = TransactionalState(txn_id=b"no such one")
+
+
+@pytest.mark.parametrize(
+    ("target", "payload", "state", "most"),
+    [
+        (Target("q"), b"\xff", None, PAIRS_AT_ONCE // ODD_DELIVERY_PAIRS + 1),
+        (Target("q"), message(), UNKNOWN, PAIRS_AT_ONCE // ODD_DELIVERY_PAIRS + 1),
+        (Target("$cbs"), b"\xff", None, READ_BYTES // REQUEST_BYTES_MIN + 1),
+        (Coordinator(), DECLARE, None, AT_ONCE_MAX),
+        (Coordinator(), b"\xff", None, AT_ONCE_MAX),
+    ],
+    ids=["garbage", "unknown transactions", "requests that are none", "transactions", "garbage to the coordinator"],
+)
+def test_others_have_their_turn_while_a_connection_gets_many_answers(
+    tmp_path: Path, target: Target | Coordinator, payload: bytes, state: TransactionalState | None, most: int
+) -> None:
+    world = World(tmp_path)
+    world.queue("q")
+    client = world.client()
+    session = client.session()
+    link = session.attach_sender("l", source=Source("x"), target=target)
+    world.wait()
+    channel = session.local_channel
+    data = b"".join(transfer(payload, n, channel, handle=link.handle, state=state) for n in range(ODD))
+    answered = [len(answers) for answers in turns(client.peer, data)]
+    assert max(answered) <= most
+    assert sum(answered) == ODD
+
+
+def test_others_have_their_turn_while_a_connection_settles_each_message_in_its_own_way(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    client = world.client()
+    client.send(client.sender(world.queue("q")), *[message()] * ODD)
+    link = client.receiver("q")
+    ids = [delivery.delivery_id for delivery in client.receive(link, ODD)]
+    ways = [Modified(delivery_failed=True, message_annotations={Symbol("x"): number}) for number in range(ODD)]
+    settled: list[int] = []
+    (outgoing,) = client.peer._links.outgoing.values()
+    on_disposed = outgoing.on_disposed
+
+    def see(event: Disposed) -> None:
+        settled.extend(event.delivery_ids)
+        on_disposed(event)
+
+    outgoing.on_disposed = see  # type: ignore[method-assign]
+    data = b"".join(
+        frame(link.session.local_channel, Disposition(role=True, first=one, last=one, settled=False, state=way))
+        for one, way in zip(ids, ways, strict=True)
+    )
+    before = 0
+    for _ in turns(client.peer, data):
+        assert len(settled) - before <= IDS_AT_ONCE // ODD_STATE_IDS + 1
+        before = len(settled)
+    assert len(settled) == ODD
+
+
+def turns(peer: Peer, data: bytes) -> Iterator[list[int]]:
+    """The deliveries that are answered in each turn of a connection, until it has read everything."""
+    peer.connection.data_to_send()
+    while data or peer.more_to_read:
+        peer.receive_data(data)
+        data = b""
+        answers: list[int] = []
+        for performative in [one.body for one in read_frames(peer.connection.data_to_send())]:
+            if isinstance(performative, Disposition):
+                answers += range(performative.first, (performative.last or performative.first) + 1)
+        yield answers
+
+
+def test_many_small_frames_are_read_after_their_connection_is_lost(connected: Connected) -> None:
+    """A client that settles thousands of messages one by one and leaves."""
+    connected.open()
+    begin = frame(1, Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100))
+    connected.protocol.data_received(EMPTY_FRAME * (3 * FRAMES_AT_ONCE) + begin)
+    connected.protocol.connection_lost(None)
+    assert len(connected.sessions) == 1
+    assert connected.protocol._server.protocols
+    connected.loop.run()
+    assert len(connected.sessions) == 2
+    assert not connected.protocol._server.protocols
 
 
 def test_what_is_still_unread_goes_with_its_connection(connected: Connected) -> None:

@@ -11,7 +11,7 @@ from partibus.amqp import ACCEPTED, AmqpError, Delivery, DeliveryState, Receiver
 from partibus.amqp.errors import DETACH_FORCED
 from partibus.errors import EntityNotFound, OutcomeUnknown, PartibusError, QuotaExceeded
 from partibus.frontends.amqp.errors import amqp_error
-from partibus.frontends.amqp.ingress import Ingress
+from partibus.frontends.amqp.ingress import ODD_DELIVERY_PAIRS, Ingress
 from partibus.frontends.amqp.pattern import Repeats
 from partibus.frontends.amqp.transactions import CoordinatorLink, transaction_of
 from partibus.message import Message
@@ -130,6 +130,7 @@ class IncomingLink:
                 batches.append(messages_of(delivery, queue, repeats))
             except PartibusError as error:
                 refused[index] = error
+                ingress.pairs_left -= ODD_DELIVERY_PAIRS
         if self._throttle.uses is not None:
             self._note_use(self._throttle.uses, len(batches), sum(map(len, batches)))
         if batches and self._throttle.enforces:
@@ -224,6 +225,7 @@ class IncomingLink:
             if delivery.state is None:
                 others.append(delivery)
             else:
+                self._ingress.pairs_left -= ODD_DELIVERY_PAIRS
                 self._link.settle_many([delivery], self._add_to_transaction(delivery, delivery.state))
         return others, []
 

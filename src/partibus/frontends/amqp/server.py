@@ -151,7 +151,7 @@ class PeerProtocol(asyncio.Protocol):
             self._flush_soon()
         if self._transport is None:
             # The client has closed the connection: the broker attaches no further links for it.
-            self._waits = self.peer.is_behind or (bool(self._later) and not self.peer.connection.more_to_read)
+            self._waits = self._reads_on() or (bool(self._later) and not self.peer.connection.ends_unread)
             if not self._waits:
                 self._lose()
             return self._waits
@@ -196,15 +196,23 @@ class PeerProtocol(asyncio.Protocol):
         self._congested = True  # nothing more is asked for that would have to be sent
         if self._ticker is not None:
             self._ticker.cancel()
-        if len(self._later) > PIECE_BYTES or self.peer.is_behind:
-            return
+        if len(self._later) > PIECE_BYTES or self._reads_on():
+            return  # its turn will come
         if self._later:
             account, began_ns = self.account, perf_counter_ns()
             piece, self._later = bytes(self._later), bytearray()
             self._take(piece)
             account.spend(perf_counter_ns() - began_ns)
             account.moved += len(piece) + WRITE_BYTES
+            if self._reads_on():
+                self._wait_for_turn()
+                return
         self._lose()
+
+    def _reads_on(self) -> bool:
+        """Tell whether input that was taken waits for another turn, and matters after the end of the connection."""
+        connection = self.peer.connection
+        return self.peer.is_behind or (connection.more_to_read and not connection.ends_unread)
 
     def _lose(self) -> None:
         if not self._lost:
