@@ -39,7 +39,7 @@ NAME = "some of it"
 
 @pytest.fixture(params=["python", "javascript", "rhea"])
 def library(request: pytest.FixtureRequest) -> str:
-    """By tokens, which two libraries spell differently, and by name and key in the clear."""
+    """Sign in by tokens, which two libraries spell differently, and by name and key in the clear."""
     return str(request.param)
 
 
@@ -74,7 +74,7 @@ def refused(call: Callable[[], object]) -> bool:
 
 
 def shut_out(call: Callable[[], object]) -> bool:
-    """In the end. The library for Python first says only that the link on which it sends was detached.
+    """Tell whether the client is shut out. The library for Python first reports only a detached sending link.
 
     The library for JavaScript waits 20 seconds for the answer to a message that crosses the detach of its link.
     """

@@ -1,4 +1,4 @@
-"""As many entities as there may be, through the admin API."""
+"""Tests of the admin API with as many entities as there may be."""
 
 from __future__ import annotations
 

@@ -51,14 +51,14 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def broker(own: BrokerProcess) -> BrokerProcess:
-    """For tests in which processes end: all of them serve when a test begins."""
+    """Share a broker among tests in which processes end: all of them serve when a test begins."""
     eventually("all of them serve", lambda: all_well(own))
     return own
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """For tests in which no process ends."""
+    """Share a broker among tests in which no process ends."""
     with BrokerProcess(tmp_path_factory.mktemp("shared"), arguments=("--brokers", str(BROKERS))) as broker:
         yield broker
 
@@ -361,7 +361,7 @@ class AtEach:
         eventually("each broker has a connection", has_all)
 
     def expect_full(self) -> None:
-        """At every broker no other client is let in. They know after a moment."""
+        """Expect that every broker refuses another client, after a moment."""
         says = f"quota of {BROKERS} connections at a time"
         refused = partial(refusal, partial(connects, self.connection_string))
         eventually("nobody is let in", lambda: all(says in refused() for _ in range(CONNECTIONS)))

@@ -264,7 +264,7 @@ def test_a_bound_cuts_and_says_so(broker: BrokerProcess, ranges: RangeClient, py
 
 
 def metric(broker: BrokerProcess, name: str, entity: str) -> float:
-    """Over all brokers; looked at anew every five seconds at most."""
+    """Return a metric over all brokers, which is read anew every five seconds at most."""
     with urlopen(f"{broker.http_url}/metrics", timeout=EVENTUALLY_S) as answer:
         found = text_string_to_metric_families(answer.read().decode())
     samples = [sample for family in found for sample in family.samples if sample.name == name]

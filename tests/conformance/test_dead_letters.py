@@ -150,7 +150,7 @@ def test_dead_letter_is_refused_in_the_dead_letter_queue(
 def test_python_sends_a_dead_letter_again_as_it_received_it(
     python: PythonSync, make_queue: MakeQueue, sessions: bool
 ) -> None:
-    """On a plain queue: the library itself can't encode the sequence numbers of a partitioned one."""
+    """Use a plain queue: the library itself can't encode the sequence numbers of a partitioned one."""
     queue = make_queue(RequiresSession=sessions)
     session = NEXT_AVAILABLE_SESSION if sessions else None
     key = "key" if sessions else None

@@ -44,7 +44,7 @@ def test_second_message_with_an_id_is_accepted_and_dropped(
 def test_all_copies_meet_in_one_partition_by_their_message_id(
     clients: Clients, javascript: JavaScriptServiceBus, make_queue: MakeQueue
 ) -> None:
-    """No other key is set; each library sends the same ids, and the ids spread over the partitions."""
+    """Set no other key; each library sends the same ids, and the ids spread over the partitions."""
     queue = make_queue(RequiresDuplicateDetection=True, EnablePartitioning=True)
     ids = [f"id-{i}" for i in range(40)]
     for library in ("javascript", "python", "rhea"):
@@ -67,7 +67,7 @@ def test_message_id_is_no_key_without_duplicate_detection(
 
 
 def test_ids_are_told_apart_by_key_too(javascript: JavaScriptServiceBus, queue: str) -> None:
-    """As the service does on partitioned entities: id and key together."""
+    """Tell duplicates by id and key together, as the service does on partitioned entities."""
     for key in ("a", "b", "a"):
         javascript.send(queue, Outgoing(key.encode(), message_id="1", partition_key=key))
     assert sorted(message.body for message in peek_all(javascript, queue)) == [b"a", b"b"]

@@ -82,7 +82,7 @@ def test_what_waits_is_written_within_the_bound(
 
 @pytest.mark.row("C24")
 def test_a_forced_message_is_stored_at_once(broker: BrokerProcess, python: PythonSync, make_queue: MakeQueue) -> None:
-    """By the durable field of its header over AMQP, by ForcePersistence over HTTP."""
+    """Force by the durable field of the header over AMQP, and by ForcePersistence over HTTP."""
     queue = make_queue(EnableExpress=True)
     http = Http(broker)
     warm(python, queue)

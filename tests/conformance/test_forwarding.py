@@ -56,7 +56,7 @@ def azure(broker: BrokerProcess) -> Iterator[AzureClient]:
 
 
 def transfer_dead_letters(azure: AzureClient, queue: str, count: int) -> list[ServiceBusReceivedMessage]:
-    """So many of them, taken out."""
+    """Take out so many transfer dead letters."""
     found: list[ServiceBusReceivedMessage] = []
     with azure.get_queue_receiver(
         queue,

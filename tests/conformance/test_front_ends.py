@@ -43,7 +43,7 @@ def connections(broker: BrokerProcess) -> Iterator[list[Client]]:
 
 @pytest.mark.row("A5", "A6", "P14")
 def test_what_one_front_end_caches_another_one_does_not_get_before_its_time(tmp_path: Path) -> None:
-    """With locks while cached, as in the service: then the time is the manual clock's. Else what is cached goes back to
+    """Use locks while cached, as in the service: then the time is the manual clock's. Else what is cached goes back to
     the others when its front end is asked for nothing for a quarter of a second of real time."""
     arguments = ("--brokers", "2", "--clock", "manual", "--lock-cached")
     with BrokerProcess(tmp_path, arguments=arguments) as broker, ExitStack() as stack:

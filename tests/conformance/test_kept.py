@@ -30,7 +30,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """It runs when a test begins, and when it ends."""
+    """Serve from the begin of a test to its end."""
     with BrokerProcess(tmp_path_factory.mktemp("broker"), arguments=("--clock", "manual")) as broker:
         broker.advance(AHEAD_MS)
         yield broker

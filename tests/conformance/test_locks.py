@@ -132,7 +132,7 @@ def later_than(until_ms: int, locked: ServiceBusReceivedMessage | ServiceBusSess
 
 
 def test_library_renews_locks_by_itself(seconds: BrokerProcess) -> None:
-    """Of a message and of a session at a time, so that the seconds that it takes pass once."""
+    """Hold a message and a session at a time, so that the seconds that it takes pass once."""
     renewer = AutoLockRenewer(max_lock_renewal_duration=30)
     with (
         closing(PythonSync(seconds.connection_string)) as python,

@@ -294,7 +294,7 @@ def test_slow_partitions_do_everything_later(
 def test_databases_that_another_process_has_locked(
     python: PythonSync, own: OwnClient, partitioned: str, broker: BrokerProcess
 ) -> None:
-    """No fault is injected here: the store's commits fail, and whatever it cost the sends end in time."""
+    """Inject no fault: the store's commits fail, and the sends end in time, whatever it cost."""
     sender = python.sender(partitioned)
     sender.send_messages(ServiceBusMessage(b"opens the link"))
     place = {partition: f"store-{store_no:02}" for partition, store_no in places(broker, partitioned)}

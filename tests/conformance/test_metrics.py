@@ -48,7 +48,7 @@ class Metrics:
         self.samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
     def sum(self, name: str, **labels: str) -> float:
-        """Over all values with these labels."""
+        """Return the sum over all values with these labels."""
         found = [
             sample.value
             for sample in self.samples

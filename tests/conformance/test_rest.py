@@ -35,7 +35,7 @@ def broker_properties(answer: Answer) -> dict[str, Any]:
 
 
 def lock_path(answer: Answer) -> str:
-    """Of the address in ``Location``."""
+    """Return the lock's path from the address in ``Location``."""
     return urlsplit(answer.headers["location"]).path.lstrip("/")
 
 
@@ -167,7 +167,7 @@ def test_a_scheduled_message_waits_for_its_time(http: Http, broker: BrokerProces
 
 
 def test_who_waits_gets_what_comes_meanwhile(http: Http, broker: BrokerProcess, make_queue: MakeQueue) -> None:
-    """With the request sent and the answer not there, another client sends."""
+    """Have another client send while the request waits for its answer."""
     queue = make_queue(EnablePartitioning=True)
     with socket.create_connection(("127.0.0.1", urlsplit(broker.http_url).port or 0), timeout=EVENTUALLY_S) as client:
         head = (

@@ -39,7 +39,7 @@ ENDS: dict[str, End] = {"SIGTERM": BrokerProcess.stop, "SIGKILL": BrokerProcess.
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """It runs when a test begins, and when it ends."""
+    """Serve from the begin of a test to its end."""
     with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
         yield broker
 
@@ -109,7 +109,7 @@ def test_what_was_accepted_and_settled_is_as_it_was(
 
 
 def test_lock_holds_across_a_graceful_restart(broker: BrokerProcess, make_queue: Callable[[str], str]) -> None:
-    """No other receiver gets the message while its lock lasts, and it is not counted as delivered before that."""
+    """Give the message to no other receiver while its lock lasts; it is not counted as delivered before that."""
     queue = make_queue("plain")
     with connected("javascript", broker) as client:
         client.send(queue, Outgoing(b"locked"), Outgoing(b"free"))

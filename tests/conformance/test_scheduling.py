@@ -153,7 +153,7 @@ def test_time_to_live_of_a_scheduled_message_counts_from_its_time(
 def test_scheduled_message_of_a_session_comes_into_its_session(
     broker: BrokerProcess, javascript: JavaScriptServiceBus, make_queue: MakeQueue
 ) -> None:
-    """Behind what came before its time, and a session is only free to be accepted once there is a message."""
+    """Queue the message behind those from before its time; a session without a message is not free to be accepted."""
     queue = make_queue(RequiresSession=True, EnablePartitioning=True)
     javascript.schedule(queue, [Outgoing(b"later", session_id="s")], broker.now_ms() + HOUR_MS)
     with pytest.raises(ClientTrouble) as none:

@@ -42,14 +42,14 @@ def serve(folder: Path, document: Any) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """For tests that it goes on running through."""
+    """Share a broker among tests that leave it running."""
     with BrokerProcess(tmp_path_factory.mktemp("shared")) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Without the flag of the emulator."""
+    """Serve without the flag of the emulator."""
     with BrokerProcess(tmp_path_factory.mktemp("guarded"), emulator=False) as broker:
         yield broker
 

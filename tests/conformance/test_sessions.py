@@ -450,7 +450,7 @@ def test_empty_text_is_the_id_of_a_session(rhea: Rhea, queue: str) -> None:
 
 
 def test_link_of_a_session_ends_with_the_lock(broker: BrokerProcess, rhea: Rhea, queue: str) -> None:
-    """So that a receiver that only waits learns of it."""
+    """Tell a receiver that only waits."""
     link = rhea.accept_session(queue, "a")["link"]
     broker.advance(LOCK_MS)
     assert rhea.detached(link) == "com.microsoft:session-lock-lost"

@@ -23,7 +23,7 @@ from tests.conformance.conftest import Clients, CountMessages
 
 MakeQueue = Callable[..., str]
 TWO_KINDS = pytest.mark.parametrize("queue", ["plain", "subscription"], indirect=True)
-"""Of one partition and of sixteen."""
+"""Queues of one partition and of sixteen."""
 
 
 @pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])

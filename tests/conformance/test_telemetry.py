@@ -73,7 +73,7 @@ def operations(rows: Sequence[Row]) -> Counter[str]:
 
 
 def metric(broker: BrokerProcess, name: str) -> float:
-    """Of all brokers together."""
+    """Return the metric over all brokers."""
     with urlopen(f"{broker.http_url}/metrics", timeout=EVENTUALLY_S) as response:
         lines = response.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"partibus_{name}{{"))
@@ -93,7 +93,7 @@ def client(broker: BrokerProcess) -> Iterator[ServiceBusClient]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """Of a test's own entity, and what the names of all of its entities begin with."""
+    """Return the name of a test's own entity, with which the names of all of its entities begin."""
     return str(request.node.name).removeprefix("test_").replace("_", "-")
 
 
@@ -156,7 +156,7 @@ def test_what_clients_ask_for_is_summed_up_by_seconds(
 
 
 class TestEveryOperation:
-    """On one broker, each with entities of its own."""
+    """All operations on one broker, each with entities of its own."""
 
     def test_send_deliver_complete(self, broker: BrokerProcess, client: ServiceBusClient, name: str) -> None:
         queue = Queue(broker.create_queue(name, EnablePartitioning=True), client)

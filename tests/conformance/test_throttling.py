@@ -87,7 +87,7 @@ def test_the_clients_own_retries_carry_everything_through_an_enforced_namespace(
 
 
 def _send_all(broker: BrokerProcess) -> list[Exception]:
-    """In batches, by several clients at once with their default retries; what they raised."""
+    """Send batches by several clients at once with their default retries; return what they raised."""
     errors: list[Exception] = []
 
     def send(share: range) -> None:
@@ -219,7 +219,7 @@ def test_nobody_gets_credits_twice_when_who_hands_them_out_is_killed(manual: Bro
 
 
 def _accepted_anywhere(broker: BrokerProcess) -> int:
-    """Of many messages that come at once, through all brokers."""
+    """Tell how many of many messages that come at once were accepted, through all brokers."""
     with ExitStack() as clients:
         senders = [clients.enter_context(connect(broker.connection_string)).sender("q") for _ in range(12)]
         return sum(accepted(sender, 20) for sender in senders)

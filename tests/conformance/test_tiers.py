@@ -36,7 +36,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(autouse=True)
 def _names_below_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As systems with a resolver of their own know them; the libraries ask the system."""
+    """Resolve names as systems with a resolver of their own do; the libraries ask the system."""
     resolve = socket.getaddrinfo
 
     def resolve_more(host: Any, *more: Any, **named: Any) -> Any:
@@ -58,7 +58,7 @@ def basic(broker: BrokerProcess) -> str:
 
 @pytest.fixture(scope="module")
 def premium(broker: BrokerProcess) -> str:
-    """Of one partition."""
+    """Make a premium namespace of one partition."""
     return namespace(broker, "premium-1", tier="premium")
 
 

@@ -52,7 +52,7 @@ def over_tls(broker: BrokerProcess) -> str:
 
 
 def at_tls_port(broker: BrokerProcess) -> str:
-    """As `over_tls`, with the port of AMQP over TLS."""
+    """Return what `over_tls` does, with the port of AMQP over TLS."""
     return over_tls(broker).replace(f":{broker.port}", f":{broker.amqps_port}")
 
 

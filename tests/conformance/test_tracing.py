@@ -86,7 +86,7 @@ def collector() -> Iterator[Collector]:
 
 
 class Trace:
-    """Of one message; ``flags``: 01 is sampled."""
+    """The trace of one message; ``flags``: 01 is sampled."""
 
     def __init__(self, flags: str = "01", name: str = "traceparent") -> None:
         self.trace, self.span = secrets.token_hex(16), secrets.token_hex(8)

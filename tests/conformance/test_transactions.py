@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """On a clock that the tests move: transactions have two minutes."""
+    """Serve on a clock that the tests move: transactions have two minutes."""
     with BrokerProcess(tmp_path_factory.mktemp("broker"), arguments=("--clock", "manual")) as broker:
         yield broker
 
@@ -231,7 +231,7 @@ def test_a_key_pins_with_and_without_a_transaction(
 def test_a_second_queue_is_reached_through_the_first(
     proton: TransactionalProton, make_queue: MakeQueue, present: MemberInfo
 ) -> None:
-    """On one AMQP session, as cross-entity transactions are."""
+    """Use one AMQP session, as cross-entity transactions do."""
     first, second = make_queue(), make_queue()
     outcome = proton.begin()
     assert proton.send(outcome, first, keyed(b"x")) == [None]

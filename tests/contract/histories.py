@@ -15,7 +15,7 @@ _LARGE = 1 << 40
 _NAMES = ("", "a", "a\x00", "b", "ü", "𝄞")
 """Few, so that sessions have several entries."""
 _CHARACTERS = "\x00\x01 '\"%\\az\x7f\x80ß\u0301\u200f€\ud7ff\ue000\ufeff\uffff\U00010000\U0010ffff"
-"""Of any other name: where encodings, collations and quoting differ."""
+"""Characters for any other name: encodings, collations and quoting differ in them."""
 
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ class Model:
         self.session_locks: dict[tuple[int, str], SessionLockRow] = {}
 
     def commit(self, writes: Writes) -> None:
-        """In the order of the attributes of `Writes`."""
+        """Commit rows in the order of the attributes of `Writes`."""
         self.partitions |= writes.counters
         self.counts |= writes.counts
         for key, data in _rows(writes.bodies, 2):

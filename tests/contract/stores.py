@@ -129,5 +129,5 @@ def enqueued(*positions: int, data: bytes = b"hello", subqueue: int = QUEUE) -> 
 
 
 def positions(store: Store, subqueue: int = QUEUE) -> list[int]:
-    """Of everything in a sub-queue, whatever its state."""
+    """Return the positions of everything in a sub-queue, whatever its state."""
     return [row.pos for row in store.read(q.Browse(subqueue, 0, 1 << 40, 100_000, 1 << 40))]

@@ -26,7 +26,7 @@ from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, Opener, enqueu
 OTHER = subqueue_key(PARTITION + 1, 0)
 COMPLETED = FINISHED + Disposition.COMPLETED
 NAMES = ["", "\x00", "A", "a", "a\x00b", "é", "ﬀ", "𝄞", '","', "'; DROP TABLE cursor"]
-"""As their UTF-8 bytes order, but for the last two."""
+"""Names in the order of their UTF-8 bytes, but for the last two."""
 
 
 def finish(writes: Writes, *positions: int, state: int = COMPLETED, subqueue: int = QUEUE) -> Writes:

@@ -40,7 +40,7 @@ CASES += [(odd, common, ttl) for odd in ("none", "one that expires") for common 
 """Each in a partition of its own."""
 RANGES = ((0, 1 << 40), (1_000, 1_300), (1_010, 1_290), (1_200, 9_999))
 BOUNDS = ((16_384, 4 << 20), (16_384, 500), (100, 4 << 20))
-"""Of a frame: entries and bytes."""
+"""Bounds of a frame: entries and bytes."""
 
 
 def fill(

@@ -9,7 +9,7 @@ from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, Opener, comple
 
 OTHER_QUEUE = subqueue_key(PARTITION + 1, 0)
 IN_ORDER = ["", "\x00", "\x00\x00", " ", "A", "Z", "a", "a\x00", "a\x00b", "aa", "b", "é", "ﬀ", "𝄞"]
-"""As their UTF-8 bytes order; of UTF-16, the last two would change places."""
+"""Names in the order of their UTF-8 bytes; in UTF-16, the last two would change places."""
 
 
 def sessions_of(*sessions: str, subqueue: int = QUEUE, state: EntryState = EntryState.ACTIVE) -> Writes:
@@ -230,7 +230,7 @@ def test_an_update_moves_an_entry_to_another_time_state_and_body(store: Store) -
 
 
 def test_an_entry_without_its_body_keeps_nobody_waiting_for_its_time(store: Store) -> None:
-    """It can't be delivered, so a partition that slept until then and asked would ask again at once, for ever."""
+    """Wake no partition for it: it can't be delivered, so the partition would ask again at once, for ever."""
     store.commit(enqueue(enqueue(Writes(), 1, due_ms=100), 2, due_ms=200))
     writes = Writes()
     writes.deleted_bodies.append((body_key(PARTITION, 1), body_key(PARTITION, 1)))

@@ -28,7 +28,7 @@ def published(numbers: range, rows: tuple[int, ...] = SUBSCRIPTIONS) -> Writes:
 
 
 def completed(row: int, numbers: range) -> Writes:
-    """As a subscription's receiver would."""
+    """Complete entries as a subscription's receiver would."""
     writes = Writes()
     subqueue = subqueue_key(row, 0)
     writes.deleted_entries.append((entry_key(subqueue, numbers[0]), entry_key(subqueue, numbers[-1])))
@@ -58,7 +58,7 @@ def drop(store: Store, *rows: int) -> None:
 
 @pytest.fixture
 def topic(store: Store) -> Store:
-    """With messages in three subscriptions."""
+    """Make a topic with messages in three subscriptions."""
     store.commit(published(range(MESSAGES)))
     return store
 

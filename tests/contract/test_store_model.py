@@ -27,7 +27,7 @@ TIMES = int(os.environ.get("PARTIBUS_PROPERTY_EXAMPLES", "1"))
 
 
 def bounded(rows: list[EntryRow], max_entries: int, max_bytes: int) -> list[EntryRow]:
-    """As many as both bounds allow, one at least."""
+    """Return as many as both bounds allow, one at least."""
     fitting = [count for count in range(len(rows) + 1) if sum(len(row.data) for row in rows[:count]) <= max_bytes]
     return rows[: min(max_entries, max(1, fitting[-1]))]
 

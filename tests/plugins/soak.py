@@ -31,11 +31,11 @@ ROUND = int(os.environ[VARIABLE]) if VARIABLE in os.environ else None
 RANDOM = ("tests/property/", "tests/simulation/", "tests/contract/test_store_model")
 """Folders whose tests draw from a seed; elsewhere the marker `seeded` says so."""
 TIMES = 5
-"""So many times the examples of `make test` and the histories of its simulations make up a round."""
+"""A round's factor for the examples of `make test` and the histories of its simulations."""
 FUZZ_SECONDS = 2
-"""Of each parser in a round."""
+"""Seconds for each parser in a round."""
 END_S = 60
-"""For tests that are told to end, to stop the processes that they started."""
+"""Seconds for tests that are told to end, to stop the processes that they started."""
 
 
 def seed_of(canary: int) -> int:

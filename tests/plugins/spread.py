@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SPARK = "tests/spark/"
 OWN_SPARK = SPARK + "test_cluster"
-"""It starts Spark in processes of its own, wherever it runs."""
+"""The test that starts Spark in processes of its own, wherever it runs."""
 
 LONG = (
     # About four minutes of a machine with two cores.
@@ -52,7 +52,7 @@ LONG = (
 
 
 class FilesAndSpark(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """By `unit_of`."""
+    """A distribution of tests by `unit_of`."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)

@@ -183,12 +183,12 @@ class Browser:
         return self.post(form.action, form.values | typed)
 
     def sign_in(self, connection_string: str) -> Answer:
-        """By the form, from the first page."""
+        """Sign in by the form, from the first page."""
         form = self.get("/portal").page.form("sign-in")
         return self.submit(form, connection_string=connection_string)
 
     def data(self, path: str) -> Any:
-        """Of a page, in JSON."""
+        """Return the data of a page, from its JSON."""
         answer = self.get(path, Accept="application/json")
         assert answer.status == 200, answer.body
         return answer.json

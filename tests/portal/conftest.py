@@ -13,7 +13,7 @@ from tests.kit.plain_client import connect
 from tests.portal.browser import Browser
 
 SignIn = Callable[[str], Browser]
-"""By a connection string, under the host that it names."""
+"""A function that signs in by a connection string, under the host that it names."""
 
 
 @pytest.fixture(scope="module")

@@ -247,7 +247,7 @@ WORDS: dict[str, Callable[[Any], list[str]]] = {
     "/portal/entities": lambda data: _names(data["entities"]),
     "/portal/entity?path=json": lambda data: [data["name"], *(one["text"] for one in data["properties"])],
 }
-"""By path: what of its data must be found in its text."""
+"""Words by path: the data of a page that must be found in its text."""
 
 
 def _names(rows: list[dict[str, str]]) -> list[str]:

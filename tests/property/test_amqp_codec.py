@@ -237,7 +237,7 @@ def _in_two_steps(data: bytes, end: int, depth: int) -> tuple[object, int]:
 @example(encode(Attach(name="l", handle=1, role=True, source=Source("q"), target=Target("t"))), b"", MAX_NESTING)
 @example(encode(Attach(name="l", handle=1, role=True, source=Source("q"), target=Target("t"))), b"", 4)
 def test_composite_is_read_at_once_as_in_two_steps(data: bytes, rest: bytes, depth: int) -> None:
-    """With the same error, too, and whatever follows in the buffer."""
+    """Compare errors too, whatever follows in the buffer."""
     end = len(data)
     whole = data + rest
     assert _outcome(lambda: read_composite(whole, 0, end, depth)) == _outcome(lambda: _in_two_steps(whole, end, depth))

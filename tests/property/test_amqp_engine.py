@@ -323,7 +323,7 @@ class TwoEngines(RuleBasedStateMachine):
             assert session.inbound.window >= 0
 
     def teardown(self) -> None:
-        """With the bytes carried, everything taken has arrived; after settling, everything is settled."""
+        """Check that all bytes carried have arrived, and that all deliveries settle."""
         self.carry()
         assert self.arrived == self.taken
         for link in (self.up_end, self.down_end):

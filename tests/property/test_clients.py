@@ -68,7 +68,7 @@ class World:
         self.kind = kind
         self.brokers = [Broker(kind) for _ in BROKERS]
         self.admitted = Counter[tuple[int, int]]()
-        """By one, since another heard of it."""
+        """Admitted requests by broker, since another one heard of them."""
         self.gone = Counter[tuple[int, int]]()
 
     @property

@@ -148,7 +148,7 @@ class PartitionMachine(RuleBasedStateMachine):
         return [known[index % len(known)] for index in picks]
 
     def pick_sequences(self, kind: int, state: str, picks: list[int]) -> list[int]:
-        """Of messages in a state, of others, or of none; no repeats."""
+        """Pick messages in a state, others, or none; no repeats."""
         items = self.both.model.queues[kind]
         known = [item.sequence for item in items if item.state == state]
         known += [item.sequence for item in items if item.state != state][:2]
@@ -286,7 +286,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 3))
     def go_cold(self, times: int) -> None:
-        """At any moment; more often than others since it does nothing while the store is asked."""
+        """Go cold at any moment, and more often than others, since it does nothing while the store is asked."""
         for _ in range(times):
             self.both.go_cold()
             if self.both.answers:
@@ -600,24 +600,24 @@ class CursorRules(PartitionMachine):
 
 
 class CursorMachine(CursorRules):
-    """On a queue."""
+    """A machine of commands to cursors on a queue."""
 
     ttls_ms = (None, None, None, 30, 300)
 
 
 class ExpressCursorMachine(CursorRules):
-    """On an express entity."""
+    """The same on an express entity."""
 
     options = options(**EXPRESS)
     forced = FORCED
 
 
 class CursorSessionMachine(CursorRules, SessionMachine):
-    """On an entity that requires sessions."""
+    """The same on an entity that requires sessions."""
 
 
 class CopiedCursorMachine(CursorRules):
-    """Through bytes and back."""
+    """The same with each command sent through bytes and back."""
 
     copied = True
 

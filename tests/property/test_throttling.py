@@ -24,7 +24,7 @@ RATE = 200
 LARGEST = 900
 SKEW_MAX_MS = 80
 DELAY_MAX_MS = 80
-"""Of one message. A move is noticed, and what is owed is told, before the new allocator's first period: 500 ms."""
+"""The delay of one message: brokers notice a move and report debts before the new allocator's first period, 500 ms."""
 START_MS = 1_000_000
 
 SETTINGS = ThrottlingSettings(credits_per_s=RATE, period_ms=PERIOD_MS)
@@ -120,7 +120,7 @@ class World:
         self.timeline = Timeline()
         self.admitted: Counter[int] = Counter()
         self.refused: Counter[int] = Counter()
-        """By period: refused because nothing was left."""
+        """Requests refused because nothing was left, by period."""
         self.burnt: Counter[int] = Counter()
         """Grants without use: late, or lost."""
         self.unanswered = 0

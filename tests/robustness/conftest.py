@@ -29,7 +29,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 @pytest.fixture
 def broker(process: BrokerProcess) -> Iterator[BrokerProcess]:
-    """After every attack: it lives, serves others, has not grown out of its bounds and has logged no traceback."""
+    """Check after every attack that the broker lives, serves others, keeps its bounds and has logged no traceback."""
     forget_peak(process)
     before = rss_bytes(process)
     yield process

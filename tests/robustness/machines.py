@@ -41,7 +41,7 @@ class Machines:
         self._server = server
 
     def arguments(self, name: str) -> tuple[str, ...]:
-        """Of `partibus serve`."""
+        """Return the arguments of `partibus serve`."""
         return ("--catalog", self.catalog_url, "--store", self.store_url, *self._more, "--broker-name", name)
 
     def make(self, name: str) -> BrokerProcess:

@@ -86,7 +86,7 @@ from partibus.namespace.queues import Queue
 from partibus.node.identity import IdentityProvider, IdentitySettings, PublicKey
 
 Shape = Callable[[int], bytes]
-"""From a size to an input of about as many bytes."""
+"""A function from a size to an input of about as many bytes."""
 
 CORPUS = Path(__file__).with_name("corpus")
 _FILTER_EXPRESSIONS = ("p LIKE q", "p LIKE '%a_a_b%'", "p + q = q OR p IN (q, p + p)", "sys.ViaPartitionKey = p")
@@ -101,7 +101,7 @@ class Parser:
     shapes: Mapping[str, Shape]
     refusals: tuple[type[Exception], ...] = field(default=(DecodeError, PartibusError))
     sizes: tuple[int, int, int] = (1_000, 2_000, 4_000)
-    """Of inputs whose work is compared, below the bound of what is looked at."""
+    """Sizes of inputs whose work is compared, below the bound of what is read."""
 
     def run(self, data: bytes) -> str:
         """Return the result of an input, without the values that it quotes."""
@@ -233,7 +233,7 @@ _FIELDS: dict[str, tuple[int, bytes, int]] = {
     "end": (0x17, b"", 1),
     "close": (0x18, b"", 1),
 }
-"""Of each performative its code, the fields before one that takes a compound, and how many there are with it."""
+"""Fields by performative: its code, the fields before one that takes a compound, and the number of its fields."""
 
 
 def _frame_of(code: int, fields: bytes, count: int) -> Callable[[bytes], bytes]:

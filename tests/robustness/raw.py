@@ -113,7 +113,7 @@ class RawPeer:
         raise AssertionError(f"the broker has closed the connection before {kind.__name__}")
 
     def read_to_the_end(self) -> str | None:
-        """Until the broker closes the connection; the condition it gives, None when that is lost: a socket that is
+        """Read until the broker closes the connection; return its condition, None when that is lost: a socket that is
         closed while more comes is reset, with what was still to be read."""
         condition = None
         while (performative := self.read_frame()) is not None:

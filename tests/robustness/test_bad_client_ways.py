@@ -36,7 +36,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def way(broker: BrokerProcess) -> Iterator[FaultProxy]:
-    """To the broker, which serves others as ever once the test is over."""
+    """Connect to the broker, which serves others as ever once the test is over."""
     with FaultProxy(("127.0.0.1", broker.port)) as way:
         yield way
     check_serves(broker)

@@ -47,7 +47,7 @@ def far(
 
 @pytest.fixture
 def way(far: tuple[BrokerProcess, FaultProxy]) -> Iterator[FaultProxy]:
-    """To the database; healed, and the queue empty, before and after a test."""
+    """Connect to the database; it is healed, and the queue empty, before and after a test."""
     broker, way = far
     yield way
     way.heal()
@@ -92,7 +92,7 @@ WAYS_TO_FAIL: dict[str, Callable[[FaultProxy], object]] = {
 @pytest.mark.row("P3", "K2", "K12", "A1")
 @pytest.mark.parametrize("fail", WAYS_TO_FAIL)
 def test_while_the_database_is_not_reached(broker: BrokerProcess, way: FaultProxy, fail: str) -> None:
-    """Without a key everything is accepted; with one, what belongs to stores in files. Nothing accepted is lost."""
+    """Accept everything without a key, and with one the messages of stores in files. No accepted message is lost."""
     accepted = set(send_all(broker))
     assert accepted == set(range(64))
     WAYS_TO_FAIL[fail](way)

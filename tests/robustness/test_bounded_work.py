@@ -57,7 +57,7 @@ def _outcome(parser: Parser, data: bytes) -> object:
 
 
 def test_the_count_sees_what_is_quadratic() -> None:
-    """In Python, in a search, and in a dictionary."""
+    """Count work in Python, in a search, and in a dictionary."""
 
     def in_python(count: int) -> object:
         return [other for one in range(count) for other in range(one)]

@@ -142,7 +142,7 @@ def test_a_lock_may_be_forgotten_with_a_broker_unless_it_was_surely_stored() -> 
 
 @pytest.mark.parametrize("queue", [UNKEYED, KEYED])
 def test_only_a_later_owner_may_have_forgotten_a_lock(queue: str) -> None:
-    """By the times at which owners handed messages out: the one without a lease is late at its client."""
+    """Judge by the times at which owners handed messages out: the one without a lease is late at its client."""
     start, gone, end = send(0, "m", queue), loss(400, 500), left("m", queue)
     first = replace(deliver(20, "1", "m", queue), epoch=3, sent_ms=15)
     later = replace(deliver(1_000, "2", "m", queue), epoch=4, sent_ms=995)
@@ -276,7 +276,7 @@ def test_every_rule_holds_while_brokers_are_killed_and_stopped(tmp_path: Path) -
 
 
 def _swapped(operations: list[Operation], queue: str) -> list[Operation]:
-    """With the bodies of the first two messages of a key exchanged, where they were delivered and settled."""
+    """Exchange the bodies of the first two messages of a key, where they were delivered and settled."""
     sent = [one for one in operations if one.kind is Kind.SEND and one.queue == queue and one.outcome is Outcome.OK]
     sent.sort(key=lambda one: (one.key, one.began_ms))
     clean = {one.body for one in operations if one.kind is Kind.DELIVER and one.delivery_count == 0}

@@ -152,7 +152,7 @@ def test_a_wrong_time_in_an_empty_store_expires_nothing_in_others(tmp_path: Path
 
 
 def test_a_broker_that_follows_the_times_of_stores_is_caught(tmp_path: Path) -> None:
-    """With the bug planted again: messages of other stores expire, and the time spreads to these."""
+    """Plant the bug again: messages of other stores expire, and the time spreads to these."""
     empty, wrong_ms = make_one_store_wrong(tmp_path)
     environment = {altered_broker.VARIABLE: "follows_stores"}
     planted = BrokerProcess(tmp_path, arguments=STORES_17, command=altered_broker.COMMAND, environment=environment)

@@ -64,7 +64,7 @@ class History:
 
     sent: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
-    """By receivers, confirmed."""
+    """Messages that receivers have completed, confirmed."""
     in_doubt: set[int] = field(default_factory=set)
     """Settled by receivers, or passed by an exclusive reader, without a confirmation."""
     again: set[int] = field(default_factory=set)
@@ -237,9 +237,9 @@ class Alone:
     place: str
     sent: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
-    """By receivers."""
+    """Messages that receivers have completed."""
     consumed: set[int] = field(default_factory=set)
-    """By the reader."""
+    """Messages that the reader has consumed."""
 
     @property
     def sessions(self) -> bool:
@@ -324,7 +324,7 @@ class Alone:
         assert not self.consumed & self.completed, "read alone although it was completed"
 
     def drained(self, awaited: set[int]) -> set[int]:
-        """Until what is awaited has come, and no more comes for a moment; each message once."""
+        """Drain until all awaited messages have come, and none follows for a moment; each message once."""
         found: list[int] = []
 
         def take_all() -> bool:

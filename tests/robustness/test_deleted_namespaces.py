@@ -25,7 +25,7 @@ from tests.robustness.machines import Machines
 
 MESSAGES = 800
 TABLES = ("partition", "subqueue", "body", "entry")
-"""Of a store: all that messages leave in it."""
+"""The tables of a store in which messages leave rows."""
 
 
 def left_in_stores(data: Path) -> dict[str, int]:

@@ -26,7 +26,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 @pytest.mark.row("C22")
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_a_kill_loses_young_messages_only_and_no_forced_ones(broker: BrokerProcess, partitioned: bool) -> None:
-    """By a clock that stands still: the speed of the machine does not decide how old a message is."""
+    """Use a clock that stands still: the speed of the machine does not decide how old a message is."""
     broker.create_queue(
         "q", EnableExpress=True, PartibusExpressBoundInMilliseconds=BOUND_MS, EnablePartitioning=partitioned
     )

@@ -30,7 +30,7 @@ from tests.kit.plain_client import connect
 from tests.robustness.raw import MIB, RawPeer, flow, transfer
 
 RECEIVERS_MAX = 5_000
-"""Of one entity (section 7.4)."""
+"""The most receivers of one entity (section 7.4)."""
 BODY_64_KIB = encode_properties(message_id="m") + encode_data(bytes(60_000))
 
 
@@ -93,7 +93,7 @@ def test_many_links_that_never_read(broker: BrokerProcess, backlog: dict[bool, s
 
 
 def test_a_sender_that_ignores_credit(broker: BrokerProcess) -> None:
-    """It is read no faster than the stores write, so what it sends ahead waits in its own buffers."""
+    """Read it no faster than the stores write, so that its data waits in its own buffers."""
     broker.create_queue("flooded")
     numbers = count()
     with RawPeer(broker) as peer:

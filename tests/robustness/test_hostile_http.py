@@ -32,7 +32,7 @@ BATCH = "application/vnd.microsoft.servicebus.json"
 QUEUE = "QueueDescription"
 UNKNOWN = UUID(int=7)
 BODY_OF_BATCH_MAX = 2 * MIB
-"""Of a queue whose messages have 256 KiB."""
+"""The most bytes of a batch's body for a queue whose messages have 256 KiB."""
 
 
 @pytest.fixture

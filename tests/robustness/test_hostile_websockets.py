@@ -24,7 +24,7 @@ from tests.robustness.websocket import WebsocketPeer
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """With TLS, instead of that of the other files."""
+    """Serve with TLS, instead of the process of the other files."""
     with BrokerProcess(tmp_path_factory.mktemp("broker"), tls=True) as broker:
         broker.create_queue("alive")
         broker.create_queue("backlog")
@@ -73,7 +73,7 @@ def test_pings_whose_answers_nobody_reads(broker: BrokerProcess, tls: bool) -> N
 
 
 def test_sender_that_ignores_credit(broker: BrokerProcess, tls: bool) -> None:
-    """It is read no faster than the stores write, as on TCP."""
+    """Read it no faster than the stores write, as on TCP."""
     queue = broker.create_queue(f"flooded-{tls}")
     body = encode_data(bytes(60_000))
     with WebsocketPeer(broker, tls=tls) as peer:

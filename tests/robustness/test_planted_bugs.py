@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 pytestmark = [pytest.mark.timeout(1_200), pytest.mark.seeded]
-"""Of several attempts on a machine that has a lot else to do."""
+"""Bounds for several attempts on a machine that is busy otherwise."""
 
 SEED = seed_of(5)
 STUCK_S = 7.0
@@ -116,7 +116,7 @@ def test_what_was_executed_is_denied(tmp_path: Path) -> None:
 
 
 def test_answers_that_are_lost_with_their_owner(tmp_path: Path) -> None:
-    """No bug: each commit is done for some time before it is answered, so the next owner is asked about many."""
+    """Plant no bug: each commit is done for some time before it is answered, so the next owner is asked about many."""
     verdict = run_with(LATE, tmp_path, [kill_while_answers_are_late] * KILLS)
     assert rules_broken(verdict) == set(), str(verdict)
 

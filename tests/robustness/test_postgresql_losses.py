@@ -95,7 +95,7 @@ def wait_for_trouble(broker: BrokerProcess, words: str) -> dict[str, str]:
 
 @pytest.mark.row("R14")
 def test_the_database_is_killed_again_and_again_while_clients_send(tmp_path: Path, server: PostgreSQLServer) -> None:
-    """In whatever phase its commits are: what was acknowledged is there, and nothing twice that was sent once."""
+    """Kill it in any phase of its commits: acknowledged messages are there, and none twice that was sent once."""
     url = server.url(parameters=f"schema={new_schema()}&stores=16")
     with BrokerProcess(tmp_path, arguments=("--store", url)) as broker:
         broker.create_queue("orders", EnablePartitioning=True)
@@ -131,7 +131,7 @@ def test_the_database_is_killed_again_and_again_while_clients_send(tmp_path: Pat
 
 
 def test_a_broker_that_stands_still_by_itself_goes_on(tmp_path: Path, server: PostgreSQLServer) -> None:
-    """No broker took its stores meanwhile, so they are still its own; locks that have ended are ended."""
+    """Leave its stores its own, since no broker took them meanwhile; locks that have ended are ended."""
     way = FaultProxy(("127.0.0.1", server.port))
     with broker_with_distant_stores(tmp_path, way, server) as broker:
         for seconds in (LEASE_S / 4, LEASE_S + 1):

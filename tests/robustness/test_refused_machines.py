@@ -29,7 +29,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory, server: PostgreSQLServer)
 
 @pytest.fixture
 def data(tmp_path: Path, machines: Machines) -> Path:
-    """With the keys and the secret of the others."""
+    """Make a data directory with the keys and the secret of the others."""
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     for file in ("keys.json", "cluster.secret"):

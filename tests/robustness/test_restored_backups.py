@@ -48,7 +48,7 @@ class Live(NamedTuple):
     accepted: Mapping[str, list[str]]
     """Names that were accepted."""
     read: Mapping[int, int]
-    """Of `IDS`: up to where a reader had everything in the end, by partition."""
+    """The place in `IDS` up to which a reader had everything in the end, by partition."""
 
 
 def make_queues(broker: BrokerProcess) -> None:

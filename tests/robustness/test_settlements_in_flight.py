@@ -28,7 +28,7 @@ CLIENTS_MAX = 60
 KEY = "all in one partition"
 QUIET_S = 0.5
 LATE_S = 0.6
-"""Between a commit that is durable and its answers: it is in there that the owner is killed."""
+"""Seconds between a durable commit and its answers, in which the owner is killed."""
 OUTCOMES = {"complete": COMPLETE, "abandon": ABANDON, "dead-letter": dead_letter("because", "of this")}
 
 

@@ -51,7 +51,7 @@ SEEDS = 400
 KEY = "k"
 BROKERS = 3
 ROUNDS = 1
-"""So often each broker is killed."""
+"""The number of kills of each broker."""
 LONGER_THAN_A_LEASE_S = LEASE_S + 1
 
 

@@ -32,7 +32,7 @@ SEEDS = 400
 AT_A_TIME = 4
 AT_LAST_S = 0.03
 KILLED_AFTER_S = {False: [0.0, 0.011, 0.09, None], True: [0.003, 0.04, 0.15, None]}
-"""By whether the queue is partitioned; None: some time after one was acknowledged."""
+"""Seconds by whether the queue is partitioned; None: some time after one was acknowledged."""
 
 
 def run_transactions(broker: BrokerProcess, queue: str, killed_after_s: float | None) -> set[bytes]:

@@ -19,14 +19,14 @@ from tests.kit.postgresql_server import PostgreSQLServer, new_schema
 
 KEYS = [f"key-{number}" for number in range(64)]
 NEAR, DISTANT = 10, 6
-"""So many stores are in files, and so many, which come after them, in a database: as many partitions of the first
+"""The numbers of stores in files, and of those in a database, which come after them: the partitions of the first
 entity."""
 QUIET_S = 0.3
-"""For what should not come."""
+"""Seconds to wait for messages that should not come."""
 RECONNECT_S = 2.0
-"""For what has not come yet: then it is asked for anew."""
+"""Seconds to wait for messages that have not come yet, before the test asks anew."""
 LOST_S = 6.0
-"""For an answer that may never come: more than a broker itself waits for what is silent."""
+"""Seconds to wait for an answer that may never come: more than a broker itself waits for a silent peer."""
 
 
 def client_of(broker: BrokerProcess) -> Client:
@@ -74,7 +74,7 @@ def drained(broker: BrokerProcess, queue: str, awaited: Collection[int] | None =
 
 
 def message_count(broker: BrokerProcess, queue: str) -> int:
-    """Of all partitions, once all can be reached."""
+    """Count the messages of all partitions, once all can be reached."""
     counts: list[int] = []
 
     def is_told() -> bool:

@@ -56,7 +56,7 @@ class Framed:
 
     @property
     def close_code(self) -> int | None:
-        """With which the broker has ended it."""
+        """Return the code with which the broker has ended it."""
         closed = self.framing.close_rcvd
         return None if closed is None else closed.code
 
@@ -68,7 +68,7 @@ class Framed:
 
 
 class WebsocketPeer(RawPeer):
-    """On the HTTP port, or the HTTPS port."""
+    """A peer on the HTTP port, or the HTTPS port."""
 
     def __init__(self, broker: BrokerProcess, *, tls: bool = False, receive_buffer: int | None = None) -> None:
         plain = socket.socket()

@@ -49,7 +49,7 @@ def run_all() -> None:
 
 
 def never_low(express: Express, next_sequence: int, next_number: int) -> None:
-    """No numbers are reserved."""
+    """Reserve no numbers."""
 
 
 def does_not_wait(slot: Slot, load: Any, durable: int) -> int:
@@ -119,7 +119,7 @@ def accepted_from_memory(publisher: Publisher, sent: list[tuple[int, Message]], 
 
 @pytest.mark.row("C22")
 def test_an_express_topic_loses_young_messages_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a crash what was young may be in some of the subscriptions only."""
+    """Lose young messages in some of the subscriptions only, after a crash."""
     everywhere = invariants.i20_in_all_subscriptions_or_in_none
     lost = 0
     for seed in SEEDS:

@@ -70,7 +70,7 @@ def test_every_message_is_forwarded_once() -> None:
 
 
 class QuietWorld(ForwardingSimulation):
-    """No client sends or receives, and nothing fails, unless a test says so."""
+    """A world in which no client sends or receives, and nothing fails, unless a test says so."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -331,7 +331,7 @@ def another_partition(
 def hops_stand_still(
     data: bytes, pos: int, number: int, source: str | None, turn: int, destination: Destination
 ) -> Outgoing | Undeliverable:
-    """Nobody counts."""
+    """Count no hop."""
     outgoing = prepare(data, pos, number, source, turn, destination)
     if isinstance(outgoing, Outgoing):
         outgoing.message.data = data

@@ -42,7 +42,7 @@ LEASE_MS, RENEWAL_MS = 3_000, 1_000
 LENGTH_MS = 30_000
 STOP_MS_MAX = 5_000
 CANARY_SEEDS = range(1, 60)
-"""Of a planted bug; the first one is known to show it."""
+"""Seeds of histories with a planted bug; the first one is known to show it."""
 SETTLED_MS = 8_000
 """Longer than the longest stop and a lease."""
 ACTIVE = SubqueueKind.ACTIVE
@@ -282,7 +282,7 @@ def test_no_owner_hands_out_what_the_next_one_may(seed: int) -> None:
 
 
 def test_a_reply_gate_without_a_lease_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the bug planted again: what waited for a commit is handed out whoever has the store by then.
+    """Plant the bug again: replies that waited for a commit leave, whoever has the store by then.
 
     The rules catch it by the epochs: without these, each pair of deliveries is excused by the loss around it.
     """

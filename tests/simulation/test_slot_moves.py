@@ -61,7 +61,7 @@ class Process:
         self.world = world
         self.host = SimulatedHost(world.timeline, world.random)
         self.numbers = Numbers()
-        """Of both brokers, which share the stores."""
+        """The numbers of both brokers, which share the stores."""
         self.stores = [StoreRuntime(partial(MemoryStore, disk), self.host, world.timeline) for disk in world.disks]
         for store in self.stores:
             store.open()
@@ -396,7 +396,7 @@ class World:
         self._check_stores()
 
     def _check_stores(self) -> None:
-        """No message is left, nor was any stored twice."""
+        """Check that no message is left, nor was any stored twice."""
         left = [row for disk in self.disks for row in MemoryStore(disk)._tables().entries.values()]
         bodies = [row for row in left if row.session is not None]
         for group in {row.session for row in bodies if row.session is not None}:

@@ -68,7 +68,7 @@ class World:
         self.open: list[tuple[Operation, ...]] = []
         """Operations whose answers have not come."""
         self.deliveries: list[tuple[Operation, str]] = []
-        """With their handles."""
+        """Deliveries with their handles."""
         self.number = 0
         self.moves = 0
         self._begin()

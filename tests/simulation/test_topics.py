@@ -80,7 +80,7 @@ DELETE_BODY_RANGE = journal._delete_body_range
 def forgets_one(
     state: PartitionState, plan: Plan, keys: dict[int, int], bodies: list[int | bytes], step: Step, **more: Any
 ) -> None:
-    """Of several subscriptions the last gets nothing."""
+    """Give the last of several subscriptions nothing."""
     if len(plan.shares) > 2:
         plan.shares.popitem()
     SHARE(state, plan, keys, bodies, step, **more)

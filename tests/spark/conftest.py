@@ -74,7 +74,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def _write_no_checksums(session: SparkSession) -> None:
-    """Beside files of this machine: each is written, renamed, and given its mode by a process, as the file is."""
+    """Write files without checksums beside them: each would be written, renamed, and given its mode by a process."""
     context: Any = session.sparkContext
     context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration()).setWriteChecksum(False)
 

@@ -54,7 +54,7 @@ class Held:
 
 
 Partition = dict[int, Held]
-"""By position."""
+"""Messages by position."""
 
 
 @dataclass
@@ -69,11 +69,11 @@ class Entity:
     cursors: dict[str, dict[int, int]] = field(default_factory=dict)
     """Positions by name."""
     epochs: dict[str, int] = field(default_factory=dict)
-    """Of those that read exclusively."""
+    """Epochs of cursors that read exclusively."""
     complete_from: int = 0
-    """Of every cursor and partition."""
+    """The position from which every cursor and partition is complete."""
     locked: int = 0
-    """So many askers for exclusive reading are told that messages are under lock."""
+    """The number of askers for exclusive reading that hear of messages under lock."""
     holds: bool = False
     """A read from behind the first position waits until this is over."""
 
@@ -119,7 +119,7 @@ def message(sequence: int, body: bytes = b"", *, state: int = 0, **parts: object
 
 
 def frame_of(found: Sequence[tuple[int, Held]], next_pos: int, complete_from: int = 0) -> Frame:
-    """As a store packs them."""
+    """Pack a frame as a store does."""
     count = len(found)
     rows = [held for _, held in found]
     data = struct.pack(

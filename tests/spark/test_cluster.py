@@ -81,7 +81,7 @@ class Pipeline:
         assert int(executors) > 0, "tasks run in the driver, not on the cluster"
 
     def kill_driver(self) -> None:
-        """With its JVM and its Python planners, at one stroke."""
+        """Kill the driver with its JVM and its Python planners, at one stroke."""
         driver = self._running()
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
@@ -111,7 +111,7 @@ class Pipeline:
         return before
 
     def wait_for_more_than(self, count: int) -> None:
-        """Until more messages than that have reached the copy."""
+        """Wait until more messages than that have reached the copy."""
         with closing(open_ranges(self.broker.connection_string, self.copy)) as ranges:
 
             def copied() -> bool:

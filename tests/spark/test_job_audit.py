@@ -98,7 +98,7 @@ def store_a_refused_one(_: Log, consumed: Log) -> None:
 
 
 def complete_twice(_: Log, consumed: Log) -> None:
-    """By two, of whom the second got it when the first one's lock had ended and before its completion came."""
+    """Complete a message by two receivers: the second got it after the first one's lock, before its completion."""
     first = consumed["k0-3"]
     first["locked_until"] = at(33)
     first["completed_time"] = at(40)

@@ -103,7 +103,7 @@ def test_who_would_have_been_throttled_and_by_whom(spark: SparkSession, tmp_path
 
 @pytest.mark.row("D9")
 def test_files_without_the_columns_and_rows_of_uses_are_read(spark: SparkSession, tmp_path: Path) -> None:
-    """As brokers wrote them before: what each message cost is known, and what is not is left out."""
+    """Read files of earlier brokers: the cost of each message is known, and unknown values are left out."""
     old = NAMES[: NAMES.index("weight") + 1]
     rows = []
     for number in range(150):

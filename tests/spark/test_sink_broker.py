@@ -165,7 +165,7 @@ def test_keys_keep_their_order(spark: SparkSession, broker: BrokerProcess) -> No
 def test_row_of_a_task_that_is_tried_again_is_there_once(
     spark: SparkSession, broker: BrokerProcess, source: str
 ) -> None:
-    """With a key, and without."""
+    """Name rows with a key, and without."""
     queue = broker.create_queue(f"again-{source}", EnablePartitioning=True)
     key = F.when(F.col("id") % 2 == 0, F.col("partition_key"))
     write(numbers(spark, 600).withColumn("partition_key", key), broker, queue, source, idColumn="id")
@@ -174,7 +174,7 @@ def test_row_of_a_task_that_is_tried_again_is_there_once(
 
 @pytest.mark.usefixtures("small_batches")
 def test_row_without_a_name_is_there_once_at_least(spark: SparkSession, broker: BrokerProcess) -> None:
-    """It also shows that the attempts above do store rows twice without the check."""
+    """Show that the attempts above do store rows twice without the check."""
     queue = broker.create_queue("unnamed", EnablePartitioning=True)
     write(numbers(spark, 600).drop("id"), broker, queue, "failing")
     found = bodies(spark, broker, queue)
@@ -202,7 +202,7 @@ def test_queue_is_copied_once_however_often(spark: SparkSession, broker: BrokerP
 
 
 class Stream:
-    """From one queue to another."""
+    """A stream from one queue to another."""
 
     def __init__(self, spark: SparkSession, broker: BrokerProcess, folder: Path, name: str, **options: str) -> None:
         self.spark, self.broker, self.options = spark, broker, options
@@ -226,7 +226,7 @@ class Stream:
         query.awaitTermination()
 
     def forget_the_last_commit(self) -> None:
-        """As when the driver is lost behind the sink's commit, and before its own."""
+        """Forget the last commit, as when the driver is lost behind the sink's commit, and before its own."""
         commits = self.checkpoint / "commits"
         last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
         (commits / str(last)).unlink()
@@ -298,7 +298,7 @@ def test_source_partition_in_several_tasks_fails_where_a_mark_would_drop_rows(
 def test_broker_that_is_killed_meanwhile_has_each_row_once(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """In the middle of its rows the one task waits until the broker was killed and runs again."""
+    """Hold the one task in the middle of its rows until the broker was killed and runs again."""
     queue = broker.create_queue("meanwhile", EnablePartitioning=True)
     killed = str(tmp_path / "killed")
 

@@ -58,7 +58,7 @@ class Pipeline:
         return writer.trigger(availableNow=True).start() if available_now else writer.start()
 
     def run(self, **options: str) -> list[int]:
-        """To the end of what is there; answers the rows of each micro-batch."""
+        """Run to the end of what is there; return the rows of each micro-batch."""
         query = self.start(available_now=True, **options)
         query.awaitTermination()
         return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
@@ -68,7 +68,7 @@ class Pipeline:
         return [row.message_id for row in self.spark.read.parquet(str(self.out)).select("message_id").collect()]
 
     def receive(self, count: int) -> list[str]:
-        """As a consumer that completes."""
+        """Receive as a consumer that completes."""
         with self._client() as client, client.get_queue_receiver(self.queue) as receiver:
             found: list[str] = []
             while len(found) < count:

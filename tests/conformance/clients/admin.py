@@ -27,7 +27,7 @@ SERVICE = "{http://schemas.microsoft.com/netservices/2010/10/servicebus/connect}
 
 
 def connection_string(broker: BrokerProcess, name: str = "", key: str = "") -> str:
-    """Of the HTTPS port; with another policy's name and key, if given."""
+    """Return the connection string of the HTTPS port; with another policy's name and key, if given."""
     theirs = parse_connection_string(broker.connection_string)
     host = urlsplit(broker.https_url).netloc
     return (
@@ -44,7 +44,7 @@ def python_admin(broker: BrokerProcess, name: str = "", key: str = "") -> Servic
 
 
 async def async_admin(broker: BrokerProcess, stack: AsyncExitStack) -> AsyncAdmin:
-    """As `python_admin`, for asyncio; closed by ``stack``."""
+    """Open a client as `python_admin` does, for asyncio; ``stack`` closes it."""
     client = AsyncAdmin.from_connection_string(
         connection_string(broker), connection_verify=str(broker.ca_file), retry_total=0
     )
@@ -84,18 +84,18 @@ class Answer:
     status: int
     body: bytes
     headers: dict[str, str]
-    """By name in lower case."""
+    """Headers by name in lower case."""
 
     @property
     def detail(self) -> str:
-        """Of an error document."""
+        """Return the detail of an error document."""
         found = ElementTree.fromstring(self.body)
         assert found.tag == "Error"
         assert found.findtext("Code") == str(self.status)
         return found.findtext("Detail") or ""
 
     def text(self, name: str) -> str | None:
-        """Of the first element of the service with that name."""
+        """Return the text of the first element of the service with that name."""
         return ElementTree.fromstring(self.body).findtext(f".//{SERVICE}{name}")
 
 

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage, exceptions
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, Received, Trouble
 
 OPTIONS: dict[str, Any] = {"retry_total": 0}
-"""No second try: a test wants to see the first answer."""
+"""The options of a client without a second try: a test wants to see the first answer."""
 
 _POLLING = (
     "_servicebus_receiver",
@@ -87,7 +87,7 @@ def trouble(error: Exception) -> ClientTrouble:
 
 
 def to_azure(message: Outgoing) -> ServiceBusMessage:
-    """As an application would write it."""
+    """Make the message as an application would write it."""
     return ServiceBusMessage(
         message.body,
         message_id=message.message_id,

@@ -16,9 +16,9 @@ from tests.kit.eventually import EVENTUALLY_S
 DEAD_LETTER = "/$DeadLetterQueue"
 SUBSCRIPTIONS = "/Subscriptions/"
 WAIT_S = EVENTUALLY_S
-"""For what must come."""
+"""Seconds to wait for messages that must come."""
 QUIET_S = 0.5
-"""For what must not come."""
+"""Seconds to wait for messages that must not come."""
 
 
 class Trouble(StrEnum):
@@ -200,7 +200,7 @@ class Session:
         return self.client.session_facts(self.link)[1]
 
     def receive(self, count: int = 1) -> list[Received]:
-        """Until as many have come."""
+        """Receive until as many have come."""
         return receive_all(self.client, self.link, count)
 
     def nothing_left(self) -> bool:

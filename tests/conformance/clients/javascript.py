@@ -264,7 +264,7 @@ class Rhea(JavaScriptAgent):
     """rhea, logged in with SASL PLAIN."""
 
     def __init__(self, host: str, port: int, policy: str, key: str, *, ca_file: Path | None = None) -> None:
-        """Over TLS if there is a ``ca_file``, which says who is trusted."""
+        """Connect, over TLS if there is a ``ca_file``, which names the trusted authority."""
         super().__init__(
             "rhea_client.js",
             host,

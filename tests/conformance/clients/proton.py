@@ -61,7 +61,7 @@ class Proton:
     """One connection; a link for each entity and direction."""
 
     def __init__(self, host: str, port: int, policy: str, key: str, *, ca_file: Path | None = None) -> None:
-        """Over TLS if there is a ``ca_file``, which says who is trusted."""
+        """Connect, over TLS if there is a ``ca_file``, which names the trusted authority."""
         domain = None
         if ca_file is not None:
             domain = SSLDomain(SSLDomain.MODE_CLIENT)

@@ -123,7 +123,7 @@ class TransactionalProton:
         self._wait(lambda: outcome.ended)
 
     def close_receivers(self) -> None:
-        """So that what comes back is there for others."""
+        """Close the receivers, so that returned messages are there for others."""
         for link, _ in self._receivers.values():
             link.close()
         self._receivers.clear()

@@ -131,7 +131,7 @@ class Scripted:
         return event.link
 
     def with_receiver(self, credit: int = 100) -> Receiver:
-        """From nothing to an open link on which the peer sends."""
+        """Exchange frames up to an open link on which the peer sends."""
         self.open()
         self.begin()
         link = self.attach_peer_sender()
@@ -141,7 +141,7 @@ class Scripted:
         return link
 
     def with_sender(self, credit: int = 100, incoming_window: int = 5000, **opening: Any) -> Sender:
-        """From nothing to an open link on which we send, with credit."""
+        """Exchange frames up to an open link on which we send, with credit."""
         self.open(**opening)
         self.begin(incoming_window=incoming_window)
         link = self.attach_peer_receiver()

@@ -457,7 +457,7 @@ def test_sending_on_an_ended_session_is_not_taken() -> None:
 
 
 def test_an_outcome_counts_once_however_often_it_is_stated() -> None:
-    """What is stated costs the owner a command; a frame of 30 bytes can state it for thousands of deliveries."""
+    """Report an outcome once: each costs the owner a command, and a frame of 30 bytes can state thousands."""
     scripted = Scripted()
     link = scripted.with_sender()
     link.send_many(items(5))

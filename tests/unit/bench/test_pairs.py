@@ -12,7 +12,7 @@ from partibus.bench.scenarios import Result, Target
 
 
 class Silent(OwnGenerator):
-    """Never started."""
+    """A broker that is never started."""
 
     def start(self, job: Job) -> Running:
         raise AssertionError(job)

@@ -27,7 +27,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def run(broker: BrokerProcess | None, *arguments: str, **environment: str) -> Result:
-    """With the broker's addresses in the environment."""
+    """Run the command with the broker's addresses in the environment."""
     known = {"PARTIBUS_CONNECTION": broker.connection_string, "PARTIBUS_HTTP": broker.http_url} if broker else {}
     return CliRunner(env={"PARTIBUS_CONNECTION": "", "PARTIBUS_HTTP": "", **known, **environment}).invoke(
         main, arguments

@@ -17,7 +17,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def partition(index: int = 0, **fields: Any) -> dict[str, Any]:
-    """As the broker tells it."""
+    """Return a partition's facts as the broker tells them."""
     return {
         "partition-id": index,
         "epoch": 0,

@@ -24,7 +24,7 @@ STORE = 5
 
 
 class _Through:
-    """What a guest does goes through the line, what the owner does to its own runtime does not."""
+    """The line for calls of a remote broker; calls of the owner to its own runtime do not take it."""
 
     def __init__(self, route: StoreRoute, runtime: StoreRuntime) -> None:
         self.submit = route.submit
@@ -38,7 +38,7 @@ class _Through:
 
 
 class FarBroker(test_runtime.Broker):
-    """As `test_runtime.Broker`, with its runtime (`near`) at the end of a line; ``route`` is the guest's way there."""
+    """A `test_runtime.Broker` whose runtime (`near`) is at the end of a line; ``route`` is the way there."""
 
     def __init__(self, seed: int = 1, limits: PeerLimits | None = None) -> None:
         super().__init__(seed)
@@ -96,7 +96,7 @@ class FarBroker(test_runtime.Broker):
         return found
 
     def until(self, kind: type, count: int = 1) -> list[Any]:
-        """So many answers of a kind, as soon as they are there."""
+        """Return so many answers of a kind, as soon as they are there."""
         found: list[Any] = []
 
         def enough() -> bool:

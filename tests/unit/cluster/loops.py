@@ -25,6 +25,6 @@ def on_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 async def eventually(look: Callable[[], bool]) -> None:
-    """It comes true; the limit is the test's."""
+    """Wait until it comes true; the limit is the test's."""
     while not look():  # noqa: ASYNC110 (what is looked at is nobody's event)
         await asyncio.sleep(0.001)

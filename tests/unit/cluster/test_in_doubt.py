@@ -39,7 +39,7 @@ class Time:
             self.soon.pop(0)()
 
     def pass_s(self, seconds: float) -> None:
-        """In steps, as a process that runs."""
+        """Let seconds pass in steps, as for a process that runs."""
         for _ in range(int(seconds * 10)):
             self.jump_s(0.1)
 

@@ -27,7 +27,7 @@ class HeartbeatReply(NamedTuple):
 
 
 class FakeRegistry:
-    """In memory; another broker, ``b``, is on it and goes by what ``b_follows`` says."""
+    """A registry in memory; another broker, ``b``, is registered and goes by what ``b_follows`` says."""
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[str, str, str, int, str]] = {}

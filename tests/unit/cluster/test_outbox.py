@@ -30,7 +30,7 @@ class Turns:
         return len(calls)
 
     def rows(self) -> list[list[int]]:
-        """Of the `Drop` frames, by batch."""
+        """Return the rows of the `Drop` frames, by batch."""
         return [[frame.row for frame in read_questions(batch)] for batch in self.written]
 
 

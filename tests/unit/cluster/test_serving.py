@@ -32,7 +32,7 @@ def tokens_of(grant: r.Granted) -> list[c.LockToken]:
 
 
 def near_receive(broker: FarBroker, count: int = 10) -> r.Granted:
-    """What a receiver of the owner's own gets within the time that no lock or reservation runs out."""
+    """Receive as the owner's own client within the time in which no lock or reservation runs out."""
     broker.near.register(7_000, broker.answers.append)
     broker.near.submit(ROW, OPTIONS, c.Receive(0, 7_000, count, ROOM))
     return broker.granted()

@@ -1,4 +1,4 @@
-"""What each broker works out for itself comes together, in any order of news, losses and delays."""
+"""The shares that each broker computes for itself converge, in any order of news, losses and delays."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_another_has_taken_over_is_given_up_whoever_should_have_it() -> Non
 
 
 class Stores:
-    """As in the database: one owner with a lease at a time, an epoch that rises."""
+    """Stores as in the database: one owner with a lease at a time, an epoch that rises."""
 
     def __init__(self, count: int) -> None:
         self.leased: list[Identity | None] = [None] * count
@@ -69,7 +69,7 @@ def test_brokers_that_act_on_old_news_end_with_an_even_share(count: int, seed: i
     stores = Stores(count)
     owned: dict[Identity, dict[int, int]] = {A: {}, B: {}, C: {}}
     alive = {A, B, C}
-    """Whose lease on the roster is valid."""
+    """Members with a valid lease."""
     news: dict[Identity, list[Member]] = {owner: [] for owner in owned}
 
     def act(us: Identity) -> None:

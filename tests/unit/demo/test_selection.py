@@ -36,7 +36,7 @@ def found() -> Frame:
 
 
 def changed(column: str, value: object) -> Frame:
-    """With another value in the message of row 3."""
+    """Return the frame with another value in the message of row 3."""
     frame = found()
     frame.loc[frame["message_id"] == "flight-000003", column] = value
     return frame

@@ -31,7 +31,7 @@ USER: dict[str, object] = {
 
 
 def says(expression: str, **parameters: Constant) -> bool | None:
-    """What an expression says of `USER`; parameters without their ``@``."""
+    """Evaluate an expression for `USER`; parameters without their ``@``."""
     described = SqlFilter(expression, {f"@{name}": value for name, value in parameters.items()})
     return compile_filter(described).test(GivenView(USER, {"Label": "urgent", "To": None}))
 
@@ -306,7 +306,7 @@ def test_types_of_the_wire(value: object, expression: str) -> None:
 
 @pytest.mark.row("C38")
 def test_whole_numbers_become_doubles_beside_a_fraction() -> None:
-    """As in C#: exact among themselves, not beside a double."""
+    """Compare as C# does: whole numbers exactly among themselves, not beside a double."""
     assert says("9007199254740993 = 9007199254740992") is False
     assert says("9007199254740993 = 9007199254740992.0") is True
     assert says("9007199254740993 <= 9007199254740992.0") is True

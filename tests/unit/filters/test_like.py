@@ -77,7 +77,7 @@ def test_the_worst_patterns_read_a_long_text_about_once(pattern: str) -> None:
 
 
 class TestWork:
-    """What a pattern says that it costs."""
+    """The cost that a pattern states."""
 
     @pytest.mark.parametrize("pattern", ["", "abc", "abc%", "%abc", "%"])
     def test_what_needs_no_search_is_free(self, pattern: str) -> None:

@@ -46,7 +46,7 @@ class Controller:
         return self.ask(encode_value(Discharge(txn_id=transaction, fail=fail)))
 
     def commit(self, transaction: bytes) -> None:
-        """With success."""
+        """Commit with success."""
         state = self.discharge(transaction)
         assert state is ACCEPTED, state
 

@@ -88,7 +88,7 @@ class TestStore(MemoryStore):
         self._servant = world
 
     def commit(self, writes: Writes) -> None:
-        """As the port, unless it is to fail."""
+        """Commit as the port does, unless it is to fail."""
         error = self._servant.fails
         if error is not None:
             if error.executed is None:  # it was stored, but nobody hears of it
@@ -165,7 +165,7 @@ class World:
         self.namespace.record = self.catalog.update_namespace(DEFAULT_NAME, lambda _: options, NOW_S * 1000)
 
     def fan_out(self, row: int) -> FanOut | None:
-        """See `partition.protocol.fan_out.Subscribers`."""
+        """Return the fan-out (`partition.protocol.fan_out.Subscribers`)."""
         return self.subscribers.fan_out(row)
 
     def store_of(self, queue: str, partition: int = 0) -> Servant:
@@ -227,7 +227,7 @@ class Client:
         return bool(up or down)
 
     def _is_congested(self) -> bool:
-        """As the server has it."""
+        """Tell whether the link is congested, as the server does."""
         unsent_bytes = self.peer.connection.bytes_buffered
         self._congested_links = self.congested or unsent_bytes > self.world.limits.connection.outgoing_bytes
         return self._congested_links

@@ -25,7 +25,7 @@ def test_a_refused_link_is_attached_with_nulls_and_closed_with_the_reason(world:
 
 
 def test_a_missing_entity_is_named_by_its_address(world: World) -> None:
-    """As live tests of the JavaScript library expect it."""
+    """Name it as live tests of the JavaScript library expect."""
     client = Client(world, Plain("root", "root-key"))
     client.engine.open("client", hostname="acme.example")
     world.carry()

@@ -122,7 +122,7 @@ class Lonely:
             seen += self.engine.receive_data(down)
 
     def _work(self, up: bytes) -> None:
-        """What the broker does of what comes, until nothing is left to do but timers."""
+        """Do the broker's work for all input, until only timers are left."""
         if up:
             self.protocol.data_received(up)
         self.loop.run()

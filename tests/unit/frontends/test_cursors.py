@@ -74,7 +74,7 @@ def messages_in(answer: Mapping[str, Any]) -> int:
 
 
 def complete(client: Client, held: list[Delivery]) -> None:
-    """As client libraries do it when the link is gone."""
+    """Complete as client libraries do when the link is gone."""
     tokens = {"disposition-status": "completed", "lock-tokens": uuids(map(token_of, held))}
     node_requests.ask(client, "q", "update-disposition", tokens)
 

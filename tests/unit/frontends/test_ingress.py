@@ -288,7 +288,7 @@ def test_a_batch_that_a_client_filled_to_its_bound(ingress: Ingress, queue: Queu
 
 
 class TestManyValues:
-    """What a run holds beyond some thousand values is stored as it is: looking at it would take too long."""
+    """Runs with more than some thousand values are stored as they are: looking at the rest would take too long."""
 
     UNREADABLE = b"\x00\x53\x77\xc0\x03\x01\x56\x07"
     """A list of a boolean that is neither true nor false."""

@@ -43,7 +43,7 @@ class Tenants(World):
         return broker
 
     def key(self, name: str) -> tuple[str, str]:
-        """Of a policy of all rights: its name and key."""
+        """Return name and key of a policy of all rights."""
         if name == "default":
             return "root", "root-key"
         return ROOT_POLICY, self.namespaces.named(name).access.keys(ROOT_POLICY)[0]
@@ -66,7 +66,7 @@ def world(tmp_path: Path) -> Tenants:
 
 
 def bodies(client: Client, address: str = "q") -> list[Any]:
-    """What waits there; it is given back."""
+    """Return the bodies that wait there, and give the messages back."""
     link = client.receiver(address)
     deliveries = client.receive(link, 10)
     client.settle(link, deliveries, RELEASED)
@@ -270,7 +270,7 @@ class TestWaysOut:
 
 
 class TestOperations:
-    """Of `$management` of the default namespace."""
+    """Operations of `$management` of the default namespace."""
 
     def ask(self, world: Tenants, operation: str, **body: object) -> Any:
         reply = world.client().request("$management", f"partibus:{operation}", body)

@@ -119,7 +119,7 @@ def test_nearly_the_same_is_told_from_the_same(queues: list[Queue], properties: 
 
 
 def test_whatever_comes_again_and_again_is_as_it_was(queues: list[Queue]) -> None:
-    """With sections that make a pattern impossible, or look like one."""
+    """Use sections that make a pattern impossible, or look like one."""
     notes = (*ANNOTATIONS, encode_annotations({"x-opt-scheduled-enqueue-time": Timestamp(1)}))
     ids = [encode_properties(message_id=given, subject="s") for given in IDS]
     for queue, *parts in product(queues, notes, (*PROPERTIES, *ids), (*BODIES, SHORT + WIDE, b""), (b"", FOOTER)):

@@ -226,7 +226,7 @@ class TestWindowAndCongestion:
     @pytest.mark.parametrize("partitioned", [False, True])
     @pytest.mark.parametrize("drain", [False, True])
     def test_what_is_deleted_and_held_comes_all_the_same(self, tmp_path: Path, drain: bool, partitioned: bool) -> None:
-        """It exists nowhere else: the answer to a drain comes behind it, and lowered credit has come too late."""
+        """Deliver it, since it exists nowhere else: a drain is answered after it, and lowered credit came too late."""
         limits = Limits()
         world = World(tmp_path, replace(limits, connection=replace(limits.connection, outgoing_bytes=1_000)))
         fill(world, world.queue("q", EnablePartitioning=partitioned), 20, b"x" * 500)

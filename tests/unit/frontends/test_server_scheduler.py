@@ -30,7 +30,7 @@ def connected(tmp_path: Path) -> Connected:
 
 
 def begins(channels: int) -> bytes:
-    """Of so many sessions."""
+    """Encode begins of so many sessions."""
     begin = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)
     return b"".join(frame(1 + channel, begin) for channel in range(channels))
 

@@ -30,7 +30,7 @@ SAYS = (
 BUSY = "com.microsoft:server-busy"
 MINUTE_MS = 60_000
 CREDITS = 60
-"""Of a minute, so that no period ends by itself within a test."""
+"""Credits of a minute, so that no period ends by itself within a test."""
 MINUTE = ThrottlingSettings(ThrottlingPolicy.ENFORCE, credits_per_s=1, period_ms=MINUTE_MS)
 
 

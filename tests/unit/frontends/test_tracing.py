@@ -20,7 +20,7 @@ STATUS = "messaging.servicebus.disposition_status"
 
 
 class Traced(World):
-    """With traces, which are kept."""
+    """A peer whose traces are kept."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -28,7 +28,7 @@ class Traced(World):
         self.broker.tracer = Tracer("default", self.spans.append, lambda: now_ms(self) * 1_000_000)
 
     def steps(self) -> list[tuple[str, object, str | None]]:
-        """What is new: steps with the receiver's word and the kind of error."""
+        """Return the new steps with the receiver's word and the kind of error."""
         spans, self.spans[:] = self.spans.copy(), []
         assert all(span.entity == "q" and span.since_ns <= span.until_ns for span in spans)
         return [(span.step.value, dict(span.details).get(STATUS), span.error) for span in spans]

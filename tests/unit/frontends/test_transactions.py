@@ -155,7 +155,7 @@ def test_what_is_no_request_is_rejected_and_the_link_lives_on(plain: Desk, paylo
 
 
 def test_clients_may_name_types_by_symbol(plain: Desk) -> None:
-    """As one library does (section 8)."""
+    """Name types as one library does (section 8)."""
     plain.controller.ask(encode_value(Described(Symbol("amqp:declare:list"), [None])))
     transaction = plain.declare()
     discharge = Described(Symbol("amqp:discharge:list"), [transaction, False])

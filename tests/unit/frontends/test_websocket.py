@@ -55,7 +55,7 @@ class Wire(asyncio.Transport):
 
 
 class Inner(asyncio.Protocol):
-    """What AMQP is spoken by."""
+    """The protocol whose bytes the websocket carries."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -114,7 +114,7 @@ class Pair:
         self.loop.run_until_complete(asyncio.sleep(0))
 
     def pass_on(self) -> list[Any]:
-        """What the client says to the server, and back; the client's events."""
+        """Pass on the client's bytes to the server, and back; return the client's events."""
         for data in self.client.data_to_send():
             if data:
                 self.feed(data)
@@ -139,7 +139,7 @@ class Pair:
 
     @property
     def close_code(self) -> int | None:
-        """With which the server has closed."""
+        """Return the code with which the server has closed."""
         self.pass_on()
         return None if self.client.close_rcvd is None else self.client.close_rcvd.code
 

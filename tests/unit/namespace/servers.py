@@ -27,7 +27,7 @@ ROOT = SasPolicy("RootManageSharedAccessKey", Right.MANAGE, "the-operators-key",
 
 
 class Store(FakeStore):
-    """Of all partitions of one broker."""
+    """The store of all partitions of one broker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,5 +107,5 @@ class Member:
         return PartitionHandle(place.partition_no, place.partition_row, self.store, options, batched=False)
 
     def names(self) -> list[str]:
-        """Of the namespaces."""
+        """Return the names of the namespaces."""
         return [broker.namespace.name for broker in self.namespaces]

@@ -82,7 +82,7 @@ def queue_problems(**properties: object) -> dict[str, str]:
 
 
 def topic_problems(topic: dict[str, Any]) -> dict[str, str]:
-    """By paths below the topic."""
+    """Return problems by paths below the topic."""
     found = problems(document(topics=[topic]))
     return {path.removeprefix(f"{TOPICS}[0]."): text for path, text in found.items()}
 

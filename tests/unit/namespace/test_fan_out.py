@@ -42,7 +42,7 @@ class World:
         return self.namespace.subscription("t", name).partitions[partition].partition_row
 
     def shares(self, *messages: Message, partition: int = 0) -> dict[str, list[Message]]:
-        """By name of the subscription."""
+        """Return the messages by name of the subscription."""
         fan_out = self.subscribers.fan_out(self.topic.partitions[partition].partition_row)
         assert fan_out is not None
         shares = fan_out.plan(messages, 0, 1_000_000).shares

@@ -270,7 +270,7 @@ def test_an_unknown_property_is_refused_with_a_hint() -> None:
 
 
 def test_few_of_thousands_of_unknown_properties_are_looked_up() -> None:
-    """To find a similar name takes up to 0.4 ms, and a request has room for some 2,500."""
+    """Bound the search: a similar name takes up to 0.4 ms to find, and a request has room for some 2,500."""
     _, problems = read_options(EntityKind.QUEUE, {f"LockDuraton{n}": 1 for n in range(1_000)})
     assert len(problems) == PROBLEMS_MAX
 

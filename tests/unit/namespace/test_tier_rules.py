@@ -152,7 +152,7 @@ def test_sizes_of_the_tier_are_allowed_and_others_refused(
 def test_a_size_that_a_client_asks_for_is_refused_with_those_of_the_tier(
     catalog: Catalog, tier: Tier, partitions: int, size_mb: int, next_step: str
 ) -> None:
-    """As over AMQP, HTTP and in a Config.json: the property's own check names no size that the tier has not."""
+    """Refuse it over AMQP, HTTP and in a Config.json: the property's own check names no size that the tier has not."""
     of_tier(catalog, tier, partitions)
     with pytest.raises(ArgumentError) as caught:
         made(catalog, options=options_of(EntityKind.QUEUE, {"MaxSizeInMegabytes": size_mb}))

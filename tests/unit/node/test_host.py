@@ -91,7 +91,7 @@ def test_stores_that_hang_leave_threads_to_the_others(run: Write, monkeypatch: p
 
 
 def starts_none(_pool: _WorkerPool) -> None:
-    """No thread takes the place of one that hangs."""
+    """Start no thread in place of one that hangs."""
 
 
 def starts_one(pool: _WorkerPool) -> None:

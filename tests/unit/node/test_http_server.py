@@ -42,7 +42,7 @@ async def _large(request: Request) -> Response:
 
 
 class Echo(asyncio.Protocol):
-    """What stands for a websocket: says back whatever comes."""
+    """A stand-in for a websocket, which repeats all input."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -104,7 +104,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 
 def everything(sock: socket.socket) -> bytes:
-    """Until the server ends the connection; time-outs fail."""
+    """Read until the server ends the connection; time-outs fail."""
     found = b""
     try:
         while data := sock.recv(65536):
@@ -115,7 +115,7 @@ def everything(sock: socket.socket) -> bytes:
 
 
 def answer(sock: socket.socket, request: bytes) -> bytes:
-    """To a request, head and body; for what stands for a websocket as many bytes as were sent."""
+    """Read the answer to a request, head and body; for the stand-in of a websocket as many bytes as were sent."""
     sock.sendall(request)
     found, size = b"", len(request)
     while len(found) < size:
@@ -399,7 +399,7 @@ def test_a_running_broker_imports_what_answers_http_beside_its_loop(tmp_path: Pa
 
 
 def test_a_large_read_takes_turns_with_others(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
-    """In chunks of a byte a read of 256 KiB would hold the loop for a quarter of a second."""
+    """Read in turns: in chunks of a byte, 256 KiB would hold the loop for a quarter of a second."""
     taken: list[int] = []
     original = H11Protocol.data_received
 

@@ -46,7 +46,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 def provider_of(folder: Path, issuer: Issuer, loop: asyncio.AbstractEventLoop, **settings: Any) -> IdentityProvider:
-    """With its keys read."""
+    """Make a provider whose keys are read."""
     made = IdentityProvider(read_settings(issuer.write(folder, **settings)), loop)
 
     async def read() -> None:

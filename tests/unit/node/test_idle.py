@@ -209,7 +209,7 @@ def test_only_so_many_go_at_a_time(world: IdleWorld) -> None:
 
 
 def test_a_clock_that_stands_still_is_exact(world: IdleWorld) -> None:
-    """As when it is moved by hand: noted before each move, checked after it."""
+    """Note before each move, and check after it, as when the clock is moved by hand."""
     world.queue("q", AutoDeleteOnIdle="PT10M")
     send(world)
     world.idle.note()

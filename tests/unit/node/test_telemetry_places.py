@@ -1,4 +1,4 @@
-"""Whose a row of telemetry is: the namespace, the entity and the partition of what was done."""
+"""The owner of a row of telemetry: the namespace, the entity and the partition of the operation."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def connect(port: int) -> socket.socket:
 
 
 def said_back(port: int, ca_file: Path) -> bytes:
-    """What a good client gets for what it says."""
+    """Return the reply to a good client."""
     context = ssl.create_default_context(cafile=ca_file)
     with connect(port) as plain, context.wrap_socket(plain, server_hostname="localhost") as sock:
         sock.sendall(b"hello")

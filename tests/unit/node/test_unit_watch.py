@@ -72,7 +72,7 @@ class Process:
         return self.member.namespaces.named(name)
 
     def work(self, *, looks: int = LOOKS, cpu_s: float = 0.0, **timed_s: float) -> None:
-        """So many times a tenth of a second is over in which namespaces used so much of the loop, by name (``_`` stands
+        """Let so many tenths of a second pass in which namespaces used so much of the loop, by name (``_`` stands
         for a hyphen), and the process ``cpu_s`` besides."""
         for _ in range(looks):
             self.cpu_s += cpu_s

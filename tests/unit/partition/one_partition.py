@@ -29,7 +29,7 @@ class OnePartition:
         self.load()
 
     def load(self) -> None:
-        """From what is durable; what waited is lost."""
+        """Load what is durable; what waited is lost."""
         self.machine = Partition(ROW, self.options, self.store.read(q.Partition(ROW)), self.store.epoch)
         self._pending = Writes()
         self._commit = 1
@@ -67,7 +67,7 @@ class OnePartition:
         return True
 
     def settle_down(self) -> None:
-        """Until nothing is under way."""
+        """Run until nothing is under way."""
         while True:
             while self.run_load():
                 pass

@@ -78,7 +78,7 @@ def take_out(both: Lockstep, count: int, outcome: Outcome = Outcome.COMPLETE, **
 
 
 def readable(both: Lockstep, kind: int = ACTIVE) -> list[Shown]:
-    """With what is finished, from the store."""
+    """Return readable messages with the finished ones, from the store."""
     frame = both.store.read(q.Range(subqueue_key(ROW, kind), 0, 1 << 40, 1 << 20, 1 << 30, finished=True))
     return unpack(frame.count, frame.data)
 

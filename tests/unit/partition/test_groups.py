@@ -308,7 +308,7 @@ def test_what_arrives_in_the_steady_state_needs_no_page() -> None:
 
 
 class Model:
-    """What SQS says of a FIFO queue: messages of each group in order, and until when each is in flight."""
+    """The promises of SQS for a FIFO queue: messages of each group in order, and until when each is in flight."""
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[int, tuple[int, int]]] = {}

@@ -616,7 +616,7 @@ def in_memory(broker: Broker, row: int) -> int:
 
 @pytest.fixture
 def few_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most 20 copies of a send."""
+    """Allow at most 20 copies of a send."""
     for module in ("topic", "loading"):
         monkeypatch.setattr(f"partibus.partition.runtime.{module}.COPIES_MAX", 20)
 

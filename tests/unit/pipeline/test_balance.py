@@ -114,7 +114,7 @@ def test_a_plan_is_a_division_that_its_actions_lead_to(
 
 
 def replayed(runs: list[Run], actions: list[Split | Merge]) -> list[Run]:
-    """What the actions make of the runs, one after the other."""
+    """Return the runs after the actions, one after the other."""
     now = {run.partition: run for run in runs}
     for action in actions:
         run = now[action.partition]

@@ -22,7 +22,7 @@ Periods = Sequence[tuple[int, list[int]]]
 
 
 def brute_force(periods: Periods) -> tuple[list[float], list[int]]:
-    """What an enforced namespace refuses, request by request: credits and requests of each period."""
+    """Compute the refusals of an enforced namespace, request by request: credits and requests of each period."""
     clock = ManualClock(FIRST * 1000)
     throttle = Throttle(ThrottlingSettings(ThrottlingPolicy.ENFORCE, CREDITS), clock)
     refused, requests = [], []

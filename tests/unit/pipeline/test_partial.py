@@ -47,7 +47,7 @@ ROWS = st.lists(
 
 SUMS = ("messages", "operations", "bytes", "deliveries", "redeliveries", "rows")
 Sums = dict[int, dict[tuple[Any, ...], float]]
-"""By table: of each group and measure the sum, unless it is 0."""
+"""Sums by table, group and measure, unless they are 0."""
 
 
 def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -120,7 +120,7 @@ def test_chunks_and_sums_that_are_held_change_nothing(monkeypatch: pytest.Monkey
 
 
 def test_file_is_read_as_its_broker_wrote_it(tmp_path: Path) -> None:
-    """Without a column that it does not know, names as dictionaries, times in milliseconds."""
+    """Read it without a column that it does not know, with names as dictionaries and times in milliseconds."""
     path = tmp_path / "one.parquet"
     rows = batch([
         dict.fromkeys(TYPES.names)

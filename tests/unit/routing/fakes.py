@@ -42,7 +42,7 @@ class FakePartition(PartitionHandle):
         return self in overloaded_stores
 
     def overload(self) -> None:
-        """As a store does when its queue passes its limits; until `recover`."""
+        """Exceed the limits of a queue, as a store does, until `recover`."""
         overloaded_stores.add(self)
 
     def when_usable(self, call: Callable[[], None]) -> None:

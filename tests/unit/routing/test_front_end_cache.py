@@ -38,7 +38,7 @@ class Front:
         return self.route.source(0, delete=delete, on_granted=on_granted, on_failed=self.failures.append), got
 
     def asked(self) -> list[int]:
-        """What every partition was asked for since the last time."""
+        """Return the requests to every partition since the last time."""
         return [sum(command.count for command in p.taken(c.Receive)) for p in self.partitions]
 
 
@@ -411,7 +411,7 @@ class TestLockedWhileKept:
 
 
 class TestBesideOtherFrontEnds:
-    """What one front end keeps without need, receivers of another one may wait for."""
+    """A cache beside receivers of other front ends, which may wait for what it keeps without need."""
 
     def front(self) -> tuple[Front, list[Callable[[], None]]]:
         front = Front()

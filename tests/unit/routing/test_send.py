@@ -1,4 +1,4 @@
-"""From messages to partitions (D8): spread, keys, what happens when a partition can't be used."""
+"""Messages to partitions (D8): spread, keys, and partitions that can't be used."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ PLAIN = Origin(0)
 
 @pytest.fixture(autouse=True, params=[1, 1_000], ids=["together", "one by one"])
 def alike_min(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is decoded does not depend on how many messages come along."""
+    """Decode the same, however many messages come along."""
     monkeypatch.setattr(sections, "ALIKE_MIN", request.param)
 
 
@@ -149,7 +149,7 @@ def test_prefix_is_read_as_it_is_written() -> None:
 
 
 def test_rows_of_all_kinds_side_by_side_keep_their_own() -> None:
-    """What most messages share is done for all at once: the others must not get it."""
+    """Decode shared parts for all messages at once, and give them to no other."""
     found = rows(
         message(1, b"a" * 300, properties=["one"], application_properties={"n": 1, "m": "x"}),
         message(2, rest=section(0x77, "value"), properties=[5], ttl_ms=7),

@@ -34,7 +34,7 @@ def executable(home: Path, script: str) -> Path:
 
 @pytest.fixture
 def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """No Java anywhere; the scripts above need a PATH with a shell, so the search path is an own empty folder."""
+    """Return an environment without Java; the scripts above need a PATH with a shell, so Java's folder is empty."""
     monkeypatch.setattr(java, "_wheel_home", lambda: None)
     (tmp_path / "path").mkdir()
     return {"PATH": str(tmp_path / "path"), "XDG_CACHE_HOME": str(tmp_path / "cache")}

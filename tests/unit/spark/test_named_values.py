@@ -53,7 +53,7 @@ def test_pairs_are_read_without_a_header_too(some: list[dict[str, object]]) -> N
 def test_damaged_section_is_read_or_refused_as_the_general_decoder_does(
     pairs: dict[str, object], place: int, byte: int, cut: bool
 ) -> None:
-    """After a sound one of the same names."""
+    """Damage a section behind a sound one of the same names."""
     sound = section(0x74, pairs)
     damaged = bytearray(sound)
     damaged[3 + place % (len(damaged) - 3)] = byte

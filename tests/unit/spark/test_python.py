@@ -50,7 +50,7 @@ def test_without_a_writable_cache_it_is_the_interpreter(tmp_path: Path) -> None:
 
 
 def test_where_pyspark_is_not_installed_it_is_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a Spark distribution, whose PySpark is on PYTHONPATH: nothing of it may be left out."""
+    """Keep all of PYTHONPATH, as a Spark distribution has its PySpark there."""
     monkeypatch.setattr(python, "_installed", lambda: None)
     assert worker_python({"XDG_CACHE_HOME": str(tmp_path)}) == sys.executable
     assert list(tmp_path.iterdir()) == []

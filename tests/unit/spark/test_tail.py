@@ -35,7 +35,7 @@ def text(position: int, entity: str = "entity-1") -> str:
 
 
 def checkpoint(folder: Path, offsets: list[str], committed: int) -> Path:
-    """As Spark writes them: one file for each micro-batch, the newest planned and not yet committed."""
+    """Write a checkpoint as Spark does: one file for each micro-batch, the newest planned and not yet committed."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     for batch, line in enumerate(offsets):

@@ -1,4 +1,4 @@
-"""What a recorder packs is what a reader finds: columns, keys, samples, refusals, commits (D28)."""
+"""A reader finds what a recorder packs: columns, keys, samples, refusals, commits (D28)."""
 
 from __future__ import annotations
 

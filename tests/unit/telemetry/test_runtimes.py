@@ -1,4 +1,4 @@
-"""What runtimes tell a recorder: also what did not become durable, and what was refused (D28)."""
+"""Runtimes report to a recorder also what did not become durable, and what was refused (D28)."""
 
 from __future__ import annotations
 

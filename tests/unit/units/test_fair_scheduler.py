@@ -1,4 +1,4 @@
-"""Whose input is done when, by a clock that moves with the work."""
+"""Turns of inputs by a clock that moves with the work."""
 
 from collections.abc import Callable
 

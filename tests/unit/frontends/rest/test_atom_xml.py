@@ -92,7 +92,7 @@ def test_garbage_is_an_argument_error_or_a_document(body: bytes) -> None:
 
 
 def shown(text: str) -> str:
-    """What XML can say of it."""
+    """Return the text as XML can say it."""
     return "".join(
         character if character in "\t\n\r" or (character >= " " and character not in "\ufffe\uffff") else "\ufffd"
         for character in text

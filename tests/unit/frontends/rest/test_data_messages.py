@@ -121,7 +121,7 @@ def test_headers_of_the_request_are_no_properties() -> None:
 
 
 def test_no_property_becomes_a_header_of_its_own_meaning_or_ends_its_line() -> None:
-    """Over AMQP a property can have any name, and any text."""
+    """Use any name and any text of a property, as AMQP allows."""
     properties = {"Content-Length": 5, "location": "x", "a b": 1, "ok": "1\r\nEvil: 2", "when": Timestamp(0), "ü": 1}
     data = pack(
         properties=encode_properties(content_type="a/b\r\nEvil: 1"),
@@ -226,7 +226,7 @@ def test_a_batch_over_http_has_so_many_messages() -> None:
 
 
 def test_a_batch_over_http_has_so_many_values() -> None:
-    """What stands in texts is no value, however it is escaped."""
+    """Count no value in texts, however they are escaped."""
     many = b",".join([b"0"] * (VALUES_MAX + 1))
     with pytest.raises(QuotaExceeded, match="A batch in JSON is at its quota of 100000 values"):
         list(READER.from_batch(b'[{"Ignored":[' + many + b"]}]", PREMIUM))

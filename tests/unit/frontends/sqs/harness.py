@@ -26,7 +26,7 @@ PORT = 9324
 
 
 class Loop:
-    """What a connection asks of an event loop, on the timeline."""
+    """The parts of an event loop that a connection uses, on the timeline."""
 
     def __init__(self, world: World) -> None:
         self._timeline = world.timeline
@@ -75,7 +75,7 @@ class Reply(NamedTuple):
 
     status: int
     headers: dict[str, str]
-    """By name in lower case."""
+    """Headers by name in lower case."""
     body: bytes
 
     @property

@@ -375,7 +375,7 @@ def test_a_key_of_one_queue_sees_no_other(sqs: SqsWorld, protocol: str) -> None:
 @PROTOCOLS
 @EVERY
 def test_members_of_a_wrong_type(sqs: SqsWorld, action: str, protocol: str) -> None:
-    """In the Query protocol everything is a text, so only numbers can be wrong."""
+    """Use wrong numbers only: in the Query protocol everything else is a text."""
     before = everything(sqs)
     for member in SHAPES[action].members:
         if protocol == "json":
@@ -1013,7 +1013,7 @@ def test_entries_of_deletes_and_changes_fail_alone(sqs: SqsWorld, protocol: str)
 @PROTOCOLS
 @pytest.mark.parametrize("kind", ["plain", "attributes", "wide", "escaped", "batch"])
 def test_a_mebibyte_is_stored_and_a_byte_more_is_not(sqs: SqsWorld, protocol: str, kind: str) -> None:
-    """What counts are bytes of UTF-8, with attributes and without system attributes, whatever they take on the wire."""
+    """Count bytes of UTF-8, with attributes and without system attributes, whatever they take on the wire."""
     url = URL.format("large")
     character = {"wide": "\u2603", "escaped": "\r"}.get(kind, "x")
     size = len(character.encode())

@@ -15,7 +15,7 @@ from tests.unit.store.postgresql.places import US, open_store, sql
 
 
 def refusal(url: str) -> str:
-    """Of opening a store; the password is not in it."""
+    """Return the refusal to open a store, without the password."""
     (address,) = parse_address(url)
     with pytest.raises(StoreError) as caught:
         open_store(address)

@@ -57,7 +57,7 @@ def test_a_valid_lease_keeps_other_brokers_out_until_it_is_given_back() -> None:
 
 
 LONG = PostgreSQLSettings(lease_ms=600_000)
-"""No renewal comes in between, so a test decides about time by itself."""
+"""Settings without a renewal in between, so that a test decides about time by itself."""
 
 
 class Clock:
@@ -150,7 +150,7 @@ def test_looking_at_an_owner_begins_the_wait() -> None:
 
 
 def test_another_server_begins_the_wait_anew() -> None:
-    """It may lack the owner's last renewal."""
+    """Wait anew, since it may lack the owner's last renewal."""
     clock = Clock()
     watch = clock.watch()
     row = OwnerRow("broker-1", "run-1", 1, 0, 0, "700 since Monday", is_released=False)

@@ -115,7 +115,7 @@ def test_a_damaged_record_refuses_the_store_until_the_loss_is_accepted(tmp_path:
 def test_a_missing_record_of_the_only_data_directory_begins_a_generation(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was removed, or the data directory comes from a copy: the store may have gone back, too."""
+    """Begin one, since the record was removed or the data directory is a copy: the store may have gone back, too."""
     address = new_address()
     served(address, tmp_path).unlink()
     go_back(address)

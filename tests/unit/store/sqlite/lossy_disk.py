@@ -65,7 +65,7 @@ class LossyDisk:
         return [int(line) for line in done.stdout.split()]
 
     def lose_power(self) -> Path:
-        """What is left: the directory of the device."""
+        """Lose power; return the directory of the device."""
         shutil.rmtree(self.cached)
         return self.device
 

@@ -213,7 +213,7 @@ def test_who_reads_a_copy_writes_nothing_beside_it(filled: Path, tmp_path: Path)
 
 
 def test_what_has_left_and_is_kept_for_cursors_is_not_read_from_a_copy(filled: Path, tmp_path: Path) -> None:
-    """It must not come back: it was completed."""
+    """Read no completed message again."""
     store = open_store(filled.parent)
     writes = Writes()
     for pos in range(1, MESSAGES):

@@ -90,7 +90,7 @@ def test_no_checkpoint_begins_beside_commits_when_the_log_could_start_over(
 
 
 def test_the_watch_catches_an_order_that_opens_the_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the bug planted again: on a full disk a commit copies the log and starts the thread all the same."""
+    """Plant the bug again: on a full disk a commit copies the log and starts the thread all the same."""
 
     def after_commit(self: SQLiteStore, appended_bytes: int) -> None:
         if self._room.is_full:
@@ -118,7 +118,7 @@ for _ in range(20):
 
 
 def test_readers_of_other_programs_begin_no_checkpoint(tmp_path: Path) -> None:
-    """As the shell of SQLite and a backup read: what is copied, and what is not, stays so."""
+    """Read as the shell of SQLite and a backup do: copied and other pages stay so."""
     store = SQLiteStore.open(tmp_path / "store-00.db", store_id="store-00", owner=US)
     with log_index(tmp_path / "store-00.db") as index:
         for pos in range(20):

@@ -1,4 +1,4 @@
-"""What a load costs does not grow with what it does not answer: counted in steps of SQLite's machine, not in time."""
+"""The cost of a load does not grow with rows outside of its answer: counted in steps of SQLite's machine."""
 
 import sqlite3
 from collections.abc import Callable
@@ -18,8 +18,11 @@ IDS = [number.to_bytes(16, "little") for number in range(MANY)]
 
 
 def filled(rows: int) -> sqlite3.Connection:
-    """So many entries of each kind: active in one session and in each its own, deferred, scheduled all for the same
-    time, expiring, dead-lettered, kept for a cursor after it was dead-lettered; and so many states, ids and fates."""
+    """Fill a store with so many entries of each kind, and so many session states, ids and dispositions.
+
+    The kinds: active in one session and in each its own, deferred, scheduled for the same time, expiring,
+    dead-lettered, and kept for a cursor after it was dead-lettered.
+    """
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.executescript(schema())
     for number in range(rows):

@@ -1,4 +1,4 @@
-"""After a failed sync the cache has what the disk has not: nothing acknowledged may stand on that."""
+"""Failed syncs leave pages in the cache that the disk lacks: acknowledged commits do not rely on them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_commit_behind_one_whose_sync_failed_outlives_a_loss_of_power(disk: Lo
 
 
 def test_a_process_that_starts_after_a_failed_sync_trusts_no_log_of_the_cache(disk: LossyDisk) -> None:
-    """Whoever saw the sync fail is gone, and with it all that was known about it."""
+    """Start as if the process that saw the sync fail is gone, with all its knowledge."""
     assert disk.run("commit:1", "commit:2", f"fail:{LOG}*1", "commit:3") == [1, 2]
     assert disk.run("commit:4") == [4]
     assert set(found_on(disk.lose_power())) - {3} == {1, 2, 4}
@@ -49,7 +49,7 @@ def test_a_process_that_starts_after_a_failed_sync_trusts_no_log_of_the_cache(di
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
 def test_failed_syncs_at_any_moment_lose_nothing_that_was_acknowledged(disk: LossyDisk, seed: int) -> None:
-    """Of the log and of the database, in commits, checkpoints, closes and openings, over three runs of a process."""
+    """Fail syncs of log and database in commits, checkpoints, closes and openings, over three runs of a process."""
     run_and_check(disk, seed_of(seed))
 
 
@@ -84,7 +84,7 @@ def test_a_checkpoint_after_one_whose_sync_failed_takes_nothing_for_written(disk
 
 
 def test_the_lossy_disk_catches_checkpoints_that_go_on(disk: LossyDisk) -> None:
-    """With the bug planted again: the log starts over, and what the first checkpoint copied is nowhere."""
+    """Plant the bug again: the log starts over, and the pages of the first checkpoint are nowhere."""
     assert disk.run("checkpoints_go_on", *PARTLY_COPIED) == [1, 2, 3, 4, 5, 6]
     try:
         found = found_on(disk.lose_power())
@@ -94,7 +94,7 @@ def test_the_lossy_disk_catches_checkpoints_that_go_on(disk: LossyDisk) -> None:
 
 
 def test_the_lossy_disk_catches_a_store_that_trusts_the_cache(disk: LossyDisk) -> None:
-    """With the bug planted again, commit 4 is lost: the tests above can fail."""
+    """Plant the bug again: commit 4 is lost, so the tests above can fail."""
     acknowledged = disk.run("trusting", "commit:1", "commit:2", f"fail:{LOG}*2", "commit:3", "commit:4")
     assert acknowledged == [1, 2, 4]
     assert 4 not in found_on(disk.lose_power())

@@ -68,7 +68,7 @@ def write_version_1(path: Path, messages: int = MESSAGES) -> None:
 
 
 def rows_of_version_1(messages: int = MESSAGES) -> list[EntryRow]:
-    """What the store must answer: session ids are where they were sent, in the messages."""
+    """Return the store's expected answers: session ids are where they were sent, in the messages."""
     return [
         EntryRow(
             pos,
@@ -146,7 +146,7 @@ def test_a_store_of_a_format_in_between_is_opened_with_all_its_rows(tmp_path: Pa
 
 
 def assert_keeps_cursors(store: SQLiteStore) -> None:
-    """What version 4 brought works in a file that was migrated: also in the index that it made anew."""
+    """Check that the features of version 4 work in a migrated file: also in the index that it made anew."""
     cursor = CursorRow(DEAD_LETTERS, "reader", 0, 0, 0, 1, 2, 3, 4, 5)
     writes = Writes()
     writes.cursors[DEAD_LETTERS, "reader"] = cursor
@@ -222,7 +222,7 @@ def test_a_migrated_file_has_the_schema_of_a_new_one(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_an_earlier_attempt_is_replaced(tmp_path: Path) -> None:
-    """Between the attempts an older partibus may have gone on."""
+    """Replace it, since an older partibus may have gone on between the attempts."""
     path = tmp_path / "store-00.db"
     write_version_1(path)
     copy_path(path).write_bytes(b"older")
@@ -313,7 +313,7 @@ def test_a_log_cut_anywhere_is_either_format_and_holds_all_rows(tmp_path: Path) 
 
 
 def _log_of_migration(directory: Path) -> bytes:
-    """What the migration appends to the log, with the database as it was before; taken from a process that is killed
+    """Return the log that the migration appends, with the database as it was before, of a process that is killed
     between the commit and the checkpoint."""
     _migrate_and_kill(directory, "checkpoint")
     return (directory / "store-00.db-wal").read_bytes()

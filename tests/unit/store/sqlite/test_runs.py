@@ -35,7 +35,7 @@ class Between(sqlite3.Connection):
 
 @pytest.fixture
 def connection() -> Between:
-    """With entries that are alike."""
+    """Connect to a store with entries that are alike."""
     made = sqlite3.connect(":memory:", isolation_level=None, factory=Between)
     made.executescript(schema())
     writes = Writes()

@@ -28,7 +28,7 @@ def database() -> sqlite3.Connection:
 
 
 TABLES = ("entry", "body", "lock_batch", "session_state", "duplicate_id", "fate", "sink_id", "session_lock")
-"""With a row per message, session or id."""
+"""Tables with a row per message, session or id."""
 
 WALKS = {"count_entries", "cut_lock_batches", "cut_session_locks"}
 """Statements that run once in the life of a file, beside a copy of all of it, or when an operator turns time back."""
@@ -65,7 +65,7 @@ SEARCHES = {
     "scan_entries": "entry USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
     "select_range": "entry USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
 }
-"""What a statement must find its rows by, all columns of it: one fewer may be a walk through a million rows."""
+"""The columns by which a statement must find its rows: one fewer may be a walk through a million rows."""
 
 
 def plan(database: sqlite3.Connection, name: str) -> list[str]:
