@@ -45,14 +45,21 @@ class Loop(asyncio.SelectorEventLoop):
         return self.now_s
 
 
+async def until_read(provider: IdentityProvider) -> bool:
+    """Wait for the reading of keys that is under way; tell whether there was one."""
+    if provider._task is None:
+        return False
+    await provider._task
+    return True
+
+
 def provider_of(folder: Path, issuer: Issuer, loop: asyncio.AbstractEventLoop, **settings: Any) -> IdentityProvider:
     """Make a provider whose keys are read."""
     made = IdentityProvider(read_settings(issuer.write(folder, **settings)), loop)
 
     async def read() -> None:
         made.begin()
-        if made._task is not None:
-            await made._task
+        await until_read(made)
 
     loop.run_until_complete(read())
     return made
@@ -163,8 +170,7 @@ def test_an_unknown_key_has_the_keys_read_again_and_not_for_each_token(tmp_path:
     provider = IdentityProvider(read_settings(issuer.write(tmp_path)), loop, load)
 
     async def settle() -> None:
-        if provider._task is not None:
-            await provider._task
+        await until_read(provider)
 
     async def ask(text: str) -> int:
         called = 0
@@ -215,8 +221,7 @@ def test_tokens_that_waited_for_keys_are_checked_one_a_turn(tmp_path: Path, issu
     async def run() -> None:
         provider.begin()
         assert all(provider.fetch_for(issuer.token(), lambda: called.append(turn)) for _ in range(50))
-        assert provider._task is not None
-        await provider._task
+        assert await until_read(provider)
         count()
         for _ in range(60):
             await asyncio.sleep(0)
@@ -237,8 +242,7 @@ def test_keys_stay_when_they_can_not_be_read_anew(
 
     async def run() -> None:
         assert not provider.fetch_for(issuer.token(), lambda: None), "its key is known: it need not wait"
-        if provider._task is not None:
-            await provider._task
+        await until_read(provider)
 
     loop.run_until_complete(run())
     assert provider.check(issuer.token())
@@ -377,8 +381,7 @@ def test_a_token_of_a_withdrawn_key_is_good_until_the_keys_are_read(
 
     async def show() -> None:
         provider.fetch_for(token, lambda: None)
-        assert provider._task is not None
-        await provider._task
+        assert await until_read(provider)
 
     loop.run_until_complete(show())
     with pytest.raises(Unauthorized, match="not valid"):

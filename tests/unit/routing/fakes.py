@@ -28,7 +28,8 @@ class FakePartition(PartitionHandle):
         self.accepts = accepts
         self.fails: r.Failed | r.Refused | None = None
         self.is_available = True
-        self._callbacks: list[Callable[[Any], None]] = []
+        self.callbacks: list[Callable[[Any], None]] = []
+        """The calls that commands without a reply wait for, in order."""
         self._awaiting: list[Callable[[], None]] = []
         self._reservations = count(1)
         self._positions = count(1)
@@ -57,7 +58,7 @@ class FakePartition(PartitionHandle):
         elif self.accepts and isinstance(command, c.Enqueue):
             on_reply(r.Accepted(command.request, 1))
         else:
-            self._callbacks.append(on_reply)
+            self.callbacks.append(on_reply)
 
     def forget(self, request: int) -> None:
         """Messages on their way still arrive."""
@@ -78,7 +79,7 @@ class FakePartition(PartitionHandle):
 
     def answer(self, reply: Any) -> None:
         """Answer the oldest request."""
-        self._callbacks.pop(0)(reply)
+        self.callbacks.pop(0)(reply)
 
     def reserve(self, messages: int, *, size_bytes: int = 100, enqueued_ms: int = 0, ended: bool = False) -> None:
         """Grant a reservation of new messages to the cache."""
@@ -99,7 +100,7 @@ class FakePartition(PartitionHandle):
     def fail(self) -> None:
         """Fail the store: the outcomes of requests are unknown, and every receiver is told and forgotten."""
         self.is_available = False
-        callbacks, self._callbacks = self._callbacks, []
+        callbacks, self.callbacks = self.callbacks, []
         for answer in callbacks:
             answer(UNKNOWN)
         self.give_up()

@@ -50,18 +50,18 @@ class Searches:
                 self.search(None)
             case "named":
                 self.search(f"session {index}")
-            case "accept" if partition._callbacks and partition.is_available:
+            case "accept" if partition.callbacks and partition.is_available:
                 self.locks += 1
                 partition.answer(r.SessionAccepted(0, "s", self.locks, 60_000))
-            case "none" if partition._callbacks:
+            case "none" if partition.callbacks:
                 partition.answer(r.NoSession(0))
             case "dry":
                 for other in self.partitions * PARTITIONS:
-                    if other._callbacks:
+                    if other.callbacks:
                         other.answer(r.NoSession(0))
             case "fail":
                 partition.fail()
-                while partition._callbacks:
+                while partition.callbacks:
                     partition.answer(UNKNOWN)
             case "recover":
                 partition.recover()
@@ -79,7 +79,7 @@ class Searches:
         for search in self.searches:
             search.cancel()
         for partition in self.partitions:
-            while partition._callbacks:
+            while partition.callbacks:
                 self.locks += 1
                 partition.answer(r.SessionAccepted(0, "s", self.locks, 60_000))
 

@@ -38,7 +38,7 @@ class Bench:
         self.hold.ask("s", lambda _: None, wait=False)
         self.hold.accepted(r.SessionAccepted(0, "s", LOCK, 60_000, is_stored))
         self.partition.taken(c.AcceptSession)
-        self.partition._callbacks.clear()
+        self.partition.callbacks.clear()
         self.granted: list[Any] = []
         self.failed: list[PartibusError] = []
         self.source = SessionSource(
@@ -94,7 +94,7 @@ def test_a_stop_is_confirmed_when_the_partition_has() -> None:
     stopped: list[bool] = []
     bench.source.stop(lambda: stopped.append(True))
     assert not stopped
-    bench.partition._callbacks.pop()(r.Cancelled(1, 3))
+    bench.partition.callbacks.pop()(r.Cancelled(1, 3))
     assert stopped == [True]
 
 

@@ -199,7 +199,7 @@ class TestNext:
         bench.partitions[0].is_available = False
         for _ in range(50):
             bench.search()
-            bench.partitions[1]._callbacks.pop()(r.NoSession(0))
+            bench.partitions[1].callbacks.pop()(r.NoSession(0))
         assert len(bench.partitions[0]._awaiting) == 1
         bench.asked()
         bench.partitions[0].recover()
@@ -209,7 +209,7 @@ class TestNext:
         bench = Bench(1)
         for _ in range(3 * ASKED_MAX):
             bench.search()
-            bench.partitions[0]._callbacks.pop()(r.NoSession(0))
+            bench.partitions[0].callbacks.pop()(r.NoSession(0))
         assert sum(waits for _, waits in bench.asked()) == ASKED_MAX
         assert bench.cancelled() == []
 
@@ -219,7 +219,7 @@ class TestNext:
         order: list[int] = []
         for number in range(2 * ASKED_MAX):
             desk.search(None, lambda _, number=number: order.append(number)).start()  # type: ignore[misc]
-            partition._callbacks.pop()(r.NoSession(0))
+            partition.callbacks.pop()(r.NoSession(0))
         for lock_id in range(1, 2 * ASKED_MAX + 1):
             partition.answer(accepted("s", lock_id))
         assert order == list(range(2 * ASKED_MAX))
