@@ -176,7 +176,7 @@ def test_queue_grows_under_load_and_shrinks_when_it_is_calm(world: World) -> Non
 
 @pytest.mark.row("S3")
 def test_growth_stops_at_the_quota_of_the_queue(world: World) -> None:
-    world.load(30, 400)
+    world.load(30, 200)
     assert world.owners() == MOST
     assert {place.store_no for place in world.queue.partitions} == set(range(STORES)), "partitions share stores"
 

@@ -386,7 +386,7 @@ def test_planted_bug_is_found(
         run_all(CANARY_SEEDS[FIRST.get(planted, 1) - 1 :])
 
 
-FIRST = {back_to_its_place: 7, of_the_store_alone: 15, counts_in_spite_of_refusals: 76}
+FIRST = {back_to_its_place: 8, of_the_store_alone: 37, counts_in_spite_of_refusals: 76}
 """The seed to begin with, where that of the first history that shows a bug is known."""
 
 

@@ -192,17 +192,20 @@ def test_an_exception_at_any_call_of_any_event_breaks_no_promise(express_ms: int
     assert planted > 20
 
 
-@pytest.mark.parametrize("express_ms", [0, 600])
+@pytest.mark.parametrize(("express_ms", "first"), [(0, 38), (600, 50)])
 def test_the_simulation_catches_a_failure_that_is_given_up_by_half(
-    express_ms: int, monkeypatch: pytest.MonkeyPatch
+    express_ms: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug: what a store's failure leaves in memory is used further after an unexpected exception."""
+    """The planted bug: what a store's failure leaves in memory is used further after an unexpected exception.
+
+    The search begins with the seed that is known to show it, and goes on should a change of the product hide it there.
+    """
 
     def forget(self: StoreLifecycle, error: BaseException, of_commit: bool) -> None:
         self._lost(error, of_commit)
 
     monkeypatch.setattr(StoreLifecycle, "_forget", forget)
-    for seed in range(100):
+    for seed in (*range(first, 100), *range(first)):
         try:
             RaisingSimulation(seed, express_ms).run(STEPS)
         except BrokenPromise:
@@ -238,7 +241,7 @@ def test_the_simulation_catches_a_machine_that_goes_on_after_an_exception(monkey
         self._answers.refuse(command, "an unexpected error")
 
     monkeypatch.setattr(Decider, "broke", go_on)
-    for seed in range(20):
+    for seed in (*range(9, 20), *range(9)):  # that of 9 is known to show it
         try:
             run(seed, monkeypatch)
         except BrokenPromise:
