@@ -55,30 +55,32 @@ class Pipeline:
             "files": str(folder / "files"),
             "checkpoints": str(self.checkpoints),
             "limit": str(LIMIT),
-            "config": {
-                # Not with adaptive plans: Spark 4.3 has failed to serialize the tasks of two queries that began at the
-                # same moment.
-                **CONFIG,
-                "spark.executor.extraJavaOptions": CONFIG["spark.driver.extraJavaOptions"],
-                "spark.executor.memory": "512m",
-                "spark.local.dir": str(folder),
-                "spark.sql.warehouse.dir": str(folder),
-            },
+        }
+        self.config = {
+            # Not with adaptive plans: Spark 4.3 has failed to serialize the tasks of two queries that began at the
+            # same moment.
+            **CONFIG,
+            "spark.executor.extraJavaOptions": CONFIG["spark.driver.extraJavaOptions"],
+            "spark.executor.memory": "512m",
+            "spark.local.dir": str(folder),
+            "spark.sql.warehouse.dir": str(folder),
         }
         self.sent: list[str] = []
         self._driver: subprocess.Popen[str] | None = None
 
-    def start_driver(self) -> None:
+    def start_driver(self, executors: int = 2) -> None:
+        """Start a driver with so many executors; each takes some 12 s of processor time to start and to warm up."""
+        given = {**self.given, "config": {**self.config, "spark.cores.max": str(executors)}}
         with self._log.open("ab") as log:
             self._driver = subprocess.Popen(
-                [sys.executable, str(PROJECT / "tests/spark/cluster_driver.py"), json.dumps(self.given)],
+                [sys.executable, str(PROJECT / "tests/spark/cluster_driver.py"), json.dumps(given)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
                 # All of the cluster is on this machine; the executors use the driver's.
                 env={**os.environ, "PYSPARK_PYTHON": worker_python()},
             )  # fmt: skip
-        what, _, executors = self._answer().rpartition(" ")
+        what, _, found = self._answer().rpartition(" ")
         assert what == "ready on", what
-        assert int(executors) > 0, "tasks run in the driver, not on the cluster"
+        assert int(found) > 0, "tasks run in the driver, not on the cluster"
 
     def kill_driver(self) -> None:
         """Kill the driver with its JVM and its Python planners, at one stroke."""
@@ -180,8 +182,9 @@ def kill_broker(pipeline: Pipeline) -> None:
 
 
 def kill_driver(pipeline: Pipeline) -> None:
+    """No executor is killed after this: one is enough for the rest."""
     pipeline.kill_driver()
-    pipeline.start_driver()
+    pipeline.start_driver(executors=1)
 
 
 def test_each_message_is_in_both_sinks_once_whatever_is_killed(pipeline: Pipeline) -> None:
