@@ -458,3 +458,18 @@ def test_a_backup_has_messages_of_sqs_whole(sqs: Any, broker: BrokerProcess, tmp
     assert all(one["MessageAttributes"] == attributes for one in got)
     original = receive(sqs, queue)
     assert [one["MessageId"] for one in got] == [one["MessageId"] for one in original]
+
+
+def test_an_emulator_keeps_a_deleted_name_for_the_time_that_it_was_given(tmp_path: Path, sqs: Any) -> None:
+    def make_again(client: Any) -> None:
+        client.delete_queue(QueueUrl=make(client, "again"))
+        make(client, "again")
+
+    make_again(sqs)
+    arguments = ("--clock", "manual", "--sqs-recreate-after", "10")
+    with BrokerProcess(tmp_path, arguments=arguments) as broker:
+        with pytest.raises(ClientError) as refused:
+            make_again(client_of(broker))
+        assert of(refused)[0] == "AWS.SimpleQueueService.QueueDeletedRecently"
+        broker.advance(10_001)
+        make(client_of(broker), "again")

@@ -98,9 +98,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 @click.option(
     "--sqs-recreate-after",
     type=click.IntRange(min=0),
-    default=60,
-    show_default=True,
-    help="Seconds before an SQS queue's name can be used again after its deletion; with --emulator always 0.",
+    help="Seconds before an SQS queue's name can be used again after its deletion; without, 60, and 0 with --emulator.",
 )
 @click.option(
     "--sqs-propagation",

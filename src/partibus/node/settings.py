@@ -40,8 +40,11 @@ class SqsSettings(Struct, frozen=True):
     """Whether all regions are the home region."""
     purge_interval_s: int = 60
     """The time between two purges of a queue."""
-    recreate_after_s: int = 60
-    """The time between the deletion of a queue and the creation of another one with its name; 0 for an emulator."""
+    recreate_after_s: int | None = None
+    """The time between the deletion of a queue and the creation of another one with its name.
+
+    None: 60 s, and 0 for an emulator.
+    """
     propagation_s: int = 60
     """The time after which a change of a queue's DeduplicationScope takes effect."""
     partitions_max: int = 8
@@ -127,6 +130,13 @@ class Settings(Struct, frozen=True):
     def brokers_most(self) -> int:
         """The most broker processes."""
         return self.brokers if self.brokers_max is None else self.brokers_max
+
+    @property
+    def sqs_recreate_after_s(self) -> int:
+        """The seconds between the deletion of an SQS queue and the creation of another one with its name."""
+        if self.sqs.recreate_after_s is not None:
+            return self.sqs.recreate_after_s
+        return 0 if self.emulator else 60
 
     @property
     def ports(self) -> Ports:

@@ -63,7 +63,7 @@ class SqsPort:
                 emulator=self._settings.emulator,
                 purge_interval_ms=sqs.purge_interval_s * 1000,
                 propagation_ms=sqs.propagation_s * 1000,
-                recreate_after_ms=0 if self._settings.emulator else sqs.recreate_after_s * 1000,
+                recreate_after_ms=self._settings.sqs_recreate_after_s * 1000,
             )
         return self._service
 
