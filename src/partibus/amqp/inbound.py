@@ -27,7 +27,7 @@ from partibus.amqp.errors import (
     PeerError,
     Scope,
 )
-from partibus.amqp.events import Deliveries, Delivery, Event, add_delivery, add_disposed
+from partibus.amqp.events import Deliveries, Delivery, Disposed, Event, add_delivery, add_disposed
 from partibus.amqp.link import Link, Role, SessionBase
 
 _RECEIVER_ROLE: Final = True
@@ -309,13 +309,19 @@ class Inbound:
             return
         if first != last:
             self.session.connection.ids_looked_at += len(self.unsettled)
-        for delivery_id in serial.ids_in_range(first, last, self.unsettled):
-            delivery = self.unsettled.get(delivery_id)
+        unsettled = self.unsettled
+        run: Disposed | None = None
+        for delivery_id in serial.ids_in_range(first, last, unsettled):
+            delivery = unsettled.pop(delivery_id, None) if settled else unsettled.get(delivery_id)
             if delivery is None:
                 continue
-            if settled:
-                del self.unsettled[delivery_id]
+            if run is not None and run.link is delivery.link:
+                run.contexts.append(delivery)
+                run.delivery_ids.append(delivery_id)
+                continue
             add_disposed(events, delivery.link, delivery, delivery_id, state, settled)
+            event = events[-1]
+            run = event if type(event) is Disposed else None
 
     def drop(self, link: Receiver) -> None:
         """Discard the state of a link that has ended."""

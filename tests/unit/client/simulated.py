@@ -211,6 +211,11 @@ class SimulatedBroker:
     def restart(self) -> None:
         self.down = False
 
+    def credit_of(self, address: str) -> int:
+        """Return the credit that receivers of a queue have granted."""
+        links = [link for wire in self.wires for session in wire.peer.engine.sessions for link in session.links]
+        return sum(link.credit for link in links if isinstance(link, Sender) and address_of(link) == address)
+
     def expire_locks(self) -> None:
         """End all locks; their messages can be received again."""
         for address, payload, _ in self.locked.values():

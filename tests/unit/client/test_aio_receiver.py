@@ -79,6 +79,30 @@ def test_a_receive_waits_for_a_message_or_for_its_time() -> None:
     run(work())
 
 
+def test_a_receive_outlasts_a_loss_between_attach_and_its_wait() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        receiver = client.receiver("q")
+        attach = receiver.open
+
+        async def lost_at_once() -> None:
+            await attach()
+            if broker.connections == 1:
+                broker.kill()
+                broker.restart()
+                await asyncio.sleep(0.001)
+
+        receiver.open = lost_at_once  # type: ignore[method-assign]
+        waiting = asyncio.ensure_future(receiver.receive(1, 30.0))
+        await asyncio.sleep(5)
+        fill(broker, 1)
+        assert numbers(await waiting) == [0]
+        await client.close()
+
+    run(work())
+
+
 def test_a_cancelled_receive_takes_no_message_with_it() -> None:
     async def work() -> None:
         broker = SimulatedBroker()
@@ -143,6 +167,51 @@ def test_a_fill_asks_for_256_kilobytes_at_most(size: int) -> None:
                 await receiver.receive(receiver.cached)
         assert len(broker.locked) == taken
         await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(("calls", "prefetch", "fills"), [(1, 5_000, 1), (3, 5_000, 2), (3, 300, 2)])
+def test_calls_that_wait_together_have_two_fills_under_way_within_the_count(
+    calls: int, prefetch: int, fills: int
+) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 1, 1_000)
+        client = broker.client(prefetch=prefetch)
+        receiver = client.receiver("q")
+        await receiver.receive(1)  # The size of messages is known from now on.
+        waiting = [asyncio.ensure_future(receiver.receive(1)) for _ in range(calls)]
+        await asyncio.sleep(1)
+        fill(broker, 2_000, 1_000)
+        await asyncio.sleep(1)
+        await asyncio.gather(*waiting)
+        size = len(broker.stored["q"][-1])
+        assert receiver.cached + calls == min(prefetch, fills * FILL_BYTES // size)
+        await client.close()
+
+    run(work())
+
+
+def test_the_next_fill_is_asked_for_while_another_is_on_its_way() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 1, 1_000)
+        client = broker.client(prefetch=5_000)
+        receiver = client.receiver("q")
+        await receiver.receive(1)
+        waiting = [asyncio.ensure_future(receiver.receive(1_000)) for _ in range(4)]
+        await asyncio.sleep(1)
+        two_fills = broker.credit_of("q")
+        assert two_fills == 2 * FILL_BYTES // len(broker.stored["q"][0])
+        for _ in range(2):
+            # A little less than one of them: the heads of frames count in what one read brings.
+            fill(broker, two_fills // 2 - 10, 1_000)
+            assert broker.credit_of("q") == two_fills // 2 + 10
+            await asyncio.sleep(1)
+            assert broker.credit_of("q") == two_fills
+        await client.close()
+        assert [one.done() for one in waiting] == [True] * 4
 
     run(work())
 

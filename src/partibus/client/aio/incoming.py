@@ -13,6 +13,8 @@ from partibus.client.outcomes import RELEASE, ReceiveMode
 
 FILL_BYTES: Final = 256 * 1024
 """The most bytes that one fill of a prefetch cache asks for (row C16)."""
+_FILLS_MAX: Final = 2
+"""Fills under way while several calls wait: the broker prepares the second while the client reads the first."""
 RECEIVE_MAX: Final = 1_000_000
 _DRAIN_S: Final = 5.0
 
@@ -153,22 +155,24 @@ class Incoming:
             self._grant(link, wanted)
 
     def _fill(self) -> None:
-        """Begin a fill: up to ``prefetch`` messages, of 256 KB together."""
+        """Begin a fill of the empty cache: up to ``prefetch`` messages, of 256 KB for each of two calls that wait."""
         self._fill_count = self.prefetch
-        self._fill_bytes = FILL_BYTES
+        # Bytes of a second fill that are still to come remain allowed when one call has been served.
+        self._fill_bytes = max(self._fill_bytes, FILL_BYTES * min(_FILLS_MAX, len(self.waiters)))
         if self._go_on_filling(least=1):
             self._connection.statistics.fills += 1
 
     def _go_on_filling(self, least: int = 0) -> bool:
         """Grant the credit that the rest of the fill allows, as far as the size of messages is known.
 
-        Returns whether it did. A flow frame is worth sending when the link has less than half of it.
+        Returns whether it did. A flow frame is worth sending when a third of the credit is used up. Half would be too
+        late for two fills: one read has 256 KB with the heads of frames, a little less than the first of them.
         """
         link = self._link
         if link is None:
             return False
         wanted = min(self._fill_count, max(least, self._fill_bytes // max(1, self._message_bytes)))
-        if link.credit < (wanted + 1) // 2 or wanted < link.credit:
+        if (wanted and 3 * link.credit <= 2 * wanted) or wanted < link.credit:
             self._grant(link, wanted)
             return True
         return False

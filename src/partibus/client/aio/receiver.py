@@ -43,7 +43,7 @@ class Receiver(Attachment):
 
     Without a ``prefetch`` each `receive` asks for what it wants and gives back the rest, so no unwanted message is
     locked. With one, a `receive` that finds the cache empty asks for as many messages, of 256 KB together; others take
-    from the cache. A cached message is locked. If its lock expires there, it is still returned, and its completion
+    from the cache. While several calls wait, two such fills are under way, within the count. A cached message is locked. If its lock expires there, it is still returned, and its completion
     raises `LockLost`.
     """
 
@@ -104,7 +104,7 @@ class Receiver(Attachment):
         whole("max_messages", max_messages, 1, RECEIVE_MAX)
         within("max_wait", max_wait, 0.0, 86_400.0, "s")
         self.check_usable()
-        if not self.is_open:
+        while not self.is_open:  # The link may be lost again before this call resumes.
             await self.open()
         if incoming.cache and not incoming.waiters:
             return self._hand_out(incoming.take(max_messages))

@@ -20,9 +20,9 @@ class Together(Result):
         self._left = count
         self._first: BaseException | None = None
 
-    def answered(self, error: BaseException | None) -> None:
-        """Note the result of one settlement."""
-        self._left -= 1
+    def answered(self, error: BaseException | None, count: int = 1) -> None:
+        """Note the result of ``count`` settlements."""
+        self._left -= count
         if error is not None and self._first is None:
             self._first = error
         if not self._left and not self.done():

@@ -9,6 +9,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from partibus.amqp import Delivery, DeliveryState, Disposed, Rejected, TransactionalState
@@ -24,6 +25,7 @@ from partibus.client.outcomes import COMPLETE, RELEASE, ReceiveMode
 if TYPE_CHECKING:
     from partibus.client.aio.transaction import Transaction
 
+_DELIVERY_ID: Final = attrgetter("delivery_id")
 SETTLE_AT_ONCE: Final = 1_000
 """Completions that leave together without waiting for the flush interval."""
 
@@ -194,7 +196,7 @@ class Settlements:
         link = self._link
         if link is None or not completing:
             return
-        completing.sort(key=_delivery_id)
+        completing.sort(key=_DELIVERY_ID)
         self._connection.statistics.dispositions_sent += 1
         link.settle_many(completing, COMPLETE, settled=False)
         self._connection.flush_soon()
@@ -212,10 +214,23 @@ class Settlements:
             error = error_from(self._owner.name, state.error, LockLost)
         else:
             self._connection.statistics.settled += len(event.delivery_ids)
+        together: Together | None = None
+        count = 0
         for delivery_id in event.delivery_ids:
             found = settling.pop(delivery_id, None)
-            if found is not None:
-                finish(found[2], error)
+            if found is None:
+                continue
+            future = found[2]
+            if future is together:
+                count += 1
+                continue
+            if together is not None:
+                together.answered(error, count)
+            together, count = (future, 1) if type(future) is Together else (None, 0)
+            if together is None:
+                finish(future, error)
+        if together is not None:
+            together.answered(error, count)
         if not event.settled and self._link is not None:
             held: list[Delivery] = [one for one in event.contexts if isinstance(one, Delivery)]
             self._link.settle_many(held, event.state)
@@ -290,7 +305,3 @@ class Settlements:
             finish(future, error)
         for task in self._by_token.tasks:
             task.cancel()
-
-
-def _delivery_id(delivery: Delivery) -> int:
-    return delivery.delivery_id
