@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from partibus.amqp.codec.decoder import decode, decode_at_most, read_compound_header
 from partibus.amqp.codec.skip import skip_value
@@ -20,7 +22,7 @@ _DESCRIPTOR_BYTES: Final = 3
 _TEXTS: Final = frozenset({str, Symbol})
 
 
-class Header(NamedTuple):
+class Header(Struct, frozen=True):
     """The header section, with null where the sender wrote no value."""
 
     durable: bool | None = None
@@ -72,7 +74,7 @@ def _elements(section: bytes, count_max: int) -> list[object]:
 
 def header(section: bytes) -> Header:
     """Decode all fields of a header section, each checked for its type."""
-    durable, priority, ttl, first_acquirer, delivery_count = _padded(section, len(Header._fields))
+    durable, priority, ttl, first_acquirer, delivery_count = _padded(section, len(Header.__struct_fields__))
     return Header(
         _boolean("durable", durable),
         _number("priority", priority),

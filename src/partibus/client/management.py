@@ -4,8 +4,10 @@ Each function that reads a value raises `ClientError` naming the key when the va
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import UUID
+
+from msgspec import Struct
 
 from partibus.amqp import DeliveryState, Modified, Rejected
 from partibus.amqp.codec.types import Array, Int, UInt
@@ -91,7 +93,7 @@ _LONGS = 0x81
 _UUIDS = 0x98
 
 
-class DeferredMessage(NamedTuple):
+class DeferredMessage(Struct, frozen=True):
     """A deferred message received by its number, and its lock token (None if it was deleted)."""
 
     message: IncomingMessage
@@ -108,7 +110,7 @@ class Requests(Protocol):
         ...
 
 
-class Reply(NamedTuple):
+class Reply(Struct, frozen=True):
     """The application properties and body of a reply."""
 
     properties: dict[str, object]

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from partibus.client.aio.claims import Claims
 from partibus.client.aio.connection import Connection
 from partibus.client.aio.link import Attachment, repeat
-from partibus.client.aio.processor import WAIT_S, Handler, OnError, Processor
 from partibus.client.aio.receiver import Receiver
 from partibus.client.aio.sender import Sender
-from partibus.client.aio.session_receiver import SessionReceiver
 from partibus.client.aio.settings import (
     PREFETCH_MAX,
     TIMEOUT_MAX_S,
@@ -25,11 +23,9 @@ from partibus.client.aio.settings import (
     within,
 )
 from partibus.client.aio.statistics import Statistics
-from partibus.client.aio.transaction import Transaction
 from partibus.client.errors import ClientError
 from partibus.client.messages import check_key
 from partibus.client.outcomes import NEXT_SESSION, NextSession, ReceiveMode
-from partibus.client.rules import ADD_RULE, LIST_RULES, REMOVE_RULE, RuleInfo, add_arguments, list_arguments, listed
 from partibus.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -37,6 +33,10 @@ if TYPE_CHECKING:
 
     from partibus.advice.profiles import Settings as AdvisedSettings
     from partibus.advice.rules import Advice
+    from partibus.client.aio.processor import Handler, OnError, Processor
+    from partibus.client.aio.rules import Rules
+    from partibus.client.aio.session_receiver import SessionReceiver
+    from partibus.client.aio.transaction import Transaction
 
 _RENEW_MAX_S = 86_400.0
 A = TypeVar("A", bound=Attachment)
@@ -171,12 +171,14 @@ class Client:
         prefetch: int | None = None,
         auto_renew: float = 0.0,
         max_wait: float = 60.0,
-    ) -> SessionReceiver:
+    ) -> "SessionReceiver":
         """Return a receiver that holds one session, or the next one with messages, once it is open.
 
         `SessionReceiver.open` waits up to ``max_wait`` seconds and raises `TimedOut` (no session) or `SessionHeld`
         (another receiver holds it). ``auto_renew`` is how long the session's lock is renewed.
         """
+        from partibus.client.aio.session_receiver import SessionReceiver
+
         if not isinstance(session_id, NextSession):
             check_key("session_id", session_id)
         return self._keep(
@@ -195,21 +197,23 @@ class Client:
     def processor(
         self,
         entity: str | None,
-        handler: Handler,
+        handler: "Handler",
         *,
         concurrency: int = 1,
         sessions: bool = False,
         prefetch: int | None = None,
         auto_renew: float = 300.0,
         mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
-        on_error: OnError | None = None,
-    ) -> Processor:
+        on_error: "OnError | None" = None,
+    ) -> "Processor":
         """Return a processor that calls ``handler(message, receiver)`` for each message.
 
         It completes the message when the handler returns and abandons it when it raises, unless the handler has
         settled it. ``concurrency`` handlers run at a time; with ``sessions`` that many sessions are held, each with one
         handler. ``on_error`` is called with each error and its message, or None; by default errors are logged.
         """
+        from partibus.client.aio.processor import WAIT_S, Processor
+
         if not callable(handler):
             raise ArgumentError("handler", handler, "a coroutine function of a message and its receiver")
         name, renew = self._entity(entity), within("auto_renew", auto_renew, 0.0, _RENEW_MAX_S, "s")
@@ -218,7 +222,7 @@ class Client:
         def make_receiver() -> Receiver:
             return self.receiver(name, mode=mode, prefetch=prefetch, auto_renew=renew)
 
-        def make_session() -> SessionReceiver:
+        def make_session() -> "SessionReceiver":
             return self.session_receiver(name, mode=mode, prefetch=prefetch, auto_renew=renew, max_wait=WAIT_S)
 
         return Processor(
@@ -231,8 +235,10 @@ class Client:
             on_error=on_error,
         )
 
-    def transaction(self, beside: Sender | Receiver | None = None) -> Transaction:
+    def transaction(self, beside: Sender | Receiver | None = None) -> "Transaction":
         """Return a transaction for ``async with``, on the connection of ``beside``; by default on the first one."""
+        from partibus.client.aio.transaction import Transaction
+
         if beside is not None and not isinstance(beside, Sender | Receiver):
             raise ArgumentError("beside", beside, "a sender or receiver of this client, or None")
         return self._keep(Transaction(self._connections[0] if beside is None else beside.connection))
@@ -291,7 +297,10 @@ class Client:
 
     def rules(self, subscription: str) -> "Rules":
         """Return the rules of a subscription by its path, ``topic/Subscriptions/name``."""
-        return Rules(self, self._entity(subscription))
+        # Imported here, as other things that few programs use: an import costs every program time.
+        from partibus.client.aio.rules import Rules
+
+        return Rules(self.request, self._entity(subscription))
 
     async def advise(self, entity: str | None = None, *, seconds: float = 10.0) -> "list[Advice]":
         """Watch the traffic of an entity for so long, and return the settings that depart from the guidance.
@@ -397,29 +406,6 @@ def _advised(profile: "str | AdvisedSettings | None") -> dict[str, Any]:
     if known is None:
         raise ArgumentError("profile", profile, f"one of {', '.join(profiles.PROFILES)}, or the Settings of one")
     return known.client_arguments(rate_per_s=known.typical_per_s)
-
-
-class Rules:
-    """The rules of a subscription, made by `Client.rules`. Calls raise `AlreadyExists`, `NotFound` and so on."""
-
-    def __init__(self, client: Client, subscription: str) -> None:
-        self._client = client
-        self._subscription = subscription
-
-    async def add(self, rule: RuleInfo) -> None:
-        """Add a rule, which applies to messages sent from now on."""
-        await self._client.request(self._subscription, ADD_RULE, add_arguments(rule))
-
-    async def remove(self, name: str) -> None:
-        """Remove a rule. Messages that it selected stay."""
-        await self._client.request(self._subscription, REMOVE_RULE, {"rule-name": name})
-
-    async def list(self) -> list[RuleInfo]:
-        """Return all rules, sorted by name."""
-        found: list[RuleInfo] = []
-        while page := listed(await self._client.request(self._subscription, LIST_RULES, list_arguments(len(found)))):
-            found += page
-        return found
 
 
 def _links(connection: Connection) -> int:

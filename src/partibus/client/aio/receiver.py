@@ -43,8 +43,8 @@ class Receiver(Attachment):
 
     Without a ``prefetch`` each `receive` asks for what it wants and gives back the rest, so no unwanted message is
     locked. With one, a `receive` that finds the cache empty asks for as many messages, of 256 KB together; others take
-    from the cache. While several calls wait, two such fills are under way, within the count. A cached message is locked. If its lock expires there, it is still returned, and its completion
-    raises `LockLost`.
+    from the cache. While several calls wait, two such fills may be under way, within the count. A cached message is
+    locked. If its lock expires there, it is still returned, and its completion raises `LockLost`.
     """
 
     def __init__(

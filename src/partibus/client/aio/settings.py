@@ -3,7 +3,7 @@
 import os
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
 
@@ -23,7 +23,7 @@ PREFETCH_MAX: Final = 100_000
 TIMEOUT_MAX_S: Final = 86_400.0
 
 
-class Token(NamedTuple):
+class Token(Struct, frozen=True):
     """A token for `$cbs`: a shared access signature or a JWT, and when it expires (Unix seconds)."""
 
     text: str

@@ -55,9 +55,40 @@ async def _connect(
     context: ssl.SSLContext | None,
     name: str,
 ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-    return await loop.create_connection(
-        lambda: protocol, host, port, ssl=context, server_hostname=name if context is not None else None
-    )
+    """Connect to the first address of a host that takes the connection."""
+    failure: OSError | None = None
+    for address in await _addresses(loop, host, port):
+        try:
+            return await loop.create_connection(
+                lambda: protocol, address, port, ssl=context, server_hostname=name if context is not None else None
+            )
+        except ssl.SSLError:
+            raise
+        except OSError as error:
+            failure = failure or error
+    raise failure or socket.gaierror(f"{host} has no address")
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[str]:
+    """Resolve a host name.
+
+    Its bytes are passed on: a text makes Python import its tables of international names, a twentieth of the time to
+    import a client and connect.
+    """
+    if _is_address(host) or not host.isascii():
+        return [host]
+    found = await loop.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for *_, sockaddr in found]
+
+
+def _is_address(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return True
+    return False
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:
