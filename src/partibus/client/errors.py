@@ -160,6 +160,11 @@ _BY_STATUS: dict[int, type[ClientError]] = {
 }
 
 
+def extended(error: ClientError, fact: str) -> ClientError:
+    """Return an error of the same kind whose text has one more fact."""
+    return type(error)(f"{str(error).removesuffix('.')}; {fact}", error.condition)
+
+
 def error_from(what: str, error: AmqpError | None, otherwise: type[ClientError] = ClientError) -> ClientError:
     """Return the exception for an error that the broker sent; ``what`` names the operation.
 

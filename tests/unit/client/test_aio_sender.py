@@ -378,7 +378,7 @@ def test_an_unknown_entity_fails_what_waits_and_nothing_hangs() -> None:
         sender = client.sender("missing")
         results = [sender.send(message("0")) for _ in range(3)]
         for result in results:
-            with pytest.raises(NotFound, match="was not sent"):
+            with pytest.raises(NotFound, match="could not be found; the message was not sent"):
                 await result
         with pytest.raises(NotFound):
             await sender.open()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from partibus.client.aio.link import Attachment
 from partibus.client.aio.sending import STORED, Entry
-from partibus.client.errors import ClientError, TimedOut
+from partibus.client.errors import ClientError, TimedOut, extended
 
 
 class SendResults:
@@ -84,7 +84,7 @@ class SendResults:
         """Fail all sends, and say of each whether it was sent."""
         for sending in list(self._order):
             if not sending.done():
-                sending.set_exception(type(error)(f"{error}; {sending.told}", error.condition))
+                sending.set_exception(extended(error, sending.told))
                 self.release(sending)
 
     def stop(self) -> None:

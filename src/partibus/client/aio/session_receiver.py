@@ -145,8 +145,10 @@ class SessionReceiver(Receiver):
 
     def _settle_again(self, settling: list[Settling], unsent: set[int], error: ClientError) -> None:
         """Fail settlements without an answer: their locks have ended with the link."""
-        why = f"{self.name}: the link was lost and the session's lock with it"
-        self._settlements.fail(settling, unsent, LockLost, why, "com.microsoft:session-lock-lost")
+        lost = LockLost(
+            f"{self.name}: the link was lost and the session's lock with it", "com.microsoft:session-lock-lost"
+        )
+        self._settlements.fail(settling, unsent, lost)
 
     def _after_loss(self, error: ClientError) -> None:
         self._error = LockLost(

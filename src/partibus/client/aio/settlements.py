@@ -18,7 +18,7 @@ from partibus.client.aio.link import Attachment
 from partibus.client.aio.lock_renewal import LockRenewal
 from partibus.client.aio.settlement import Result, Together, finish, operation_of
 from partibus.client.aio.token_settlements import ByToken, Settle, TokenSettlements
-from partibus.client.errors import ClientError, InvalidRequest, LinkLost, LockLost, error_from
+from partibus.client.errors import ClientError, InvalidRequest, LinkLost, LockLost, error_from, extended
 from partibus.client.messages import IncomingMessage
 from partibus.client.outcomes import COMPLETE, RELEASE, ReceiveMode
 
@@ -255,7 +255,7 @@ class Settlements:
     def settle_again(self, settling: list[Settling], unsent: set[int], error: ClientError) -> None:
         """Settle by token what a lost link has not answered: completions together, others alone."""
         if not self._connection.settings.retry.allows(1):
-            self.fail(settling, unsent, type(error), str(error), error.condition)
+            self.fail(settling, unsent, error)
             return
         groups: dict[bool, ByToken] = {}
         for delivery, outcome, future in settling:
@@ -276,13 +276,11 @@ class Settlements:
         for lost, wanted in groups.items():
             self._by_token.begin(wanted, COMPLETE, lost=lost)
 
-    def fail(
-        self, settling: list[Settling], unsent: set[int], kind: type[ClientError], why: str, condition: str | None
-    ) -> None:
+    def fail(self, settling: list[Settling], unsent: set[int], error: ClientError) -> None:
         """Fail settlements without an answer, and say of each whether it was sent."""
         for delivery, _, future in settling:
             told = "was not sent" if delivery.delivery_id in unsent else "may have been carried out (unknown)"
-            finish(future, kind(f"{why}; the settlement {told}", condition))
+            finish(future, extended(error, f"the settlement {told}"))
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

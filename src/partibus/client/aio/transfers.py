@@ -21,6 +21,7 @@ from partibus.client.errors import (
     NotFound,
     TimedOut,
     error_from,
+    extended,
 )
 
 _BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
@@ -218,7 +219,7 @@ class Transfers:
                 left[0].outcome = REFUSED
                 self._results.answer(left, error)
             elif not self._connection.settings.retry.allows(batch.attempts):
-                self._results.answer(left, type(error)(f"{error}; {left[0].told}", error.condition) if left else error)
+                self._results.answer(left, extended(error, left[0].told) if left else error)
             else:
                 self._again.append(batch)
         if self._owner.is_closed:
