@@ -27,10 +27,10 @@ SABOTAGED ?=
 # Rows of flight data that `make demo` replays; empty means all 336,776.
 ROWS ?=
 
-.PHONY: help setup demo test check format bench chaos soak conformance saboteurs docs lock clean
+.PHONY: help setup demo test check format bench bench-quick chaos soak conformance saboteurs docs lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.setup ## make .venv from the lock files (nothing to do while they are unchanged)
 
@@ -52,6 +52,9 @@ format: setup ## put the code into the one format and fix what the linter can fi
 
 bench: setup ## measure, and write docs/benchmarks.md
 	$(PY) -m bench
+
+bench-quick: setup ## a look at a change in a few minutes: our broker alone, no page
+	$(PY) -m bench --quick
 
 chaos: setup ## kill brokers, clients and databases, cut connections, and check what clients saw; then fuzz each parser (SEED=7 SECONDS=300 FUZZ_SECONDS=60)
 	$(PY) -m tests.kit.chaos $(SEED) $(SECONDS) build/chaos

@@ -19,7 +19,7 @@ from bench.targets import verdicts
 _HEAD = """\
 # Benchmarks
 
-Written by `make bench`; the numbers are in `bench/results.jsonl`. A quick look at a change: `python -m bench --quick`.
+Written by `make bench`; the numbers are in `bench/results.jsonl`. A quick look at a change: `make bench-quick`.
 The [last table](#machines) says on which machine, day and commit each part was measured.
 
 **How.** Brokers and load generators share the machine, over loopback, one broker at a time, each with a new data
