@@ -1,7 +1,7 @@
 """`python -m bench`: measure, print, and write docs/benchmarks.md.
 
-`--quick` (`make bench-quick`) is for work on the broker: the foreign client on our broker alone, half a minute on an idle
-machine, no page. `--only PART` measures that part; with `--keep` its rows take the place of the former ones in the
+`--quick` (`make bench-quick`) is for work on the broker: the foreign client on our broker alone, half a minute on an
+idle machine, no page. `--only PART` measures that part; with `--keep` its rows take the place of the former ones in the
 results, and the page is written anew. Everything runs on loopback, in `build/bench`, and is stopped at the end.
 """
 

@@ -306,6 +306,9 @@ class Connection(ConnectionBase):
                 if left <= 0:
                     self.more_to_read = self.ends_unread = pos < available
                     break
+            if ids_max is not None and self.ids_looked_at > ids_max:
+                self.more_to_read = pos < available
+                break
         else:
             self.more_to_read = pos < available
         return pos

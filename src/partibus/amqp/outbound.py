@@ -173,11 +173,16 @@ class _Waiting:
         return views
 
 
+_Entry = tuple[Sender, object]
+"""The link of a delivery, and its context."""
+
+
 class Outbound:
     """The sending half of a session."""
 
     __slots__ = (
         "_accepted",
+        "_by_link",
         "_drained_later",
         "_refused",
         "_waiting",
@@ -196,11 +201,16 @@ class Outbound:
         """The number of transfer frames that the peer accepts now."""
         self.next_transfer_id = 0
         self.next_delivery_id = 0
-        self.unsettled: dict[int, tuple[Sender, object]] = {}
+        self.unsettled: dict[int, _Entry] = {}
         """Deliveries without an outcome from the peer."""
-        self.stated: dict[int, tuple[Sender, object]] = {}
+        self.stated: dict[int, _Entry] = {}
         """Deliveries with the peer's outcome that we have not settled. A repeated outcome is ignored, because each
         repetition would cost as much as the first one.
+        """
+        self._by_link: dict[Sender, list[int]] | None = None
+        """The ids of `unsettled` and `stated` by link, some perhaps settled meanwhile.
+
+        It is made for a link that ends and kept until another delivery is sent, so many links end in one pass.
         """
         self._waiting: deque[_Waiting] = deque()
         self.bytes_waiting = 0
@@ -257,6 +267,7 @@ class Outbound:
                 sent += 1
         finally:
             output.size += size
+            self._by_link = None
             self.next_delivery_id = delivery_id
             self.next_transfer_id = serial.add(self.next_transfer_id, sent)
             self.window -= sent
@@ -303,6 +314,7 @@ class Outbound:
             self.next_delivery_id = serial.add(self.next_delivery_id, 1)
             if not waiting.settled:
                 self.unsettled[waiting.delivery_id] = (waiting.link, waiting.context)
+                self._by_link = None
             identity = (waiting.delivery_id, waiting.tag, waiting.message_format)
         else:
             identity = None
@@ -322,8 +334,7 @@ class Outbound:
 
     def unsettled_of(self, link: Sender) -> list[object]:
         """Return the contexts of a link's unsettled deliveries and of those not yet begun."""
-        held = (*self.unsettled.values(), *self.stated.values())
-        sent = [context for sender, context in held if sender is link]
+        sent = [entry[1] for held in (self.unsettled, self.stated) for _, entry in self._held_by(link, held)]
         waiting = [one for one in self._waiting if one.link is link and one.delivery_id is None and not one.settled]
         return sent + [one.context for one in waiting]
 
@@ -418,6 +429,26 @@ class Outbound:
         if link in self._drained_later:
             self._drained_later.remove(link)
         for held in (self.unsettled, self.stated):
-            gone = [delivery_id for delivery_id, entry in held.items() if entry[0] is link]
-            for delivery_id in gone:
-                del held[delivery_id]
+            if held:
+                for delivery_id, _ in self._held_by(link, held):
+                    del held[delivery_id]
+
+    def forget(self) -> None:
+        """Discard the state of all links: the session has ended."""
+        self.unsettled.clear()
+        self.stated.clear()
+        self._waiting.clear()
+        self.bytes_waiting = 0
+        self._drained_later.clear()
+        self._by_link = None
+
+    def _held_by(self, link: Sender, held: dict[int, _Entry]) -> list[tuple[int, _Entry]]:
+        """Return the deliveries of one link among ``held``, which is `unsettled` or `stated`."""
+        if self._by_link is None:
+            self._by_link = {}
+            for deliveries in (self.unsettled, self.stated):
+                self.session.connection.ids_looked_at += len(deliveries)
+                for delivery_id, (sender, _) in deliveries.items():
+                    self._by_link.setdefault(sender, []).append(delivery_id)
+        found = [(delivery_id, held.get(delivery_id)) for delivery_id in self._by_link.get(link, ())]
+        return [(delivery_id, entry) for delivery_id, entry in found if entry is not None and entry[0] is link]

@@ -114,6 +114,9 @@ class Session(SessionBase):
 
     def forget(self) -> None:
         """Discard all links of the ended session."""
+        self.inbound.unsettled.clear()
+        if self.outbound.unsettled or self.outbound.stated or self.outbound.bytes_waiting:
+            self.outbound.forget()
         for link in self.links:
             link.forget()
             link.state = State.CLOSED

@@ -24,6 +24,7 @@ from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
 from partibus.frontends.amqp.transactions import AT_ONCE_MAX
 from partibus.limits import Limits
 from tests.robustness.raw import transfer
+from tests.robustness.work import work_of
 from tests.unit.amqp.peers import read_frames
 from tests.unit.frontends.harness import World, body_of, message
 
@@ -320,6 +321,38 @@ def test_many_small_frames_are_read_after_their_connection_is_lost(connected: Co
     connected.loop.run()
     assert len(connected.sessions) == 2
     assert not connected.protocol._server.protocols
+
+
+def ending_work(folder: Path, links: int, *, whole_session: bool) -> int:
+    """Count the work of ending links with 20 unsettled deliveries each."""
+    folder.mkdir()
+    world = World(folder)
+    client = world.client()
+    client.send(client.sender(world.queue("q")), *[message()] * 20 * links)
+    session = client.session()
+    receivers = [client.receiver("q", session) for _ in range(links)]
+    assert [len(client.receive(link, 20)) for link in receivers] == [20] * links
+    if whole_session:
+        session.end()
+    else:
+        for link in receivers:
+            link.detach()
+
+    def read() -> None:
+        data = client.engine.data_to_send()
+        while data or client.peer.more_to_read:
+            client.peer.receive_data(data)
+            data = b""
+
+    return work_of(read)
+
+
+@pytest.mark.parametrize("whole_session", [False, True])
+def test_many_links_with_unsettled_deliveries_end_in_work_that_grows_with_their_number(
+    tmp_path: Path, whole_session: bool
+) -> None:
+    few, many = (ending_work(tmp_path / str(links), links, whole_session=whole_session) for links in (10, 40))
+    assert many < 5 * few
 
 
 def test_what_is_still_unread_goes_with_its_connection(connected: Connected) -> None:
