@@ -22,7 +22,6 @@ class Batching:
         transfers: Transfers,
         encode: Callable[[Entry, Sendable], None],
     ) -> None:
-        results.on_progress = self.make_room
         self._owner = owner
         self._flush_interval = flush_interval
         self._results = results
@@ -44,6 +43,7 @@ class Batching:
         if self._over_limit or self._results.outstanding_bytes >= self._bytes_max:
             sending.message = message
             self._over_limit.append(sending)
+            self._results.on_progress = self._make_room
             return
         self._encode(sending, message)
         self._append(sending)
@@ -110,12 +110,11 @@ class Batching:
         while self._over_limit or self._results.outstanding_bytes >= self._bytes_max:
             waiter = self._loop.create_future()
             self._waiting_for_room.append(waiter)
+            self._results.on_progress = self._make_room
             await waiter
 
-    def make_room(self) -> None:
+    def _make_room(self) -> None:
         """Encode messages over the limit, and wake up producers, as results come."""
-        if not self._over_limit and not self._waiting_for_room:
-            return
         limit, results = self._bytes_max, self._results
         while self._over_limit and results.outstanding_bytes < limit:
             sending = self._over_limit.popleft()
@@ -131,6 +130,8 @@ class Batching:
         if self._waiting_for_room and results.outstanding_bytes < limit:
             _wake(self._waiting_for_room)
             self._waiting_for_room.clear()
+        if not self._over_limit and not self._waiting_for_room:
+            self._results.on_progress = None
 
     def stop(self) -> None:
         """Send no batch from now on."""

@@ -341,7 +341,14 @@ class Connection(asyncio.Protocol):
 
     def _dispatch(self, events: list[Event]) -> None:
         for event in events:
-            if isinstance(event, Deliveries | Disposed | Detached | CreditChanged | Drained):
+            if isinstance(event, Deliveries | Disposed):  # the hot ones
+                owner = event.link.user
+                if isinstance(owner, Owner):
+                    if isinstance(event, Disposed):
+                        owner.on_disposed(event)
+                    else:
+                        owner.on_deliveries(event.deliveries)
+            elif isinstance(event, Detached | CreditChanged | Drained):
                 owner = event.link.user
                 if isinstance(owner, Owner):
                     self._tell(owner, event)
@@ -359,13 +366,9 @@ class Connection(asyncio.Protocol):
             elif isinstance(event, ConnectionClosed):
                 self._on_closed(event)
 
-    def _tell(self, owner: Owner, event: Deliveries | Disposed | Detached | CreditChanged | Drained) -> None:
+    def _tell(self, owner: Owner, event: Detached | CreditChanged | Drained) -> None:
         """Tell a link's owner what has happened to the link."""
-        if isinstance(event, Deliveries):
-            owner.on_deliveries(event.deliveries)
-        elif isinstance(event, Disposed):
-            owner.on_disposed(event)
-        elif isinstance(event, CreditChanged):
+        if isinstance(event, CreditChanged):
             owner.on_credit()
         elif isinstance(event, Drained):
             owner.on_drained()

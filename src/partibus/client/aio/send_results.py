@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 from partibus.client.aio.link import Attachment
 from partibus.client.aio.sending import STORED, Entry
@@ -21,10 +22,12 @@ class SendResults:
         self._connection = owner.connection
         self._loop = owner.connection.loop()
         self.on_progress: Callable[[], None] | None = None
-        """Called whenever sends have got their results."""
+        """Called whenever sends have got their results, while messages or producers wait for room."""
         self._order: deque[Entry] = deque()
         """All messages without a result, in the order of the calls; and finished ones between them."""
         self._expiry: asyncio.TimerHandle | None = None
+        self._expires_at = inf
+        """When the timer is due, by the loop's clock."""
 
     @property
     def name(self) -> str:
@@ -35,7 +38,7 @@ class SendResults:
         """Append a send, and watch its time limit. Hot path."""
         self._order.append(sending)
         self.outstanding += 1
-        if self._expiry is None or sending.deadline < self._expiry.when():
+        if sending.deadline < self._expires_at:
             self._watch(sending.deadline)
 
     async def all_done(self) -> None:
@@ -94,14 +97,14 @@ class SendResults:
 
     def _watch(self, deadline: float) -> None:
         if self._expiry is not None:
-            if self._expiry.when() <= deadline:
-                return
             self._expiry.cancel()
+        self._expires_at = deadline
         self._expiry = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
         """Fail the messages whose time is over, and say whether they were sent."""
         self._expiry = None
+        self._expires_at = inf
         now = self._loop.time() + 0.001  # A timer may come a little early.
         earliest: float | None = None
         for sending in list(self._order):

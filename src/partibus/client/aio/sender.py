@@ -238,7 +238,7 @@ class Sender(Attachment):
         """Encode a message into its sending. The id is the same in each attempt, for duplicate detection."""
         if type(message) is bytes:
             payload = message
-        elif isinstance(message, OutgoingMessage):
+        elif type(message) is OutgoingMessage or isinstance(message, OutgoingMessage):
             if self._tracing is not None:
                 message, sending.trace = self._tracing.message(message)
             payload = self._payload_of(message, f"{self._id_prefix}{next(self._ids):012x}")
