@@ -166,6 +166,11 @@ class Connection(ConnectionBase):
         self._forget_sessions()
         self.output.write(_CLOSE_FRAME if error is None else frame(0, Close(error)))
 
+    def abandon(self) -> None:
+        """Forget all sessions: the transport is gone."""
+        if self.state is not State.CLOSED:
+            self._die()
+
     def answer_login(self, accepted: bool) -> list[Event]:
         """Answer a `PlainLogin`; return the events of bytes that the client sent ahead."""
         if not isinstance(self._handshake, ServerHandshake):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from partibus.amqp import Coordinator, Declare, Disposed, Modified, Session, Source, Target, TransactionalState
+from partibus.amqp import (
+    AmqpError,
+    Coordinator,
+    Declare,
+    Disposed,
+    Modified,
+    Session,
+    Source,
+    Target,
+    TransactionalState,
+)
 from partibus.amqp.codec.performatives import Begin, Disposition, Flow, Open
 from partibus.amqp.codec.states import Received
 from partibus.amqp.codec.types import Symbol
@@ -124,10 +135,16 @@ class Connected:
         self.transport = FakeTransport()
         self.protocol = PeerProtocol(server)
         self.protocol.connection_made(self.transport)
+        self.sessions: list[Session] = []
+        """All that the client has begun."""
+        engine = self.protocol.peer.connection
+        new_session = engine._new_session
 
-    @property
-    def sessions(self) -> list[Session]:
-        return self.protocol.peer.connection.sessions
+        def begin() -> Session:
+            self.sessions.append(new_session())
+            return self.sessions[-1]
+
+        engine._new_session = begin  # type: ignore[method-assign]
 
     def receive(self, data: bytes) -> None:
         self.protocol.data_received(data)
@@ -353,6 +370,36 @@ def test_many_links_with_unsettled_deliveries_end_in_work_that_grows_with_their_
 ) -> None:
     few, many = (ending_work(tmp_path / str(links), links, whole_session=whole_session) for links in (10, 40))
     assert many < 5 * few
+
+
+@pytest.mark.parametrize("sent", [b"", AMQP_HEADER, AMQP_HEADER + frame(0, Open(container_id="c"))])
+def test_a_lost_connection_leaves_nothing_to_the_garbage_collector(tmp_path: Path, sent: bytes) -> None:
+    """Strangers can come and go by the thousand, and a collection holds the loop."""
+    server = AmqpServer(World(tmp_path).namespaces, FakeLoop())  # type: ignore[arg-type]
+
+    def come_and_go() -> None:
+        protocol, transport = server.make_protocol(), FakeTransport()
+        protocol.connection_made(transport)
+        protocol.data_received(sent)
+        protocol.connection_lost(None)
+        server.loop.timers.clear()  # type: ignore[attr-defined]
+        server.loop.soon.clear()  # type: ignore[attr-defined]
+
+    come_and_go()  # what is made on first use is there
+    gc.collect()
+    gc.disable()
+    try:
+        come_and_go()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_a_close_after_the_end_of_a_connection_does_nothing(connected: Connected) -> None:
+    connected.open()
+    connected.protocol.connection_lost(None)
+    connected.protocol.close(AmqpError("amqp:connection:forced", "The namespace was deleted."))
+    connected.loop.run()
 
 
 def test_what_is_still_unread_goes_with_its_connection(connected: Connected) -> None:

@@ -252,6 +252,23 @@ def test_what_is_no_http_leaves_no_line_in_the_log(serve: Serve, caplog: pytest.
     assert caplog.messages == []
 
 
+def test_head_of_too_many_lines_is_refused_before_it_is_parsed(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+    parsed: list[int] = []
+    validate = h11._headers.normalize_and_validate
+
+    def counting(headers: Any, _parsed: bool = False) -> Any:
+        parsed.append(len(headers))
+        return validate(headers, _parsed=_parsed)
+
+    monkeypatch.setattr(h11._events, "normalize_and_validate", counting)
+    with serve(head_bytes_max=32 * 1024).connect() as sock:
+        sock.sendall(GET[:-2] + b"a:\r\n" * 6_000 + b"\r\n")
+        assert b"400 Bad Request" in everything(sock)
+    assert max(parsed) < 10
+    with serve(head_bytes_max=32 * 1024).connect() as sock:
+        assert b"200 OK" in answer(sock, GET[:-2] + b"a:\r\n" * 900 + b"\r\n")
+
+
 def test_body_of_the_bound_is_taken(serve: Serve) -> None:
     with serve().connect() as sock:
         body = b"x" * LIMITS.body_bytes_max

@@ -33,6 +33,10 @@ class Guard(Protocol):
         ...
 
 
+def _do_nothing() -> None:
+    """Stand for a callback that is not needed."""
+
+
 class Claims:
     """The grants of one connection."""
 
@@ -42,8 +46,8 @@ class Claims:
         self,
         policies: AccessPolicies,
         clock: Clock,
-        admit: Callable[[], None] = lambda: None,
-        on_added: Callable[[], None] = lambda: None,
+        admit: Callable[[], None] = _do_nothing,
+        on_added: Callable[[], None] = _do_nothing,
     ) -> None:
         """Begin without grants.
 
@@ -115,6 +119,11 @@ class Claims:
         """Whether a grant is valid now."""
         now_s = self._now_s()
         return any(grant.expires_s is None or now_s < grant.expires_s for grant in self._grants.values())
+
+    def release(self) -> None:
+        """Drop the references to a connection that has ended."""
+        self.guard = None
+        self._admit = self._on_added = _do_nothing
 
     def _allow(self, right: Right, path: Path) -> bool:
         if self._version != self._policies.version:

@@ -127,11 +127,11 @@ class Peer:
         self._claims = Claims(broker.access, broker.wall_clock, self._count, self._watch_claims)
         self._claims.guard = self
         self._links = Links(broker, self._claims, self._replies)
-        bounds = broker.namespace.bounds
+        bounds, ingress = broker.namespace.bounds, self._ingress
         self._transactions = Transactions(
             broker.clock,
             _unclaimed(broker.limits.transaction),
-            lambda: bytes.fromhex(self._ingress.new_message_id()),
+            lambda: bytes.fromhex(ingress.new_message_id()),
             lambda: bounds.limits.transaction_messages,
         )
         self._state = ConnectionState(
@@ -227,6 +227,14 @@ class Peer:
             self._counted = None
         self._completions.flush()
         self._links.end_all()
+
+    def release(self) -> None:
+        """Break the reference cycles of a connection whose transport is gone, after `on_lost`.
+
+        Without them it is freed at once. A collection of those of a thousand strangers that came and went took 100 ms.
+        """
+        self._claims.release()
+        self.connection.abandon()
 
     def _dispatch(self, events: list[Event]) -> None:
         if self._left:

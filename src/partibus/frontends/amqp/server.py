@@ -58,7 +58,7 @@ class PeerProtocol(asyncio.Protocol):
         )
         self._limits = server.unclaimed_limits
         self._waiting_bytes_max = min(WAITING_BYTES_MAX, self._limits.unclaimed_bytes)
-        self.when_claimed: Callable[[], None] = lambda: None
+        self.when_claimed: Callable[[], None] = _do_nothing
         """Called when the client has shown its first claim."""
         self._transport: asyncio.Transport | None = None
         self._flushing = False
@@ -219,6 +219,9 @@ class PeerProtocol(asyncio.Protocol):
             self._lost = True
             self._server.protocols.discard(self)
             self.peer.on_lost()
+            self.when_claimed = _do_nothing
+            self.peer.release()
+            del self.peer  # it refers to this object
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -314,9 +317,10 @@ class PeerProtocol(asyncio.Protocol):
         self._ticker = self._loop.call_later(delay_s, call)
 
     def close(self, error: AmqpError) -> None:
-        """Close the connection and tell the client the reason."""
-        self.peer.close(error)
-        self._flush()
+        """Close the connection and tell the client the reason. Does nothing after its end."""
+        if not self._lost:
+            self.peer.close(error)
+            self._flush()
 
 
 class AmqpServer:
@@ -415,6 +419,10 @@ class AmqpServer:
         """Tell every client to reconnect elsewhere or later."""
         for protocol in list(self.protocols):
             protocol.close(AmqpError(CONNECTION_FORCED, reason))
+
+
+def _do_nothing() -> None:
+    """Stand for a callback that is not needed."""
 
 
 def _server_name(transport: asyncio.BaseTransport) -> str | None:
