@@ -8,7 +8,7 @@ between which the loop does other work.
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, islice, repeat
 from operator import add, attrgetter
 from time import perf_counter
@@ -271,20 +271,9 @@ class Measuring:
         With them, by namespace id, messages in and out of all entities, and the numbers of ``entities`` and
         ``partitions`` that were left out.
         """
-        tallies = self._meters.tallies
-        queues: dict[Queue | None, None] = {}
-        # A list, since partitions come into use while this rests.
-        for rows in _batches(list(tallies)):
-            queues.update(dict.fromkeys(map(self._namespaces.queue_of, rows)))
-            await slices.rest()
-        for of_kind in self._waiting:
-            for rows in _batches(of_kind):
-                untold = [row for row in rows if row not in tallies]
-                queues.update(dict.fromkeys(map(self._namespaces.queue_of, untold)))
-                await slices.rest()
         found: list[tuple[int, Queue, tuple[Any, ...]]] = []
         totals: dict[int, list[int]] = {}
-        for queue in queues:
+        for queue in await self._queues(slices):
             if queue is None or queue.deleted:
                 continue
             weight, entity = self._entity(queue)
@@ -299,22 +288,23 @@ class Measuring:
                 total[3] += sum(size_bytes for _, size_bytes in entity[5].values())
             await slices.rest()
         found.sort(key=lambda one: one[0], reverse=True)
-        told: list[tuple[Any, ...]] = []
-        size = partitions = partitions_left_out = 0
-        for _, queue, entity in found[:ENTITIES_MAX]:
-            size += len(queue.name.encode()) * 2 + _ENTITY_BYTES
-            if size > bytes_max:
-                break
-            count = len(entity[7]) // len(PARTITION_NUMBERS)
-            size += count * _PARTITION_BYTES
-            if partitions + count > PARTITIONS_MAX or size > bytes_max:
-                size -= count * _PARTITION_BYTES
-                partitions_left_out += count
-                entity, count = (*entity[:7], ()), 0
-            partitions += count
-            told.append(entity)
-            await slices.rest()
+        told, partitions_left_out = await _fitting(found, bytes_max, slices)
         return told, totals, {"entities": len(found) - len(told), "partitions": partitions_left_out}
+
+    async def _queues(self, slices: Slices) -> dict[Queue | None, None]:
+        """Return the queues with a partition in use or with messages; None stands for deleted ones."""
+        tallies = self._meters.tallies
+        queues: dict[Queue | None, None] = {}
+        # A list, since partitions come into use while this rests.
+        for rows in _batches(list(tallies)):
+            queues.update(dict.fromkeys(map(self._namespaces.queue_of, rows)))
+            await slices.rest()
+        for of_kind in self._waiting:
+            for rows in _batches(of_kind):
+                untold = [row for row in rows if row not in tallies]
+                queues.update(dict.fromkeys(map(self._namespaces.queue_of, untold)))
+                await slices.rest()
+        return queues
 
     def _keep_rising(self, totals: Mapping[int, list[int]]) -> None:
         """Keep the counts of deleted entities in the sums of their namespaces."""
@@ -468,3 +458,25 @@ def _resident_bytes() -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * page_bytes
+
+
+async def _fitting(
+    found: Sequence[tuple[int, Queue, tuple[Any, ...]]], bytes_max: int, slices: Slices
+) -> tuple[list[tuple[Any, ...]], int]:
+    """Return the first entities that the bounds leave room for, and the number of their partitions left out."""
+    told: list[tuple[Any, ...]] = []
+    size = partitions = partitions_left_out = 0
+    for _, queue, entity in found[:ENTITIES_MAX]:
+        size += len(queue.name.encode()) * 2 + _ENTITY_BYTES
+        if size > bytes_max:
+            break
+        count = len(entity[7]) // len(PARTITION_NUMBERS)
+        size += count * _PARTITION_BYTES
+        if partitions + count > PARTITIONS_MAX or size > bytes_max:
+            size -= count * _PARTITION_BYTES
+            partitions_left_out += count
+            entity, count = (*entity[:7], ()), 0
+        partitions += count
+        told.append(entity)
+        await slices.rest()
+    return told, partitions_left_out

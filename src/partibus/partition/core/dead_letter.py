@@ -39,32 +39,19 @@ def dead_letter(
     state.leave(kind, entries)
     subqueue = state.subqueues[kind]
     keep_from = NOWHERE if subqueue.cursors is None else subqueue.cursors.keep_from
-    pairs = []
-    kept = []
-    rewritten = []
-    copies: list[int | bytes] = []
+    pairs: list[tuple[Entry, Entry]] = []
+    kept: list[tuple[Entry, Entry]] = []
     for old in entries:
-        assert old.data is not None, "callers read the body first"
-        number = state.take_number()
-        body, data = old.body, old.data
-        if properties:
-            data = with_application_properties(data, properties)
-        if properties or old.pos >= keep_from:
-            body = body_key(state.row, REWRITTEN_BODY | number)
-        new = Entry(number, body, old.sequence, old.enqueued_ms, old.delivery_count, old.session, None, len(data), data)
-        if old.pos >= keep_from:  # the old one stays readable, with the body that it had
-            kept.append((old, new))
-            copies += (body, data)
-            continue
-        pairs.append((old, new))
-        if properties:
-            rewritten.append((old.body, new))
-    if rewritten:
-        step.events.append(Rewritten(rewritten))
+        is_kept = old.pos >= keep_from  # it stays readable, with the body that it had
+        new = _dead(state, old, properties, own_body=bool(properties) or is_kept)
+        (kept if is_kept else pairs).append((old, new))
+    if properties and pairs:
+        step.events.append(Rewritten([(old.body, new) for old, new in pairs]))
     state.tally.dead_lettered += len(entries)
     if pairs:
         step.events.append(Moved(kind, to_kind, pairs))
     if kept:
+        copies = [column for _, new in kept for column in (new.body, new.data or b"")]
         step.events.append(Published(copies, are_new=False))
         step.events.append(Moved(kind, to_kind, kept, kept=True))
         count_kept(subqueue, [old for old, _ in kept], step)
@@ -74,6 +61,15 @@ def dead_letter(
     if pairs and kept:
         moved.sort(key=attrgetter("pos"))
     state.arrive(to_kind, moved, sum([entry.size_bytes for entry in moved]), step)
+
+
+def _dead(state: PartitionState, old: Entry, properties: Mapping[str, object], *, own_body: bool) -> Entry:
+    """Return the dead letter of an entry, with a new position and, if asked for, a body of its own."""
+    assert old.data is not None, "callers read the body first"
+    number = state.take_number()
+    data = with_application_properties(old.data, properties) if properties else old.data
+    body = body_key(state.row, REWRITTEN_BODY | number) if own_body else old.body
+    return Entry(number, body, old.sequence, old.enqueued_ms, old.delivery_count, old.session, None, len(data), data)
 
 
 def counts_deliveries(kind: int) -> bool:
