@@ -272,7 +272,8 @@ def stored_form(
             annotations += _SYMBOLS[_TYPES_KEY] + encode(msgspec.json.encode(types).decode())
             count += 1
     if deduplication_id is not None:
-        annotations += _SYMBOLS[_DEDUPLICATION_KEY] + encode(deduplication_id)
+        raw = deduplication_id.encode("ascii")  # at most 128 characters, as `check_id` has checked
+        annotations += b"%b\xa1%c%b" % (_SYMBOLS[_DEDUPLICATION_KEY], len(raw), raw)
         count += 1
     if trace is not None:
         annotations += _SYMBOLS[_TRACE_KEY] + encode(trace)

@@ -66,7 +66,7 @@ def send_message_batch(call: Call) -> None:
     entity.check_send()
     entries = entries_of(call)
     if queue.fifo:
-        for entry in entries:
+        for entry in entries:  # one of them refuses the batch
             _check_fifo(queue, entry, in_batch=True)
     if len(call.request.body) + len(call.request.query) > MESSAGE_BYTES_MAX:  # both protocols only lengthen texts
         total = sum(map(_raw_size, entries))
@@ -153,7 +153,8 @@ def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch
     check_size(size_of(body, attributes), queue.message_bytes_max, in_batch=in_batch)
     group, deduplication_id = given.get("MessageGroupId"), given.get("MessageDeduplicationId")
     if queue.fifo:
-        _check_fifo(queue, given, in_batch=in_batch)
+        if not in_batch:
+            _check_fifo(queue, given, in_batch=False)
     elif deduplication_id is not None:
         raise invalid_value(
             deduplication_id[:200],
