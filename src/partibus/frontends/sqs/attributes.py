@@ -135,7 +135,19 @@ def _value(name: str, value: str, *, creating: bool) -> str:
         raise _bad(name)
     if name == POLICY and value:
         _json_object(value, lambda: _bad(name))
-    return value
+    return _with_number(value) if name == REDRIVE_POLICY and value else value
+
+
+def _with_number(policy: str) -> str:
+    """Return a redrive policy with its count as a number, as the service shows it; clients may write it as text."""
+    try:
+        found = json.loads(policy)
+    except (ValueError, RecursionError):
+        return policy  # refused by `read_redrive`
+    count = found.get("maxReceiveCount") if isinstance(found, dict) else None
+    if not isinstance(count, str) or _INTEGER.fullmatch(count) is None or not 1 <= int(count) <= RECEIVES_MAX:
+        return policy
+    return json.dumps(found | {"maxReceiveCount": int(count)}, separators=(",", ":"))
 
 
 def _json_object(text: str, error: Callable[[], SqsError]) -> dict[str, Any]:

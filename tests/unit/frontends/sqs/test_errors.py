@@ -1097,3 +1097,11 @@ def test_a_part_of_a_batch_is_stored_whole_or_not_at_all(sqs: SqsWorld, protocol
     assert numbers == sorted(set(numbers))
     messages = sqs.call("ReceiveMessage", QueueUrl=CONTENT, MaxNumberOfMessages=10)["Messages"]
     assert [one["Body"] for one in messages] == ["m0", "m2", "m3"]
+
+
+def test_a_count_of_receives_that_is_text_is_shown_as_a_number(sqs: SqsWorld) -> None:
+    sqs.call("CreateQueue", QueueName="target")
+    policy = {"deadLetterTargetArn": ARN.format("target"), "maxReceiveCount": "3"}
+    url = sqs.call("CreateQueue", QueueName="counted", Attributes={"RedrivePolicy": json.dumps(policy)})["QueueUrl"]
+    found = sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["RedrivePolicy"])["Attributes"]
+    assert json.loads(found["RedrivePolicy"]) == policy | {"maxReceiveCount": 3}
