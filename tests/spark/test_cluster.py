@@ -182,7 +182,7 @@ def kill_broker(pipeline: Pipeline) -> None:
 
 
 def kill_driver(pipeline: Pipeline) -> None:
-    """No executor is killed after this: one is enough for the rest."""
+    """Kill the driver and start another with one executor, which is enough: no executor is killed after this."""
     pipeline.kill_driver()
     pipeline.start_driver(executors=1)
 
