@@ -50,8 +50,8 @@ of up to four bytes.
 """
 PAIRS_MAX = 4_096
 """The most annotations of one message, and as many delivery annotations. The stored form has room for 65,535."""
-PAIRS_AT_ONCE = 8_000
-"""The annotations read in one turn of a connection: each takes some two microseconds, and a read brings 50,000."""
+PAIRS_AT_ONCE = 4_000
+"""The annotations read in one turn of a connection: each takes two to five microseconds, and a read brings 50,000."""
 ODD_DELIVERY_PAIRS = 32
 """The annotations whose cost is that of a refused delivery, or of one in a transaction, with an answer of its own."""
 REMEMBERED_MAX = 4_096
