@@ -18,7 +18,6 @@ from urllib.request import urlopen
 
 from partibus.spark.java import find_java
 from partibus.testing.broker_process import reserve_port
-from tests.kit.spark_archive import archive_options
 
 HOST = "127.0.0.1"
 READY_SECONDS = 60
@@ -56,7 +55,7 @@ class SparkCluster:
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": _DAEMON_OPTIONS + archive_options(),
+            "SPARK_DAEMON_JAVA_OPTS": _DAEMON_OPTIONS,
             **(environment or {}),
         }
 

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from partibus.spark.session import make_session, silence_query_context
-from tests.kit.spark_archive import archive_options
 from tests.spark.simulated import SimulatedNamespace, SimulatedSource
 
 PROJECT = Path(__file__).parents[2]
@@ -25,7 +24,7 @@ JAVA = (
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 CONFIG = {
-    "spark.driver.extraJavaOptions": JAVA + archive_options(),
+    "spark.driver.extraJavaOptions": JAVA,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     # A plan is run once or twice, over few rows: not worth being compiled.
