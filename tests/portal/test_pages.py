@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -38,13 +39,17 @@ def send(broker: BrokerProcess, entity: str, *messages: OutgoingMessage) -> None
         client.sender(entity).send(messages)
 
 
-def until_refused(request: Callable[[], Answer]) -> Answer:
-    """Repeat a request until the namespace has no credits for it at the broker that answers."""
+def until_refused(request: Callable[[], Answer], form: str = "") -> Answer:
+    """Repeat a request until the namespace has no credits for it at the broker that answers.
+
+    ``form``: the action of a form that is shown again. Without it, the page that follows an accepted form was refused.
+    """
     answers: list[Answer] = []
 
     def is_refused() -> bool:
         answers.append(request())
-        return answers[-1].status == 503
+        actions = [urlsplit(one.action).path for one in answers[-1].page.forms]
+        return answers[-1].status == 503 and (not form or any(action.endswith(f"/{form}") for action in actions))
 
     eventually("the request is refused", is_refused)
     return answers[-1]
@@ -170,7 +175,7 @@ def test_throttled_requests_processor_time_and_memory(
     assert "is being throttled" in refused.page.text
     form = busy.get("/portal/create?kind=queue").page.form("create")
     names = (f"not-now-{n}" for n in count())
-    kept = until_refused(lambda: busy.submit(form, Name=next(names)))
+    kept = until_refused(lambda: busy.submit(form, Name=next(names)), "create")
     assert kept.headers["retry-after"] == "2"
     assert kept.page.form("create").values["Name"].startswith("not-now-")
     broker.advance(60_000)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from partibus.clock import SystemClock
 from tests.kit import altered_broker
 from tests.kit.chaos import Stage, Verdict, run
 from tests.kit.eventually import eventually
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEED = seed_of(11)
+KILL_AGAIN_MS = 20_000
+"""The time after which another broker is killed. The former one had perhaps no store of the kind that a point is of."""
 pytestmark = pytest.mark.seeded
 
 
@@ -28,10 +31,18 @@ def die(points: Path, name: str, nemesis: Nemesis) -> str:
     """Have the next broker that comes to a point die there. To points of taking a store over they come when one is
     killed."""
     (points / name).touch()
-    if name in altered_broker.TAKING_OVER:
-        # The one that it asks may be the one that died before.
-        eventually("another one is killed", lambda: bool(nemesis.kill_one()))
-    eventually(f"a broker comes to '{name}'", lambda: not (points / name).exists())
+    clock = SystemClock()
+    killed_ms = 0
+
+    def is_dead() -> bool:
+        nonlocal killed_ms
+        if not (points / name).exists():
+            return True
+        if name in altered_broker.TAKING_OVER and clock.now_ms() - killed_ms > KILL_AGAIN_MS and nemesis.kill_one():
+            killed_ms = clock.now_ms()
+        return False
+
+    eventually(f"a broker comes to '{name}'", is_dead)
     return f"died {name}"
 
 
