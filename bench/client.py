@@ -84,16 +84,24 @@ async def send_awaited(sender: Sender, count: int, tasks: int = SENDERS) -> None
 
 
 async def receive_and_complete(receiver: Receiver, count: int) -> None:
+    """Receive and complete so many messages. Calls that wait for more after the last completion are not waited for."""
     left = count
 
     async def work() -> None:
         nonlocal left
         while left > 0:
             messages = await receiver.receive(200, 1.0)
-            left -= len(messages)
             await receiver.complete(messages)
+            left -= len(messages)
 
-    await asyncio.gather(*[work() for _ in range(20)])
+    ended, waiting = await asyncio.wait(
+        [asyncio.ensure_future(work()) for _ in range(20)], return_when=asyncio.FIRST_COMPLETED
+    )
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    for task in ended:
+        task.result()
 
 
 async def own(connection: str, count: int) -> None:
