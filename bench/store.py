@@ -20,8 +20,8 @@ from typing import NamedTuple
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import Store, Writes
-from partibus.store.memory import MemoryStore
 from partibus.store.sqlite import Owner, SQLiteStore
+from tests.kit.stores.memory import MemoryStore
 
 MESSAGE = bytes(range(256)) * 4
 PARTITION = 5

@@ -25,7 +25,7 @@ from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
-from partibus.store.memory import MemoryStore
+from tests.kit.stores.memory import MemoryStore
 
 STORES = (1, 4, 16)
 COMMIT_S = 0.01

@@ -9,13 +9,13 @@ from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Store, Writes
-from partibus.store.faulty import FaultSource, FaultyStore
 from partibus.store.generations import Owner
-from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.store.postgresql import Address, PostgreSQLStore, parse_address
 from partibus.store.postgresql.catalog import CatalogSchema, prepare_catalog
 from partibus.store.sqlite import SQLiteStore, StoreSettings
 from tests.kit.postgresql_server import new_schema, shared_server
+from tests.kit.stores.faulty import FaultSource, FaultyStore
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 Opener = Callable[[], Store]
 """Opens the store of one place; again and again, with the rows that are there."""

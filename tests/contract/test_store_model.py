@@ -12,13 +12,13 @@ import pytest
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import SHARED_BODY, body_key
 from partibus.partition.protocol.ports import EntryRow, Store, StoreError, Writes
-from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.store.postgresql import PostgreSQLStore
 from partibus.store.sqlite import SQLiteStore
 from tests.contract.frames import packed, unpack
 from tests.contract.histories import IDS, PARTITIONS, SUBQUEUES, history
 from tests.contract.model import Model
 from tests.contract.stores import Opener, memory, postgresql, sqlite
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.plugins.soak import ROUND, seeds
 
 PLACES = {"memory": (memory, 120), "sqlite": (sqlite, 25), "postgresql": (postgresql, 6)}

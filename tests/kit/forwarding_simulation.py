@@ -43,11 +43,11 @@ from partibus.partition.runtime.dispatcher import OnReply
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.slots import partition_for_key
-from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.invariants import BrokenPromise, body_of, name_in
 from tests.kit.simulated_host import SimulatedHost, Timeline
 from tests.kit.simulation import draw_limits
+from tests.kit.stores.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 INBOX, HUB, ERRORS, SINK = ENTITIES = ("inbox", "hub", "errors", "sink")
 ROWS = {INBOX: (1, 2), HUB: (11, 12, 13), ERRORS: (21,), SINK: (31, 32)}

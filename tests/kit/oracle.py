@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from partibus.message import DeliveryEncoder, Message, StoredMessage, is_durable
 from partibus.partition.protocol.keys import Entry, SubqueueKind, entry_key, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.store.memory import MemoryDisk
 from tests.kit import invariants as i
 from tests.kit.invariants import BrokenPromise, name_in
 from tests.kit.session_oracle import SessionOracle
+from tests.kit.stores.memory import MemoryDisk
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """A store, its runtime, producers and consumers, all decided by one seed (D3, D11, D12).
 
 ``python -m tests.kit.simulation --seed N --steps M`` runs one history again. The process crashes and starts
-again at any moment, commits and loads fail in every way that `partibus.store.faulty` knows, and `oracle` watches every
-answer. In the end the store is closed and drained: all that was acknowledged must come out, and nothing else.
+again at any moment, commits and loads fail in every way that `stores.faulty` knows, and `oracle` watches every answer.
+In the end the store is closed and drained: all that was acknowledged must come out, and nothing else.
 """
 
 import argparse
@@ -23,13 +23,13 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.clients import Administrator, Client, Consumer, Producer, Purger
 from tests.kit.invariants import BrokenPromise, body_of
 from tests.kit.oracle import Oracle, name_of
 from tests.kit.session_clients import SESSIONS, SessionConsumer, TransactionalConsumer
 from tests.kit.simulated_host import IO_MS_MAX, SimulatedHost, Timeline
+from tests.kit.stores.faulty import NO_FAULTS, Faults, FaultSource, FaultyStore
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 PLAIN, RESERVED, DELETED, SESSION, TIMED, UNIQUE, TRANSACTED = ROWS = (1, 2, 3, 4, 5, 6, 7)
 """Partition rows: consumed under lock; through reservations; by receive-and-delete; in sessions; with times to live and

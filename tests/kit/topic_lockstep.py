@@ -24,10 +24,10 @@ from partibus.partition.protocol.ports import DueRows, EntryState, Writes
 from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.topic import plan, publishes
-from partibus.store.memory import MemoryStore
 from tests.kit.invariants import i19_bodies_and_entries_belong_together
 from tests.kit.lockstep import Lockstep
 from tests.kit.simulated_topic import Rule, SimulatedFanOut
+from tests.kit.stores.memory import MemoryStore
 
 TOPIC = 30
 

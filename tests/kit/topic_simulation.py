@@ -20,8 +20,6 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.faulty import NO_FAULTS, FaultSource
-from partibus.store.memory import MemoryDisk
 from tests.kit import invariants as i
 from tests.kit.clients import Client, Consumer
 from tests.kit.invariants import BrokenPromise, body_of, name_in
@@ -30,6 +28,8 @@ from tests.kit.session_clients import SESSIONS, SessionConsumer
 from tests.kit.simulated_host import SimulatedHost, Timeline
 from tests.kit.simulated_topic import Rule, SimulatedFanOut, SimulatedSubscribers
 from tests.kit.simulation import FAULTS, LOCK_WRITTEN_MS, Simulation, draw_limits
+from tests.kit.stores.faulty import NO_FAULTS, FaultSource
+from tests.kit.stores.memory import MemoryDisk
 
 TOPIC = 20
 ALL, EVEN, MARKED, SHORT = SUBSCRIPTIONS = (21, 22, 23, 24)

@@ -43,7 +43,7 @@ def test_every_way_to_import_is_seen(tmp_path: Path, statement: str, target: str
     ("importer", "target", "allowed"),
     [
         ("store.sqlite.writer", "partition.protocol.ports", True),
-        ("partition.core.machine", "store.memory", False),
+        ("partition.core.machine", "store.frames", False),
         ("partition.core.machine", "partition.protocol.commands", True),
         ("partition.core.machine", "partition.runtime.slot", False),
         ("amqp.codec.types", "errors", False),

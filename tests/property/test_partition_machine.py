@@ -32,11 +32,11 @@ from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.commands import LockToken, Outcome
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.store.memory import MemoryStore
 from tests.kit.cursor_model import CursorState
 from tests.kit.invariants import BrokenPromise
 from tests.kit.lockstep import ROW, Lockstep
 from tests.kit.model import DEFERRED, LOCKED, READY, SCHEDULED
+from tests.kit.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.timeout(420)  # a failure is shrunk for up to five minutes
 TIMES = int(os.environ.get("PARTIBUS_PROPERTY_EXAMPLES", "1"))

@@ -18,10 +18,10 @@ from partibus.message import Message, with_application_properties
 from partibus.partition.core import journal, publish
 from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.store.memory import MemoryStore
-from partibus.store.tables import Tables
 from tests.kit.invariants import name_in
 from tests.kit.model import LOCKED
+from tests.kit.stores.memory import MemoryStore
+from tests.kit.stores.tables import Tables
 from tests.kit.topic_lockstep import TopicLockstep
 from tests.simulation.test_topics import always_kept, forgets_one, never_shared, takes_all_with_it
 

@@ -33,8 +33,6 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.generations import NO_SERIES, Generation, History, Series, origin_key, origin_of
 from partibus.partition.protocol.ports import Writes
 from partibus.partition.runtime import commits
-from partibus.store.faulty import NO_FAULTS
-from partibus.store.memory import MemoryDisk
 from tests.kit.forwarding_simulation import (
     ENTITY_OF,
     HUB,
@@ -47,6 +45,8 @@ from tests.kit.forwarding_simulation import (
     ForwardingSimulation,
 )
 from tests.kit.invariants import BrokenPromise, body_of, name_in
+from tests.kit.stores.faulty import NO_FAULTS
+from tests.kit.stores.memory import MemoryDisk
 from tests.plugins.soak import seeds
 
 SEEDS = seeds(int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "20")))

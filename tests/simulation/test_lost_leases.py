@@ -24,10 +24,10 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import StoreError, Writes
 from partibus.partition.runtime.commits import Commits
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.history import Kind, Operation, Outcome
 from tests.kit.history_rules import Queues, check
 from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.plugins.soak import seeds
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.session_source import Resuming, SessionHold, SessionSource
 from partibus.routing.sessions import SessionDesk
 from partibus.routing.store_access import StoreRoute
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
 from tests.kit.simulated_line import SimulatedLine
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.plugins.soak import seeds
 
 ROW, STORE = 7, 3

@@ -34,9 +34,9 @@ from partibus.partition.runtime.commit_queue import CommitQueue
 from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.faulty import FaultSource
 from tests.kit.invariants import BrokenPromise
 from tests.kit.simulation import Simulation
+from tests.kit.stores.faulty import FaultSource
 from tests.plugins.soak import seeds
 
 SEEDS = seeds(int(os.environ.get("PARTIBUS_SIMULATION_SEEDS", "20")))

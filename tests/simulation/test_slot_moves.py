@@ -38,8 +38,8 @@ from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
 from partibus.routing.session_source import SessionHold
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.plugins.soak import seeds
 
 STORES = 4

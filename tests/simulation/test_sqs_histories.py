@@ -38,10 +38,10 @@ from partibus.partition.core.sessions import Groups
 from partibus.partition.core.slot_moves import SlotRules
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers, PartitionHandle
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.history import Kind, Operation, Outcome
 from tests.kit.history_rules import Violation, check_fifo
 from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.plugins.soak import seeds
 
 STORES = 4

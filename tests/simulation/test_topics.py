@@ -22,8 +22,8 @@ from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.ports import Writes
 from partibus.partition.runtime import topic
 from partibus.partition.runtime.commit_queue import CommitQueue
-from partibus.store.tables import Tables
 from tests.kit.invariants import BrokenPromise
+from tests.kit.stores.tables import Tables
 from tests.kit.topic_simulation import TopicSimulation
 from tests.plugins.soak import seeds
 from tests.simulation.test_simulation import waits_for_nothing

@@ -24,9 +24,9 @@ from partibus.partition.protocol.ports import Store
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.partitions import Numbers
 from partibus.routing.store_access import StoreRoute
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
 from tests.kit.simulated_line import SimulatedLine
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.plugins.soak import seeds
 
 FOR_EVER_MS = 10_000_000

@@ -25,10 +25,10 @@ from partibus.partition.runtime.decider import Decider
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.invariants import BrokenPromise
 from tests.kit.simulated_host import SimulatedHost, SimulatedTimer, Timeline
 from tests.kit.simulation import Simulation
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.plugins.soak import seeds
 
 PRODUCT = str(Path(partibus.partition.__file__).parent)

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from bench.synthetic_telemetry import Shape, telemetry
 from partibus.pipeline.balance import partition_of, slot_of
 from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.plan import Want, run
-from partibus.pipeline.synthetic import Shape, telemetry
 from partibus.routing.slots import partition_for_key, slot_for_key
 from tests.spark.test_job_telemetry import frame, row
 

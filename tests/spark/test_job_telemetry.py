@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from bench.synthetic_telemetry import Shape, telemetry
 from partibus.pipeline import telemetry_job
 from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.partial import bucket_of, percentile_name, value_of
 from partibus.pipeline.rollup import add_up, busiest, roll_up
-from partibus.pipeline.synthetic import Shape, telemetry
 from partibus.pipeline.telemetry_job import Want, run
 from partibus.pipeline.telemetry_job import follow as follow_job
 from partibus.telemetry.schema import COLUMNS, DDL

@@ -18,8 +18,8 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess, StoreRoute
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 NAMES = ["store-00", "store-01", "store-02"]
 US, OTHER, THIRD = Identity("broker-0", "run-a"), Identity("broker-1", "run-b"), Identity("broker-2", "run-c")

@@ -29,7 +29,7 @@ from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
 from partibus.routing.store_access import StoreRoute
-from partibus.store.memory import MemoryDisk, MemoryStore
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.unit.cluster.loops import eventually, on_loop
 
 OPTIONS = PartitionOptions()

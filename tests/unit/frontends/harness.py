@@ -52,8 +52,8 @@ from partibus.partition.protocol.ports import Store, StoreError, Writes
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.arrivals import Arrivals
 from partibus.routing.partitions import Numbers, PartitionHandle
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.unit.namespace.catalogs import open_catalog
 
 STORES = 16

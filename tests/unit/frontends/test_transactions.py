@@ -33,7 +33,7 @@ from partibus.amqp.sections import BATCH_FORMAT
 from partibus.client.messages import IncomingMessage
 from partibus.limits import Limits, TransactionLimits
 from partibus.partition.protocol.ports import StoreError
-from partibus.store.memory import MemoryStore
+from tests.kit.stores.memory import MemoryStore
 from tests.unit.frontends.controller import Controller, error_of, in_transaction, send_in, settle_in
 from tests.unit.frontends.harness import NOW_S, Client, World, body_of, message
 

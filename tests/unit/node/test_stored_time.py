@@ -16,8 +16,8 @@ from partibus.node.settings import Settings
 from partibus.partition.protocol.ports import StoreError, Writes
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.generations import Owner
-from partibus.store.memory import MemoryDisk, MemoryStore
 from partibus.store.opening import CheckTime, Opener, find_stores
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 HOUR_MS = 3_600_000
 AHEAD_MAX_MS = Limits().store.clock_ahead_ms

@@ -13,7 +13,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Writes
 from partibus.partition.runtime.queries import read
-from partibus.store.memory import MemoryStore
+from tests.kit.stores.memory import MemoryStore
 
 ROW = 7
 

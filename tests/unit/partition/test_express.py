@@ -19,8 +19,8 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, Writes
 from partibus.partition.runtime.decider import Decider
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 ROW = 3
 ACTIVE = subqueue_key(ROW, SubqueueKind.ACTIVE)

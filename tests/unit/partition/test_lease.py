@@ -13,8 +13,8 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Writes
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 OPTIONS = PartitionOptions(lock_duration_ms=1_000)
 ROW = 3

@@ -16,8 +16,8 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import LockToken, Outcome
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.store.memory import MemoryStore
 from tests.kit.lockstep import ROW, Lockstep
+from tests.kit.stores.memory import MemoryStore
 
 ACTIVE, DEAD = SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER
 SMALL = PartitionLimits(window_entries=4, window_bytes=2_000, page_entries=3, page_bytes=1_000, locked_body_max=50)

@@ -9,8 +9,8 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.store.memory import MemoryStore
 from tests.kit.lockstep import Lockstep
+from tests.kit.stores.memory import MemoryStore
 
 SMALL = PartitionLimits(
     window_entries=4,

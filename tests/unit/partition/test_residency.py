@@ -23,8 +23,8 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Query, Store
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.unit.partition.one_partition import OnePartition
 
 BODY = bytes(KIB)

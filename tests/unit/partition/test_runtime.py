@@ -19,8 +19,8 @@ from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Query, Store, StoreError, StoreFull, Writes
 from partibus.partition.runtime.store_runtime import CLOSING_MS_MAX, StoreRuntime
 from partibus.routing.partitions import PartitionHandle
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import IO_MS_MAX, SimulatedHost, Timeline
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 OPTIONS = PartitionOptions(lock_duration_ms=1_000)
 LIMITS = StoreLimits(hold_ms=20.0, lazy_ms=50.0)

@@ -22,10 +22,10 @@ from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS, SHARED_BO
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import EntryState, Query, Store, StoreError, Writes
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.invariants import body_of, name_in
 from tests.kit.simulated_host import SimulatedHost, Timeline
 from tests.kit.simulated_topic import Rule, SimulatedFanOut, SimulatedSubscribers, everything, nothing
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 TOPIC = 100
 A, B, C = SUBSCRIPTIONS = (1, 2, 3)

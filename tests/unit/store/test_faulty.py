@@ -7,9 +7,9 @@ import pytest
 
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.ports import Store, StoreError, Writes
-from partibus.store.faulty import Faults, FaultSource, FaultyStore
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.contract.stores import QUEUE, enqueued, positions, sqlite
+from tests.kit.stores.faulty import Faults, FaultSource, FaultyStore
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 
 def in_memory(_directory: Path) -> Store:

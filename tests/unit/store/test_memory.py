@@ -3,8 +3,8 @@
 import pytest
 
 from partibus.partition.protocol.ports import StoreError, StoreFenced
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.contract.stores import enqueued, positions
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 
 def test_a_disk_outlives_its_store() -> None:

@@ -16,8 +16,8 @@ from partibus.partition.protocol.notes import COMPLETE, DELIVER, FULL, LOCK_LOST
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreError, Writes
 from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.store.memory import MemoryDisk, MemoryStore
 from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.stores.memory import MemoryDisk, MemoryStore
 
 ROW = 3
 

@@ -1,6 +1,6 @@
 """Telemetry as a broker could have written it, made by Spark, for tests and measurements of jobs without a broker.
 
-`python -m partibus.pipeline.synthetic DIR --messages 2500000` writes it. Each message is sent, delivered and completed,
+`python -m bench.synthetic_telemetry DIR --messages 2500000` writes it. Each message is sent, delivered and completed,
 one in 50 is abandoned and delivered again, one in 500 is refused first. Keys have a Zipf-like distribution, so few are
 hot; a quarter of the messages has none. Everything follows from the message's number: a second run writes the same
 rows.

@@ -40,10 +40,10 @@ from partibus.partition.protocol.ports import (
     executed_rows,
     unwritten_partition,
 )
-from partibus.store.entry_index import EntryIndex, StoredEntry
 from partibus.store.frames import pack
 from partibus.store.generations import Draw, next_generation
-from partibus.store.remembered_ids import DuplicateIds, SinkIds
+from tests.kit.stores.entry_index import EntryIndex, StoredEntry
+from tests.kit.stores.remembered_ids import DuplicateIds, SinkIds
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -84,7 +84,7 @@ class FaultSource:
 
 @runtime_checkable
 class Breakable(Protocol):
-    """A store whose disk can be left with half a commit: `partibus.store.memory.MemoryStore`."""
+    """A store whose disk can be left with half a commit: `tests.kit.stores.memory.MemoryStore`."""
 
     def commit_unsynced(self, writes: Writes) -> None:
         """Write the rows without making them durable."""

@@ -1,4 +1,4 @@
-"""A messaging store in memory: for tests, the simulation, and brokers without durable messages.
+"""A messaging store in memory, for tests and the simulation.
 
 The rows are on a `MemoryDisk`, which outlives the store that writes to it, as a file does. `MemoryStore.commit` is
 durable when it returns. `MemoryDisk.crash` resets the disk to its durable content. Its other ways to write leave a
@@ -24,7 +24,7 @@ from partibus.partition.protocol.ports import (
     Writes,
 )
 from partibus.store.generations import Draw, NoNumbersLeft
-from partibus.store.tables import DuplicateKey, Tables
+from tests.kit.stores.tables import DuplicateKey, Tables
 
 T = TypeVar("T")
 
