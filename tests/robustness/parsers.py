@@ -53,7 +53,7 @@ from partibus.frontends.sqs.actions.move_tasks import read_task_handle
 from partibus.frontends.sqs.actions.permissions import statements_of
 from partibus.frontends.sqs.attributes import normalised, read_redrive, read_redrive_allow, same_value
 from partibus.frontends.sqs.errors import SqsError
-from partibus.frontends.sqs.handles import Handle, read_handle, write_handle
+from partibus.frontends.sqs.handles import read_handle, write_handles
 from partibus.frontends.sqs.messages import (
     as_new,
     body_bytes,
@@ -819,7 +819,7 @@ SQS_PARSERS: tuple[Parser, ...] = (
         "SQS names",
         _text(_sqs_texts),
         {
-            "a handle": lambda size: (write_handle(Handle(1, 2, 3, 4, 5, 6)) * (size // 72 + 1)).encode(),
+            "a handle": lambda size: (write_handles(1, 2, 3, 4, [5], 6)[0] * (size // 72 + 1)).encode(),
             "base64": lambda size: b"QUFB" * (size // 4),
             "slashes": _many(b"/a"),
             "escapes": _many(b"%2f"),

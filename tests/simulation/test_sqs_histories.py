@@ -56,6 +56,21 @@ ATTRIBUTES = {
 }
 
 
+class Ids:
+    """UUIDs of a seed."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def next(self) -> str:
+        """Return another one."""
+        return str(UUID(int=self._random.getrandbits(128), version=4))
+
+    def some(self, count: int) -> list[str]:
+        """Return others."""
+        return [self.next() for _ in range(count)]
+
+
 class World:
     """One broker at a time, and what its clients saw."""
 
@@ -96,11 +111,10 @@ class World:
             self._handle,
             call_later=self.host.call_later,
         )
-        uuids = (str(UUID(int=self.random.getrandbits(128), version=4)) for _ in iter(int, 1))
         sign_ins: Any = None
         host = self.host
         self.service = SqsService(
-            Namespaces(self.broker), Home(), host.call_later, host.call_soon, uuids.__next__, sign_ins, emulator=True
+            Namespaces(self.broker), Home(), host.call_later, host.call_soon, Ids(self.random), sign_ins, emulator=True
         )
 
     def _handle(self, queue: Queue, placement: Placement) -> PartitionHandle:

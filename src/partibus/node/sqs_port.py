@@ -58,7 +58,7 @@ class SqsPort:
                 Home(sqs.region, sqs.account, sqs.url.rstrip("/"), sqs.one_region, sqs.partitions_max),
                 self._call_later,
                 self._scheduler.soon,
-                Uuids().next,
+                Uuids(),
                 self._sign_ins(),
                 emulator=self._settings.emulator,
                 purge_interval_ms=sqs.purge_interval_s * 1000,
@@ -126,6 +126,14 @@ class Uuids:
         if not self._made:
             self._made = _uuids()
         return self._made.pop()
+
+    def some(self, count: int) -> list[str]:
+        """Return others, at least one."""
+        while len(self._made) < count:
+            self._made += _uuids()
+        found = self._made[-count:]
+        del self._made[-count:]
+        return found
 
 
 def _uuids() -> list[str]:

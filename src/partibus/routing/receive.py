@@ -77,6 +77,8 @@ class DirectSource:
         if isinstance(reply, Failed | ReceiveRefused):
             self._on_failed(error_of(reply, self._entity))
         else:
+            if reply.ended and self._asks == 1:
+                self._asks = 0
             self._on_granted(self._partition, reply)
 
     def ask(self, count: int, max_bytes: int) -> None:

@@ -47,6 +47,15 @@ def test_without_a_noisy_tenant_the_order_is_that_of_the_sends() -> None:
     assert [pos for _, pos in queue.take(10)] == [1, 2, 3, 4, 5, 6]
 
 
+def test_entries_may_be_taken_in_order_unless_one_has_a_tenant() -> None:
+    queue = FairQueue(Fairness())
+    queue.extend([Entry(1, 1, 1, 0, 0, None, None, 4, b"data")], 4)
+    assert [*(queue.in_order or ())]
+    queue.extend([Entry(2, 2, 2, 0, 0, "a", None, 4, b"data")], 4)
+    assert not queue.in_order
+    assert [queue.pop().pos for _ in range(2)] == [1, 2]
+
+
 def test_messages_of_other_tenants_come_before_the_backlog_of_a_noisy_one() -> None:
     queue = Fair()
     queue.make_noisy()

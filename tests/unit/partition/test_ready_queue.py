@@ -27,6 +27,16 @@ def test_returned_entry_goes_before_later_arrivals() -> None:
     assert [queue.pop().pos for _ in range(len(queue))] == [1, 2, 4, 5]
 
 
+def test_entries_may_be_taken_in_order_unless_one_has_returned() -> None:
+    queue = filled(1, 2)
+    assert len(queue.in_order or ()) == 2
+    first = queue.pop()
+    queue.requeue(first)
+    assert not queue.in_order
+    assert queue.pop() is first
+    assert len(queue.in_order or ()) == 1
+
+
 def test_head_is_what_pop_takes_and_empty_has_none() -> None:
     queue = filled(3)
     queue.requeue(entry(2))

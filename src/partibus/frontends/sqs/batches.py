@@ -1,7 +1,7 @@
 """Common parts of the batch actions: checks of their entries, and answers by entry."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from partibus.errors import PartibusError
@@ -10,6 +10,8 @@ from partibus.frontends.sqs.errors import SqsError, of_core, prefixed
 
 ENTRIES_MAX: Final = 10
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 Entry = Mapping[str, Any]
 
@@ -47,11 +49,17 @@ class Results:
 
     def done(self, index: int, output: Mapping[str, Any] | None = None) -> None:
         """Note an entry that was carried out."""
-        self._done[index] = output or {}
+        self._done[index] = output or _NOTHING
 
     def failed(self, index: int, error: SqsError | PartibusError) -> None:
         """Note an entry that was refused."""
         self._failed[index] = of_core(error) if isinstance(error, PartibusError) else error
+
+    def ended(self, indexes: Sequence[int], errors: Mapping[int, SqsError | PartibusError]) -> None:
+        """Note entries that were carried out, but for those with an error."""
+        for index, error in errors.items():
+            self.failed(index, error)
+        self._done.update(dict.fromkeys([index for index in indexes if index not in errors], _NOTHING))
 
     @property
     def common_refusal(self) -> SqsError | None:

@@ -10,15 +10,23 @@ receive from a queue may delete from it.
 """
 
 from binascii import a2b_base64, b2a_base64
+from collections.abc import Iterable
 from hashlib import blake2b
 from struct import Struct, error
 from typing import Final, NamedTuple
 
 _VERSION: Final = 1
 _LAYOUT: Final = Struct(">QqIQqq")
+_RECEIVE: Final = Struct(">QqIQ")
+"""The fields that are equal in all handles of one grant."""
+_MESSAGE: Final = Struct(">qq").pack
 _CHECK_BYTES: Final = 8
-_HANDLE_BYTES: Final = 1 + _CHECK_BYTES + _LAYOUT.size
+_BEGIN: Final = bytes((_VERSION,))
+_FIELDS_AT: Final = len(_BEGIN) + _CHECK_BYTES
+_HANDLE_BYTES: Final = _FIELDS_AT + _LAYOUT.size
 _TEXT_CHARS: Final = (_HANDLE_BYTES + 2) // 3 * 4
+_LAST_CHARS: Final = "AEIMQUYcgkosw048"
+"""The last characters of a handle before its padding: the two bits without a meaning are 0."""
 _EMPTY: Final = blake2b(digest_size=_CHECK_BYTES, person=b"sqs-receipt")
 """The hash of nothing: a copy takes a third of the time of a new one."""
 
@@ -34,31 +42,33 @@ class Handle(NamedTuple):
     received_ms: int
 
 
-def write_handle(handle: Handle) -> str:
-    """Return the text of a handle."""
-    packed = _LAYOUT.pack(*handle)
-    return b2a_base64(bytes((_VERSION,)) + _check(packed) + packed, newline=False).decode("ascii")
+def write_handles(
+    entity_id: int, created_ms: int, partition_id: int, lock_id: int, positions: Iterable[int], received_ms: int
+) -> list[str]:
+    """Return the texts of the handles of messages that were granted together. Hot path."""
+    common = _RECEIVE.pack(entity_id, created_ms, partition_id, lock_id)
+    begun = _EMPTY.copy()
+    begun.update(common)
+    texts = []
+    for pos in positions:
+        rest = _MESSAGE(pos, received_ms)
+        check = begun.copy()
+        check.update(rest)
+        texts.append(b2a_base64(b"%b%b%b%b" % (_BEGIN, check.digest(), common, rest), newline=False).decode("ascii"))
+    return texts
 
 
 def read_handle(text: str) -> Handle | None:
-    """Return what a text names, or None if it is no receipt handle."""
-    if len(text) != _TEXT_CHARS or not text.isascii():
+    """Return what a text names, or None if it is no receipt handle. Hot path."""
+    if len(text) != _TEXT_CHARS or text[-2] not in _LAST_CHARS:  # base64 has several forms of its last bits
         return None
     try:
         raw = a2b_base64(text, strict_mode=True)
-        if len(raw) != _HANDLE_BYTES or raw[0] != _VERSION:
-            return None
-        packed = raw[1 + _CHECK_BYTES :]
-        if raw[1 : 1 + _CHECK_BYTES] != _check(packed):
-            return None
-        if b2a_base64(raw, newline=False).decode("ascii") != text:  # base64 has several forms of its last bits
+        packed = raw[_FIELDS_AT:]
+        check = _EMPTY.copy()
+        check.update(packed)
+        if raw[:_FIELDS_AT] != _BEGIN + check.digest():
             return None
         return tuple.__new__(Handle, _LAYOUT.unpack(packed))
     except (ValueError, error):
         return None
-
-
-def _check(packed: bytes) -> bytes:
-    check = _EMPTY.copy()
-    check.update(packed)
-    return check.digest()

@@ -16,7 +16,7 @@ becomes base64, numbers and booleans become attributes of type Number and String
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from hashlib import md5, sha256
@@ -99,6 +99,11 @@ def body_bytes(text: str | None, *, is_plain: bool = False) -> bytes:
 def hex_md5(data: bytes) -> str:
     """Return the MD5 as the protocol has it: a checksum."""
     return md5(data, usedforsecurity=False).hexdigest()
+
+
+def hex_md5s(bodies: Iterable[bytes]) -> list[str]:
+    """Return the MD5s of several bodies."""
+    return [md5(body, usedforsecurity=False).hexdigest() for body in bodies]
 
 
 class Attribute(NamedTuple):
@@ -288,13 +293,15 @@ def stored_form(
     )
 
 
-def plain_form(message_id: str, sender: str, body: bytes) -> bytes:
-    """Return a message that has nothing but a body as it is stored; equal to `stored_form` without the rest."""
+def plain_forms(message_ids: Sequence[str], sender: str, bodies: Sequence[bytes]) -> list[bytes]:
+    """Return messages that have nothing but a body as they are stored; equal to `stored_form` without the rest."""
     begin, end = _around_id(sender)
-    size = len(body)
-    if size < 256:
-        return b"%b%b%b\x00\x53\x75\xa0%c%b" % (begin, message_id.encode("ascii"), end, size, body)
-    return b"%b%b%b\x00\x53\x75\xb0%b%b" % (begin, message_id.encode("ascii"), end, _SIZE(size), body)
+    return [
+        b"%b%b%b\x00\x53\x75\xb0%b%b" % (begin, message_id.encode("ascii"), end, _SIZE(len(body)), body)
+        if len(body) > 255
+        else b"%b%b%b\x00\x53\x75\xa0%c%b" % (begin, message_id.encode("ascii"), end, len(body), body)
+        for message_id, body in zip(message_ids, bodies, strict=True)
+    ]
 
 
 @lru_cache(maxsize=_USERS_MAX)
@@ -341,6 +348,8 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     sender: str
     group: str | None
     body: str
+    raw: bytes
+    """The body in UTF-8."""
     attributes: dict[str, Attribute]
     deduplication_id: str | None
     trace: str | None
@@ -351,16 +360,26 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_stored(data: bytes) -> Incoming:
-    """Return what a stored form holds. A part that can't be read, as only a foreign sender can make it, is left out."""
-    plain = _read_plain(data)
-    if plain is not None:
-        return plain
+    """Return what a stored form holds. A part that can't be read, as only a foreign sender can make it, is left out.
+
+    Hot path.
+    """
+    known = _PLAIN.get(data[:_ID_AT])
+    if known is not None and data[_ID_END : _ID_END + 2] == known:
+        # A form of `plain_forms` whose beginning was seen before.
+        user_at = _ID_END + 2
+        body_at = user_at + known[1]
+        try:
+            message_id, sender = data[_ID_AT:_ID_END].decode("ascii"), data[user_at:body_at].decode()
+            return Incoming(message_id, sender, None, *_body_of(data[body_at:]), {}, None, None, None)
+        except UnicodeDecodeError:
+            pass
     stored = StoredMessage(data)
     sender_and_group = _own_properties(stored.properties)
-    body = _body_text(stored.rest)
+    body, raw = _body_of(stored.rest)
     if sender_and_group is not None and not (stored.annotation_count or stored.application_properties):
         _note_plain(data, sender_and_group[1])
-        return Incoming(*sender_and_group, body, {}, None, None, None)
+        return Incoming(*sender_and_group, body, raw, {}, None, None, None)
     notes = _annotations(stored)
     types = notes.get(_TYPES_KEY)
     source = _text_or_none(notes.get(_SOURCE_KEY))
@@ -370,26 +389,13 @@ def read_stored(data: bytes) -> Incoming:
     return Incoming(
         *(sender_and_group or _foreign_properties(stored.properties)),
         body,
+        raw,
         attributes,
         _text_or_none(notes.get(_DEDUPLICATION_KEY)),
         _text_or_none(notes.get(_TRACE_KEY)),
         source,
         receives if isinstance(receives := notes.get(RECEIVES), int) else 0,
     )
-
-
-def _read_plain(data: bytes) -> Incoming | None:
-    """Return what a form of `plain_form` holds; None for another one, or one whose beginning is not known yet."""
-    known = _PLAIN.get(data[:_ID_AT])
-    if known is None or data[_ID_END : _ID_END + 2] != known:
-        return None
-    user_at = _ID_END + 2
-    body_at = user_at + known[1]
-    try:
-        message_id, sender = data[_ID_AT:_ID_END].decode("ascii"), data[user_at:body_at].decode()
-    except UnicodeDecodeError:
-        return None
-    return Incoming(message_id, sender, None, _body_text(data[body_at:]), {}, None, None, None)
 
 
 def _note_plain(data: bytes, sender: str) -> None:
@@ -500,7 +506,8 @@ def _text_or_none(value: object) -> str | None:
     return str(value) if isinstance(value, str) else None
 
 
-def _body_text(rest: bytes) -> str:
+def _body_of(rest: bytes) -> tuple[str, bytes]:
+    """Return the body as text, and that in UTF-8; base64 of one that is no text which XML allows."""
     code = rest[3:4]
     if rest[:3] == b"\x00\x53\x75" and code in (b"\xa0", b"\xb0"):  # one data section, as SQS sends it
         start = 5 if code == b"\xa0" else 8
@@ -511,8 +518,15 @@ def _body_text(rest: bytes) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        return b64encode(raw).decode()
-    return text if is_allowed_text(text, raw) else b64encode(raw).decode()
+        return _base64(raw)
+    if len(text) == len(raw):  # ASCII
+        return (text, raw) if len(raw.translate(None, _CONTROLS)) == len(raw) else _base64(raw)
+    return (text, raw) if is_allowed_text(text, raw) else _base64(raw)
+
+
+def _base64(raw: bytes) -> tuple[str, bytes]:
+    encoded = b64encode(raw)
+    return encoded.decode("ascii"), encoded
 
 
 def _joined(rest: bytes) -> bytes:
@@ -596,7 +610,7 @@ def shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, dict[str,
 
 def sequence_text(counter: int, partition_id: int) -> str:
     """Return a sequence number as SQS has it: 20 digits, the partition below the counter."""
-    return f"{counter << 16 | partition_id:020d}"
+    return str(counter << 16 | partition_id).zfill(20)
 
 
 def _plain(value: object) -> object:

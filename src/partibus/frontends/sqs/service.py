@@ -24,7 +24,7 @@ from partibus.frontends.sqs.signature import (
     read_signed,
     text_to_sign,
 )
-from partibus.frontends.sqs.state import SqsState
+from partibus.frontends.sqs.state import Ids, SqsState
 from partibus.namespace.access import Grant
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
@@ -44,7 +44,7 @@ class SqsService(SqsState):
         home: Home,
         call_later: CallLater,
         soon: Callable[[Callable[[], None]], object],
-        new_uuid: Callable[[], str],
+        ids: Ids,
         sign_ins: SignIns,
         *,
         emulator: bool = False,
@@ -61,7 +61,7 @@ class SqsService(SqsState):
             home,
             call_later,
             soon,
-            new_uuid,
+            ids,
             purge_interval_ms=purge_interval_ms,
             recreate_after_ms=recreate_after_ms,
             propagation_ms=propagation_ms,
@@ -69,7 +69,7 @@ class SqsService(SqsState):
         self._emulator = emulator
         self._sign_ins = sign_ins
         self._keys = Keys()
-        self._request_prefix = new_uuid()[:-12]
+        self._request_prefix = ids.next()[:-12]
         """The part of a request's UUID that all requests to this process share; a number follows."""
         self._request_count = 0
         self._policies: dict[tuple[int, str, Path], tuple[int, list[Grant]]] = {}

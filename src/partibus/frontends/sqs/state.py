@@ -1,8 +1,8 @@
 """Shared state of SQS requests: queues by name, waiting work, and the intervals that an operator sets."""
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 from partibus.frontends.sqs.attempts import Attempts
 from partibus.frontends.sqs.movers import Movers
@@ -11,10 +11,24 @@ from partibus.frontends.sqs.queues import Queues
 from partibus.frontends.sqs.runs import Runs
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
+from partibus.partition.protocol.keys import Entry
+from partibus.partition.protocol.ports import EntryRow
 from partibus.routing.faulty_route import CallLater
 
 KEPT_MAX: Final = 120_000
 """The number of messages that a queue may have in flight; some 20 MB."""
+
+
+class Ids(Protocol):
+    """A source of random UUIDs in text."""
+
+    def next(self) -> str:
+        """Return another one."""
+        ...
+
+    def some(self, count: int) -> list[str]:
+        """Return others, at least one."""
+        ...
 
 
 class FirstReceives:
@@ -23,21 +37,24 @@ class FirstReceives:
     def __init__(self) -> None:
         self._at_ms: OrderedDict[tuple[int, int], int] = OrderedDict()
 
-    def of(self, row: int, pos: int, deliveries: int, now_ms: int) -> int:
-        """Return when a message was first received; ``deliveries`` counts this one."""
-        key = (row, pos)
-        if deliveries > 1:
-            known = self._at_ms.get(key)
-            if known is not None:
-                return known
-        if len(self._at_ms) >= KEPT_MAX:
-            self._at_ms.popitem(last=False)
-        self._at_ms[key] = now_ms
-        return now_ms
+    def of(self, row: int, entries: Sequence[Entry | EntryRow], now_ms: int) -> list[int]:
+        """Return when messages were first received; their entries do not count the present receive."""
+        at_ms, found = self._at_ms, []
+        for entry in entries:
+            key = (row, entry.pos)
+            known = at_ms.get(key) if entry.delivery_count else None
+            if known is None:
+                if len(at_ms) >= KEPT_MAX:
+                    at_ms.popitem(last=False)
+                at_ms[key] = known = now_ms
+            found.append(known)
+        return found
 
-    def forget(self, row: int, pos: int) -> None:
-        """Forget a deleted message."""
-        self._at_ms.pop((row, pos), None)
+    def forget(self, row: int, positions: Iterable[int]) -> None:
+        """Forget deleted messages."""
+        forget = self._at_ms.pop
+        for pos in positions:
+            forget((row, pos), None)
 
 
 class SqsState:
@@ -49,7 +66,7 @@ class SqsState:
         home: Home,
         call_later: CallLater,
         soon: Callable[[Callable[[], None]], object],
-        new_uuid: Callable[[], str],
+        ids: Ids,
         *,
         purge_interval_ms: int = 60_000,
         recreate_after_ms: int = 0,
@@ -64,14 +81,14 @@ class SqsState:
         self.namespaces = namespaces
         self.home = home
         self.call_later = call_later
-        self.new_uuid = new_uuid
+        self.new_uuid, self.new_uuids = ids.next, ids.some
         self.purge_interval_ms = purge_interval_ms
         self.recreate_after_ms = recreate_after_ms
         self.propagation_ms = propagation_ms
         self.first_receives = FirstReceives()
         self.attempts = Attempts()
         self.runs = Runs(soon)
-        self.movers = Movers(home, call_later, new_uuid)
+        self.movers = Movers(home, call_later, ids.next)
         self.deleted_ms: dict[tuple[int, str], int] = {}
         """The time of deletion by namespace and folded name, within the interval."""
         self._queues: dict[int, Queues] = {}

@@ -11,6 +11,7 @@ messages of other tenants, by its index of groups. Among noisy tenants only mess
 Without noisy tenants messages are handed out by position, as from any queue.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
 from typing import Final
@@ -207,6 +208,11 @@ class FairQueue(ReadyQueue):
             self._aside.pop(name, None)
         elif name not in self._aside and (not self._order or self._order[0] != (head.pos, name)):
             heappush(self._order, (head.pos, name))
+
+    @property
+    def in_order(self) -> deque[Entry] | None:
+        """The entries as `pop` takes them; see `ReadyQueue.in_order`."""
+        return None if self._returned or self._lanes else self._in_order
 
     def head(self) -> Entry | None:
         """Return the entry that `pop` would take."""

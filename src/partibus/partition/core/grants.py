@@ -113,6 +113,17 @@ def take(
     if expires and state.options.keeps_send_time and kind == SubqueueKind.ACTIVE:
         # The due times in the store are those of the retention at the send, which may have been shortened.
         sent_after_ms = now_ms - (state.options.default_ttl_ms or now_ms + 1)
+    in_order = ready.in_order
+    while count and in_order:  # the usual entries, of which nothing is to be done but to hand them out
+        first = in_order[0]
+        if first.data is None or first.delivery_count or first.pos >= end_pos or (taken and first.size_bytes > budget):
+            break
+        if expires and (first.enqueued_ms <= sent_after_ms or (first.due_ms is not None and first.due_ms <= now_ms)):
+            break
+        taken.append(in_order.popleft())
+        budget -= first.size_bytes
+        count -= 1
+    ready.size_bytes -= max_bytes - budget
     while count and (entry := ready.head()) is not None and entry.data is not None:
         if (taken and entry.size_bytes > budget) or entry.pos >= end_pos:
             break

@@ -42,6 +42,14 @@ class ReadyQueue:
             return self._returned[0][1]
         return self._in_order[0] if self._in_order else None
 
+    @property
+    def in_order(self) -> deque[Entry] | None:
+        """The entries as `pop` takes them, from the left; None if others are among them.
+
+        A taker of several may take them there, and subtracts their bytes.
+        """
+        return None if self._returned else self._in_order
+
     def lowest(self) -> int | None:
         """Return the lowest position."""
         head = self.head()

@@ -19,7 +19,7 @@ from partibus.frontends.sqs.attributes import (
     same_value,
 )
 from partibus.frontends.sqs.errors import SqsError
-from partibus.frontends.sqs.handles import Handle, read_handle, write_handle
+from partibus.frontends.sqs.handles import Handle, read_handle, write_handles
 from partibus.frontends.sqs.names import (
     Home,
     QueueName,
@@ -87,11 +87,23 @@ U64, I64 = st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 1)
 HANDLES = st.builds(Handle, U64, I64, st.integers(0, 2**32 - 1), U64, I64, I64)
 
 
+def write_handle(handle: Handle) -> str:
+    """Write the handle of a message that was granted alone."""
+    (text,) = write_handles(*handle[:4], [handle.pos], handle.received_ms)
+    return text
+
+
 @given(HANDLES)
 def test_handles_are_read_back(handle: Handle) -> None:
     text = write_handle(handle)
     assert read_handle(text) == handle
     assert len(text) == 72
+
+
+def test_handles_of_one_grant_differ_by_position() -> None:
+    texts = write_handles(1, 2, 3, 4, range(5, 8), 9)
+    assert [read_handle(text) for text in texts] == [Handle(1, 2, 3, 4, pos, 9) for pos in range(5, 8)]
+    assert texts[1] == write_handle(Handle(1, 2, 3, 4, 6, 9))
 
 
 @given(HANDLES, st.integers(0, 71), st.sampled_from("ABCxyz019+/=é "))

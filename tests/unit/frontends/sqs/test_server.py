@@ -91,8 +91,8 @@ def test_deleted_queues_are_forgotten(sqs: SqsWorld, monkeypatch: pytest.MonkeyP
 
 def test_ids_are_random_uuids_each_given_once() -> None:
     uuids = Uuids()
-    made = [uuids.next() for _ in range(200)]
-    assert len(set(made)) == 200
+    made = [uuids.next() for _ in range(70)] + uuids.some(10) + uuids.some(100) + [uuids.next() for _ in range(20)]
+    assert len(set(made)) == len(made) == 200
     for text in made:
         found = UUID(text)
         assert (str(found), found.version, found.variant) == (text, 4, RFC_4122)

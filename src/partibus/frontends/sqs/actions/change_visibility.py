@@ -56,11 +56,7 @@ def change_visibility_batch(call: Call) -> None:
             results.failed(index, error)
 
     def done(errors: dict[int, SqsError | PartibusError]) -> None:
-        for index, _ in good:
-            if index in errors:
-                results.failed(index, errors[index])
-            else:
-                results.done(index)
+        results.ended([index for index, _ in good], errors)
         results.answer(call)
 
     _apply(call, queue, entity, good, done)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from partibus.errors import PartibusError
-from partibus.frontends.sqs.actions.receipts import Receipt, expired, in_budget, receipt_of
+from partibus.frontends.sqs.actions.receipts import Receipt, expired, in_budget, receipt_of, receipts_of
 from partibus.frontends.sqs.batches import Results, entries_of
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError
@@ -41,18 +41,14 @@ def delete_message_batch(call: Call) -> None:
     entries = entries_of(call)
     results = Results(entries)
     good: list[tuple[int, Receipt]] = []
-    for index, entry in enumerate(entries):
-        try:
-            good.append((index, receipt_of(queue, entity, entry.get("ReceiptHandle"))))
-        except SqsError as error:
-            results.failed(index, error)
+    for index, found in enumerate(receipts_of(queue, entity, [entry.get("ReceiptHandle") for entry in entries])):
+        if isinstance(found, SqsError):
+            results.failed(index, found)
+        else:
+            good.append((index, found))
 
     def done(errors: dict[int, SqsError | PartibusError]) -> None:
-        for index, _ in good:
-            if index in errors:
-                results.failed(index, errors[index])
-            else:
-                results.done(index)
+        results.ended([index for index, _ in good], errors)
         results.answer(call)
 
     _delete(call, queue, entity, good, done)
@@ -89,9 +85,8 @@ def _delete(
             for place in set(lost).difference(gone):
                 index, receipt = members[place]
                 errors[index] = expired(receipt)
-        for index, receipt in members:
-            if index not in errors:
-                call.state.first_receives.forget(receipt.partition.row, receipt.handle.pos)
+        deleted = [receipt.handle.pos for index, receipt in members if index not in errors]
+        call.state.first_receives.forget(members[0][1].partition.row, deleted)
 
     runs, on_settled = call.state.runs, call.guarded(settled)
     for partition, members in groups:

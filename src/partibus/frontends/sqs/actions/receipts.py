@@ -23,29 +23,44 @@ class Receipt(NamedTuple):
     text: str
     handle: Handle
     partition: PartitionHandle
-
-    @property
-    def token(self) -> LockToken:
-        """The lock token."""
-        return self.handle.lock_id, self.handle.pos
+    token: LockToken
 
 
 def receipt_of(queue: SqsQueue, entity: Entity, text: str | None) -> Receipt:
     """Return what a text names in this queue. Raises `SqsError`."""
-    if not text:
-        raise missing("ReceiptHandle")
-    handle = read_handle(text)
-    if handle is None:
-        raise SqsError(
-            "ReceiptHandleIsInvalid", f'The input receipt handle "{text[:_SHOWN_MAX]}" is not a valid receipt handle.'
-        )
-    partition = entity.route.partition(handle.partition_id)
-    same = (handle.entity_id, handle.created_ms) == (queue.queue.entity_id, queue.queue.created_ms)
-    if not same or partition is None:
-        raise SqsError(
-            "ReceiptHandleIsInvalid", f'The input receipt handle "{text[:_SHOWN_MAX]}" is not valid for this queue.'
-        )
-    return Receipt(text, handle, partition)
+    (found,) = receipts_of(queue, entity, (text,))
+    if isinstance(found, SqsError):
+        raise found
+    return found
+
+
+def receipts_of(queue: SqsQueue, entity: Entity, texts: Sequence[str | None]) -> list[Receipt | SqsError]:
+    """Return what each text names in this queue, or why it names nothing. Hot path."""
+    found: list[Receipt | SqsError] = []
+    of_queue = queue.queue.entity_id, queue.queue.created_ms
+    partition: PartitionHandle | None = None
+    place = -1
+    for text in texts:
+        handle = read_handle(text) if text else None
+        if handle is None or not text:
+            found.append(_no_handle(text))
+            continue
+        if handle.partition_id != place:  # they mostly come from one
+            place = handle.partition_id
+            partition = entity.route.partition(place)
+        if partition is None or handle[:2] != of_queue:
+            found.append(_unknown(text, "valid for this queue"))
+        else:
+            found.append(tuple.__new__(Receipt, (text, handle, partition, (handle.lock_id, handle.pos))))
+    return found
+
+
+def _no_handle(text: str | None) -> SqsError:
+    return _unknown(text, "a valid receipt handle") if text else missing("ReceiptHandle")
+
+
+def _unknown(text: str, what: str) -> SqsError:
+    return SqsError("ReceiptHandleIsInvalid", f'The input receipt handle "{text[:_SHOWN_MAX]}" is not {what}.')
 
 
 Part = tuple[PartitionHandle, list[tuple[int, Receipt]]]

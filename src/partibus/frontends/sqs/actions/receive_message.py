@@ -1,6 +1,7 @@
 """ReceiveMessage: up to ten messages, now or when they come."""
 
 from collections.abc import Sequence
+from hashlib import md5
 from typing import Any, Final
 
 from msgspec import Struct
@@ -10,12 +11,11 @@ from partibus.frontends.sqs.attempts import Attempt
 from partibus.frontends.sqs.attributes import VISIBILITY_MAX_S
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value
-from partibus.frontends.sqs.handles import Handle, write_handle
+from partibus.frontends.sqs.handles import write_handles
 from partibus.frontends.sqs.messages import (
     Incoming,
     check_id,
     chosen,
-    hex_md5,
     md5_of_attributes,
     read_stored,
     sequence_text,
@@ -199,9 +199,9 @@ class _Receive:
         if not rows:
             self._poll()
             return
-        messages = [
-            self._message(part.partition, part.lock_id, row, part.granted_ms) for (part, _), row in rows.items()
-        ]
+        messages = []
+        for (part, _), row in rows.items():
+            messages += self._messages(part.partition, part.lock_id, [row], part.granted_ms)
         tokens: list[tuple[PartitionHandle, list[LockToken]]] = [
             (part.partition, [(part.lock_id, pos) for pos in part.positions]) for part in parts
         ]
@@ -245,7 +245,7 @@ class _Receive:
         for partition, lock_id, until_ms, entries in found:
             if self._queue.fifo and self._wanted.lock_ms:
                 now_ms = until_ms - self._wanted.lock_ms  # as the partition remembers it
-            messages += [self._message(partition, lock_id, entry, now_ms) for entry in entries]
+            messages += self._messages(partition, lock_id, entries, now_ms)
             locked: list[LockToken] = [(lock_id, entry.pos) for entry in entries]
             if not self._wanted.lock_ms and not self._queue.fifo:
                 # The messages stay visible; the receive counts.
@@ -260,30 +260,35 @@ class _Receive:
             self._call.state.attempts.keep(self._attempt_key, Attempt(now_ms, messages, tokens, size))
         self._call.answer({"Messages": messages} if messages else None)
 
-    def _message(
-        self, partition: PartitionHandle, lock_id: int, entry: Entry | EntryRow, now_ms: int
-    ) -> dict[str, Any]:
-        assert entry.data is not None, "a grant brings bodies"
-        stored = read_stored(entry.data)
-        entity = self._queue.queue
-        handle = Handle(entity.entity_id, entity.created_ms, partition.partition_id, lock_id, entry.pos, now_ms)
-        message: dict[str, Any] = {
-            "MessageId": stored.message_id,
-            "ReceiptHandle": write_handle(handle),
-            "MD5OfBody": hex_md5(stored.body.encode()),
-            "Body": stored.body,
-        }
-        first_ms = self._call.state.first_receives.of(partition.row, entry.pos, entry.delivery_count + 1, now_ms)
-        if self._wanted.system:
-            system = self._system_attributes(stored, partition, entry, first_ms)
-            if system:
-                message["Attributes"] = system
-        if self._wanted.attributes and stored.attributes:
-            attributes = chosen(stored.attributes, self._wanted.attributes)
-            if attributes:
-                message["MessageAttributes"] = shown_attributes(attributes)
-                message["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
-        return message
+    def _messages(
+        self, partition: PartitionHandle, lock_id: int, entries: Sequence[Entry | EntryRow], now_ms: int
+    ) -> list[dict[str, Any]]:
+        """Return messages of one grant as an answer has them. Hot path."""
+        entity, wanted = self._queue.queue, self._wanted
+        positions = [entry.pos for entry in entries]
+        handles = write_handles(entity.entity_id, entity.created_ms, partition.partition_id, lock_id, positions, now_ms)
+        first_ms = self._call.state.first_receives.of(partition.row, entries, now_ms)
+        found: list[dict[str, Any]] = []
+        for number, entry in enumerate(entries):
+            assert entry.data is not None, "a grant brings bodies"
+            stored = read_stored(entry.data)
+            message: dict[str, Any] = {
+                "MessageId": stored.message_id,
+                "ReceiptHandle": handles[number],
+                "MD5OfBody": md5(stored.raw, usedforsecurity=False).hexdigest(),
+                "Body": stored.body,
+            }
+            if wanted.system:
+                system = self._system_attributes(stored, partition, entry, first_ms[number])
+                if system:
+                    message["Attributes"] = system
+            if wanted.attributes and stored.attributes:
+                attributes = chosen(stored.attributes, wanted.attributes)
+                if attributes:
+                    message["MessageAttributes"] = shown_attributes(attributes)
+                    message["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
+            found.append(message)
+        return found
 
     def _system_attributes(
         self, stored: Incoming, partition: PartitionHandle, entry: Entry | EntryRow, first_ms: int
