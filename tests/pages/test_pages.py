@@ -38,7 +38,7 @@ def test_page_is_whole_on_every_screen(tab: Browser, tmp_path: Path, name: str, 
 def test_pages_of_fifo_and_plan_state_the_parts_that_they_leave_out() -> None:
     page = page_of("fifo", Case.MUCH)
     assert "The 8 busiest of 16 partitions." in page
-    assert "The last 100 of 150 changes:" in page
+    assert "The last 100 of 150 changes" in page
     assert "busiest of" not in page_of("fifo", Case.LITTLE)
     assert "The last" not in page_of("fifo", Case.LITTLE)
     assert "<b>none</b><span>longest move" in page_of("fifo", Case.LITTLE)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from partibus.demo.flights import EMPTY, Tally, flights_archive, total
 from partibus.demo.topology import ALL, SUBSCRIPTIONS
+from partibus.pipeline.report.page import counted
 
 SHOWN_MAX = 3
 """Examples that a failed check names."""
@@ -134,22 +135,22 @@ def prove(
             Check(
                 "Count and checksum are equal in every partition",
                 not unequal,
-                f"{len(ids)} partitions" if not unequal else f"unequal: {_some(unequal)}",
+                counted(len(ids), "partition") if not unequal else f"unequal: {_some(unequal)}",
             ),
             Check(
                 "Count and checksum are equal for every key",
                 not differing,
-                f"{len(sent):,} keys" if not differing else f"unequal: {_some(differing)}",
+                counted(len(sent), "key") if not differing else f"unequal: {_some(differing)}",
             ),
             Check(
                 "Every key is in one partition, the one its hash names",
                 not astray,
-                f"{len(read):,} keys" if not astray else f"astray: {_some(astray)}",
+                counted(len(read), "key") if not astray else f"astray: {_some(astray)}",
             ),
             Check(
                 "The messages of every key are in the order they were sent",
                 not disordered,
-                f"{len(read):,} keys" if not disordered else f"out of order: {_some(disordered)}",
+                counted(len(read), "key") if not disordered else f"out of order: {_some(disordered)}",
             ),
         ],
         partitions,

@@ -209,7 +209,7 @@ def outlook_section(outlook: Outlook) -> Section:
     advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in outlook.advice)
     return Section("Other numbers of partitions", [
         table(
-            ["partitions", "the busiest would carry", "busiest / mean", "worth so many full partitions"],
+            ["partitions", "the busiest would carry", "busiest / mean", "effective partitions"],
             [
                 [
                     f"<b>{one.partitions} (now)</b>" if one.partitions == outlook.partitions else str(one.partitions),

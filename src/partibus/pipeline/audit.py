@@ -38,6 +38,7 @@ from partibus.pipeline.report.page import (
     moment_of,
     number,
     paragraph,
+    prose,
     table,
     text,
     time_of_us,
@@ -416,7 +417,7 @@ def _checks(counts: Values, unchecked: Sequence[str]) -> str:
     return table(
         ["result", "finding", "means", "messages"],
         [
-            ["not checked", text(_name(kind)), text(f"{meaning}: {LACKING[kind]}"), ""]
+            ["not checked", text(_name(kind)), f"<span>{prose(f'{meaning}: {LACKING[kind]}')}</span>", ""]
             if kind in unchecked
             else [mark(not counts[kind]), text(_name(kind)), text(meaning), number(counts[kind])]
             for kind, meaning in MEANINGS.items()

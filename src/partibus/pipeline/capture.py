@@ -476,7 +476,7 @@ def _fates(left: Values) -> str:
         [text(_name(fate)), number(one["messages"]), *(_time(one["dwell_ms"][name]) for name in names)]
         for fate, one in left.items()
     ]
-    return table(["fate", "messages", *(f"{name} until then" for name in names)], rows, (1, 2, 3, 4))
+    return table(["disposition", "messages", *(f"{name} until then" for name in names)], rows, (1, 2, 3, 4))
 
 
 def _over_time(series: Values) -> list[str]:

@@ -58,7 +58,15 @@ def credits_page(found: Values) -> Page:
 
 def _overview(namespaces: list[Values]) -> str:
     return table(
-        ["namespace", "first throttled", "seconds", "longest", "refused requests", "mean per second", "busiest second"],
+        [
+            "namespace",
+            "first throttled",
+            "throttled, s",
+            "longest, s",
+            "refused requests",
+            "mean per second",
+            "busiest second",
+        ],
         [
             [
                 code(one["namespace"]),
@@ -137,7 +145,7 @@ def _known(found: Values) -> str:
         "Telemetry has sums of what each client asked for in each second."
         if found["source"] == "uses"
         else "This telemetry has messages only: what rules, peeks and management cost is missing, and clients have no "
-        "names. Brokers of this version write what is missing."
+        "names. A broker of this version records both."
     )
 
 

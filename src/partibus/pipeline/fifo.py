@@ -19,6 +19,7 @@ from partibus.pipeline.report.page import (
     code,
     counted,
     figure,
+    folded,
     number,
     paragraph,
     percent,
@@ -366,24 +367,26 @@ def _blocks(one: Values, step: int) -> list[str]:
     ]
     if not one["changes"]:
         return [*blocks, paragraph("No slots have moved.")]
-    if len(one["changes"]) > SHOWN:
-        blocks.append(paragraph(f"The last {SHOWN} of {len(one['changes']):,} changes:"))
+    shown = one["changes"][-SHOWN:]
     return [
         *blocks,
-        table(
-            ["time", "change", "from", "to", "slots", "partitions then", "why"],
-            [
+        folded(
+            "Changes" if len(shown) == len(one["changes"]) else f"The last {SHOWN} of {len(one['changes']):,} changes",
+            table(
+                ["time", "change", "from", "to", "slots", "partitions then", "why"],
                 [
-                    code(change["time"][:19].replace("T", " ")),
-                    change["kind"],
-                    number(change["source"]),
-                    number(change["target"]),
-                    number(change["slots"]),
-                    number(change["partitions"]),
-                    code(change["why"]),
-                ]
-                for change in one["changes"][-SHOWN:]
-            ],
-            (2, 3, 4, 5),
+                    [
+                        code(change["time"][:19].replace("T", " ")),
+                        change["kind"],
+                        number(change["source"]),
+                        number(change["target"]),
+                        number(change["slots"]),
+                        number(change["partitions"]),
+                        code(change["why"]),
+                    ]
+                    for change in shown
+                ],
+                (2, 3, 4, 5),
+            ),
         ),
     ]

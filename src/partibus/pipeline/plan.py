@@ -463,7 +463,7 @@ def _overview(entities: list[Values]) -> str:
             "partitions",
             "busiest / mean",
             "Gini",
-            "works as",
+            "effective partitions",
             "after the plan",
             "even",
         ],
@@ -476,8 +476,8 @@ def _overview(entities: list[Values]) -> str:
                 number(entity["partitions"]),
                 f"{entity['now']['skew']['largest_over_mean']:.2f}",
                 f"{entity['now']['skew']['gini']:.2f}",
-                f"{entity['now']['effective_partitions']:.1f} partitions",
-                f"{1 / entity['plan']['largest_share']:.1f} partitions",
+                f"{entity['now']['effective_partitions']:.1f}",
+                f"{1 / entity['plan']['largest_share']:.1f}",
                 mark(not entity["hot_partitions"]),
             ]
             for entity in entities
@@ -514,20 +514,20 @@ def _predictions(entity: Values) -> list[str]:
             figure(
                 curve(
                     f"Other partition counts for {entity['entity']}",
-                    "how many full partitions that many partitions are worth",
+                    "effective partitions",
                     {"as this load would spread": (counts, [one["effective_partitions"] for one in predictions]),
                      "if it were even": (counts, counts)},
                     "partitions",
-                    "worth",
+                    "effective",
                     {},
                 ),
-                "The busiest partition is full first. Where the curve flattens, single keys are too large for more "
-                "partitions to help.",
+                "Partitions that would be full when the busiest one is. Where the curve flattens, single keys are "
+                "too large for more partitions to help.",
             )
         )  # fmt: skip
     blocks.append(
         table(
-            ["partitions", "busiest carries", "±", "busiest / mean", "Gini", "works as"],
+            ["partitions", "busiest carries", "±", "busiest / mean", "Gini", "effective partitions"],
             [
                 [
                     f"<b>{one['partitions']} (now)</b>"
@@ -537,7 +537,7 @@ def _predictions(entity: Values) -> list[str]:
                     percent(one["error"]) if one["error"] else "",
                     f"{one['skew']['largest_over_mean']:.2f}",
                     f"{one['skew']['gini']:.2f}",
-                    f"{one['effective_partitions']:.1f} partitions",
+                    f"{one['effective_partitions']:.1f}",
                 ]
                 for one in predictions
             ],
@@ -586,9 +586,8 @@ def _stuck(partitions: list[int]) -> str:
 def _action(place: int, action: Values) -> list[str]:
     if action["action"] == "split":
         shares = " and ".join(percent(share) for share in action["shares"])
-        new = action["new_partition"]
-        text = f"split partition {action['partition']} at slot {action['at_slot']:,}: what is above becomes {new}"
-        return [str(place), text, shares]
+        where = f"split partition {action['partition']} at slot {action['at_slot']:,}"
+        return [str(place), f"{where}: the slots above become partition {action['new_partition']}", shares]
     return [
         str(place),
         f"merge partitions {action['partition']} and {action['with_partition']}",

@@ -446,7 +446,7 @@ def _source(source: Values) -> list[str]:
     if source["samples"]:
         rows = [
             [number(one["partition_id"]), number(one["position"]), whole(code(one["message_id"])),
-             whole(text(one["dead_letter_reason"] or "")), "" if one["body"] is None else code(one["body"])]
+             whole(text(one["dead_letter_reason"] or "none given")), "" if one["body"] is None else code(one["body"])]
             for one in source["samples"]
         ]  # fmt: skip
         blocks.append(paragraph(f"Examples: {len(rows):,} of {source['matched']:,} chosen dead letters."))

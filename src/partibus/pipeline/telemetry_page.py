@@ -89,16 +89,16 @@ def _verdict(entities: list[Values]) -> Verdict:
         said.append(f"{counted(expired, 'lock')} expired")
     if lettered := sum(entity["dead_lettered"] for entity in entities):
         said.append(f"the broker dead-lettered {counted(lettered, 'message')}")
-    hot = [
-        f"{entity['entity']} ({entity['skew']['sent']['largest_over_mean']:.1f} times the mean)"
+    factors = {
+        entity["entity"]: entity["skew"]["sent"]["largest_over_mean"]
         for entity in entities
-        if entity["sent"] >= SIGNIFICANT
-        and entity["skew"].get("sent")
-        and entity["skew"]["sent"]["largest_over_mean"] >= HOT
-    ]
+        if entity["sent"] >= SIGNIFICANT and entity["skew"].get("sent")
+    }
+    hot = [name for name in sorted(factors, key=lambda name: -factors[name]) if factors[name] >= HOT]
     if hot:
+        worst = ", ".join(f"{name} ({factors[name]:.1f} times the mean)" for name in hot[:3])
         more = f" and {len(hot) - 3} more" if len(hot) > 3 else ""
-        said.append(f"one partition carries far more than the others in {', '.join(hot[:3])}{more}")
+        said.append(f"one partition carries far more than the others in {worst}{more}")
     if not said:
         return Verdict(True, "CALM", "Nothing was refused, no lock expired, no partition is hot.")
     sentence = "; ".join(said)

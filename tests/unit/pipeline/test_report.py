@@ -25,6 +25,7 @@ from partibus.pipeline.report.page import (
     code,
     figure,
     folded,
+    paragraph,
     percent,
     prose,
     range_of_times,
@@ -315,7 +316,17 @@ def test_pages_state_their_time_range() -> None:
              "fates": {"completed": fate},
              "partitions": {"0": 2}, "series": {"accepted": [[0, 1], [60, 1]], "completed": [[120, 2]]}}  # fmt: skip
     page = render(capture_page(found))
-    assert "1970-01-01 00:00:00 to 1970-01-03 00:00:00." in page, "the whole capture, not the minutes of its curves"
+    first, last = (f'<span class="time">1970-01-0{day} 00:00:00</span>' for day in (1, 3))
+    assert f"{first} to {last}." in page, "the whole capture, not the minutes of its curves"
+
+
+def test_no_line_ends_inside_a_time() -> None:
+    assert paragraph("From 2026-01-31 <on>") == '<p>From <span class="time">2026-01-31</span> &lt;on&gt;</p>'
+
+
+def test_table_that_fits_a_narrow_screen_stays_a_table() -> None:
+    assert '<table class="narrow">' in table(["partition", "messages"], [["0", code("12,345,678")]])
+    assert "<table>" in table(["partition", "messages"], [["0", code("a" * 40)]])
 
 
 def test_options_in_advice_stay_on_one_line() -> None:

@@ -101,7 +101,8 @@ def plan(
 
 def _print(found: dict[str, Any]) -> None:
     columns = (
-        found["unit"], "keys", "partitions", "busiest / mean", "gini", "works as", "changes", "then works as",
+        found["unit"], "keys", "partitions", "busiest / mean", "gini", "effective partitions", "changes",
+        "after the plan",
     )  # fmt: skip
     print_table(
         ("entity", *columns),

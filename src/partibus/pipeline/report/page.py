@@ -17,6 +17,11 @@ SHORT_CODE = 32
 """Characters of code that stay on one line."""
 WHOLE_NAME = 36
 """Characters of a name in a table that stays on one line of a broad screen: those of a UUID."""
+NARROW_TABLE = 40
+"""Characters of a table's broadest row, with two for each gap, that a screen of 400 pixels shows side by side."""
+
+_TAG = re.compile("<[^>]*>")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d)?")
 
 
 class Verdict(NamedTuple):
@@ -59,7 +64,7 @@ def render(page: Page) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{escape(page.title)}</title><style>{CSS}</style></head><body><main>"
-        f"<header><h1>{escape(page.title)}</h1><p>{escape(page.lead)}</p></header>"
+        f"<header><h1>{escape(page.title)}</h1><p>{_running(page.lead)}</p></header>"
         f"{_verdict(page.verdict)}{tiles}{sections}"
         f"<footer>Written by partibus, {made}. Times are UTC.</footer></main></body></html>\n"
     )
@@ -77,7 +82,7 @@ def code(value: object) -> str:
 
 def whole(cell: str) -> str:
     """Return a cell of `text` or `code` that breaks on narrow screens only, unless it is long."""
-    return f'<span class="whole">{cell}</span>' if len(re.sub("<[^>]*>", "", cell)) <= WHOLE_NAME else cell
+    return f'<span class="whole">{cell}</span>' if len(_TAG.sub("", cell)) <= WHOLE_NAME else cell
 
 
 def prose(sentences: str) -> str:
@@ -88,12 +93,12 @@ def prose(sentences: str) -> str:
         kind = ' class="short"' if len(found[1]) <= SHORT_CODE else ""
         return f"<code{kind}>{found[1]}</code>"
 
-    return re.sub(r"`([^`]+)`", as_code, escape(sentences))
+    return re.sub(r"`([^`]+)`", as_code, _running(sentences))
 
 
 def paragraph(sentences: str) -> str:
     """Return plain text as a paragraph."""
-    return f"<p>{escape(sentences)}</p>"
+    return f"<p>{_running(sentences)}</p>"
 
 
 def figure(svg: str, caption: str = "") -> str:
@@ -110,18 +115,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numeric: Iterable[
     right = set(numeric)
 
     classes = [' class="n"' if place in right else "" for place in range(len(head))]
-    # A narrow screen shows a row as a list, in which each cell has its head beside it.
+    # A narrow screen shows a row of a broad table as a list, in which each cell has its head beside it.
     labels = [f' data-head="{escape(title)}"' for title in head]
 
     def row(cells: Iterable[str]) -> str:
         given = zip(classes, labels, cells, strict=True)
         return "".join(f"<td{class_}{label}>{cell}</td>" for class_, label, cell in given)
 
+    rows = [list(cells) for cells in rows]
+    if not rows:
+        return "<p>None.</p>"
+    breadths = [max(len(_TAG.sub("", cell)) for cell in column) for column in zip(head, *rows, strict=True)]
+    narrow = ' class="narrow"' if sum(breadths) + 2 * len(breadths) <= NARROW_TABLE else ""
     heads = "".join(f"<th{class_}>{escape(title)}</th>" for class_, title in zip(classes, head, strict=True))
     body = "".join(f"<tr>{row(cells)}</tr>" for cells in rows)
-    if not body:
-        return "<p>None.</p>"
-    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="wide"><table{narrow}><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def folded(summary: str, *blocks: str) -> str:
@@ -189,8 +197,13 @@ def time_of_us(value_us: float) -> str:
     return f"{value_us:.3g} µs"
 
 
+def _running(sentences: str) -> str:
+    """Return plain text as HTML in which no line ends inside a time."""
+    return _TIME.sub(r'<span class="time">\g<0></span>', escape(sentences))
+
+
 def _verdict(verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
     kind = "" if verdict.good is None else " ok" if verdict.good else " bad"
-    return f'<p class="verdict{kind}"><b>{escape(verdict.word)}</b> {escape(verdict.sentence)}</p>'
+    return f'<p class="verdict{kind}"><b>{escape(verdict.word)}</b> {_running(verdict.sentence)}</p>'
