@@ -32,7 +32,7 @@ class SenderCredit:
     def consume(self, count: int) -> None:
         """Count `count` sent deliveries, at most `available`."""
         self.available -= count
-        self.delivery_count = serial.add(self.delivery_count, count)
+        self.delivery_count = (self.delivery_count + count) & serial.MASK
 
     def drained(self) -> None:
         """Use up the credit, because no delivery is left to send."""

@@ -262,14 +262,14 @@ class Outbound:
                     append(payload)  # type: ignore[arg-type]
                 if not settled:
                     unsettled[delivery_id] = (link, context)
-                delivery_id = (delivery_id + 1) & 0xFFFFFFFF
+                delivery_id = (delivery_id + 1) & serial.MASK
                 size += total
                 sent += 1
         finally:
             output.size += size
             self._by_link = None
             self.next_delivery_id = delivery_id
-            self.next_transfer_id = serial.add(self.next_transfer_id, sent)
+            self.next_transfer_id = (self.next_transfer_id + sent) & serial.MASK
             self.window -= sent
         return sent
 

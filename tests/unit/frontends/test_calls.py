@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 from types import CodeType, FrameType
@@ -17,7 +18,7 @@ import pytest
 
 import partibus
 from bench.page import ADMISSION_CALLS, ONE_ALONE
-from partibus.amqp import ACCEPTED, Anonymous, Connection, Deliveries, Disposed, Plain, Source, Target
+from partibus.amqp import ACCEPTED, Anonymous, Connection, Deliveries, Delivery, Disposed, Link, Plain, Source, Target
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
@@ -27,11 +28,15 @@ from partibus.store.sqlite.owner import Owner
 from partibus.store.sqlite.store import SQLiteStore
 from tests.unit.frontends.harness import NOW_S, Servant, World, message
 from tests.unit.frontends.test_server import FakeLoop, FakeTransport
+from tests.unit.frontends.test_session_links import FILTER
 
 SOURCE = str(Path(partibus.__file__).parent.parent)
 TESTS = str(Path(__file__).parents[2])
 WARM_UP = 20
 """Messages sent, received and settled before one is counted: what is made on first use is there."""
+SESSIONS = 100
+DELIVER_CALLS, SETTLE_CALLS = 67, 17
+"""Calls for each message of many sessions that come together: from the read to the delivery, and for its settlement."""
 
 
 class Calls:
@@ -78,8 +83,8 @@ class FileServant(Servant):
         return self.store
 
 
-class Lonely:
-    """A client that has one message at a time under way."""
+class Counted:
+    """A client of one queue in a file, whose requests the broker answers while its calls are counted."""
 
     def __init__(self, folder: Path, **properties: object) -> None:
         (folder / "stores").mkdir()
@@ -92,11 +97,8 @@ class Lonely:
         self.engine = Connection(server=False, login=Plain("root", "root-key"))
         self.engine.open("client")
         self._exchange()
-        session = self.engine.begin()
-        self.sender = session.attach_sender("s", source=Source("c"), target=Target("q"))
-        self.receiver = session.attach_receiver(
-            "r", source=Source("q"), target=Target("c"), snd_settle_mode=0, rcv_settle_mode=1
-        )
+        self.session = self.engine.begin()
+        self.sender = self.session.attach_sender("s", source=Source("c"), target=Target("q"))
         self._exchange()
         self._sent = 0
         self.statements: list[str] = []
@@ -143,9 +145,23 @@ class Lonely:
         self.transport.unsent.clear()
         return calls, self.engine.receive_data(down) + self._exchange()
 
-    def send(self) -> Calls:
+    def _send(self, content: bytes) -> None:
         self._sent += 1
-        assert self.sender.send(self._sent.to_bytes(4), message(b"x" * 1024))
+        assert self.sender.send(self._sent.to_bytes(4), content)
+
+
+class Lonely(Counted):
+    """A client that has one message at a time under way."""
+
+    def __init__(self, folder: Path, **properties: object) -> None:
+        super().__init__(folder, **properties)
+        self.receiver = self.session.attach_receiver(
+            "r", source=Source("q"), target=Target("c"), snd_settle_mode=0, rcv_settle_mode=1
+        )
+        self._exchange()
+
+    def send(self) -> Calls:
+        self._send(message(b"x" * 1024))
         calls, seen = self._counted()
         assert [event.state for event in seen if isinstance(event, Disposed)] == [ACCEPTED]
         return calls
@@ -160,6 +176,45 @@ class Lonely:
         self.receiver.settle_many([delivery], ACCEPTED, settled=False)
         calls, seen = self._counted()
         assert [event.state for event in seen if isinstance(event, Disposed)] == [ACCEPTED]
+        return calls
+
+
+class Holder(Counted):
+    """A client that holds many sessions, each on a link of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, RequiresSession=True)
+        self.receivers = [
+            self.session.attach_receiver(
+                f"r{number}",
+                source=Source("q", filter={FILTER: f"session-{number}"}),
+                target=Target("c"),
+                snd_settle_mode=0,
+                rcv_settle_mode=0,
+            )
+            for number in range(SESSIONS)
+        ]
+        self._exchange()
+        for receiver in self.receivers:
+            receiver.grant(20)
+        self._exchange()
+
+    def deliver(self) -> tuple[Calls, dict[Link, list[Delivery]]]:
+        """Send a message to each session, all in one read."""
+        for number in range(SESSIONS):
+            self._send(message(b"x" * 1024, session_id=f"session-{number}"))
+        calls, seen = self._counted()
+        received = {event.link: event.deliveries for event in seen if isinstance(event, Deliveries)}
+        assert len(received) == SESSIONS
+        return calls, received
+
+    def settle(self, received: Mapping[Link, Sequence[Delivery]]) -> Calls:
+        for receiver in self.receivers:
+            receiver.settle_many(received[receiver], ACCEPTED, settled=True)
+        calls, _ = self._counted()
+        for receiver in self.receivers:
+            receiver.grant(20 - receiver.credit)
+        self._exchange()
         return calls
 
 
@@ -183,6 +238,16 @@ def test_one_message_alone_causes_no_more_calls_and_statements(lonely: Lonely) -
     for name, (calls_max, statements_max) in ONE_ALONE.items():
         assert 0 < calls[name].total <= calls_max, f"{name}: {calls[name]}"
         assert 0 < len(statements[name]) <= statements_max, f"{name}: {statements[name]}"
+
+
+def test_a_message_in_each_of_many_sessions_causes_no_more_calls(tmp_path: Path) -> None:
+    holder = Holder(tmp_path)
+    for _ in range(3):
+        holder.settle(holder.deliver()[1])
+    delivering, received = holder.deliver()
+    settling = holder.settle(received)
+    for calls, calls_max in ((delivering, DELIVER_CALLS), (settling, SETTLE_CALLS)):
+        assert 0 < calls.total <= calls_max * SESSIONS, str(calls)
 
 
 def test_admission_of_a_connection_causes_no_more_calls(tmp_path: Path) -> None:

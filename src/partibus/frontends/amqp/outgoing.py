@@ -75,6 +75,8 @@ class OutgoingLink:
         name = subqueue_path(entity.queue.name, kind)
         self._traces = None if entity.tracer is None else Held(entity.tracer, name)
         self._settlements = Settlements(link, entity, kind, common, self._traces, self.on_credit, lost)
+        self.on_disposed: Callable[[Disposed], None] = self._settlements.on_disposed
+        """A function that settles deliveries as the client asks."""
         if make_source is None:
             route = entity.route
             self._source = route.source(kind, delete=delete, on_granted=self._on_granted, on_failed=self._on_failed)
@@ -296,10 +298,6 @@ class OutgoingLink:
         self._link.detach(error)
         self._flush()
         self.on_detached()
-
-    def on_disposed(self, event: Disposed) -> None:
-        """Settle deliveries as the client asks; if it waits, answer when the settlement is durable."""
-        self._settlements.on_disposed(event)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ The filter by which a receiver asks for a session:
 | a described list: a session held by several (.NET)  | .NET 7.21                     | refused: not supported     |
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from partibus.amqp import Disposed, Sender, Source
@@ -188,6 +188,8 @@ class SessionLink:
         self._delete = delete
         self._hold: SessionHold | None = None
         self._outgoing: OutgoingLink | None = None
+        self.on_disposed: Callable[[Disposed], None] = _ignore
+        """A function that settles deliveries: that of the link that holds the session, once there is one."""
         self._search = entity.route.sessions.search(wanted.session, self._on_found)
         self._timer = None if wanted.session is not None else call_later(wait_ms, self._search.give_up)
         entity.join(self)
@@ -251,6 +253,7 @@ class SessionLink:
             make_source=self._make_source,
             lost=SessionLockLost(self._entity.queue.name, found.session),
         )
+        self.on_disposed = self._outgoing.on_disposed
         self._outgoing.on_credit()
         self._common.flush()
 
@@ -288,11 +291,6 @@ class SessionLink:
         if self._outgoing is not None:
             self._outgoing.on_credit()
 
-    def on_disposed(self, event: Disposed) -> None:
-        """Pass dispositions to the link that holds the session."""
-        if self._outgoing is not None:
-            self._outgoing.on_disposed(event)
-
     def on_detached(self) -> None:
         """Release the session after the end of the link, or of its AMQP session or connection."""
         if self._outgoing is None:
@@ -300,3 +298,7 @@ class SessionLink:
             return
         self._forget_hold()
         self._outgoing.on_detached()
+
+
+def _ignore(event: Disposed) -> None:
+    """Ignore a disposition of a link that has no session: none of its deliveries is out."""

@@ -84,7 +84,8 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
             continue
         del demands[demand.receiver]
         demand.count -= len(taken)
-        demand.size_bytes -= sum([entry.size_bytes for entry in taken])
+        for entry in taken:
+            demand.size_bytes -= entry.size_bytes
         ended = demand.count <= 0 or demand.size_bytes <= 0
         if not ended:
             demands[demand.receiver] = demand

@@ -27,9 +27,8 @@ from partibus.partition.core.duplicates import id_of, note_of
 from partibus.partition.core.events import IdsRemembered
 from partibus.partition.core.grants import take
 from partibus.partition.core.locks import lock
-from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.session_locks import close_group, open_session
-from partibus.partition.core.sessions import Groups, Sessions
+from partibus.partition.core.sessions import Groups, Session, Sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER
@@ -64,13 +63,9 @@ def _groups_of(state: PartitionState) -> Groups:
     return state.sessions.groups
 
 
-def look_after_group(state: PartitionState, ready_list: ReadyList) -> None:
+def look_after_group(state: PartitionState, session: Session) -> None:
     """Sort a group whose list has changed: it is free, blocked, waits for the store, or is empty and closed."""
-    sessions = state.sessions
-    session = None if sessions is None else sessions.by_lock.get(ready_list.holder)
-    if sessions is None or sessions.groups is None or session is None or not session.is_group:
-        return
-    groups, name = sessions.groups, session.name
+    groups, name, ready_list = _groups_of(state), session.name, session.ready_list
     if not ready_list.ready and ready_list.tail and ready_list.in_memory:
         ready_list.absorb_tail()
     head, end_pos = ready_list.ready.head(), groups.barrier(name, NEVER)

@@ -30,6 +30,8 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
         if ready_list.waiting_dead_letters:
             _load_bodies(state, ready_list, step)
         return
+    if ready_list.session is not None and ready_list.is_drained:
+        return
     limits = state.options.limits
     ready = ready_list.ready
     is_wanted = state.sessions is not None and _is_wanted(state.sessions, ready_list)

@@ -30,7 +30,7 @@ class LockBatch:
         """Return the positions whose lock holds."""
         entries = self.entries
         if not self.renewed:
-            return [pos for pos in positions if pos in entries] if self.until_ms > now_ms else []
+            return list(filter(entries.__contains__, positions)) if self.until_ms > now_ms else []
         renewed, until_ms = self.renewed, self.until_ms
         return [pos for pos in positions if pos in entries and renewed.get(pos, until_ms) > now_ms]
 

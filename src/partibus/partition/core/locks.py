@@ -30,16 +30,10 @@ def lock(
     step.notes.append((DELIVER, ready_list.kind, entries, None))
     most = state.options.limits.locked_body_max
     remembered = entries
-    if max([entry.size_bytes for entry in entries]) > most:
-        # Large bodies leave memory while their message is locked. The given entries stay whole, because the grant needs
-        # them. Unwritten ones stay whole too.
-        unwritten = (
-            state.express.unwritten if state.express is not None and ready_list.kind == SubqueueKind.ACTIVE else ()
-        )
-        remembered = [
-            entry.without_body() if entry.size_bytes > most and entry.pos not in unwritten else entry
-            for entry in entries
-        ]
+    for entry in entries:
+        if entry.size_bytes > most:
+            remembered = _without_large_bodies(state, ready_list, entries, most)
+            break
     if ready_list.session is not None:
         assert state.sessions is not None, "a session's lane"
         session = state.sessions.by_lock[ready_list.holder]
@@ -52,6 +46,17 @@ def lock(
         state.fairness.hand_out(entries)
     step.events.append(Locked(ready_list.kind, lock_id, until_ms, entries))
     return lock_id, until_ms
+
+
+def _without_large_bodies(state: PartitionState, ready_list: ReadyList, entries: list[Entry], most: int) -> list[Entry]:
+    """Return the entries to remember under lock: large bodies leave memory meanwhile.
+
+    The given entries stay whole, because the grant needs them. Unwritten ones stay whole too.
+    """
+    unwritten = state.express.unwritten if state.express is not None and ready_list.kind == SubqueueKind.ACTIVE else ()
+    return [
+        entry.without_body() if entry.size_bytes > most and entry.pos not in unwritten else entry for entry in entries
+    ]
 
 
 def renew_locks(state: PartitionState, command: RenewLocks, now_ms: int, step: Step) -> None:

@@ -153,6 +153,7 @@ class Partition:
         """Apply one command at one moment."""
         step = Step(now_ms)
         state = self.state
+        sessions = state.sessions
         if state.fairness is not None:
             state.fairness.look(now_ms)
         if state.closed:
@@ -167,18 +168,20 @@ class Partition:
             while step.changed:
                 ready_lists, step.changed = step.changed, {}
                 for ready_list in ready_lists:
-                    if ready_list.session is not None:
-                        look_after_probe(state, ready_list, now_ms, step)
-                        look_after_group(state, ready_list)
+                    if sessions is not None and (session := sessions.by_lock.get(ready_list.holder)) is not None:
+                        if session.asked is not None:
+                            look_after_probe(state, session, session.asked, now_ms, step)
+                        elif session.is_group:
+                            look_after_group(state, session)
                     if ready_list.demands:
                         serve(state, ready_list, now_ms, step)
                     read_ahead(state, ready_list, step)
                     state.weigh(ready_list)
-            if state.sessions is None or state.closed & 1:
+            if sessions is None or state.closed & 1:
                 break
-            if state.sessions.groups is not None:
+            if sessions.groups is not None:
                 serve_groups(state, now_ms, step)
-            if not step.changed and not (state.sessions.waiting and offer(state, step)):
+            if not step.changed and not (sessions.waiting and offer(state, step)):
                 break
         if state.slots is not None:
             tell_held(state.slots, step)

@@ -140,6 +140,11 @@ class ReadyList:
         return self.paged_up_to >= self.tail_from
 
     @property
+    def is_drained(self) -> bool:
+        """Whether memory holds every entry that waits, and none waits."""
+        return self.paged_up_to >= self.tail_from and not (self.ready or self.tail)
+
+    @property
     def held(self) -> list[Entry]:
         """Entries under lock."""
         return [entry for batch in self.locks for entry in batch.entries.values()]
@@ -298,7 +303,8 @@ class ReadyList:
     @property
     def window_bytes(self) -> int:
         """Memory of its windows."""
-        return self.ready.size_bytes + self.tail_bytes + ENTRY_BYTES * (len(self.ready) + len(self.tail))
+        ready = self.ready
+        return ready.size_bytes + self.tail_bytes + ENTRY_BYTES * (len(ready) + len(self.tail))
 
     def drop_window(self) -> None:
         """Drop the waiting entries, in a partition without a load under way.

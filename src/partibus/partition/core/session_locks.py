@@ -12,7 +12,6 @@
 
 from partibus.partition.core.dead_letter import requeue
 from partibus.partition.core.events import SessionLocked, SessionStateSet, SessionUnlocked
-from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.session_resume import holder_of, look_again, resume_session, take_up
 from partibus.partition.core.sessions import Session, Sessions
 from partibus.partition.core.slot_moves import SlotRules
@@ -275,16 +274,13 @@ def scanned(state: PartitionState, names: list[str]) -> None:
     sessions.may_have_more, sessions.overflowed = sessions.overflowed, False
 
 
-def look_after_probe(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step) -> None:
+def look_after_probe(state: PartitionState, session: Session, asked: AcceptSession, now_ms: int, step: Step) -> None:
     """Grant a probed session to its asker as soon as it has a message; close it when it has none."""
-    sessions = _sessions(state)
-    session = sessions.by_lock.get(ready_list.holder)
-    if session is None or session.asked is None:
-        return
+    ready_list = session.ready_list
     if ready_list.ready or ready_list.tail:
-        _grant(state, session, session.asked, now_ms, step)
+        _grant(state, session, asked, now_ms, step)
     elif ready_list.in_memory:
-        asked = session.asked
+        sessions = _sessions(state)
         sessions.close(session)
         _ask_again(sessions, asked, step)
 

@@ -69,6 +69,7 @@ class Session:
         "holder",
         "is_group",
         "lock_id",
+        "locks",
         "name",
         "ready_list",
         "receiver",
@@ -83,6 +84,8 @@ class Session:
         self.ready_list = ReadyList(
             int(SubqueueKind.ACTIVE), end_pos=end_pos, is_empty=False, session=name, holder=lock_id, edited=edited
         )
+        self.locks = LockBatch(lock_id, 0, ())
+        """The locks of its messages, in the ready list's table while there are any. They end with the session's."""
         self.asked = asked
         """The request that gets the session if it has messages; None once it is held."""
         self.receiver = 0
@@ -102,7 +105,7 @@ class Session:
         session = cls(row.session, row.lock_id, end_pos, None, edited=False)
         session.ready_list = ReadyListAway(row, end_pos)
         session.holder = row.holder
-        session.until_ms = row.until_ms
+        session.hold_until(row.until_ms)
         return session
 
     @property
@@ -112,19 +115,15 @@ class Session:
 
     def hand_out(self, entries: list[Entry]) -> None:
         """Give entries to the holder, under the session's lock."""
-        locks = self.ready_list.locks
-        batch = locks.find(self.lock_id)
-        if batch is None:
-            locks.add(LockBatch(self.lock_id, self.until_ms, entries))
-        else:
-            batch.entries.update((entry.pos, entry) for entry in entries)
+        held = self.locks.entries
+        if not held:
+            self.ready_list.locks.batches[self.lock_id] = self.locks
+        for entry in entries:
+            held[entry.pos] = entry
 
     def hold_until(self, until_ms: int) -> None:
         """Set the deadline of the lock of the session and of all its messages."""
-        self.until_ms = until_ms
-        batch = self.ready_list.locks.find(self.lock_id)
-        if batch is not None:
-            batch.until_ms = until_ms
+        self.until_ms = self.locks.until_ms = until_ms
 
 
 class Groups:

@@ -114,7 +114,7 @@ def _held(state: PartitionState, command: Settle, now_ms: int) -> list[tuple[Rea
     held = []
     for lock_id, positions in by_lock(command.tokens):
         ready_list = state.ready_list_under(command.kind, lock_id, now_ms)
-        batch = None if ready_list is None else ready_list.locks.find(lock_id)
+        batch = None if ready_list is None else ready_list.locks.batches.get(lock_id)
         if ready_list is not None and batch is not None and (found := batch.held(positions, now_ms)):
             held.append((ready_list, batch, found))
     return held

@@ -234,8 +234,8 @@ class PartitionState:
         """Return the ready list of a lock id: that of the sub-queue, or of the session held under it."""
         if self.sessions is None or kind != SubqueueKind.ACTIVE:
             return self.subqueues[kind]
-        session = self.sessions.find(lock_id, now_ms)
-        if session is not None:
+        session = self.sessions.by_lock.get(lock_id)
+        if session is not None and session.until_ms > now_ms:  # `Sessions.find`
             return session.ready_list
         subqueue = self.subqueues[kind]
         return None if subqueue.locks.find(lock_id) is None else subqueue
