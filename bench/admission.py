@@ -11,7 +11,7 @@ from statistics import median
 
 from partibus.amqp import Connection, Plain
 from partibus.bench.measures import cpu_s_when_quiet
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TemporaryBroker
 from partibus.client.extensions.entities import Entities
 from partibus.client.sync import connect
 from partibus.namespace.connection_string import parse_connection_string

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.brokers import Partibus, attach
 from bench.pairs import Pairs, Side, compare
 from partibus.bench.load import BenchError
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TemporaryBroker
 
 FOUNDATION = "9ad26a6"
 """The last commit of the foundation: plain and partitioned queues without sessions, schedules and duplicate

@@ -13,8 +13,7 @@ from typing import Protocol
 from bench.peers import Nats, RabbitMq
 from bench.proton import NatsGenerator, ProtonGenerator
 from partibus.bench.load import Generator, OwnGenerator
-from partibus.bench.scenarios import Target
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import Target, TemporaryBroker
 from partibus.client.extensions.entities import Entities, subscription_path
 from partibus.namespace.connection_string import parse_connection_string
 from tests.kit.plain_client import connect

@@ -18,7 +18,7 @@ from statistics import median, quantiles
 
 from bench.fill import fill_catalog
 from partibus.bench.measures import rss_bytes
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TemporaryBroker
 from partibus.client.messages import OutgoingMessage
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import EntityDescription, EntityOptions

@@ -12,8 +12,7 @@ from bench.brokers import Partibus, attach, partibus
 from bench.fill import fill_ids
 from bench.pairs import Pairs, Side, compare
 from partibus.bench.measures import median, rss_bytes
-from partibus.bench.scenarios import Result, Target, send
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import Result, Target, TemporaryBroker, send
 
 WINDOW_S = 600
 """The service's default."""

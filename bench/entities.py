@@ -13,8 +13,7 @@ from bench.brokers import attach
 from bench.fill import fill_catalog
 from bench.pairs import Pairs, Side, compare
 from partibus.bench.measures import rss_bytes
-from partibus.bench.scenarios import Target
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import Target, TemporaryBroker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import EntityDescription, EntityOptions
 from partibus.namespace.namespace_options import NamespaceOptions

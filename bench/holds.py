@@ -30,7 +30,7 @@ from partibus.amqp.section_encoding import (
 )
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.client.extensions.entities import Entities, subscription_path
-from partibus.client.rules import RuleInfo
+from partibus.client.management import RuleInfo
 from partibus.frontends.sqs.protocol import ASIDE_BYTES
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http

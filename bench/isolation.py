@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from partibus.bench.measures import median, percentile
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TemporaryBroker
 from partibus.client.errors import ClientError
 from partibus.client.extensions.entities import Entities
 from partibus.client.messages import OutgoingMessage

@@ -10,8 +10,7 @@ from pathlib import Path
 from bench.brokers import attach
 from partibus.bench.load import BenchError, Job, Mode
 from partibus.bench.measures import median, rss_bytes
-from partibus.bench.scenarios import Result, both
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import Result, TemporaryBroker, both
 from tests.kit.plain_client import connect
 
 _MIB = 2**20

@@ -18,8 +18,7 @@ from bench.sessions import accept_next
 from partibus.amqp.codec.types import UInt
 from partibus.bench.load import BenchError, Job, Mode
 from partibus.bench.measures import percentiles
-from partibus.bench.scenarios import TIMEOUT_S, Target, send
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TIMEOUT_S, Target, TemporaryBroker, send
 from partibus.partition.protocol.ports import EntryState
 from tests.kit.plain_client import Client, connect
 

@@ -23,8 +23,7 @@ from threading import Thread
 from bench.brokers import attach
 from bench.proton import build
 from bench.store import MESSAGE, cpu_seconds, enqueue, settle
-from partibus.bench.scenarios import both, receive, send
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TemporaryBroker, both, receive, send
 from partibus.partition.protocol.ports import Writes
 from partibus.store.generations import Owner
 from partibus.store.postgresql import PostgreSQLStore, parse_address

@@ -23,7 +23,7 @@ from bench.holds import Watched
 from bench.sqs_load import Connections
 from partibus.bench.load import BenchError
 from partibus.bench.measures import cpu_s, cpu_s_when_quiet, median, percentiles, rss_bytes
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TemporaryBroker
 from partibus.client.extensions.cluster import Partitions
 from partibus.namespace.connection_string import parse_connection_string
 from tests.kit.plain_client import connect

@@ -14,8 +14,7 @@ from bench.fill import fill_catalog
 from bench.pairs import Pairs, Side, compare
 from partibus.bench.load import Job, Mode, merge
 from partibus.bench.measures import cpu_s, cpu_s_when_quiet, median
-from partibus.bench.scenarios import TIMEOUT_S, Target, both
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TIMEOUT_S, Target, TemporaryBroker, both
 from partibus.client.extensions.entities import subscription_path
 from partibus.filters.model import CorrelationFilter, Rule
 from partibus.namespace.catalog import Catalog

@@ -12,8 +12,7 @@ from pathlib import Path
 from bench.brokers import Partibus, attach
 from bench.pairs import Pairs, Side, compare
 from partibus.bench.measures import cpu_s_when_quiet
-from partibus.bench.scenarios import receive, send
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TemporaryBroker, receive, send
 from partibus.message import Message
 from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.notes import COMPLETE, DELIVER, SEND

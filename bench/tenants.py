@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from partibus.bench.measures import cpu_s, cpu_s_when_quiet, percentiles
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TemporaryBroker
 from partibus.client.errors import SendFailed
 from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces

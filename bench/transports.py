@@ -11,8 +11,7 @@ from pathlib import Path
 from bench.pairs import Pairs, Side, compare
 from bench.websocket_worker import URL
 from partibus.bench.load import OwnGenerator
-from partibus.bench.scenarios import Target
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import Target, TemporaryBroker
 from partibus.client.extensions.entities import Entities
 from tests.kit.plain_client import connect
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack, closing
 import pytest
 
 from partibus.client.errors import ClientError
+from partibus.client.management import RuleInfo
 from partibus.client.messages import OutgoingMessage
-from partibus.client.rules import RuleInfo
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import receive_all
 from tests.conformance.clients.python_sync import PythonSync

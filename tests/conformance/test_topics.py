@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from partibus.client.rules import RuleInfo
+from partibus.client.management import RuleInfo
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.interface import (
     DEAD_LETTER,

@@ -13,8 +13,8 @@ from partibus.client.errors import SendFailed
 from partibus.client.extensions.cluster import FaultInjections, Partitions
 from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces
+from partibus.client.management import RuleInfo
 from partibus.client.messages import OutgoingMessage
-from partibus.client.rules import RuleInfo
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http
 from tests.kit.eventually import eventually

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.errors import QuotaExceeded, ServerBusy
-from partibus.namespace.bounds import Bounds
 from partibus.namespace.catalog_entities import EntityRecord
 from partibus.namespace.clients import Clients
 from partibus.namespace.entities import EntityDescription
-from partibus.namespace.namespace_options import NamespaceOptions
+from partibus.namespace.namespace_options import Bounds, NamespaceOptions
 from partibus.namespace.queues import Queue
 
 BROKERS = range(3)

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.errors import ArgumentError
-from partibus.namespace.addresses import CBS, Address, Subqueue, parse_address
 from partibus.namespace.durations import UNLIMITED_FROM_MS, UNLIMITED_MS, format_duration, parse_duration
-from partibus.namespace.names import check_entity_name, check_short_name
+from partibus.namespace.names import CBS, Address, Subqueue, check_entity_name, check_short_name, parse_address
 
 ALPHABET = "abXY09._~-"
 

@@ -21,8 +21,8 @@ from partibus.client.errors import Busy, ClientError, SendFailed
 from partibus.client.extensions.cluster import back_up
 from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.namespaces import Namespaces
+from partibus.client.management import RuleInfo
 from partibus.client.messages import IncomingMessage, OutgoingMessage
-from partibus.client.rules import RuleInfo
 from partibus.namespace.connection_string import parse_connection_string
 from tests.conformance.test_metrics import Metrics
 from tests.kit.eventually import EVENTUALLY_S, eventually

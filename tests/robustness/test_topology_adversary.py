@@ -18,9 +18,9 @@ import pytest
 
 from partibus.client.errors import ClientError
 from partibus.client.extensions.cluster import cluster_status
+from partibus.client.management import RuleInfo
 from partibus.client.messages import OutgoingMessage
 from partibus.client.outcomes import COMPLETE, dead_letter
-from partibus.client.rules import RuleInfo
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.store.postgresql.registry import LEASE_S
 from partibus.testing.broker_process import BrokerProcess

@@ -19,7 +19,7 @@ import pytest
 from partibus.client.extensions.ranges import open_ranges
 from partibus.client.messages import OutgoingMessage
 from partibus.routing.slots import partition_for_key
-from partibus.spark.python import worker_python
+from partibus.spark.programs import worker_python
 from partibus.spark.tail import complete_tail
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import eventually

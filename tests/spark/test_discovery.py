@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from partibus.spark.python import worker_python
+from partibus.spark.programs import worker_python
 from partibus.spark.session import register
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from partibus.cluster.ownership import Identity
 from partibus.durable import replace_file
-from partibus.namespace.keys_file import _write_owner_only
+from partibus.namespace.policies import _write_owner_only
 from partibus.node.certificates import _write
-from partibus.node.joined_mark import MARK
 from partibus.node.joining import _note_run
+from partibus.node.settings import MARK
 from partibus.restore.run import Progress
 from partibus.store.backup import LIST, Backup, _write_list
 from partibus.store.opening import LISTING, _ListingFile

@@ -29,8 +29,7 @@ from typing import Any, Final
 from partibus.advice import guidance
 from partibus.advice.classes import Level
 from partibus.advice.facts import SUBSCRIPTION, EntityFacts
-from partibus.advice.guidance import Sentence
-from partibus.advice.measured import measured_gain
+from partibus.advice.guidance import Sentence, measured_gain
 from partibus.advice.profiles import (
     LOCK_S,
     MANY_RECEIVERS,

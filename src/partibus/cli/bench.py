@@ -11,8 +11,7 @@ import click
 from partibus.advice.profiles import PROFILES
 from partibus.bench.load import OwnGenerator
 from partibus.bench.measures import this_machine
-from partibus.bench.scenarios import Result, Target, both, latency, receive, send
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import Result, Target, TemporaryBroker, both, latency, receive, send
 from partibus.bench.trial_pages import RUN_COLUMNS, Conditions, described, run_rows, text_page
 from partibus.cli.output import JSON, note, number_text, print_json, print_table
 from partibus.client.extensions.entities import Entities

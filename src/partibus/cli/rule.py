@@ -4,7 +4,7 @@ import click
 
 from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, print_table
 from partibus.client.extensions.entities import subscription_path
-from partibus.client.rules import CORRELATION_TEXTS, RuleInfo
+from partibus.client.management import CORRELATION_TEXTS, RuleInfo
 
 
 @click.group()

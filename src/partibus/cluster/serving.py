@@ -50,7 +50,7 @@ class Serving:
         self.stores: dict[int, StoreAccess] = {}
         self.asked = Asked()
         """The requests of remote brokers."""
-        self._remote_brokers: set[RemoteBroker] = set()
+        self._remote_brokers: set[ServedBroker] = set()
         self._bases = 0
         self._askers: dict[int, str] = {}
         """The run of the broker behind each base. They stay, because requests may be under way."""
@@ -73,21 +73,21 @@ class Serving:
         asker = self._askers.get(base) if base else None
         return None if asker is None else (asker, request - (base << BASE_BITS))
 
-    def remote_broker(self, outbox: Outbox, asker: str | None = None) -> "RemoteBroker":
+    def remote_broker(self, outbox: Outbox, asker: str | None = None) -> "ServedBroker":
         """Return the handler of a new channel of a broker, by its run; None: its requests are not recorded."""
         self._bases += 1
         if asker is not None:
             self._askers[self._bases] = asker
-        remote_broker = RemoteBroker(self, outbox, self._bases << BASE_BITS, asker)
+        remote_broker = ServedBroker(self, outbox, self._bases << BASE_BITS, asker)
         self._remote_brokers.add(remote_broker)
         return remote_broker
 
-    def leave(self, remote_broker: "RemoteBroker") -> None:
+    def leave(self, remote_broker: "ServedBroker") -> None:
         """Remove a remote broker whose channel has ended."""
         self._remote_brokers.discard(remote_broker)
 
 
-class RemoteBroker:
+class ServedBroker:
     """One broker that asks, over one channel."""
 
     def __init__(self, serving: Serving, outbox: Outbox, base: int, asker: str | None = None) -> None:

@@ -21,7 +21,7 @@ from partibus.cluster.assignment import GiveUp, OwnershipPlan, Take
 from partibus.cluster.children import Child, Children
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
 from partibus.errors import StartError
-from partibus.units.shares import brokers_wanted
+from partibus.units.scaling import brokers_wanted
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from partibus.client.extensions.entities import Entities, subscription_path
-from partibus.client.rules import RuleInfo
+from partibus.client.management import RuleInfo
 from partibus.client.sync import connect
 from partibus.demo.flights import DemoError
 from partibus.testing.broker_process import BrokerFailed, BrokerProcess

@@ -29,8 +29,7 @@ from partibus.namespace.properties import (
 from partibus.namespace.requests import RequestCounters
 from partibus.namespace.sas import parse_resource
 from partibus.routing.arrivals import Arrivals
-from partibus.routing.fault_injections import FaultInjections, Place, from_plain, to_plain
-from partibus.routing.faulty_route import CallLater
+from partibus.routing.fault_injections import CallLater, FaultInjections, Place, from_plain, to_plain
 from partibus.routing.partitions import Numbers
 from partibus.routing.store_access import StoreAccess
 from partibus.throttling.account import Bank

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from partibus.errors import QuotaExceeded, ServerBusy
-from partibus.namespace.bounds import Bounds
+from partibus.namespace.namespace_options import Bounds
 from partibus.namespace.queues import Queue
 
 TOLD_PART: Final = 1_000

@@ -19,8 +19,8 @@ from partibus.namespace.moving import ChangeSlots, plan
 from partibus.namespace.namespace import Queue
 from partibus.namespace.partition_moves import EntitySlots, even_counts, even_moves
 from partibus.routing.elastic import Action, Elastic, owners_used
-from partibus.routing.faulty_route import CallLater
-from partibus.routing.inspect import inspect_all
+from partibus.routing.entity import inspect_all
+from partibus.routing.fault_injections import CallLater
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from partibus.namespace.queues import Queue
 from partibus.namespace.requests import RequestCounters
 from partibus.routing.elastic import Elastic
 from partibus.routing.entity import EntityRoute
-from partibus.routing.faulty_route import CallLater
+from partibus.routing.fault_injections import CallLater
 from partibus.routing.front_end_cache import CallIdle
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.tracing.tracer import Tracer

@@ -14,7 +14,7 @@ from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Queue
 from partibus.namespace.partition_moves import EntitySlots, Move
-from partibus.routing.faulty_route import CallLater
+from partibus.routing.fault_injections import CallLater
 from partibus.routing.slot_mover import GroupOpener, SlotMover
 from partibus.routing.slots import SLOT_COUNT, Run, slots_in
 

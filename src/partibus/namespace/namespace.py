@@ -14,7 +14,6 @@ from partibus.clock import Clock
 from partibus.errors import EntityChanged, EntityNotFound, OutcomeUnknown, StoreUnavailable
 from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
-from partibus.namespace.bounds import Bounds
 from partibus.namespace.catalog import Catalog, EntityRecord
 from partibus.namespace.catalog_rows import DEFAULT_RECORD
 from partibus.namespace.config_apply import Applied, apply_config
@@ -22,7 +21,7 @@ from partibus.namespace.config_json import Config
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityDescription, EntityKind, EntityOptions
 from partibus.namespace.forwards import check_targets
 from partibus.namespace.names import fold_name, split_path
-from partibus.namespace.namespace_options import NamespaceRecord
+from partibus.namespace.namespace_options import Bounds, NamespaceRecord
 from partibus.namespace.partition_moves import EntitySlots
 from partibus.namespace.placement import Placement
 from partibus.namespace.policies import completed

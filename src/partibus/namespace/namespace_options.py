@@ -1,16 +1,22 @@
-"""The options of a namespace, their checks, and their form in the catalog and between brokers: JSON by these names."""
+"""The options of a namespace, and the bounds of messages that follow from them.
 
-from collections.abc import Mapping
+Options have one form in the catalog and between brokers: JSON by these names.
+
+All entities and connections of a namespace share one `Bounds`, which changes in place with the namespace's limits. So a
+check of a message reads bytes there, and no table.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from partibus.errors import ArgumentError, InvalidOperation, did_you_mean
-from partibus.namespace.tiers import LIMITS_BY_NAME, PARTITION_COUNTS, Tier
+from partibus.errors import ArgumentError, InvalidOperation, did_you_mean, shown
+from partibus.namespace.tiers import LIMITS_BY_NAME, PARTITION_COUNTS, Tier, TierLimits, limits_of
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
-from partibus.units.shares import UNITS
+from partibus.units.scaling import UNITS
 
 DEFAULT_NAME = "default"
 """The namespace that is served under every host name that names no other one. Its keys are those of the keys file, and
@@ -157,3 +163,54 @@ def _check_limit(name: str, value: object) -> None:
         raise ArgumentError("limit", name, f"one of {', '.join(LIMITS_BY_NAME)}", did_you_mean(name, LIMITS_BY_NAME))
     if type(value) is not int or not limit.span[0] <= value <= limit.span[1]:
         raise ArgumentError(f"limit {name}", value, f"an integer from {limit.span[0]} to {limit.span[1]}")
+
+
+_KIB = 1024
+
+
+class Bounds:
+    """The bounds of a namespace's tier, in bytes; `partibus.namespace.tiers` has the sources."""
+
+    __slots__ = ("batch_bytes", "batch_messages", "limits", "properties_bytes", "property_bytes", "small_bytes", "tier")
+
+    def __init__(self, options: NamespaceOptions) -> None:
+        self.follow(options)
+
+    def follow(self, options: NamespaceOptions) -> None:
+        """Apply the namespace's new options."""
+        limits = limits_of(options)
+        self.tier: Tier = options.tier
+        self.limits: TierLimits = limits
+        self.batch_bytes: int = limits.batch_kb * _KIB
+        self.batch_messages: int = limits.batch_messages
+        self.property_bytes: int = limits.property_kb * _KIB
+        self.properties_bytes: int = limits.properties_kb * _KIB
+        self.small_bytes: int = min(self.property_bytes, self.properties_bytes)
+        """The largest size of a message that can't exceed either bound."""
+
+    def check_headers(self, headers_bytes: int, properties: Iterable[tuple[str, bytes]]) -> None:
+        """Check the size of a message's properties and headers (dialect section 11.2).
+
+        Raises `ArgumentError` when all of them, or one application property, are too large; ``properties`` are names
+        and encoded values.
+        """
+        if headers_bytes > self.properties_bytes:
+            raise ArgumentError(
+                "properties and headers of a message",
+                f"{headers_bytes} bytes",
+                f"at most {self.properties_bytes} bytes in all",
+                "Put what is large into the body.",
+            )
+        for name, value in properties:
+            size = len(name.encode()) + len(value)
+            if size > self.property_bytes:
+                raise ArgumentError(
+                    f"property {shown(name)}",
+                    f"{size} bytes",
+                    f"at most {self.property_bytes} bytes with its name",
+                    "Put what is large into the body.",
+                )
+
+
+DEFAULT_BOUNDS = Bounds(NamespaceOptions())
+"""The bounds of entities without a namespace."""

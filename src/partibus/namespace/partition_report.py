@@ -7,7 +7,7 @@ from partibus.limits import ElasticLimits
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
 from partibus.namespace.partition_moves import Move, PastMove
-from partibus.routing.inspect import Inspection, inspect_each
+from partibus.routing.entity import Inspection, inspect_each
 
 
 class PartitionLine(NamedTuple):

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from partibus.errors import EntityNotFound
 from partibus.filters.model import CorrelationFilter, Rule
 from partibus.namespace.access import SasPolicy
-from partibus.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from partibus.namespace.catalog import EntityRecord
 from partibus.namespace.catalog_rows import rule_path
 from partibus.namespace.durations import UNLIMITED_MS
 from partibus.namespace.entities import EntityDescription, EntityKind
 from partibus.namespace.names import fold_name, split_path, subscription_path
+from partibus.namespace.namespace_options import DEFAULT_BOUNDS, Bounds
 from partibus.namespace.partition_moves import EntitySlots
 from partibus.namespace.placement import Placement
 from partibus.namespace.rules import same_rules

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
 from partibus.errors import ArgumentError
-from partibus.namespace.addresses import Subqueue, parse_address
 from partibus.namespace.durations import UNLIMITED_MS, format_duration, parse_duration
+from partibus.namespace.names import Subqueue, parse_address
 
 Json = str | int | bool
 T = TypeVar("T")

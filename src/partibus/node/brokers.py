@@ -13,7 +13,7 @@ from partibus.clock import SystemClock
 from partibus.cluster.handshake import load_secret
 from partibus.cluster.supervisor import CLOSE_S, Supervisor
 from partibus.namespace.catalog import Catalog
-from partibus.namespace.keys_file import load_policies
+from partibus.namespace.policies import load_policies
 from partibus.node.ready_file import prepare_namespaces, publish_ready
 from partibus.node.settings import Ports, Settings, settings_to_plain
 from partibus.store.acknowledged import AcknowledgedChanges

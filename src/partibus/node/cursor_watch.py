@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from partibus.namespace.addresses import subqueue_path
+from partibus.namespace.names import subqueue_path
 from partibus.namespace.namespaces import Namespaces
 from partibus.partition.protocol.commands import Inspect
 from partibus.partition.protocol.generations import count_positions

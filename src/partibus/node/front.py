@@ -28,7 +28,7 @@ from partibus.node.backups import Backups
 from partibus.node.clocks import ClockHand
 from partibus.node.coordinator import Coordinator
 from partibus.node.cursor_watch import LOOK_S, CursorWatch
-from partibus.node.descriptors import Share, raise_limit
+from partibus.node.host import Share, raise_limit
 from partibus.node.http_server import HttpServer
 from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
 from partibus.node.metrics import Measurements, Measuring

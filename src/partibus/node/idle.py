@@ -21,7 +21,7 @@ from partibus.errors import PartibusError
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.partition.protocol.replies import Inspected
-from partibus.routing.inspect import inspect_all
+from partibus.routing.entity import inspect_all
 
 log = logging.getLogger(__name__)
 

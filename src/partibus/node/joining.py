@@ -27,10 +27,9 @@ from partibus.durable import replace_file
 from partibus.errors import StartError, StoreUnavailable, UnusableFile
 from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.namespace.catalog_file import FILE_NAME as CATALOG_FILE
-from partibus.namespace.keys_file import FILE_NAME as KEYS_FILE
-from partibus.namespace.keys_file import load_policies
-from partibus.node.joined_mark import MARK
-from partibus.node.settings import Settings
+from partibus.namespace.policies import FILE_NAME as KEYS_FILE
+from partibus.namespace.policies import load_policies
+from partibus.node.settings import MARK, Settings
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.acknowledged import CATALOG_RECORD, AcknowledgedCommits
 from partibus.store.opening import StorePlace, find_distant_stores

@@ -12,8 +12,7 @@ import uvloop
 
 from partibus.errors import PartibusError
 from partibus.namespace.config_document import ConfigError
-from partibus.node.joined_mark import refuse_if_joined
-from partibus.node.settings import Settings
+from partibus.node.settings import Settings, refuse_if_joined
 from partibus.partition.protocol.ports import StoreError
 from partibus.telemetry.settings import check
 

@@ -12,7 +12,7 @@ from partibus.cluster.admin import facts_of
 from partibus.cluster.ownership import Identity
 from partibus.errors import StoreUnavailable
 from partibus.namespace.catalog import Catalog
-from partibus.namespace.keys_file import load_policies
+from partibus.namespace.policies import load_policies
 from partibus.node.clocks import stored_time
 from partibus.node.coordinator import Coordinator
 from partibus.node.front import Front

@@ -1,5 +1,6 @@
-"""The settings of `partibus serve`."""
+"""The settings of `partibus serve`, and the check that a data directory may be served alone."""
 
+import json
 import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct, field
 
+from partibus.errors import UnusableFile
 from partibus.limits import Limits
 from partibus.telemetry.settings import TelemetrySettings
 
@@ -168,3 +170,22 @@ def settings_to_plain(settings: Settings) -> dict[str, Any]:
 def settings_from_plain(plain: Mapping[str, Any]) -> Settings:
     """Back from `settings_to_plain`."""
     return msgspec.convert(plain, Settings, dec_hook=lambda kind, value: kind(value))
+
+
+MARK = "cluster.json"
+"""The file in the data directory of such a broker that names its namespace."""
+
+
+def refuse_if_joined(data: Path) -> None:
+    """Refuse to serve a data directory alone if its broker has joined others.
+
+    Raises `UnusableFile`: the directory holds no messages itself, so its clients would find an empty namespace.
+    """
+    path = data / MARK
+    if path.exists():
+        catalog = json.loads(path.read_text()).get("catalog", "")
+        raise UnusableFile(
+            str(path),
+            f"says that this is the directory of a broker of the catalog {catalog}",
+            f"Serve with --catalog {catalog} and its stores, or from another directory.",
+        )

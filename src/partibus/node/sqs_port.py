@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from partibus.frontends.admission import Admission, SignIns
 from partibus.namespace.namespaces import Namespaces
 from partibus.node.settings import Settings
-from partibus.routing.faulty_route import CallLater
+from partibus.routing.fault_injections import CallLater
 from partibus.units.fair_scheduler import FairScheduler
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from partibus.namespace.tiers import Tier
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.units.account import Asked
 from partibus.units.fair_scheduler import FairScheduler
-from partibus.units.scaling import LOOKS, Load, Scaling
-from partibus.units.shares import UNITS, check_units, left_of
+from partibus.units.scaling import LOOKS, UNITS, Load, Scaling, check_units, left_of
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """PySpark jobs on messages and on the broker's telemetry, which run the same on a laptop and on a cluster.
 
 ```text
- cli/pipeline.py ─▶ cli/jobs/NAME.py ─▶ NAME.py: the job, its functions from DataFrame to DataFrame, its page
+ cli/main.py ─▶ cli/jobs/NAME.py ─▶ NAME.py: the job, its functions from DataFrame to DataFrame, its page
  __main__.py (spark-submit) ─┘             │
                                            ▼
                                         job.Job: session, progress, result, report

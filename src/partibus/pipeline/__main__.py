@@ -10,7 +10,7 @@ from pathlib import Path
 if sys.path and sys.path[0] and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
     del sys.path[0]
 
-from partibus.cli.pipeline import pipeline
+from partibus.cli.main import pipeline
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--where"]:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from partibus.partition.protocol.generations import passed_over
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed, Inspected
-from partibus.routing.entity import EntityRoute
-from partibus.routing.faulty_route import CallLater, Timer
-from partibus.routing.inspect import inspect_all
+from partibus.routing.entity import EntityRoute, inspect_all
+from partibus.routing.fault_injections import CallLater, Timer
 
 FIRST_MS = 10.0
 """The pause before the first poll, which follows the one at the start of a request."""

@@ -37,7 +37,7 @@ from partibus.partition.protocol.replies import (
 )
 from partibus.partition.protocol.slots import Run, slot_for_key, slots_in
 from partibus.routing.entity import EntityRoute
-from partibus.routing.faulty_route import CallLater
+from partibus.routing.fault_injections import CallLater
 from partibus.routing.partitions import PartitionHandle
 
 SLACK = 1 << 20

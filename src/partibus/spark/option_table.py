@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from partibus.client.extensions.ranges import BOUND_BYTES, FRAME_BYTES
 from partibus.spark.errors import OptionError
-from partibus.spark.positions import EARLIEST, LATEST
+from partibus.spark.planning import EARLIEST, LATEST
 
 BROWSE, CONSUME = "browse", "consume"
 BINARY, JSON = "binary", "json"

@@ -29,7 +29,7 @@ from partibus.spark.option_table import (
     without_table_properties,
     word_of,
 )
-from partibus.spark.positions import EARLIEST, LATEST, Bound, parse_bound
+from partibus.spark.planning import EARLIEST, LATEST, Bound, parse_bound
 
 _EXAMPLE = {
     "connection": 'option("connection", "Endpoint=sb://localhost;SharedAccessKeyName=NAME;SharedAccessKey=KEY")',

@@ -25,9 +25,8 @@ from partibus.client.errors import (
 from partibus.client.extensions.ranges import CursorState, Frame, PartitionMap
 from partibus.spark.errors import DataLossError, PlanError, ReadError
 from partibus.spark.options import Options
-from partibus.spark.planning import Split, passed_over_in, plan_splits
+from partibus.spark.planning import Split, passed_over_in, plan_splits, resolve
 from partibus.spark.ports import OpenClient, RangeReader
-from partibus.spark.positions import resolve
 from partibus.spark.retry_policy import RetryPolicy, may_pass
 from partibus.spark.schema import ACTIVE
 from partibus.spark.stored import Rows, rows_of

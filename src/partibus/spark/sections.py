@@ -17,8 +17,7 @@ from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property
 from partibus.spark.composites import VALUE_START
 from partibus.spark.encoded import Encoded, Numbers
-from partibus.spark.properties import Named, text_of, type_of
-from partibus.spark.value_texts import NULL, Texts, Values, in_places, integers_of, texts_of
+from partibus.spark.properties import NULL, Named, Texts, Values, in_places, integers_of, text_of, texts_of, type_of
 
 ALIKE_MIN = 48
 """The least number of messages that are walked through together.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from partibus.spark.java import find_java
-from partibus.spark.python import worker_python
+from partibus.spark.programs import worker_python
 from partibus.spark.source import PartibusSource
 
 DEFAULTS: Mapping[str, str] = {

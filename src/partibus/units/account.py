@@ -81,7 +81,7 @@ class Account:
     def __init__(self) -> None:
         self.units: float | None = None
         """Messaging units of its own in this process; None: it shares what other namespaces leave
-        (`partibus.units.shares`).
+        (`partibus.units.scaling`).
         """
         self.credit_ns = 0
         """Processor time that it may use in this round; negative after it has used more than its quantum."""

@@ -1,4 +1,9 @@
-"""The load of a premium namespace's units, and its consequences (rows R11, R12). Pure; time is an argument.
+"""Messaging units of premium namespaces: their division, their load, and its consequences (rows R10 to R12, ADR 0020).
+
+A broker process has `UnitLimits.per_broker` units. A premium namespace has units of its own. Basic and standard
+namespaces share the rest, at least `LEFT_MIN` of one unit, so that the operator's namespace is always served.
+
+The rest is pure; time is an argument.
 
 The load is the processor time and the memory used in the last second, each divided by what the units have; the larger
 quotient counts. At `CLOSE_AT` the namespace's requests are refused before any work is done for them, until the load is
@@ -19,7 +24,37 @@ from collections import deque
 from enum import StrEnum
 from typing import Final
 
-from partibus.units.shares import UNITS
+from partibus.errors import ArgumentError
+
+UNITS: Final = (1, 2, 4, 8, 16)
+"""Numbers of units that a premium namespace may have."""
+LEFT_MIN: Final = 0.25
+"""The least share, in units, of all namespaces without units of their own together."""
+
+
+def check_units(name: str, units: int, others: int, brokers_max: int, per_broker: int) -> None:
+    """Check that a namespace can have ``units`` while others have ``others``. Raises ArgumentError."""
+    free = brokers_max * per_broker - others
+    if units > free:
+        more = -(-(others + units) // per_broker)
+        raise ArgumentError(
+            f"units of the namespace '{name}'",
+            units,
+            f"at most {max(free, 0)}: {brokers_max} broker processes have {brokers_max * per_broker} units, "
+            f"{others} of which are other namespaces'",
+            f"Serve with --brokers {more}, or give another namespace fewer units.",
+        )
+
+
+def left_of(units: int, brokers: int, per_broker: int) -> float:
+    """Return the units in each broker process that are left when premium namespaces have ``units``."""
+    return max(LEFT_MIN, brokers * per_broker - units) / brokers
+
+
+def brokers_wanted(units: int, least: int, most: int, per_broker: int) -> int:
+    """Return the number of processes for ``units`` of premium namespaces; one more unit is left for the others."""
+    return min(most, max(least, -(-(units + 1) // per_broker)))
+
 
 CLOSE_AT: Final = 1.0
 OPEN_BELOW: Final = 0.8

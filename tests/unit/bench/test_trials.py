@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from partibus.advice.measured import MEASURED, measured_gain
+from partibus.advice.guidance import MEASURED, measured_gain
 from partibus.advice.profiles import PROFILES, SEVERAL_CONNECTIONS
 from partibus.bench.measures import Machine
 from partibus.bench.trial_pages import RUN_COLUMNS, Conditions, described, html_page, run_rows, text_page

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from partibus.cli.main import COMMANDS, main
-from partibus.cli.reference import reference
+from tests.kit.cli_reference import reference
 from tests.plugins.snippets import blocks, command_lines
 from tests.unit.client.broker import Answer, TinyBroker, tiny_broker
 
@@ -34,7 +34,7 @@ def partibus(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 
 def test_reference_is_what_the_commands_say() -> None:
     expected = (DOCS / "cli.md").read_text(encoding="utf-8")
-    assert reference() == expected, "write it anew: python -m partibus.cli.reference > docs/cli.md"
+    assert reference() == expected, "write it anew: python -m tests.kit.cli_reference > docs/cli.md"
 
 
 PAGES = sorted([*DOCS.rglob("*.md"), DOCS.parent / "README.md"])

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 from click.testing import CliRunner, Result
 
-from partibus.bench.temporary import TemporaryBroker
+from partibus.bench.scenarios import TemporaryBroker
 from partibus.cli.main import main
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess

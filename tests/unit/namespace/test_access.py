@@ -11,7 +11,7 @@ import pytest
 from partibus.errors import Unauthorized, UnusableFile
 from partibus.namespace import access
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies, Grant, Right, SasPolicy
-from partibus.namespace.keys_file import FILE_NAME, load_policies
+from partibus.namespace.policies import FILE_NAME, load_policies
 from partibus.namespace.sas import Path as EntityPath
 from partibus.namespace.sas import Resource, Token, make_token, parse_token
 from tests.robustness.work import work_of

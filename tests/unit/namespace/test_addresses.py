@@ -3,7 +3,7 @@
 import pytest
 
 from partibus.errors import ArgumentError
-from partibus.namespace.addresses import Address, Subqueue, parse_address
+from partibus.namespace.names import Address, Subqueue, parse_address
 
 DEAD = Subqueue.DEAD_LETTER
 TRANSFER = Subqueue.TRANSFER_DEAD_LETTER

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from partibus.errors import Unauthorized
 from partibus.namespace.access import AccessPolicies, Grant, Right, SasPolicy
-from partibus.namespace.addresses import parse_address
+from partibus.namespace.names import parse_address
 from partibus.namespace.sas import PREFIX, Resource, make_token, parse_resource, parse_token
 
 NOW = 1_700_000_000

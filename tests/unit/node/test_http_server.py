@@ -24,7 +24,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from partibus.limits import HttpLimits
-from partibus.node.http_connection import AT_ONCE_BYTES
+from partibus.node.http_engine import AT_ONCE_BYTES
 from partibus.node.http_server import HttpServer
 
 EVENTUALLY_S = 90.0

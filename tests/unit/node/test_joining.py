@@ -8,7 +8,7 @@ import pytest
 from partibus.cluster.ownership import Identity
 from partibus.errors import UnusableFile
 from partibus.node import joining
-from partibus.node.joined_mark import MARK
+from partibus.node.settings import MARK
 
 
 def started(data: Path, incarnation: str, broker: str = "a") -> list[str]:

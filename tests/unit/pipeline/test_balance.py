@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partibus.cli.jobs.plan import plan as plan_command
+from partibus.cli.jobs.telemetry import plan as plan_command
 from partibus.cli.main import main as main_group
 from partibus.pipeline.balance import (
     Merge,

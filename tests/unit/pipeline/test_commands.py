@@ -14,8 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from partibus.cli.jobs.common import job_options, time_option
-from partibus.cli.main import main
-from partibus.cli.pipeline import JOBS, pipeline
+from partibus.cli.main import JOBS, main, pipeline
 from partibus.pipeline import audit, plan, telemetry_job
 from partibus.pipeline.audit import KINDS
 from partibus.pipeline.job import Job, JobError, JobOptions

@@ -6,8 +6,7 @@ import pytest
 
 from partibus.errors import ArgumentError
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.routing.fault_injections import FaultInjections, Place, from_plain, to_plain
-from partibus.routing.faulty_route import NO_EFFECT, Effect
+from partibus.routing.fault_injections import NO_EFFECT, Effect, FaultInjections, Place, from_plain, to_plain
 from partibus.routing.partitions import PartitionHandle
 from tests.unit.routing.test_faulty_route import FakeStore, Timers
 

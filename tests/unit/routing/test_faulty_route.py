@@ -11,7 +11,7 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.host import overloaded_stores
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.routing.faulty_route import LATE_MAX, NO_EFFECT, Effect, FaultyRoute
+from partibus.routing.fault_injections import LATE_MAX, NO_EFFECT, Effect, FaultyRoute
 from partibus.routing.partitions import PartitionHandle
 
 FAILS = Effect(fails=True)

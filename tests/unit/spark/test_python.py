@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from partibus.spark import python
-from partibus.spark.python import worker_python, wrapper_script
+from partibus.spark import programs
+from partibus.spark.programs import worker_python, wrapper_script
 
 
 def run(program: str, path: str, *arguments: str) -> list[str]:
@@ -23,7 +23,7 @@ def run(program: str, path: str, *arguments: str) -> list[str]:
 
 
 def test_workers_import_pyspark_from_where_it_is_installed(tmp_path: Path) -> None:
-    home = python._installed()
+    home = programs._installed()
     assert home is not None
     program = worker_python({"XDG_CACHE_HOME": str(tmp_path)})
     assert Path(program).is_relative_to(tmp_path)
@@ -51,6 +51,6 @@ def test_without_a_writable_cache_it_is_the_interpreter(tmp_path: Path) -> None:
 
 def test_where_pyspark_is_not_installed_it_is_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep all of PYTHONPATH, as a Spark distribution has its PySpark there."""
-    monkeypatch.setattr(python, "_installed", lambda: None)
+    monkeypatch.setattr(programs, "_installed", lambda: None)
     assert worker_python({"XDG_CACHE_HOME": str(tmp_path)}) == sys.executable
     assert list(tmp_path.iterdir()) == []

@@ -14,8 +14,7 @@ from partibus.client.extensions.ranges import Frame, PartitionMap
 from partibus.spark import retry_policy
 from partibus.spark.errors import DataLossError, OptionError, PlanError, ReadError
 from partibus.spark.options import Options
-from partibus.spark.planning import Split
-from partibus.spark.positions import parse_bound
+from partibus.spark.planning import Split, parse_bound
 from partibus.spark.reader import Task, close_idle, plan, read_task
 from tests.spark.simulated import (
     COMPLETED,

@@ -26,7 +26,7 @@ from partibus.amqp.codec.types import (
 )
 from partibus.amqp.errors import DecodeError
 from partibus.message import StoredMessage, pack
-from partibus.spark import sections, value_texts
+from partibus.spark import properties, sections
 from partibus.spark.decoding import Origin, decode_columns
 from partibus.spark.stored import rows_of
 from tests.spark.simulated import Held, frame_of, section, stored
@@ -156,7 +156,7 @@ def test_few_messages_are_read_one_by_one_and_many_together() -> None:
             calls += 1
             return original(*arguments)  # type: ignore[arg-type]
 
-        original = value_texts.texts_of
+        original = properties.texts_of
         with patch.object(sections, "texts_of", counted):
             forms = [stored(b"x", application_properties={"n": number}) for number in range(count)]
             batch = decode_columns(rows_of(frame_of([(1, Held(form)) for form in forms], 2)), Origin(0), SCHEMA)

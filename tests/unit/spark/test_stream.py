@@ -15,8 +15,7 @@ from partibus.client.extensions.ranges import CursorState, PartitionMap, Start
 from partibus.spark.errors import DataLossError, OffsetError, PlanError
 from partibus.spark.lease import Lease
 from partibus.spark.options import Options
-from partibus.spark.planning import Split
-from partibus.spark.positions import parse_bound
+from partibus.spark.planning import Split, parse_bound
 from partibus.spark.reader import Task
 from partibus.spark.stream import StreamPlanner
 from tests.spark.simulated import Partition, SimulatedClient, SimulatedNamespace, message

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.units.scaling import DOWN_MS, UP_MS, Scaling
-from partibus.units.shares import UNITS
+from partibus.units.scaling import DOWN_MS, UNITS, UP_MS, Scaling
 
 
 class Namespace:

@@ -3,7 +3,7 @@
 import pytest
 
 from partibus.errors import ArgumentError
-from partibus.units.shares import LEFT_MIN, brokers_wanted, check_units, left_of
+from partibus.units.scaling import LEFT_MIN, brokers_wanted, check_units, left_of
 
 
 @pytest.mark.parametrize("units", [1, 2, 4])

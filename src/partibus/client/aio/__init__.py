@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from partibus.client.aio.rules import Rules
     from partibus.client.aio.session_receiver import SessionReceiver
     from partibus.client.aio.transaction import Transaction
-    from partibus.client.rules import RuleInfo
+    from partibus.client.management import RuleInfo
 
 __all__ = [
     "NEXT_SESSION",
@@ -62,7 +62,7 @@ _SELDOM = {
     "Handler": "partibus.client.aio.processor",
     "OnError": "partibus.client.aio.processor",
     "Processor": "partibus.client.aio.processor",
-    "RuleInfo": "partibus.client.rules",
+    "RuleInfo": "partibus.client.management",
     "Rules": "partibus.client.aio.rules",
     "SessionReceiver": "partibus.client.aio.session_receiver",
     "Transaction": "partibus.client.aio.transaction",

@@ -2,7 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 
-from partibus.client.rules import ADD_RULE, LIST_RULES, REMOVE_RULE, RuleInfo, add_arguments, list_arguments, listed
+from partibus.client.management import (
+    ADD_RULE,
+    LIST_RULES,
+    REMOVE_RULE,
+    RuleInfo,
+    add_arguments,
+    list_arguments,
+    listed,
+)
 
 Request = Callable[[str, str, dict[str, object]], Awaitable[dict[str, object]]]
 """A client's request: entity, operation, body."""

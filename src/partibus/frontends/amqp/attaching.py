@@ -18,8 +18,8 @@ from partibus.frontends.amqp.outgoing import OutgoingLink
 from partibus.frontends.amqp.session_link import Holds, SessionLink, check_session_filter, session_filter_of, wait_ms_of
 from partibus.frontends.amqp.transactions import CoordinatorLink
 from partibus.namespace.access import Right
-from partibus.namespace.addresses import CBS, MANAGEMENT, Address, Subqueue, parse_address
 from partibus.namespace.entity import Entity
+from partibus.namespace.names import CBS, MANAGEMENT, Address, Subqueue, parse_address
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestKind

@@ -38,9 +38,9 @@ from partibus.frontends.amqp.operations.request import (
     if_paid,
 )
 from partibus.namespace.access import Right
-from partibus.namespace.addresses import MANAGEMENT
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
+from partibus.namespace.names import MANAGEMENT
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestCounters, RequestKind
 from partibus.namespace.sas import Path

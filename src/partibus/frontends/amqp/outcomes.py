@@ -34,7 +34,7 @@ from partibus.amqp import (
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unsupported
-from partibus.namespace.addresses import subqueue_path
+from partibus.namespace.names import subqueue_path
 from partibus.partition.protocol.commands import Outcome
 from partibus.partition.protocol.keys import SubqueueKind
 

@@ -17,8 +17,8 @@ from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.link_context import LinkContext
 from partibus.frontends.amqp.settling import Context, Settlements, by_partition
 from partibus.message import DeliveryEncoder
-from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entity import Entity
+from partibus.namespace.names import subqueue_path
 from partibus.partition.protocol.commands import LockToken, Outcome, Settle
 from partibus.partition.protocol.replies import Granted
 from partibus.routing.lock_tokens import delivery_tag, tag_start

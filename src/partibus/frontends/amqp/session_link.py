@@ -39,8 +39,8 @@ from partibus.frontends.amqp.errors import amqp_error
 from partibus.frontends.amqp.link_context import LinkContext
 from partibus.frontends.amqp.operations.request import CallLater, HeldSession
 from partibus.frontends.amqp.outgoing import OutgoingLink
-from partibus.namespace.addresses import Subqueue
 from partibus.namespace.entity import Entity
+from partibus.namespace.names import Subqueue
 from partibus.namespace.namespace import Queue
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing import receive

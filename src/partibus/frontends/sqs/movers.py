@@ -25,7 +25,7 @@ from partibus.namespace.entity import Entity
 from partibus.partition.protocol.commands import Outcome, Settle
 from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.replies import Failed
-from partibus.routing.faulty_route import CallLater
+from partibus.routing.fault_injections import CallLater
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.send import send
 

@@ -21,8 +21,8 @@ from partibus.partition.protocol.commands import (
 )
 from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.replies import Failed, Granted, GroupsGranted
-from partibus.routing.faulty_route import CallLater
-from partibus.routing.inspect import Inspection, inspect_each
+from partibus.routing.entity import Inspection, inspect_each
+from partibus.routing.fault_injections import CallLater
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.receive import Source
 

@@ -29,7 +29,7 @@ from partibus.namespace.access import Grant
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.sas import Path
-from partibus.routing.faulty_route import CallLater
+from partibus.routing.fault_injections import CallLater
 
 _POLICIES_MAX: Final = 10_000
 """Access key ids whose keys are remembered, known or not."""

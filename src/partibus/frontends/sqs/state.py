@@ -13,7 +13,7 @@ from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
 from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.ports import EntryRow
-from partibus.routing.faulty_route import CallLater
+from partibus.routing.fault_injections import CallLater
 
 KEPT_MAX: Final = 120_000
 """The number of messages that a queue may have in flight; some 20 MB."""

@@ -21,10 +21,9 @@ from typing import Self
 
 from partibus.partition.protocol.keys import POSITION_MAX, subqueue_key
 from partibus.partition.protocol.ports import EntryRow, StoreError
-from partibus.store.sqlite.connection import DEFAULTS, PAGE_BYTES, connect
 from partibus.store.sqlite.creation import publish, sync_directory, sync_file
 from partibus.store.sqlite.reader import browse
-from partibus.store.sqlite.sql import FORMAT_VERSION, refused, statement, store_error
+from partibus.store.sqlite.sql import DEFAULTS, FORMAT_VERSION, PAGE_BYTES, connect, refused, statement, store_error
 
 STEP_PAGES = 128
 """2 MiB: what a disk writes in the time of a few commits."""

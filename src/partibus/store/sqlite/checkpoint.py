@@ -24,8 +24,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 from partibus.partition.protocol.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, SINK_ID_COLUMNS, Writes
-from partibus.store.sqlite.connection import KIB, PAGE_BYTES, StoreSettings, connect
-from partibus.store.sqlite.sql import is_failed_sync
+from partibus.store.sqlite.sql import KIB, PAGE_BYTES, StoreSettings, connect, is_failed_sync
 
 _PAGES_PER_COMMIT = 5
 """Owner, counters, counts, an entry page and its parent: the pages that a commit of one message appends beside the

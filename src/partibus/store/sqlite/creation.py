@@ -16,8 +16,20 @@ from partibus import durable
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.generations import first_generation
 from partibus.store.sqlite.checkpoint import checkpoint
-from partibus.store.sqlite.connection import MIB, PAGE_BYTES, StoreSettings, connect, connect_reader
-from partibus.store.sqlite.sql import FORMAT_VERSION, NO_ROOM, migration, refused, schema, statement, store_error
+from partibus.store.sqlite.sql import (
+    FORMAT_VERSION,
+    MIB,
+    NO_ROOM,
+    PAGE_BYTES,
+    StoreSettings,
+    connect,
+    connect_reader,
+    migration,
+    refused,
+    schema,
+    statement,
+    store_error,
+)
 
 
 def empty_store() -> bytes:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import creation
-from partibus.store.sqlite.connection import DEFAULTS, StoreSettings
 from partibus.store.sqlite.owner import LockFile, Owner
 from partibus.store.sqlite.reserved_space import free_bytes
-from partibus.store.sqlite.sql import statement, store_error
+from partibus.store.sqlite.sql import DEFAULTS, StoreSettings, statement, store_error
 from partibus.store.sqlite.store import SQLiteStore
 
 STORES_DEFAULT = 16

@@ -24,7 +24,7 @@ from partibus.partition.protocol.ports import (
     executed_requests,
     unwritten_partition,
 )
-from partibus.store.sqlite.generations import read_generations, read_left_off
+from partibus.store.sqlite.owner import read_generations, read_left_off
 from partibus.store.sqlite.sql import in_list_form, padded_keys, statement
 
 SEARCHED_MAX = 16_384

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from partibus.store.sqlite.checkpoint import Checkpoints
-from partibus.store.sqlite.connection import PAGE_BYTES, StoreSettings
-from partibus.store.sqlite.sql import NO_ROOM
+from partibus.store.sqlite.sql import NO_ROOM, PAGE_BYTES, StoreSettings
 
 
 def free_bytes(directory: Path) -> int:

@@ -28,7 +28,7 @@ from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import BODY_COLUMNS, Query, StoreFull, Writes
 from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
-from partibus.store.sqlite import creation, ranges, reader, remembered_ids, sessions
+from partibus.store.sqlite import apply, creation, ranges, reader, sessions
 from partibus.store.sqlite.apply import (
     SMALL_OPERATIONS,
     apply_in_turn,
@@ -37,10 +37,19 @@ from partibus.store.sqlite.apply import (
     sets_session_state,
 )
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
-from partibus.store.sqlite.connection import DEFAULTS, KIB, StoreSettings, connect_reader
 from partibus.store.sqlite.owner import LockFile, Owner
 from partibus.store.sqlite.reserved_space import Room, free_bytes
-from partibus.store.sqlite.sql import BINDING_ERRORS, FORMAT_VERSION, refused, store_error, store_full
+from partibus.store.sqlite.sql import (
+    BINDING_ERRORS,
+    DEFAULTS,
+    FORMAT_VERSION,
+    KIB,
+    StoreSettings,
+    connect_reader,
+    refused,
+    store_error,
+    store_full,
+)
 from partibus.store.sqlite.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -356,8 +365,8 @@ _READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
     q.AbsentSessions: sessions.absent_sessions,
     q.SessionList: sessions.list_sessions,
     q.SessionState: sessions.session_state,
-    q.Duplicates: remembered_ids.find_duplicates,
-    q.DuplicatesBehind: remembered_ids.scan_duplicates,
+    q.Duplicates: apply.find_duplicates,
+    q.DuplicatesBehind: apply.scan_duplicates,
     q.Executed: reader.read_executed,
     q.Bodies: reader.read_bodies,
     q.Peek: reader.read_from_sequence,
@@ -365,6 +374,6 @@ _READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
     q.Range: ranges.read_range,
     q.Scan: ranges.scan,
     q.Dispositions: ranges.read_dispositions,
-    q.SinkIds: remembered_ids.find_sink_ids,
-    q.SinkIdCount: remembered_ids.count_sink_ids,
+    q.SinkIds: apply.find_sink_ids,
+    q.SinkIdCount: apply.count_sink_ids,
 }

@@ -13,13 +13,14 @@ from partibus.durable import LOG_SUFFIX, rewrite
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import LOCK_MS_MAX, StoreFenced
 from partibus.store.generations import NoNumbersLeft
-from partibus.store.sqlite import generations
-from partibus.store.sqlite.connection import StoreSettings, connect_reader, connect_writer
-from partibus.store.sqlite.owner import Owner, Ownership
+from partibus.store.sqlite.owner import Owner, Ownership, begin_generation, is_copy, read_generations
 from partibus.store.sqlite.sql import (
     BINDING_ERRORS,
     FORMAT_VERSION,
     OLDEST_VERSION,
+    StoreSettings,
+    connect_reader,
+    connect_writer,
     is_failed_sync,
     refused,
     statement,
@@ -86,9 +87,9 @@ class Writer:
 
     def _take_over(self, owner: Owner, lacks_commits: bool, connection: sqlite3.Connection) -> None:
         self._ownership = Ownership(connection, owner, self._path)
-        if generations.is_copy(connection, self._descriptor) or lacks_commits:
+        if is_copy(connection, self._descriptor) or lacks_commits:
             self._begin_generation(0, connection)
-        self.generations = generations.read_generations(connection)
+        self.generations = read_generations(connection)
         self.dropped_partitions = [
             row for (row,) in connection.execute(statement("select_dropped_partitions")).fetchall()
         ]
@@ -115,7 +116,7 @@ class Writer:
 
     def _begin_generation(self, above: int, connection: sqlite3.Connection) -> Generation:
         try:
-            return generations.begin_generation(connection, above, self.ownership.highest_ms)
+            return begin_generation(connection, above, self.ownership.highest_ms)
         except NoNumbersLeft as error:
             raise refused(self._path, str(error)) from error
 

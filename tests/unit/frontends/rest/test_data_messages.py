@@ -23,10 +23,9 @@ from partibus.frontends.rest.data.calls import parse_place
 from partibus.frontends.rest.data.message_in import PAIRS_MAX, VALUES_MAX, MessageReader
 from partibus.frontends.rest.data.message_out import body_of, date_text, headers_of
 from partibus.message import Message, pack, ttl_of
-from partibus.namespace.bounds import Bounds
 from partibus.namespace.catalog import EntityRecord
 from partibus.namespace.entities import EntityDescription, EntityOptions
-from partibus.namespace.namespace_options import NamespaceOptions
+from partibus.namespace.namespace_options import Bounds, NamespaceOptions
 from partibus.namespace.placement import Placement
 from partibus.namespace.queues import Queue
 from partibus.namespace.tiers import Tier

@@ -26,7 +26,7 @@ import pytest
 
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import checkpoint, writer
-from partibus.store.sqlite.connection import connect_reader
+from partibus.store.sqlite.sql import connect_reader
 from tests.contract.stores import complete, enqueued
 from tests.unit.store.sqlite.places import SETTINGS, open_store
 

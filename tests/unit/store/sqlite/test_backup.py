@@ -25,7 +25,7 @@ from partibus.partition.protocol.generations import LeftOff
 from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, body_key, entry_key
 from partibus.partition.protocol.ports import FINISHED, Disposition, StoreError, Writes
 from partibus.store.backup import CATALOG, LIST, Backup, back_up, read_backup, store_file
-from partibus.store.sqlite import generations
+from partibus.store.sqlite import owner
 from partibus.store.sqlite.backup import BackupStopped, Moment, StoreCopy, copy_database, copy_store
 from partibus.store.sqlite.directory import close_stores, lock_data_directory, open_stores
 from partibus.store.sqlite.store import SQLiteStore
@@ -159,13 +159,13 @@ def test_a_file_system_that_numbers_its_files_anew_does_not_use_up_the_numbers(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounted = count(1)
-    monkeypatch.setattr(generations, "file_identity", lambda _descriptor: next(mounted))
+    monkeypatch.setattr(owner, "file_identity", lambda _descriptor: next(mounted))
     store = open_store(filled.parent)
-    for _ in range(generations.MOVES_MAX + 2):
+    for _ in range(owner.MOVES_MAX + 2):
         store.close()
         store = open_store(filled.parent)
     store.close()
-    assert len(store.generations) == 1 + generations.MOVES_MAX
+    assert len(store.generations) == 1 + owner.MOVES_MAX
 
 
 def test_a_file_system_without_inode_generations_has_inodes(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_file_system_without_inode_generations_has_inodes(filled: Path, monkey
 
     monkeypatch.setattr(fcntl, "ioctl", refuse)
     with filled.open("rb") as one, Path(__file__).open("rb") as other:
-        identities = {generations.file_identity(file.fileno()) for file in (one, one, other)}
+        identities = {owner.file_identity(file.fileno()) for file in (one, one, other)}
     assert len(identities) == 2
 
 

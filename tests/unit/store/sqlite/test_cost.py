@@ -7,7 +7,7 @@ import pytest
 
 from partibus.partition.protocol.keys import body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import FINISHED, Disposition, EntryState, Writes
-from partibus.store.sqlite import ranges, reader, remembered_ids, sessions
+from partibus.store.sqlite import apply, ranges, reader, sessions
 from partibus.store.sqlite.apply import apply_writes
 from partibus.store.sqlite.sql import schema
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, enqueue
@@ -72,19 +72,19 @@ def steps(connection: sqlite3.Connection, load: Callable[[sqlite3.Connection], o
 
 def forget(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN")
-    assert remembered_ids.forget_duplicates(connection, PARTITION, 2, 20) == 20
+    assert apply.forget_duplicates(connection, PARTITION, 2, 20) == 20
     connection.execute("ROLLBACK")
 
 
 def forget_of_sink(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN")
-    remembered_ids.forget_sink_ids(connection, PARTITION, 7, 2, 20)
+    apply.forget_sink_ids(connection, PARTITION, 7, 2, 20)
     connection.execute("ROLLBACK")
 
 
 def remember_of_sink(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN")
-    remembered_ids.remember_sink_ids(connection, [PARTITION, 7, IDS[1], 2, PARTITION, 7, bytes(16), 2])
+    apply.remember_sink_ids(connection, [PARTITION, 7, IDS[1], 2, PARTITION, 7, bytes(16), 2])
     connection.execute("ROLLBACK")
 
 
@@ -102,15 +102,15 @@ LOADS: dict[str, Callable[[sqlite3.Connection], object]] = {
     "the next sessions": lambda c: sessions.scan_sessions(c, QUEUE, "000050", 9),
     "a list of sessions": lambda c: sessions.list_sessions(c, QUEUE, 20, 9, None),
     "a state": lambda c: sessions.session_state(c, PARTITION, "000100"),
-    "ids": lambda c: remembered_ids.find_duplicates(c, PARTITION, 1, [IDS[8], IDS[9], bytes(16)]),
-    "the next ids": lambda c: remembered_ids.scan_duplicates(c, PARTITION, (1, IDS[8]), 9),
+    "ids": lambda c: apply.find_duplicates(c, PARTITION, 1, [IDS[8], IDS[9], bytes(16)]),
+    "the next ids": lambda c: apply.scan_duplicates(c, PARTITION, (1, IDS[8]), 9),
     "forgetting ids": forget,
     "a frame": lambda c: ranges.read_range(c, QUEUE, 0, 1 << 40, 9, 999, finished=True),
     "a frame of what is waiting": lambda c: ranges.read_range(c, DEAD_LETTERS, 500, 1 << 40, 9, 999, finished=False),
     "a frame in bytes": lambda c: ranges.read_range(c, QUEUE, 0, 1 << 40, 1 << 30, 999, finished=True),
     "a scan": lambda c: ranges.scan(c, DEAD_LETTERS, 500, 1 << 40, 9),
     "fates": lambda c: ranges.read_dispositions(c, DEAD_LETTERS, 50, 9),
-    "a sink's ids": lambda c: remembered_ids.find_sink_ids(c, PARTITION, 7, [IDS[8], IDS[9], bytes(16)]),
+    "a sink's ids": lambda c: apply.find_sink_ids(c, PARTITION, 7, [IDS[8], IDS[9], bytes(16)]),
     "a sink's new ids": remember_of_sink,
     "forgetting a sink's ids": forget_of_sink,
 }

@@ -13,8 +13,7 @@ import pytest
 
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import Owner, SQLiteStore, close_stores, lock_data_directory, open_stores
-from partibus.store.sqlite.connection import PAGE_BYTES
-from partibus.store.sqlite.sql import FORMAT_VERSION
+from partibus.store.sqlite.sql import FORMAT_VERSION, PAGE_BYTES
 from tests.contract.stores import enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, US, rewrite
 

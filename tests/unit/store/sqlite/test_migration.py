@@ -27,9 +27,8 @@ from partibus.partition.protocol.ports import (
     Writes,
 )
 from partibus.store.sqlite import SQLiteStore, creation
-from partibus.store.sqlite.connection import PAGE_BYTES
 from partibus.store.sqlite.creation import copy_path
-from partibus.store.sqlite.sql import FORMAT_VERSION, schema
+from partibus.store.sqlite.sql import FORMAT_VERSION, PAGE_BYTES, schema
 from partibus.store.sqlite.sql import migration as migration_script
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, enqueue, positions
 from tests.unit.store.sqlite.places import SETTINGS, US, files_no_larger_than, open_store

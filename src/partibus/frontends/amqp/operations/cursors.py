@@ -25,7 +25,7 @@ from partibus.partition.protocol.keys import POSITION_MAX
 from partibus.partition.protocol.replies import CursorInfo, CursorOpened, Inspected
 from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.cursors import OpenAll, advance_all, close_all
-from partibus.routing.inspect import inspect_all
+from partibus.routing.entity import inspect_all
 from partibus.routing.partitions import error_of
 
 OPEN = "partibus:open-cursor"

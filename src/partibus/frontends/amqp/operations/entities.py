@@ -10,15 +10,15 @@ from partibus.amqp.codec.types import Int
 from partibus.errors import ArgumentError, OutcomeUnknown
 from partibus.frontends.amqp.node import Respond
 from partibus.frontends.amqp.operations.request import body_of, failure, success, text
-from partibus.namespace.addresses import parse_address
 from partibus.namespace.broker import Broker
 from partibus.namespace.config_export import export_config
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity
+from partibus.namespace.names import parse_address
 from partibus.namespace.namespace import Subscription, Topic
 from partibus.namespace.properties import properties_of
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.routing.inspect import Inspection, inspect_each
+from partibus.routing.entity import Inspection, inspect_each
 
 CREATE = "partibus:create-entity"
 GET = "partibus:get-entity"

@@ -25,8 +25,7 @@ from partibus.frontends.amqp.operations.request import (
 )
 from partibus.frontends.traffic import traffic_of
 from partibus.namespace.broker import Broker
-from partibus.routing.fault_injections import to_plain
-from partibus.routing.faulty_route import Effect
+from partibus.routing.fault_injections import Effect, to_plain
 
 TRAFFIC: Final = "partibus:traffic"
 PAGE_MAX: Final = 100

@@ -19,15 +19,15 @@ from partibus.frontends.amqp.operations.request import (
     success,
     text,
 )
-from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entities import EntityKind
+from partibus.namespace.names import subqueue_path
 from partibus.partition.protocol.commands import ReadDispositions, ReadRange
 from partibus.partition.protocol.keys import POSITION_MAX
 from partibus.partition.protocol.ports import DispositionRow
 from partibus.partition.protocol.replies import DispositionsRead, Failed, Inspected, RangeRead
 from partibus.routing.arrivals import end_of, passed_over_in
 from partibus.routing.cursors import cursor_error
-from partibus.routing.inspect import inspect_all
+from partibus.routing.entity import inspect_all
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.throttling.uses import Operation
 

@@ -25,7 +25,7 @@ from partibus.frontends.amqp.operations.spread import (
     held_session,
     numbers_of,
 )
-from partibus.namespace.addresses import subqueue_path
+from partibus.namespace.names import subqueue_path
 from partibus.partition.protocol.commands import LockToken, Outcome, ReceiveDeferred, Settle
 from partibus.partition.protocol.replies import DeferredGranted, Failed, NotFound, SessionLost
 from partibus.routing.lock_tokens import token_uuid

@@ -28,7 +28,7 @@ from partibus.frontends.amqp.outcomes import (
     dead_letter,
     defer,
 )
-from partibus.namespace.addresses import subqueue_path
+from partibus.namespace.names import subqueue_path
 from partibus.partition.protocol.commands import Settle
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import PartitionHandle, error_of

@@ -6,8 +6,7 @@ from typing import NamedTuple
 from partibus.frontends.rest.answers import Ask
 from partibus.frontends.rest.atom.xml import COUNTS, element, text_element
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.routing.entity import EntityRoute
-from partibus.routing.inspect import Inspection, inspect_each
+from partibus.routing.entity import EntityRoute, Inspection, inspect_each
 
 
 class Counts(NamedTuple):

@@ -27,7 +27,7 @@ from partibus.namespace.names import subscription_path
 from partibus.namespace.namespace import Queue, Subscription
 from partibus.namespace.properties import FORWARD_DEAD_LETTERED_TO, FORWARD_TO
 from partibus.namespace.values import TargetValue
-from partibus.routing.inspect import Inspection
+from partibus.routing.entity import Inspection
 
 _KINDS = {element: kind for kind, element in ELEMENTS.items()}
 _TARGET_HEADERS = {

@@ -17,9 +17,9 @@ from starlette.requests import Request
 
 from partibus.errors import ArgumentError, EntityNotFound
 from partibus.frontends.rest.data.message_in import MessageReader
-from partibus.namespace.addresses import Address, parse_address
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
+from partibus.namespace.names import Address, parse_address
 from partibus.namespace.sas import Path
 
 MESSAGES = "messages"

@@ -23,7 +23,7 @@ from partibus.frontends.rest.claims import host_of
 from partibus.frontends.rest.data.calls import DataCall
 from partibus.frontends.rest.data.message_out import body_of, headers_of, sequence_number
 from partibus.frontends.rest.requests import HTTP, check_not_exhausted, pay
-from partibus.namespace.addresses import subqueue_path
+from partibus.namespace.names import subqueue_path
 from partibus.partition.protocol.commands import Outcome, Settle
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Granted

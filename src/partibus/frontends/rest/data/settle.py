@@ -12,7 +12,7 @@ from partibus.errors import InvalidOperation, MessageLockLost, PartibusError
 from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.data.calls import DataCall, read_lock
 from partibus.frontends.rest.data.message_out import date_text
-from partibus.namespace.addresses import subqueue_path
+from partibus.namespace.names import subqueue_path
 from partibus.partition.protocol.commands import Command, LockToken, Outcome, RenewLocks, Settle
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed, LocksRenewed

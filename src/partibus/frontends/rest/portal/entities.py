@@ -13,7 +13,7 @@ from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity
 from partibus.namespace.names import fold_name
 from partibus.namespace.namespace import Queue, Subscription, Topic
-from partibus.routing.inspect import Inspection
+from partibus.routing.entity import Inspection
 from partibus.throttling.uses import Operation
 
 ROWS: Final = 50

@@ -15,7 +15,7 @@ from partibus.namespace.namespace import Queue, Subscription, Topic
 from partibus.namespace.properties import EXPRESS_BOUND, properties_of
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Inspected
-from partibus.routing.inspect import Inspection
+from partibus.routing.entity import Inspection
 from partibus.throttling.uses import Operation
 
 DONE: Final = {"created": "Created.", "changed": "Changed."}

@@ -16,7 +16,7 @@ from partibus.frontends.sqs.names import QueueName, queue_of_arn
 from partibus.frontends.sqs.queues import SqsQueue, change_options
 from partibus.namespace.access import Right
 from partibus.namespace.entities import MoveTask, SqsOptions
-from partibus.routing.inspect import Inspection, inspect_each
+from partibus.routing.entity import Inspection, inspect_each
 
 KEPT_MAX: Final = 10
 """Tasks of a queue that are remembered, the newest ones."""

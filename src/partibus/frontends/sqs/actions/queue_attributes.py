@@ -30,7 +30,7 @@ from partibus.namespace.entities import EntityOptions, SqsOptions
 from partibus.partition.protocol.commands import DelayScheduled
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed
-from partibus.routing.inspect import Inspection, inspect_each
+from partibus.routing.entity import Inspection, inspect_each
 from partibus.routing.partitions import error_of
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]

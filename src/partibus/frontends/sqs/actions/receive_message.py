@@ -27,8 +27,8 @@ from partibus.frontends.sqs.queues import SqsQueue
 from partibus.frontends.sqs.quotas import ReceiveBudget
 from partibus.message import WIDE_ID, Message
 from partibus.namespace.access import Right
-from partibus.namespace.addresses import subqueue_path
 from partibus.namespace.entity import Entity
+from partibus.namespace.names import subqueue_path
 from partibus.partition.protocol.commands import ChangeLocks, CheckIds, LockToken, Outcome, Peek, Settle
 from partibus.partition.protocol.keys import Entry, SubqueueKind, body_number
 from partibus.partition.protocol.ports import EntryRow

@@ -1,4 +1,4 @@
-"""docs/cli.md from the commands themselves: `python -m partibus.cli.reference > docs/cli.md`."""
+"""docs/cli.md from the commands themselves: `python -m tests.kit.cli_reference > docs/cli.md`."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ _WIDTH = 100
 _HEAD = """\
 # The command line
 
-Generated from the commands (`python -m partibus.cli.reference > docs/cli.md`); a test compares.
+Generated from the commands (`python -m tests.kit.cli_reference > docs/cli.md`); a test compares.
 
 Exit codes: 0 done, 1 the command could not be done (one line on standard error says why), 2 it was called wrongly.
 `entity`, `send`, `receive`, `peek` and `clock` need a connection string, best in the variable `PARTIBUS_CONNECTION`;
