@@ -5,16 +5,24 @@ The sizes are small, so that a step of Python can be counted; what is quadratic 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import log2
+from pathlib import Path
 
 import pytest
 
+from partibus.amqp import Source, Target
 from partibus.amqp.codec.decoder import decode_all
+from partibus.amqp.codec.performatives import Attach, Begin, Open
+from partibus.amqp.frames import AMQP_HEADER, frame
+from partibus.frontends.amqp.server import AmqpServer
 from tests.plugins.soak import seed_of
 from tests.robustness.fuzz import folder_of, fuzz, read_corpus
-from tests.robustness.parsers import CORPUS, PARSERS, Parser, Shape, colliding_uuids
+from tests.robustness.parsers import CORPUS, PARSERS, VALUES, Parser, Shape, a_map, colliding_uuids, compound, raw_frame
 from tests.robustness.work import collisions, work_of
+from tests.unit.frontends.harness import World
+from tests.unit.frontends.test_server import FakeLoop, FakeTransport
 
 CONSTANT = 3_000
 """Steps of any call, however small: what is made once for an error text, a connection, an event loop."""
@@ -39,6 +47,46 @@ def _too_much(parser: Parser, name: str, shape: Shape) -> str | None:
         if work > factor * (works[0] + CONSTANT):
             return f"{name}: {works} steps for {[len(data) for data in inputs]} bytes"
     return None
+
+
+READ_BYTES = 256 << 10
+"""What one read of a socket may bring."""
+TURN_STEPS = 2_000_000
+"""Steps of one turn of a connection, some 10 ms."""
+def _in_map(value: bytes) -> bytes:
+    return a_map([b"\xa3\x01x" + value])
+
+
+BAD_FRAMES: dict[str, tuple[int, bytes, int, Callable[[bytes], bytes]]] = {
+    "flow": (0x13, b"\x40" + b"\x52\x01" * 3 + b"\x40" * 6, 11, _in_map),
+    "transfer": (0x14, b"\x43\x52\x01\xa0\x01t\x43\x42\x42\x40", 8, lambda value: b"\x00\x44" + value),
+    "disposition": (0x15, b"\x41\x43\x43\x42", 5, lambda value: b"\x00\x44" + value),
+    "detach": (
+        0x16, b"\x52\x09\x41", 3,
+        lambda value: b"\x00\x53\x1d" + compound(0xD0, 3, b"\xa3\x01x\x40" + _in_map(value)),
+    ),
+}  # fmt: skip
+"""Performatives that a peer may send again and again: code, fields before a compound, number of fields, compound."""
+
+
+@pytest.mark.parametrize("size", [150, 4_000])
+@pytest.mark.parametrize("kind", BAD_FRAMES)
+def test_one_turn_of_a_connection_does_bounded_work(tmp_path: Path, kind: str, size: int) -> None:
+    world = World(tmp_path)
+    code, fields, count, wrap = BAD_FRAMES[kind]
+    found: dict[str, int] = {}
+    for name in ("arrays of nulls", "described values", "a map of texts"):
+        protocol = AmqpServer(world.namespaces, FakeLoop()).make_protocol()  # type: ignore[arg-type]
+        protocol.connection_made(FakeTransport())
+        protocol.data_received(_OPENING)
+        one = raw_frame(code, fields + wrap(VALUES[name](size)), count)
+        found[name] = work_of(partial(protocol.data_received, one * (READ_BYTES // len(one))))
+    assert max(found.values()) < TURN_STEPS, found
+
+
+_BEGIN = frame(0, Begin(next_outgoing_id=0, incoming_window=9, outgoing_window=9))
+_CBS = Attach(name="in", handle=0, role=False, initial_delivery_count=0, source=Source("x"), target=Target("$cbs"))
+_OPENING = AMQP_HEADER + frame(0, Open(container_id="peer")) + _BEGIN + frame(0, _CBS)
 
 
 def test_work_that_grows_too_fast_is_named() -> None:

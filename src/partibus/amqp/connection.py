@@ -13,8 +13,11 @@ keep-alives and detects a silent peer.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import inf
+from sys import maxsize
 from typing import Any, Final
 
+from partibus.amqp.codec.decoder import Decoding
 from partibus.amqp.codec.fast import read_flow
 from partibus.amqp.codec.performatives import Begin, Close, End, Open, decode_performative
 from partibus.amqp.endpoint import ENDING, Move, State, after
@@ -69,6 +72,7 @@ class Connection(ConnectionBase):
         self.ends_unread = False
         """Whether they are unread because of many begins and attaches, which a lost connection no longer needs."""
         self.ids_looked_at = 0
+        self.decoding = Decoding(self.limits.nesting_max)
         self._handshake = ServerHandshake() if server else ClientHandshake(login)
         self._channels = NumberPool()
         self._sessions_in: dict[int, Session] = {}
@@ -264,18 +268,20 @@ class Connection(ConnectionBase):
         sessions = self._sessions_in
         is_open = State.OPEN  # an enum member takes ten times as long to look up as a local
         left = self.limits.performatives_at_once
-        ids_max = self.limits.ids_at_once
+        ids_max = self.limits.ids_at_once or maxsize
         self.ids_looked_at = 0
+        decoding = self.decoding
+        decoding.left = self.limits.decoded_at_once or inf
         for _ in range(self.limits.frames_at_once):
             if available - pos < HEADER_BYTES:
-                break
+                return pos
             size, offset, kind, channel = unpack(data, pos)
             body = pos + offset * 4
             end = pos + size
             if size > size_max or offset < 2 or body > end or kind != AMQP_FRAME:
                 raise _bad_frame(size, offset, kind, size_max)
             if end > available:
-                break
+                return pos
             pos = end
             if body == end:
                 continue
@@ -285,19 +291,21 @@ class Connection(ConnectionBase):
                     code = data[body + 2] if body + 2 < end else 0
                     if code == _TRANSFER:
                         session.inbound.on_transfer(data, body + 3, end, events)
-                        continue
+                        if decoding.left > 0:
+                            continue
+                        break
                     if code == _DISPOSITION:
                         session.on_disposition(data, body + 3, end, events)
-                        if ids_max is not None and self.ids_looked_at > ids_max:
-                            self.more_to_read = pos < available
-                            break
-                        continue
+                        if decoding.left > 0 and self.ids_looked_at <= ids_max:
+                            continue
+                        break
                 else:
                     code = 0
+                decoding.left -= end - body
                 if code == _FLOW and session is not None:
-                    session.on_flow(read_flow(data, body + 3, end, self.limits.nesting_max), events)
+                    session.on_flow(read_flow(data, body + 3, end, decoding), events)
                 else:
-                    performative, _after = decode_performative(data, body, end, self.limits.nesting_max)
+                    performative, _after = decode_performative(data, body, end, decoding.nesting_max)
                     self._on_performative(channel, session, performative, events)
             except PeerError as violation:
                 if violation.scope is not Scope.SESSION or session is None:
@@ -309,13 +317,11 @@ class Connection(ConnectionBase):
             if left is not None:
                 left -= 1
                 if left <= 0:
-                    self.more_to_read = self.ends_unread = pos < available
+                    self.ends_unread = pos < available
                     break
-            if ids_max is not None and self.ids_looked_at > ids_max:
-                self.more_to_read = pos < available
+            if decoding.left <= 0 or self.ids_looked_at > ids_max:
                 break
-        else:
-            self.more_to_read = pos < available
+        self.more_to_read = pos < available
         return pos
 
     def _on_performative(self, channel: int, session: Session | None, performative: Any, events: list[Event]) -> None:

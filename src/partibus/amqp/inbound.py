@@ -146,7 +146,7 @@ class Inbound:
     def on_transfer(self, buf: bytes, pos: int, end: int, events: list[Event]) -> None:
         """Process the transfer whose list starts at `pos`, payload included; hot path."""
         session = self.session
-        fields = read_transfer(buf, pos, end, session.limits.nesting_max)
+        fields = read_transfer(buf, pos, end, session.decoding)
         handle, delivery_id, tag, message_format, settled, more, state, aborted, start = fields
         self.next_transfer_id = (self.next_transfer_id + 1) & 0xFFFFFFFF
         self.window -= 1

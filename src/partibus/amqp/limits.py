@@ -52,5 +52,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """The number of deliveries that the dispositions of one call of `Connection.receive_data` may name or search; later
     ones wait likewise. None means any number.
     """
+    decoded_at_once: int | None = None
+    """The bytes of performatives that one call of `Connection.receive_data` decodes, but for transfers and dispositions
+    of the usual form; later ones wait likewise. The frame that reaches the number is still read. None means any number.
+    """
     idle_timeout_ms: int = 240_000
     """The advertised idle time-out, after which a silent connection is closed; 0 means never."""

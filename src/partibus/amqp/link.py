@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from partibus.amqp.codec.decoder import Decoding
 from partibus.amqp.codec.performatives import AnySource, AnyTarget, Attach, Detach, Open, Source, Target
 from partibus.amqp.endpoint import ENDING, Move, State, after
 from partibus.amqp.errors import AmqpError, UsageError
@@ -51,6 +52,7 @@ class ConnectionBase:
     """The size of the largest message that any accepted link of this connection may bring."""
     ids_looked_at: int
     """The number of deliveries examined for the dispositions of this call of `receive_data`."""
+    decoding: Decoding
 
     @property
     def called(self) -> str | None:
@@ -61,8 +63,9 @@ class ConnectionBase:
 class SessionBase:
     """The part of a session that its links use. `user` belongs to the owner."""
 
-    __slots__ = ("connection", "limits", "local_channel", "output", "state", "user")
+    __slots__ = ("connection", "decoding", "limits", "local_channel", "output", "state", "user")
     connection: ConnectionBase
+    decoding: Decoding
     limits: Limits
     local_channel: int
     output: Output

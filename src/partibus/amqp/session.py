@@ -47,6 +47,7 @@ class Session(SessionBase):
         self.connection = connection
         self.limits = connection.limits
         self.output = connection.output
+        self.decoding = connection.decoding
         self.local_channel = local_channel
         self.remote_channel: int | None = None
         self.state = State.IDLE
@@ -295,7 +296,7 @@ class Session(SessionBase):
 
     def on_disposition(self, buf: bytes, pos: int, end: int, events: list[Event]) -> None:
         """Process the disposition whose list starts at `pos`; hot path."""
-        role, first, last, settled, state = read_disposition(buf, pos, end, self.limits.nesting_max)
+        role, first, last, settled, state = read_disposition(buf, pos, end, self.decoding)
         if state is not ACCEPTED and state is not RELEASED and state is not None:
             self.connection.ids_looked_at += ODD_STATE_IDS
         half = self.outbound if role else self.inbound

@@ -8,6 +8,7 @@ the available bytes, and every element costs a byte or is counted, so allocation
 from __future__ import annotations
 
 from contextvars import ContextVar
+from math import inf
 from struct import Struct
 from typing import Final
 from uuid import UUID
@@ -76,6 +77,21 @@ FRAME_VALUES_MAX: Final = 16 << 10
 """The most values in a frame body of more bytes. A frame of 64 KiB has room for 16,000 arrays of nulls, which take some
 50 ms, half a million elements. An attach that resumes 5,000 deliveries has 15,000 values.
 """
+
+
+ODD_FRAME_BYTES: Final = 64
+"""The bytes that a transfer or disposition counts beside its own if no short cut reads it."""
+
+
+class Decoding:
+    """The decoding of one connection's frames: how deep values may be nested, and how many bytes are left this time."""
+
+    __slots__ = ("left", "nesting_max")
+
+    def __init__(self, nesting_max: int = MAX_NESTING) -> None:
+        self.nesting_max = nesting_max
+        self.left: float = inf
+        """Bytes that the general decoder may still read before other connections have their turn; it may pass 0."""
 
 
 def decode_frame_body(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:

@@ -17,7 +17,7 @@ from struct import error as StructError  # noqa: N812 (the struct module spells 
 from typing import ClassVar, Final
 
 from partibus.amqp.codec.composite import from_list
-from partibus.amqp.codec.decoder import MAX_NESTING, decode_frame_body
+from partibus.amqp.codec.decoder import ODD_FRAME_BYTES, Decoding, decode_frame_body
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.performatives import Disposition, Flow, Transfer
 from partibus.amqp.codec.scalar_writers import uint
@@ -88,12 +88,23 @@ _TRANSFER_TAILS: Final = _transfer_tails()
 _DISPOSITION_TAILS: Final = _disposition_tails()
 
 
-def read_transfer(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> TransferFields:
+_NO_TURNS: Final = Decoding()
+"""Of a caller that decodes all frames at once."""
+
+
+def _decode(buf: bytes, pos: int, end: int, decoding: Decoding) -> tuple[object, int]:
+    """Decode a list that no short cut reads."""
+    items, after = decode_frame_body(buf, pos, end, decoding.nesting_max)
+    decoding.left -= ODD_FRAME_BYTES + after - pos
+    return items, after
+
+
+def read_transfer(buf: bytes, pos: int, end: int, decoding: Decoding = _NO_TURNS) -> TransferFields:
     """Read the fields of the transfer whose list starts at `pos`; the frame ends at `end`."""
     start = pos
     try:
         if buf[pos] != 0xC0 or buf[pos + 2] < 4:
-            return _read_any_transfer(buf, start, end, depth)
+            return _read_any_transfer(buf, start, end, decoding)
         after = pos + 2 + buf[pos + 1]
         code = buf[pos + 3]
         if code == 0x52:
@@ -106,7 +117,7 @@ def read_transfer(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> T
             handle = _U32(buf, pos + 4)[0]
             pos += 8
         else:
-            return _read_any_transfer(buf, start, end, depth)
+            return _read_any_transfer(buf, start, end, decoding)
         code = buf[pos]
         if code == 0x70:
             delivery_id = _U32(buf, pos + 1)[0]
@@ -118,11 +129,11 @@ def read_transfer(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> T
             delivery_id = 0
             pos += 1
         elif buf.startswith(_NULL * 3, pos):
-            return _read_later_transfer(buf, start, pos, handle, after, end, depth)
+            return _read_later_transfer(buf, start, pos, handle, after, end, decoding)
         else:
-            return _read_any_transfer(buf, start, end, depth)
+            return _read_any_transfer(buf, start, end, decoding)
         if buf[pos] != 0xA0:
-            return _read_any_transfer(buf, start, end, depth)
+            return _read_any_transfer(buf, start, end, decoding)
         tag_end = pos + 2 + buf[pos + 1]
         tag = buf[pos + 2 : tag_end]
         code = buf[tag_end]
@@ -136,17 +147,17 @@ def read_transfer(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> T
             message_format = buf[tag_end + 1]
             pos = tag_end + 2
         else:
-            return _read_any_transfer(buf, start, end, depth)
+            return _read_any_transfer(buf, start, end, decoding)
     except (IndexError, StructError):
         raise DecodeError(f"the transfer at byte {start} is cut short") from None
     tail = _TRANSFER_TAILS.get(buf[pos:after]) if pos <= after <= end else None
     if tail is None or buf[start + 2] != 4 + after - pos:
-        return _read_any_transfer(buf, start, end, depth)
+        return _read_any_transfer(buf, start, end, decoding)
     return handle, delivery_id, tag, message_format, tail[0], tail[1], None, False, after
 
 
 def _read_later_transfer(
-    buf: bytes, start: int, pos: int, handle: int, after: int, end: int, depth: int
+    buf: bytes, start: int, pos: int, handle: int, after: int, end: int, decoding: Decoding
 ) -> TransferFields:
     """Read a transfer without the delivery's identity, whose three nulls start at ``pos``.
 
@@ -154,12 +165,12 @@ def _read_later_transfer(
     """
     tail = _TRANSFER_TAILS.get(buf[pos + 3 : after]) if pos + 3 <= after <= end else None
     if tail is None or buf[start + 2] != 4 + after - pos - 3:
-        return _read_any_transfer(buf, start, end, depth)
+        return _read_any_transfer(buf, start, end, decoding)
     return handle, None, None, None, tail[0], tail[1], None, False, after
 
 
-def _read_any_transfer(buf: bytes, pos: int, end: int, depth: int) -> TransferFields:
-    items, after = decode_frame_body(buf, pos, end, depth)
+def _read_any_transfer(buf: bytes, pos: int, end: int, decoding: Decoding) -> TransferFields:
+    items, after = _decode(buf, pos, end, decoding)
     transfer: Transfer = from_list(Transfer, items)
     return (
         transfer.handle,
@@ -174,16 +185,16 @@ def _read_any_transfer(buf: bytes, pos: int, end: int, depth: int) -> TransferFi
     )
 
 
-def read_disposition(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> DispositionFields:
+def read_disposition(buf: bytes, pos: int, end: int, decoding: Decoding = _NO_TURNS) -> DispositionFields:
     """Read the fields of the disposition whose list starts at `pos`. A null `last` is `first` [2.7.6]."""
     start = pos
     try:
         if buf[pos] != 0xC0 or buf[pos + 2] < 3:
-            return _read_any_disposition(buf, start, end, depth)
+            return _read_any_disposition(buf, start, end, decoding)
         after = pos + 2 + buf[pos + 1]
         code = buf[pos + 3]
         if code != 0x41 and code != 0x42:
-            return _read_any_disposition(buf, start, end, depth)
+            return _read_any_disposition(buf, start, end, decoding)
         role = code == 0x41
         pos += 4
         code = buf[pos]
@@ -197,7 +208,7 @@ def read_disposition(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -
             first = 0
             pos += 1
         else:
-            return _read_any_disposition(buf, start, end, depth)
+            return _read_any_disposition(buf, start, end, decoding)
         code = buf[pos]
         if code == 0x70:
             last = _U32(buf, pos + 1)[0]
@@ -212,29 +223,29 @@ def read_disposition(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -
             last = 0
             pos += 1
         else:
-            return _read_any_disposition(buf, start, end, depth)
+            return _read_any_disposition(buf, start, end, decoding)
     except (IndexError, StructError):
         raise DecodeError(f"the disposition at byte {start} is cut short") from None
     tail = _DISPOSITION_TAILS.get(buf[pos:after]) if pos <= after == end else None
     if tail is None or buf[start + 2] != tail[2]:
-        return _read_any_disposition(buf, start, end, depth)
+        return _read_any_disposition(buf, start, end, decoding)
     return role, first, last, tail[0], tail[1]
 
 
-def _read_any_disposition(buf: bytes, pos: int, end: int, depth: int) -> DispositionFields:
-    items, _after = decode_frame_body(buf, pos, end, depth)
+def _read_any_disposition(buf: bytes, pos: int, end: int, decoding: Decoding) -> DispositionFields:
+    items, _after = _decode(buf, pos, end, decoding)
     disposition: Disposition = from_list(Disposition, items)
     last = disposition.first if disposition.last is None else disposition.last
     return disposition.role, disposition.first, last, disposition.settled, disposition.state
 
 
-def read_flow(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> Flow:
+def read_flow(buf: bytes, pos: int, end: int, decoding: Decoding = _NO_TURNS) -> Flow:
     """Read the flow whose list starts at `pos`; the frame ends at `end`."""
     start = pos
     try:
         count = buf[pos + 2]
         if buf[pos] != 0xC0 or count > _FLOW_NUMBERS + _FLOW_FLAGS or pos + 2 + buf[pos + 1] != end:
-            return _read_any_flow(buf, start, end, depth)
+            return _read_any_flow(buf, start, end, decoding)
         pos += 3
         numbers: list[int | None] = []
         for _ in range(min(count, _FLOW_NUMBERS)):
@@ -249,7 +260,7 @@ def read_flow(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> Flow:
                 numbers.append(0 if code == 0x43 else None)
                 pos += 1
             else:
-                return _read_any_flow(buf, start, end, depth)
+                return _read_any_flow(buf, start, end, decoding)
     except (IndexError, StructError):
         raise DecodeError(f"the flow at byte {start} is cut short") from None
     flags = _FLOW_TAILS.get(buf[pos:end]) if pos <= end else None
@@ -262,7 +273,7 @@ def read_flow(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> Flow:
         or next_outgoing_id is None
         or outgoing_window is None
     ):
-        return _read_any_flow(buf, start, end, depth)
+        return _read_any_flow(buf, start, end, decoding)
     return Flow(
         next_incoming_id=known,
         incoming_window=incoming_window,
@@ -277,8 +288,8 @@ def read_flow(buf: bytes, pos: int, end: int, depth: int = MAX_NESTING) -> Flow:
     )
 
 
-def _read_any_flow(buf: bytes, pos: int, end: int, depth: int) -> Flow:
-    items, _after = decode_frame_body(buf, pos, end, depth)
+def _read_any_flow(buf: bytes, pos: int, end: int, decoding: Decoding) -> Flow:
+    items, _after = _decode(buf, pos, end, decoding)
     flow: Flow = from_list(Flow, items)
     return flow
 
