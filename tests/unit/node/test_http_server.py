@@ -24,7 +24,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from partibus.limits import HttpLimits
-from partibus.node.http_engine import AT_ONCE_BYTES
+from partibus.node.http_engine import AT_ONCE_BYTES, LINES_AT_ONCE, QUERY_PAIRS_MAX
 from partibus.node.http_server import HttpServer
 
 EVENTUALLY_S = 90.0
@@ -417,11 +417,11 @@ def test_a_running_broker_imports_what_answers_http_beside_its_loop(tmp_path: Pa
 
 def test_a_large_read_takes_turns_with_others(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
     """Read in turns: in chunks of a byte, 256 KiB would hold the loop for a quarter of a second."""
-    taken: list[int] = []
+    taken: list[tuple[int, int]] = []
     original = H11Protocol.data_received
 
     def noting(protocol: H11Protocol, data: bytes) -> None:
-        taken.append(len(data))
+        taken.append((len(data), data.count(b"\n")))
         original(protocol, data)
 
     monkeypatch.setattr(H11Protocol, "data_received", noting)
@@ -429,4 +429,12 @@ def test_a_large_read_takes_turns_with_others(monkeypatch: pytest.MonkeyPatch, s
     with serve(body_bytes_max=200_000).connect() as sock:
         sock.sendall(head + b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n")
         assert everything(sock).endswith(b"100000")
-    assert max(taken) <= AT_ONCE_BYTES
+    assert max(size for size, _ in taken) <= AT_ONCE_BYTES
+    assert max(lines for _, lines in taken) <= LINES_AT_ONCE
+
+
+def test_a_query_of_too_many_parameters_is_refused_unread(serve: Serve) -> None:
+    with serve().connect() as sock:
+        for pairs, status in ((QUERY_PAIRS_MAX, b"405"), (QUERY_PAIRS_MAX + 1, b"414")):
+            target = b"/large?" + b"&".join([b"a"] * pairs)
+            assert b" %b " % status in answer(sock, b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % target)
