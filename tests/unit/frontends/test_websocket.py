@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from partibus.frontends.amqp.server import is_websocket_path
-from partibus.frontends.amqp.websocket import AT_ONCE_BYTES, MESSAGE_BYTES, Websocket
+from partibus.frontends.amqp.websocket import AT_ONCE_BYTES, FRAMES_AT_ONCE, MESSAGE_BYTES, Websocket
 
 FRAME_MAX = 1 << 20
 SMALLEST = bytes([0x82, 0x81]) + b"mask" + b"x"
@@ -60,7 +60,7 @@ class Inner(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: Any = None
         self.came = bytearray()
-        self.calls = 0
+        self.sizes: list[int] = []
         self.said: list[str] = []
         self.on_data: Callable[[], None] = lambda: None
 
@@ -70,7 +70,7 @@ class Inner(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.came += data
-        self.calls += 1
+        self.sizes.append(len(data))
         self.on_data()
 
     def pause_writing(self) -> None:
@@ -112,6 +112,11 @@ class Pair:
     def turn(self) -> None:
         """One turn of the loop."""
         self.loop.run_until_complete(asyncio.sleep(0))
+
+    def until_it_reads(self) -> None:
+        """Let the server handle what it has read."""
+        while not self.wire.reading:
+            self.turn()
 
     def pass_on(self) -> list[Any]:
         """Pass on the client's bytes to the server, and back; return the client's events."""
@@ -226,9 +231,9 @@ def test_bytes_pass_in_both_directions_wherever_messages_end(pair: Pair) -> None
 def test_frames_of_one_read_come_as_one(pair: Pair) -> None:
     for _ in range(50):
         pair.client.send_binary(b"x" * 100)
-    before = pair.inner.calls
+    before = len(pair.inner.sizes)
     assert pair.feed(b"".join(pair.client.data_to_send())) == 5_000
-    assert pair.inner.calls == before + 1
+    assert len(pair.inner.sizes) == before + 1
 
 
 def test_byte_by_byte_is_the_same(pair: Pair) -> None:
@@ -340,20 +345,53 @@ def test_pausing_passes_through_both_ways(pair: Pair) -> None:
 
 
 def test_large_read_is_done_in_turns_and_reads_nothing_more_meanwhile(pair: Pair) -> None:
-    came = pair.feed(SMALLEST * (5 * AT_ONCE_BYTES // len(SMALLEST)))
-    assert 0 < came <= AT_ONCE_BYTES // len(SMALLEST)
-    assert not pair.wire.reading
-    for _ in range(6):
+    assert 0 < pair.feed(SMALLEST * (5 * FRAMES_AT_ONCE)) <= FRAMES_AT_ONCE
+    pair.until_it_reads()
+    assert sum(pair.inner.sizes) == 5 * FRAMES_AT_ONCE
+    assert max(pair.inner.sizes) == FRAMES_AT_ONCE
+
+
+def test_large_frames_are_read_in_turns_by_their_bytes(pair: Pair) -> None:
+    pair.client.send_binary(bytes(3 * AT_ONCE_BYTES))
+    assert pair.feed(b"".join(pair.client.data_to_send())) == 0
+    for _ in range(3):
         pair.turn()
-    assert len(pair.inner.came) == 5 * AT_ONCE_BYTES // len(SMALLEST)
+    assert len(pair.inner.came) == 3 * AT_ONCE_BYTES
     assert pair.wire.reading
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 5, 7, 300, 1 << 20])
+def test_frames_are_counted_however_the_network_divides_them(pair: Pair, piece: int) -> None:
+    """A wrong boundary would show in the number of small frames that are read at once."""
+    sizes = (0, 1, 125, 126, 300, 65_536)
+    for size in sizes:
+        pair.client.send_binary(bytes(size))
+    pair.client.send_ping(b"x" * 9)
+    frames = b"".join(pair.client.data_to_send())
+    for first in range(0, len(frames), piece):
+        pair.feed(frames[first : first + piece])
+        pair.until_it_reads()
+    assert sum(pair.inner.sizes) == sum(sizes)
+    pair.inner.sizes.clear()
+    pair.feed(SMALLEST * (3 * FRAMES_AT_ONCE))
+    pair.until_it_reads()
+    assert pair.inner.sizes == [FRAMES_AT_ONCE - 1, FRAMES_AT_ONCE, FRAMES_AT_ONCE, 1]
+
+
+def test_many_pings_are_answered_in_one_piece(pair: Pair) -> None:
+    writes: list[bytes] = []
+    pair.wire.write = lambda data: writes.append(bytes(data))  # type: ignore[method-assign,assignment]
+    for _ in range(100):
+        pair.client.send_ping(b"x")
+    pair.feed(b"".join(pair.client.data_to_send()))
+    assert [len(written) for written in writes] == [300]
 
 
 def test_pause_in_the_middle_of_a_large_read_holds(pair: Pair) -> None:
     pair.inner.on_data = pair.inner.transport.pause_reading
-    pair.feed(SMALLEST * (3 * AT_ONCE_BYTES // len(SMALLEST)))
+    pair.feed(SMALLEST * (3 * FRAMES_AT_ONCE))
     first = len(pair.inner.came)
-    assert first < 3 * AT_ONCE_BYTES // len(SMALLEST)
+    assert 0 < first <= FRAMES_AT_ONCE
     for _ in range(5):
         pair.turn()
     assert len(pair.inner.came) == first
@@ -362,5 +400,5 @@ def test_pause_in_the_middle_of_a_large_read_holds(pair: Pair) -> None:
     pair.inner.transport.resume_reading()
     for _ in range(5):
         pair.turn()
-    assert len(pair.inner.came) == 3 * AT_ONCE_BYTES // len(SMALLEST)
+    assert len(pair.inner.came) == 3 * FRAMES_AT_ONCE
     assert pair.wire.reading
