@@ -50,9 +50,11 @@ def _too_much(parser: Parser, name: str, shape: Shape) -> str | None:
 
 
 READ_BYTES = 256 << 10
-"""What one read of a socket may bring."""
+"""The most bytes of one read of a socket."""
 TURN_STEPS = 2_000_000
 """Steps of one turn of a connection, some 10 ms."""
+
+
 def _in_map(value: bytes) -> bytes:
     return a_map([b"\xa3\x01x" + value])
 

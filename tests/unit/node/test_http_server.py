@@ -437,4 +437,6 @@ def test_a_query_of_too_many_parameters_is_refused_unread(serve: Serve) -> None:
     with serve().connect() as sock:
         for pairs, status in ((QUERY_PAIRS_MAX, b"405"), (QUERY_PAIRS_MAX + 1, b"414")):
             target = b"/large?" + b"&".join([b"a"] * pairs)
-            assert b" %b " % status in answer(sock, b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % target)
+            assert b" %b " % status in answer(
+                sock, b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % target
+            )

@@ -89,7 +89,7 @@ _DISPOSITION_TAILS: Final = _disposition_tails()
 
 
 _NO_TURNS: Final = Decoding()
-"""Of a caller that decodes all frames at once."""
+"""The default of a caller that decodes all frames at once."""
 
 
 def _decode(buf: bytes, pos: int, end: int, decoding: Decoding) -> tuple[object, int]:
