@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 VARIABLE = "PARTIBUS_ALTERED"
 COMMAND = (sys.executable, str(Path(__file__)))
@@ -183,9 +183,15 @@ def notes_grants(folder: str) -> None:
     from partibus.partition.runtime.dispatcher import ReplyDispatcher
     from partibus.partition.runtime.store_runtime import StoreRuntime
 
-    file = (Path(folder) / f"{os.getpid()}.jsonl").open("a", buffering=1)
+    files: dict[int, IO[str]] = {}
     runtimes: dict[int, Any] = {}
     make, put, put_all = StoreRuntime.__init__, ReplyDispatcher.put, ReplyDispatcher.put_all
+
+    def file() -> IO[str]:
+        """Return the file of this process, which may be a fork of another."""
+        if os.getpid() not in files:
+            files[os.getpid()] = (Path(folder) / f"{os.getpid()}.jsonl").open("a", buffering=1)
+        return files[os.getpid()]
 
     def known(runtime: Any, *arguments: Any, **options: Any) -> None:
         make(runtime, *arguments, **options)
@@ -196,7 +202,7 @@ def notes_grants(folder: str) -> None:
             sent_ms, store = time.time_ns() // 1_000_000, runtimes[id(dispatcher)].store
             for entry in reply.entries:
                 given = [entry.sequence, reply.lock_id, entry.pos, reply.until_ms]
-                file.write(json.dumps([given, store.epoch, sent_ms, (entry.data or b"")[-40:].hex()]) + "\n")
+                file().write(json.dumps([given, store.epoch, sent_ms, (entry.data or b"")[-40:].hex()]) + "\n")
 
     def noted(dispatcher: ReplyDispatcher, call: Callable[[Any], None], reply: Any) -> None:
         note(dispatcher, reply)
@@ -338,13 +344,13 @@ def main() -> None:
     if sys.argv[1] == _CHILD:
         from partibus.node import supervised
 
-        sys.argv[1:] = sys.argv[2:]
-        supervised.main()
+        supervised.run(int(sys.argv[2]))
         return
     from partibus.cli.main import main as command
-    from partibus.node import brokers
+    from partibus.node import child
 
-    _replace(brokers, "CHILD", (*COMMAND, _CHILD))
+    # A supervisor that may not fork starts its children so.
+    _replace(child, "COMMAND", (*COMMAND, _CHILD))
     command()
 
 

@@ -2,8 +2,7 @@
 
 A broker spends most of its start on imports. `ForkServer.launch` runs the command `partibus` in a fork of a server, one
 for each process of tests: with its own arguments, environment, limits and log, and with the same end. It starts other
-commands as usual, and a broker with other variables that Python reads at its start. Children of a supervisor are not
-forked.
+commands as usual, and a broker with other variables that Python reads at its start.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ _MODULES = (
     "partibus.node.single_process",
     "partibus.node.clustered",
     "partibus.node.brokers",
+    "partibus.node.supervised",
     "partibus.node.http_engine",
 )
 _LIMITS = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_")]

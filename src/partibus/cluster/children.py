@@ -6,17 +6,28 @@ import os
 from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from secrets import token_hex
-from typing import Any
+from typing import Any, Protocol
 
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
 
 log = logging.getLogger(__name__)
 
 
+class Process(Protocol):
+    """The process of a child: of `asyncio.subprocess.Process`, what a supervisor calls."""
+
+    @property
+    def pid(self) -> int: ...  # noqa: D102
+    @property
+    def returncode(self) -> int | None: ...  # noqa: D102
+    async def wait(self) -> int: ...  # noqa: D102
+    def kill(self) -> None: ...  # noqa: D102
+
+
 class Child:
     """One run of one broker."""
 
-    def __init__(self, broker: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, broker: str, process: Process) -> None:
         self.broker = broker
         self.incarnation = token_hex(8)
         self.process = process

@@ -12,13 +12,13 @@ is seen to be stopped. Ticks are counted and not time, so that a pause of the wh
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from partibus.cluster.admin import ClusterAdmin
 from partibus.cluster.assignment import GiveUp, OwnershipPlan, Take
-from partibus.cluster.children import Child, Children
+from partibus.cluster.children import Child, Children, Process
 from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused
 from partibus.errors import StartError
 from partibus.units.scaling import brokers_wanted
@@ -56,7 +56,7 @@ class Supervisor:
 
     def __init__(
         self,
-        command: Sequence[str],
+        launch: Callable[[socket.socket], Awaitable[Process]],
         brokers: int,
         store_names: Sequence[str],
         make_start: Callable[[str], Mapping[str, Any]],
@@ -67,11 +67,11 @@ class Supervisor:
     ) -> None:
         """Prepare the children.
 
-        ``command`` starts a child, with the number of a file descriptor as one more argument: its end of the control
-        channel. ``make_start`` makes the first message to a broker. ``now_ms``: of a manual clock, else None.
-        ``brokers_max``: with it ``brokers`` is the least. ``close_s``: how long a child may take to close.
+        ``launch`` starts a child with its end of the control channel, and may raise OSError. ``make_start`` makes the
+        first message to a broker. ``now_ms``: of a manual clock, else None. ``brokers_max``: with it ``brokers`` is the
+        least. ``close_s``: how long a child may take to close.
         """
-        self._command = command
+        self._launch = launch
         self._names = store_names
         self._make_start = make_start
         self._least = brokers
@@ -184,9 +184,7 @@ class Supervisor:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *self._command, str(theirs.fileno()), pass_fds=[theirs.fileno()], start_new_session=True
-                )
+                process = await self._launch(theirs)
             except BaseException:
                 ours.close()
                 raise

@@ -5,7 +5,6 @@ chosen here and held as long as the supervisor lives.
 """
 
 import socket
-import sys
 from secrets import token_hex
 from typing import Any
 
@@ -14,6 +13,7 @@ from partibus.cluster.handshake import load_secret
 from partibus.cluster.supervisor import CLOSE_S, Supervisor
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.policies import load_policies
+from partibus.node.child import launch
 from partibus.node.ready_file import prepare_namespaces, publish_ready
 from partibus.node.settings import Ports, Settings, settings_to_plain
 from partibus.store.acknowledged import AcknowledgedChanges
@@ -22,8 +22,6 @@ from partibus.store.opening import find_stores
 from partibus.store.sqlite.directory import lock_data_directory
 from partibus.telemetry.settings import CLOSE_S as WRITER_CLOSE_S
 from partibus.telemetry.settings import OFF
-
-CHILD = (sys.executable, "-m", "partibus.node.child")
 
 
 class Brokers:
@@ -49,7 +47,7 @@ class Brokers:
         self._ports = Ports._make(None if one is None else one.getsockname()[1] for one in held)
         now_ms = clock.now_ms() if settings.manual_clock else None
         self._supervisor = Supervisor(
-            CHILD,
+            launch,
             settings.brokers,
             [place.store_id for place in self._places],
             self._start_of,

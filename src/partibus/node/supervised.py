@@ -279,14 +279,14 @@ class Supervised:
             raise StoreUnavailable(f"The broker is stopping: {error}.") from error
 
 
-def main() -> None:
-    """Run as a child. The only argument is a file descriptor, an end of a control channel.
+def run(control: int) -> None:
+    """Run as a child, with the descriptor of an end of a control channel.
 
     The caller may have disabled garbage collection before it imported this: it is enabled when the broker listens.
     """
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end = socket.socket(fileno=int(sys.argv[1]))
+    end = socket.socket(fileno=control)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(end))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from partibus.cluster.children import Child
+from partibus.cluster.children import Child, Process
 from partibus.cluster.supervisor import SILENT_TICKS_MAX, TICK_S, Supervisor, SupervisorError
 
 NAMES = [f"store-{number:02}" for number in range(6)]
@@ -66,8 +67,13 @@ def play(tmp_path: Path, mode: str, scene: Scene, brokers: int = 3) -> None:
     async def run() -> None:
         script = tmp_path / "child.py"
         script.write_text(CHILD)
-        command = (sys.executable, str(script), mode, str(tmp_path / "said"))
-        supervisor = Supervisor(command, brokers, NAMES, lambda _: {}, 1_000)
+
+        def launch(end: socket.socket) -> Awaitable[Process]:
+            return asyncio.create_subprocess_exec(
+                sys.executable, str(script), mode, str(tmp_path / "said"), str(end.fileno()), pass_fds=[end.fileno()]
+            )
+
+        supervisor = Supervisor(launch, brokers, NAMES, lambda _: {}, 1_000)
         await asyncio.wait_for(scene(supervisor), 60)
         await asyncio.wait_for(supervisor.stop(), 60)
 
