@@ -19,8 +19,7 @@ from partibus.amqp import (
     Source,
     Target,
 )
-from partibus.amqp.codec.performatives import Disposition
-from partibus.amqp.codec.states import ACCEPTED
+from partibus.amqp.codec.performatives import ACCEPTED, Disposition
 from partibus.amqp.frames import frame
 from partibus.amqp.limits import Limits
 from partibus.amqp.section_encoding import encode_data, encode_header, encode_properties

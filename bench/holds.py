@@ -18,8 +18,7 @@ from uuid import UUID
 
 from partibus.amqp import ACCEPTED, Source, Target
 from partibus.amqp.codec.encoder import encode
-from partibus.amqp.codec.performatives import Attach, Begin, Close, Disposition, Flow, Open
-from partibus.amqp.codec.states import Modified
+from partibus.amqp.codec.performatives import Attach, Begin, Close, Disposition, Flow, Modified, Open
 from partibus.amqp.codec.types import Int, Timestamp
 from partibus.amqp.frames import AMQP_HEADER, HEADER, SASL_HEADER, frame
 from partibus.amqp.section_encoding import (

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from partibus.amqp import ACCEPTED, AmqpError, Coordinator, DecodeError, Rejected, Source, Target
 from partibus.amqp.codec.composite import build, read_composite
-from partibus.amqp.codec.decoder import MAX_NESTING, decode, decode_all
+from partibus.amqp.codec.decoder import MAX_NESTING, decode, decode_all, skip_value
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.fast import read_disposition, read_flow, read_transfer
 from partibus.amqp.codec.performatives import Attach, Open, decode_performative
-from partibus.amqp.codec.skip import skip_value
 from partibus.amqp.codec.types import (
     Array,
     Byte,

@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 
 from partibus.amqp import Source, Target
-from partibus.amqp.codec.performatives import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
-from partibus.amqp.codec.states import ACCEPTED
+from partibus.amqp.codec.performatives import (
+    ACCEPTED,
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    Transfer,
+)
 from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, HEADER, SASL_FRAME, SASL_HEADER, frame
 from partibus.testing.broker_process import BrokerProcess
 from tests.robustness.raw import MIB, RawPeer, flow, transfer

@@ -9,8 +9,17 @@ import pytest
 
 from partibus.amqp import DeliveryState, Source, Target
 from partibus.amqp.codec.encoder import encode
-from partibus.amqp.codec.performatives import Attach, Begin, Close, Disposition, End, Transfer
-from partibus.amqp.codec.states import ACCEPTED, Modified, Rejected
+from partibus.amqp.codec.performatives import (
+    ACCEPTED,
+    Attach,
+    Begin,
+    Close,
+    Disposition,
+    End,
+    Modified,
+    Rejected,
+    Transfer,
+)
 from partibus.amqp.codec.types import Array, Symbol
 from partibus.amqp.frames import frame
 from partibus.amqp.section_encoding import (

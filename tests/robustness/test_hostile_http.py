@@ -11,8 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from partibus.amqp.codec.performatives import Attach, Disposition
-from partibus.amqp.codec.states import ACCEPTED
+from partibus.amqp.codec.performatives import ACCEPTED, Attach, Disposition
 from partibus.amqp.codec.types import Char, Decimal128, Symbol, Timestamp, ULong
 from partibus.amqp.section_encoding import (
     encode_application_properties,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from partibus.partition.core import dead_letter as requeue_module
-from partibus.partition.core import grants, range_scans, settlement, transactions
+from partibus.partition.core import grants, range_scans, settlement
 from partibus.partition.core.dead_letter import requeue
 from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.events import Event
@@ -287,7 +287,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         "was overtaken|given|acknowledged and are gone|under lock|finished|durable|delivery count|still holds",
     ),
     "does transactions in part": (
-        transactions,
+        settlement,
         "_refusal",
         never_refused,
         "seen in part|its client was told|confirmed as completed|came after it was finished|after it was completed",

@@ -10,8 +10,15 @@ from typing import NamedTuple
 
 import pytest
 
-from partibus.amqp.codec.performatives import Begin, Disposition, Open, SaslInit, Transfer, decode_performative
-from partibus.amqp.codec.states import Rejected
+from partibus.amqp.codec.performatives import (
+    Begin,
+    Disposition,
+    Open,
+    Rejected,
+    SaslInit,
+    Transfer,
+    decode_performative,
+)
 from partibus.amqp.frames import AMQP_HEADER, HEADER, SASL_FRAME, SASL_HEADER, frame
 from partibus.frontends.amqp.peer import Peer
 from tests.unit.frontends.conftest import world  # noqa: F401 (a fixture)

@@ -5,8 +5,7 @@ The layers are those of the standard: `codec` (types, performatives), `frames`, 
 it only. The package does not know about queues.
 """
 
-from partibus.amqp.codec.performatives import Source, Target
-from partibus.amqp.codec.states import (
+from partibus.amqp.codec.performatives import (
     ACCEPTED,
     RELEASED,
     Accepted,
@@ -19,6 +18,8 @@ from partibus.amqp.codec.states import (
     Received,
     Rejected,
     Released,
+    Source,
+    Target,
     TransactionalState,
 )
 from partibus.amqp.connection import Connection

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from partibus.amqp.codec.states import DeliveryState
+from partibus.amqp.codec.performatives import DeliveryState
 from partibus.amqp.errors import AmqpError
 from partibus.amqp.link import ConnectionBase, Link, SessionBase
 

@@ -12,8 +12,7 @@ from typing import Final
 
 from partibus.amqp import serial
 from partibus.amqp.codec.fast import DispositionWriter, accepted_writer, read_transfer
-from partibus.amqp.codec.performatives import Attach
-from partibus.amqp.codec.states import ACCEPTED, DeliveryState, Rejected
+from partibus.amqp.codec.performatives import ACCEPTED, Attach, DeliveryState, Rejected
 from partibus.amqp.credit import ReceiverCredit
 from partibus.amqp.endpoint import ENDING, State
 from partibus.amqp.errors import (

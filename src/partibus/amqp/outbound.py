@@ -20,8 +20,7 @@ from partibus.amqp.codec.fast import (
     transfer_head,
     transfer_writer,
 )
-from partibus.amqp.codec.performatives import Attach
-from partibus.amqp.codec.states import ACCEPTED, DeliveryState, Received
+from partibus.amqp.codec.performatives import ACCEPTED, Attach, DeliveryState, Received
 from partibus.amqp.credit import SenderCredit
 from partibus.amqp.endpoint import ENDING, State
 from partibus.amqp.errors import UsageError

@@ -13,8 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from partibus.amqp.codec.decoder import decode, decode_at_most, read_compound_header
-from partibus.amqp.codec.skip import skip_value
+from partibus.amqp.codec.decoder import decode, decode_at_most, read_compound_header, skip_value
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.errors import DecodeError, TooManyValues
 

@@ -13,8 +13,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 (the struct module spells its exception `error`)
 from typing import Final
 
-from partibus.amqp.codec.decoder import decode
-from partibus.amqp.codec.skip import skip_value
+from partibus.amqp.codec.decoder import decode, skip_value
 from partibus.amqp.codec.types import Symbol, ULong
 from partibus.amqp.errors import DecodeError
 

@@ -6,8 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from partibus.amqp.codec.fast import flow_frame, read_disposition
-from partibus.amqp.codec.performatives import AnySource, AnyTarget, Attach, Begin, Detach, End, Flow
-from partibus.amqp.codec.states import ACCEPTED, RELEASED
+from partibus.amqp.codec.performatives import ACCEPTED, RELEASED, AnySource, AnyTarget, Attach, Begin, Detach, End, Flow
 from partibus.amqp.endpoint import ENDING, Move, State, after
 from partibus.amqp.errors import (
     HANDLE_IN_USE,

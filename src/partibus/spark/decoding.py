@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partibus.amqp.codec.skip import skip_value
+from partibus.amqp.codec.decoder import skip_value
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property
 from partibus.amqp.sections import DATA, SEQUENCE, VALUE, iter_data, split_sections

@@ -42,8 +42,8 @@ from partibus.amqp.codec.performatives import (
     SaslOutcome,
     Transfer,
     decode_performative,
+    delivery_state,
 )
-from partibus.amqp.codec.states import delivery_state
 from partibus.amqp.codec.types import Array, Described, Symbol, ULong
 
 FULL_SOURCE = Source(

@@ -20,7 +20,7 @@ from partibus.amqp import (
     Source,
     TransactionalState,
 )
-from partibus.amqp.codec.states import Outcome
+from partibus.amqp.codec.performatives import Outcome
 from partibus.amqp.section_encoding import encode_value
 from tests.unit.frontends.harness import Client
 

@@ -22,8 +22,7 @@ from partibus.amqp import (
     Target,
     TransactionalState,
 )
-from partibus.amqp.codec.performatives import Begin, Disposition, Flow, Open
-from partibus.amqp.codec.states import Received
+from partibus.amqp.codec.performatives import Begin, Disposition, Flow, Open, Received
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, frame
 from partibus.amqp.section_encoding import encode_data, encode_value

@@ -26,7 +26,7 @@ from partibus.amqp import (
     Source,
     TransactionalState,
 )
-from partibus.amqp.codec.states import Outcome
+from partibus.amqp.codec.performatives import Outcome
 from partibus.amqp.codec.types import Array, Described, Symbol, Timestamp, UInt
 from partibus.amqp.section_encoding import encode_annotations, encode_batch, encode_value
 from partibus.amqp.sections import BATCH_FORMAT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.partition.core.ready_queue import ReadyQueue
+from partibus.partition.core.fair_queue import ReadyQueue
 from partibus.partition.protocol.keys import Entry
 
 

@@ -19,8 +19,7 @@ from msgspec.structs import astuple, replace
 
 from partibus.amqp.codec import encoder
 from partibus.amqp.codec.decoder import decode, decode_frame_body
-from partibus.amqp.codec.scalar_readers import Reader
-from partibus.amqp.codec.scalar_writers import SCALAR_WRITERS, Writer
+from partibus.amqp.codec.scalars import SCALAR_WRITERS, Reader, Writer
 from partibus.amqp.codec.types import (
     Array,
     Described,

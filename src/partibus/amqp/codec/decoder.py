@@ -3,6 +3,8 @@
 One reader per format code stands in a table of 256. A reader gets the buffer, the position after the code, the end of
 its range, and the remaining nesting depth. It returns the value and the position after it. Sizes are checked against
 the available bytes, and every element costs a byte or is counted, so allocation is proportional to the input.
+
+`skip_value` steps over a value without decoding it.
 """
 
 from __future__ import annotations
@@ -13,17 +15,8 @@ from struct import Struct
 from typing import Final
 from uuid import UUID
 
-from partibus.amqp.codec.scalar_readers import SCALAR_READERS, Reader, need
-from partibus.amqp.codec.types import (
-    Array,
-    Char,
-    Decimal32,
-    Decimal64,
-    Decimal128,
-    Described,
-    Pairs,
-    Symbol,
-)
+from partibus.amqp.codec.scalars import SCALAR_READERS, Reader, need
+from partibus.amqp.codec.types import Array, Char, Decimal32, Decimal64, Decimal128, Described, Pairs, Symbol
 from partibus.amqp.errors import DecodeError, TooManyValues
 
 # A client library that we serve refuses deeper values; real messages have at most a handful of levels.
@@ -276,3 +269,40 @@ for _code, _reader in (SCALAR_READERS | _COMPOUND_READERS).items():
 def is_defined(code: int) -> bool:
     """Tell whether the standard defines a format code."""
     return _READERS[code] is not _unknown
+
+
+_u32 = Struct(">I").unpack_from
+
+# The number of bytes after a format code, which depends on the code's upper half [1.2]; None for a code that the
+# standard does not define. A negative number is the width of a size field.
+_WIDTHS: Final = tuple(
+    (0, 0, 0, 0, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)[code >> 4] if is_defined(code) else None
+    for code in range(256)
+)
+
+
+def skip_value(buf: bytes, pos: int, end: int) -> int:
+    """Return the position after the value at `pos`, without checking the content of compounds."""
+    to_skip = 1
+    while to_skip:
+        if pos >= end:
+            raise DecodeError(f"a value is missing at byte {pos}: the bytes end there")
+        code = buf[pos]
+        pos += 1
+        if code == 0x00:
+            to_skip += 1
+            continue
+        width = _WIDTHS[code]
+        if width is None:
+            raise DecodeError(f"format code {code:#04x} at byte {pos - 1} is not defined")
+        if width < 0:
+            if pos - width > end:
+                raise DecodeError(f"a size is cut short at byte {pos}")
+            size = buf[pos] if width == -1 else _u32(buf, pos)[0]
+            pos += size - width
+        else:
+            pos += width
+        if pos > end:
+            raise DecodeError(f"a value passes the end of its container at byte {end}")
+        to_skip -= 1
+    return pos

@@ -12,7 +12,7 @@ from struct import error as StructError  # noqa: N812 (the struct module spells 
 from typing import Final
 
 from partibus.amqp.codec.decoder import MAX_NESTING
-from partibus.amqp.codec.scalar_writers import SCALAR_WRITERS, Writer, ascii_only, octets, utf8, write_wide_ulong
+from partibus.amqp.codec.scalars import SCALAR_WRITERS, Writer, ascii_only, octets, utf8, write_wide_ulong
 from partibus.amqp.codec.types import Array, Described, Pairs
 from partibus.amqp.errors import EncodeError
 

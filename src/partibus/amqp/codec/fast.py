@@ -19,9 +19,8 @@ from typing import ClassVar, Final
 from partibus.amqp.codec.composite import from_list
 from partibus.amqp.codec.decoder import ODD_FRAME_BYTES, Decoding, decode_frame_body
 from partibus.amqp.codec.encoder import encode
-from partibus.amqp.codec.performatives import Disposition, Flow, Transfer
-from partibus.amqp.codec.scalar_writers import uint
-from partibus.amqp.codec.states import ACCEPTED, RELEASED, DeliveryState
+from partibus.amqp.codec.performatives import ACCEPTED, RELEASED, DeliveryState, Disposition, Flow, Transfer
+from partibus.amqp.codec.scalars import uint
 from partibus.amqp.errors import DecodeError
 
 TransferFields = tuple[int, int | None, bytes | None, int | None, bool, bool, DeliveryState | None, bool, int]

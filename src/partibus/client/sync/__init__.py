@@ -27,10 +27,8 @@ from partibus.client.aio import (
     Statistics,
     Token,
 )
-from partibus.client.sync.client import Client, Rules, connect
-from partibus.client.sync.processor import Handler, Processor
-from partibus.client.sync.receiver import Receiver, SessionReceiver
-from partibus.client.sync.sender import Sender
+from partibus.client.sync.client import Client, Handler, Processor, Rules, connect
+from partibus.client.sync.links import Receiver, Sender, SessionReceiver
 
 __all__ = [
     "NEXT_SESSION",

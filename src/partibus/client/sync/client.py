@@ -1,29 +1,80 @@
-"""The blocking client, which makes senders, receivers and processors."""
+"""The blocking client, its processors, and its rules of subscriptions."""
 
-from collections.abc import Iterator, Mapping
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from partibus.client import aio
-from partibus.client.aio import NEXT_SESSION, NextSession, ReceiveMode, RetryPolicy, RuleInfo, Statistics, Transaction
+from partibus.client.aio import IncomingMessage, ReceiveMode, RetryPolicy, Statistics, Transaction
 from partibus.client.endpoint import Endpoint
-from partibus.client.sync.loop import Caller
-from partibus.client.sync.processor import Handler, Processor
-from partibus.client.sync.receiver import Receiver, SessionReceiver
-from partibus.client.sync.sender import Sender
+from partibus.client.sync.links import Receiver, Sender, SessionReceiver
+from partibus.client.sync.loop import Blocking, Caller, arguments_of, blocking, made_on_loop
 from partibus.errors import ArgumentError
 
-if TYPE_CHECKING:
-    from partibus.advice.rules import Advice
+Handler = Callable[[IncomingMessage, Receiver], object]
+"""The function for each message. The message is completed when it returns, and abandoned when it raises."""
+
+
+class Processor:
+    """The blocking form of `partibus.client.aio.Processor`, made by `Client.processor`: handlers run in threads."""
+
+    def __init__(
+        self, caller: Caller, make: Callable[[aio.Handler], aio.Processor], handler: Handler, concurrency: int
+    ) -> None:
+        self.inner = caller.call(lambda: make(self._handle))
+        self._caller = caller
+        self._handler = handler
+        self._threads = concurrent.futures.ThreadPoolExecutor(concurrency, "partibus-handler")
+        self._in_handler = threading.local()
+
+    def start(self) -> None:
+        """Open the receiver and begin, as `aio.Processor.start`."""
+        self._caller.run(self.inner.start())
+
+    def stop(self) -> None:
+        """Let the handlers under way end, and settle their messages. Idempotent; a handler may call it."""
+        if getattr(self._in_handler, "here", False):
+            self._caller.start(self.inner.stop())  # Its end waits for this handler.
+        else:
+            self._caller.run(self.inner.stop())
+
+    def run(self) -> None:
+        """Process messages until `stop` is called by a handler or another thread, or this thread is interrupted."""
+        self._caller.run(self.inner.run())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def _handle(self, message: IncomingMessage, inner: aio.Receiver) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._call, message, inner)
+
+    def _call(self, message: IncomingMessage, inner: aio.Receiver) -> None:
+        self._in_handler.here = True
+        receiver: Receiver
+        if isinstance(inner, aio.SessionReceiver):
+            receiver = SessionReceiver(self._caller, inner)
+        else:
+            receiver = Receiver(self._caller, inner)
+        self._handler(message, receiver)
 
 
 class Client(Caller):
     """The blocking form of `partibus.client.aio.Client`, with the same arguments, units and errors."""
 
-    def __init__(self, connection_string: str | None = None, **settings: Any) -> None:
+    @arguments_of(aio.Client)
+    def __init__(self, *args: Any, **settings: Any) -> None:
         """Make a client; `partibus.client.aio.Client` explains the settings. Raises `ArgumentError`."""
-        super().__init__(aio.Client(connection_string, **settings))
+        super().__init__(aio.Client(*args, **settings))
 
     @property
     def connections(self) -> int:
@@ -40,40 +91,9 @@ class Client(Caller):
         """The counters of the client."""
         return self.inner.statistics
 
-    def sender(self, entity: str | None = None, *, batch_flush_interval: float | None = None) -> Sender:
-        """Return a new sender to a queue or topic, as `aio.Client.sender`."""
-        return Sender(self, self.call(lambda: self.inner.sender(entity, batch_flush_interval=batch_flush_interval)))
-
-    def receiver(
-        self,
-        entity: str | None = None,
-        *,
-        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
-        prefetch: int | None = None,
-        auto_renew: float = 0.0,
-    ) -> Receiver:
-        """Return a new receiver, as `aio.Client.receiver`."""
-        inner = self.call(lambda: self.inner.receiver(entity, mode=mode, prefetch=prefetch, auto_renew=auto_renew))
-        return Receiver(self, inner)
-
-    def session_receiver(
-        self,
-        entity: str | None = None,
-        session_id: str | NextSession = NEXT_SESSION,
-        *,
-        mode: ReceiveMode = ReceiveMode.PEEK_LOCK,
-        prefetch: int | None = None,
-        auto_renew: float = 0.0,
-        max_wait: float = 60.0,
-    ) -> SessionReceiver:
-        """Return a receiver that holds one session once it is open, as `aio.Client.session_receiver`."""
-
-        def make() -> aio.SessionReceiver:
-            return self.inner.session_receiver(
-                entity, session_id, mode=mode, prefetch=prefetch, auto_renew=auto_renew, max_wait=max_wait
-            )
-
-        return SessionReceiver(self, self.call(make))
+    sender = made_on_loop(aio.Client.sender, Sender)
+    receiver = made_on_loop(aio.Client.receiver, Receiver)
+    session_receiver = made_on_loop(aio.Client.session_receiver, SessionReceiver)
 
     def processor(
         self,
@@ -120,23 +140,10 @@ class Client(Caller):
             raise
         self.run(transaction.__aexit__(None, None, None))
 
-    def request(
-        self, entity: str | None, operation: str, body: Mapping[str, object], *, timeout: float | None = None
-    ) -> dict[str, object]:
-        """Perform an operation of a `$management` node, as `aio.Client.request`."""
-        return self.run(self.inner.request(entity, operation, body, timeout=timeout))
-
-    def authorize(self, entity: str) -> None:
-        """Show the broker a token for an entity now, as `aio.Client.authorize`."""
-        self.run(self.inner.authorize(entity))
-
-    def max_request_bytes(self, entity: str | None) -> int | None:
-        """Return the size of the largest request that a node takes, as `aio.Client.max_request_bytes`."""
-        return self.run(self.inner.max_request_bytes(entity))
-
-    def advise(self, entity: str | None = None, *, seconds: float = 10.0) -> "list[Advice]":
-        """Watch an entity's traffic and return the settings that depart from the guidance, as `aio.Client.advise`."""
-        return self.run(self.inner.advise(entity, seconds=seconds))
+    request = blocking(aio.Client.request)
+    authorize = blocking(aio.Client.authorize)
+    max_request_bytes = blocking(aio.Client.max_request_bytes)
+    advise = blocking(aio.Client.advise)
 
     def rules(self, subscription: str) -> "Rules":
         """Return the rules of a subscription by its path, ``topic/Subscriptions/name``."""
@@ -176,21 +183,9 @@ def connect(connection_string: str, *, timeout: float = 30.0, container_id: str 
     return client.__enter__()
 
 
-class Rules:
+class Rules(Blocking[aio.Rules]):
     """The rules of a subscription, made by `Client.rules`. Calls raise `AlreadyExists`, `NotFound` and so on."""
 
-    def __init__(self, client: Client, inner: aio.Rules) -> None:
-        self._client = client
-        self._inner = inner
-
-    def add(self, rule: RuleInfo) -> None:
-        """Add a rule, which applies to messages sent from now on."""
-        self._client.run(self._inner.add(rule))
-
-    def remove(self, name: str) -> None:
-        """Remove a rule. Messages that it selected stay."""
-        self._client.run(self._inner.remove(name))
-
-    def list(self) -> list[RuleInfo]:
-        """Return all rules, sorted by name."""
-        return self._client.run(self._inner.list())
+    add = blocking(aio.Rules.add)
+    remove = blocking(aio.Rules.remove)
+    list = blocking(aio.Rules.list)

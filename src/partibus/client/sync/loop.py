@@ -1,16 +1,24 @@
-"""The event loop that all blocking clients of the process share, and the calls that other threads make on it."""
+"""The event loop that all blocking clients of the process share, and the calls that other threads make on it.
+
+A class of the blocking client holds the object of the asyncio client that does the work. `blocking` makes its methods
+from those of that object, so that arguments, types, errors and texts are written once.
+"""
 
 import asyncio
 import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from partibus.client import aio
 from partibus.client.errors import ClientError, Closed, InvalidRequest
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+P = ParamSpec("P")
 
 
 class _Loop:
@@ -85,6 +93,11 @@ class Caller:
         self._closing = threading.Lock()
         self._using = threading.Lock()
         """Held while a call is handed to the loop, so that a close by another thread comes before or behind it."""
+
+    @property
+    def caller(self) -> Self:
+        """The way into the loop, as objects of the client have it."""
+        return self
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and return its result. An interrupted wait cancels it."""
@@ -162,3 +175,60 @@ class Caller:
                 with self._using:
                     self._loop = None
                 self._shared.leave()
+
+
+class Blocking(Generic[A]):
+    """The blocking form of an object of the asyncio client."""
+
+    def __init__(self, caller: Caller, inner: A) -> None:
+        self.caller = caller
+        self.inner = inner
+        """The object on the loop."""
+
+
+class _Form(Protocol):
+    """A `Caller` or a `Blocking`."""
+
+    inner: Any
+
+    @property
+    def caller(self) -> Caller: ...
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Form, P], T]:
+    """Return the blocking form of a coroutine method: the same arguments, result, errors and text."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: _Form, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        work: Coroutine[Any, Any, T] = getattr(self.inner, name)(*args, **kwargs)
+        return self.caller.run(work)
+
+    return call
+
+
+def made_on_loop(
+    make: Callable[Concatenate[Any, P], A], form: Callable[[Caller, A], B]
+) -> Callable[Concatenate[_Form, P], B]:
+    """Return the blocking form of a method that makes an object; its result is the ``form`` of that object."""
+    name = make.__name__
+
+    @wraps(make)
+    def call(self: _Form, /, *args: P.args, **kwargs: P.kwargs) -> B:
+        def work() -> A:
+            made: A = getattr(self.inner, name)(*args, **kwargs)
+            return made
+
+        return form(self.caller, self.caller.call(work))
+
+    return call
+
+
+def arguments_of(pattern: Callable[P, Any]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Give a constructor the arguments of another class, for type checkers and `help`."""
+
+    def decorate(construct: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
+        construct.__wrapped__ = getattr(pattern, "__init__")  # type: ignore[attr-defined] # noqa: B009
+        return construct
+
+    return decorate

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from partibus.amqp import DecodeError, Delivery, EncodeError
-from partibus.amqp.codec.decoder import decode, decode_at_most
+from partibus.amqp.codec.decoder import decode, decode_at_most, skip_value
 from partibus.amqp.codec.encoder import encode, write_compound
-from partibus.amqp.codec.skip import skip_value
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.errors import TooManyValues
 from partibus.amqp.section_encoding import encode_raw_map

@@ -13,10 +13,9 @@ from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.retention import clear
 from partibus.partition.core.session_locks import scanned, state_loaded
 from partibus.partition.core.session_resume import resumed
-from partibus.partition.core.settlement import settle, take_bodies
+from partibus.partition.core.settlement import settle, take_bodies, transact
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
-from partibus.partition.core.transactions import transact
 from partibus.partition.protocol.commands import Settle, Transact
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.load_requests import (

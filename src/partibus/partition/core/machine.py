@@ -63,12 +63,11 @@ from partibus.partition.core.session_locks import (
     renew_session,
     set_session_state,
 )
-from partibus.partition.core.settlement import settle
+from partibus.partition.core.settlement import settle, transact
 from partibus.partition.core.slot_moves import tell_held
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER
-from partibus.partition.core.transactions import transact
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol.keys import SubqueueKind, subqueue_key

@@ -21,9 +21,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from partibus.partition.core.fair_queue import Fairness, FairQueue
+from partibus.partition.core.fair_queue import Fairness, FairQueue, ReadyQueue
 from partibus.partition.core.lock_table import LockTable
-from partibus.partition.core.ready_queue import ReadyQueue
 from partibus.partition.protocol.keys import Entry
 
 ENTRY_BYTES = 320

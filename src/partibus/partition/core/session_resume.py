@@ -16,10 +16,9 @@ from partibus.partition.core.dead_letter import requeue
 from partibus.partition.core.enqueue import screen
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.sessions import ReadyListAway, Session
-from partibus.partition.core.settlement import settle
+from partibus.partition.core.settlement import settle, transact
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
-from partibus.partition.core.transactions import transact
 from partibus.partition.protocol.commands import AcceptSession, Settle, Transact
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.load_requests import SessionResume

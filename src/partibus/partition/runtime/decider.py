@@ -15,10 +15,9 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime.commits import Commits, described, is_unconfirmed
 from partibus.partition.runtime.dispatcher import ReplyDispatcher, given_back
-from partibus.partition.runtime.forwards import Forwards
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.loading import Backlog, Loading, Waiting
-from partibus.partition.runtime.slot import Slot
+from partibus.partition.runtime.slot import Forwards, Slot
 from partibus.partition.runtime.topic import Topics, publishes
 
 

@@ -1,6 +1,6 @@
-"""A runtime's record of one partition: its machine, and the commits that carry its rows."""
+"""A runtime's record of one partition: its machine, the commits of its rows, and the forwarder's knowledge of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ from partibus.partition.core.machine import Partition
 from partibus.partition.core.subscriptions import Subscriptions
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol.fan_out import FanOut
+from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 
@@ -140,3 +141,32 @@ class Slot:
                     del ends[number]
         if waited_for:
             self.waited = commit
+
+
+class Forwards:
+    """The notifications of one store."""
+
+    __slots__ = ("_host", "forward")
+
+    def __init__(self, host: Host, forward: Callable[[int, bool], None] | None) -> None:
+        """Begin.
+
+        ``forward`` gets the row of a partition, and whether messages were sent through it; None: no forwarder.
+
+        Messages sent through a partition name another entity (section 3.7 of the dialect).
+        """
+        self._host = host
+        self.forward = forward
+
+    def see_options(self, row: int, options: PartitionOptions) -> None:
+        """Notify the forwarder when a partition comes into use, or its entity was updated."""
+        forward = self.forward
+        if options.forwards and forward is not None:
+            self._host.call_soon(lambda: forward(row, False))
+
+    def see_transfers(self, machine: Partition) -> None:
+        """Notify the forwarder of messages sent through the partition, unless it forwards them already."""
+        forward, state = self.forward, machine.state
+        transfers = state.subqueues[SubqueueKind.TRANSFER]
+        if transfers.messages and not transfers.forwarder and forward is not None:
+            self._host.call_soon(lambda: forward(state.row, True))

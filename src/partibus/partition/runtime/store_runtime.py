@@ -31,11 +31,10 @@ from partibus.partition.protocol.queries import TimedPartitions
 from partibus.partition.runtime.commits import Commits, OnFound
 from partibus.partition.runtime.decider import Decider
 from partibus.partition.runtime.dispatcher import OnReply, ReplyDispatcher
-from partibus.partition.runtime.forwards import Forwards
 from partibus.partition.runtime.lifecycle import BEING_OPENED, StoreLifecycle
 from partibus.partition.runtime.loading import Backlog, Loading, needs_room
 from partibus.partition.runtime.queries import ColdInspect, ColdInspects, StoreQueries
-from partibus.partition.runtime.slot import Slot
+from partibus.partition.runtime.slot import Forwards, Slot
 from partibus.partition.runtime.topic import Topics
 
 CLOSING_MS_MAX: Final = 1_000.0

@@ -8,8 +8,7 @@ import pytest
 
 from partibus.errors import REQUEST_ERRORS, ArgumentError, EntityNotFound, PartibusError
 from partibus.frontends.rest.atom.descriptions import policies_xml, read_policies, size_read, size_shown
-from partibus.frontends.rest.atom.envelope import Entry, Page, entry_xml, feed_xml, namespace_name
-from partibus.frontends.rest.atom.errors import STATUS, status_of
+from partibus.frontends.rest.atom.envelope import STATUS, Entry, Page, entry_xml, feed_xml, namespace_name, status_of
 from partibus.frontends.rest.atom.xml import INSTANCE, parse_xml
 from partibus.namespace.access import Right, SasPolicy
 from partibus.namespace.namespace_options import NamespaceOptions

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from partibus.errors import EntityNotFound, PartibusError
 from partibus.frontends.rest.atom import entities, lists, rules
 from partibus.frontends.rest.atom.calls import Call, Kind, parse_path
-from partibus.frontends.rest.atom.errors import refusal, status_of
+from partibus.frontends.rest.atom.envelope import refusal, status_of
 from partibus.frontends.rest.atom.lists import get_namespace_info
 from partibus.frontends.rest.claims import Claims
 from partibus.frontends.rest.requests import BodyTooLarge, pay

@@ -25,11 +25,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from partibus.errors import ArgumentError, EntityChanged
-from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.atom.envelope import ENTRY_TYPE, FEED_TYPE, Entry, Page, entry_xml, feed_xml
 from partibus.frontends.rest.atom.xml import ATOM, BODY_BYTES_MAX, SERVICE, Element, parse_xml
 from partibus.frontends.rest.claims import Claims, host_of
-from partibus.frontends.rest.requests import read_body
+from partibus.frontends.rest.requests import answer_of, read_body
 from partibus.namespace.access import Grant
 from partibus.namespace.broker import Broker
 from partibus.namespace.names import RULES, SUBSCRIPTIONS

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import NamedTuple
 
-from partibus.frontends.rest.answers import Ask
 from partibus.frontends.rest.atom.xml import COUNTS, element, text_element
+from partibus.frontends.rest.requests import Ask
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.entity import EntityRoute, Inspection, inspect_each
 

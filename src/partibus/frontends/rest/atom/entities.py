@@ -8,7 +8,6 @@ after that check, the answer says so, and the partition follows when it is back.
 from starlette.responses import Response
 
 from partibus.errors import OutcomeUnknown, StoreUnavailable
-from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.atom.calls import Call
 from partibus.frontends.rest.atom.counts import ask_counts, counts_of
 from partibus.frontends.rest.atom.descriptions import (
@@ -20,7 +19,7 @@ from partibus.frontends.rest.atom.descriptions import (
 )
 from partibus.frontends.rest.atom.envelope import Entry
 from partibus.frontends.rest.atom.rules import read_default_rule
-from partibus.frontends.rest.requests import check_api_version
+from partibus.frontends.rest.requests import answer_of, check_api_version
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity
 from partibus.namespace.names import subscription_path

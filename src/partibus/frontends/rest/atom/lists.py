@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from starlette.responses import Response
 
-from partibus.frontends.rest.answers import answers_of
 from partibus.frontends.rest.atom import xml
 from partibus.frontends.rest.atom.calls import Call
 from partibus.frontends.rest.atom.counts import ask_counts
@@ -14,6 +13,7 @@ from partibus.frontends.rest.atom.envelope import Entry, Page, namespace_name
 from partibus.frontends.rest.atom.rules import entry_of_rule, subscription_of
 from partibus.frontends.rest.atom.values import date_text
 from partibus.frontends.rest.atom.xml import text_element
+from partibus.frontends.rest.requests import answers_of
 from partibus.namespace.names import RULES, SUBSCRIPTIONS
 from partibus.namespace.namespace import Queue
 from partibus.namespace.tiers import Tier

@@ -9,9 +9,9 @@ from starlette.types import Receive, Scope, Send
 
 from partibus import errors as core
 from partibus.errors import PartibusError
-from partibus.frontends.rest.atom.errors import refusal, status_of
+from partibus.frontends.rest.atom.envelope import refusal, status_of
 from partibus.frontends.rest.claims import Claims
-from partibus.frontends.rest.data import receive, send, settle
+from partibus.frontends.rest.data import receive, send
 from partibus.frontends.rest.data.calls import DataCall, Place, parse_place, read_lock
 from partibus.frontends.rest.data.message_in import MessageReader
 from partibus.frontends.rest.requests import BodyTooLarge, check_api_version
@@ -26,9 +26,9 @@ HANDLERS: Mapping[tuple[int, str], tuple[Right, Handler]] = {
     (0, "POST"): (Right.SEND, send.send_messages),
     (1, "POST"): (Right.LISTEN, receive.peek_lock),
     (1, "DELETE"): (Right.LISTEN, receive.receive_and_delete),
-    (2, "DELETE"): (Right.LISTEN, settle.complete),
-    (2, "PUT"): (Right.LISTEN, settle.unlock),
-    (2, "POST"): (Right.LISTEN, settle.renew),
+    (2, "DELETE"): (Right.LISTEN, receive.complete),
+    (2, "PUT"): (Right.LISTEN, receive.unlock),
+    (2, "POST"): (Right.LISTEN, receive.renew),
 }
 """Handlers by the number of segments below ``messages``, and the method."""
 

@@ -1,11 +1,14 @@
-"""Receive the next message: under lock, or deleted.
+"""Receive the next message, under lock or deleted; complete, unlock and renew it by its lock token.
 
 A request waits at most as long as it says. A message that arrives when its client has disconnected goes back uncounted;
 a deleted one is lost, as receive-and-delete means.
+
+The number or id before the lock token in an address is ignored: the token names its message.
 """
 
 import re
 from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -15,20 +18,20 @@ from partibus.errors import (
     EntityDisabled,
     EntityNotFound,
     InvalidOperation,
+    MessageLockLost,
     PartibusError,
     ServerBusy,
 )
-from partibus.frontends.rest.answers import Handover
 from partibus.frontends.rest.claims import host_of
-from partibus.frontends.rest.data.calls import DataCall
-from partibus.frontends.rest.data.message_out import body_of, headers_of, sequence_number
-from partibus.frontends.rest.requests import HTTP, check_not_exhausted, pay
+from partibus.frontends.rest.data.calls import DataCall, read_lock
+from partibus.frontends.rest.data.message_out import body_of, date_text, headers_of, sequence_number
+from partibus.frontends.rest.requests import HTTP, Handover, answer_of, check_not_exhausted, pay
 from partibus.namespace.names import subqueue_path
-from partibus.partition.protocol.commands import Outcome, Settle
+from partibus.partition.protocol.commands import Command, LockToken, Outcome, RenewLocks, Settle
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.replies import Granted
-from partibus.routing.lock_tokens import token_uuid
-from partibus.routing.partitions import PartitionHandle
+from partibus.partition.protocol.replies import Failed, Granted, LocksRenewed
+from partibus.routing.lock_tokens import read_token, token_uuid
+from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.throttling.uses import Operation
 from partibus.tracing.tracer import Tracer
 
@@ -195,3 +198,65 @@ def _answer(call: DataCall, partition: PartitionHandle, granted: Granted, *, del
         number = sequence_number(partition_id, entry)
         headers["Location"] = f"{base}/{quote(call.address.path, safe='/$')}/messages/{number}/{token}"
     return Response(body_of(data), 200 if delete else 201, headers)
+
+
+async def complete(call: DataCall) -> Response:
+    """Complete the message."""
+    return await _settle(call, Outcome.COMPLETE)
+
+
+async def unlock(call: DataCall) -> Response:
+    """Return the message to its place, with one more delivery counted."""
+    return await _settle(call, Outcome.ABANDON)
+
+
+async def renew(call: DataCall) -> Response:
+    """Lock the message for another LockDuration; the header ``LockedUntilUtc`` has the end."""
+    partition, token = _locked(call)
+    reply = await _ask(call, partition, RenewLocks(call.entity.route.numbers.next(), call.kind, [token]))
+    if not isinstance(reply, LocksRenewed):
+        raise MessageLockLost
+    return Response(None, 200, {"LockedUntilUtc": date_text(reply.until_ms[0])})
+
+
+async def _settle(call: DataCall, outcome: Outcome) -> Response:
+    partition, token = _locked(call)
+    traced, tracer, name = None, call.entity.tracer, call.entity.queue.name
+    if tracer is not None:
+        traced = tracer.held(subqueue_path(name, call.kind)).settling(partition.row, [token], outcome.name)
+    try:
+        reply = await _ask(call, partition, Settle(call.entity.route.numbers.next(), call.kind, outcome, [token]))
+        if reply.lost:
+            raise MessageLockLost
+    except PartibusError as error:
+        if traced is not None:
+            traced(error)
+        raise
+    if traced is not None:
+        traced(None)
+    return Response(None, 200)
+
+
+def _locked(call: DataCall) -> tuple[PartitionHandle, LockToken]:
+    """Return the partition of a token, and the partition's own token.
+
+    Raises `MessageLockLost` without such a partition.
+    """
+    queue = call.entity.queue
+    if queue.has_sessions and call.kind == SubqueueKind.ACTIVE:
+        raise InvalidOperation(f"Messages of '{queue.name}' are their session's. Settle and renew over AMQP.")
+    lock = read_lock(call.place)
+    if lock is None:
+        raise MessageLockLost
+    partition_id, lock_id, pos = read_token(lock)
+    partitions = call.entity.route.partitions
+    if partition_id >= len(partitions):
+        raise MessageLockLost
+    return partitions[partition_id], (lock_id, pos)
+
+
+async def _ask(call: DataCall, partition: PartitionHandle, command: Command) -> Any:
+    reply: Any = await answer_of(partial(partition.submit, command))
+    if isinstance(reply, Failed):
+        raise error_of(reply, call.entity.queue.name)
+    return reply

@@ -5,9 +5,15 @@ from functools import partial
 from starlette.responses import Response
 
 from partibus.errors import InvalidOperation, QuotaExceeded
-from partibus.frontends.rest.answers import answer_of, others_first
 from partibus.frontends.rest.data.calls import DataCall
-from partibus.frontends.rest.requests import BodyTooLarge, check_not_exhausted, pay_for_sends, read_body
+from partibus.frontends.rest.requests import (
+    BodyTooLarge,
+    answer_of,
+    check_not_exhausted,
+    others_first,
+    pay_for_sends,
+    read_body,
+)
 from partibus.message import Message
 from partibus.namespace.entity import Entity
 from partibus.partition.protocol.keys import SubqueueKind

@@ -9,11 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from partibus.errors import EntityChanged, EntityExists, InvalidOperation, PartibusError
-from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.atom.counts import ask_counts
 from partibus.frontends.rest.atom.entities import check_all_there
-from partibus.frontends.rest.atom.errors import status_of
-from partibus.frontends.rest.portal.entities import row_of, rows_of
+from partibus.frontends.rest.atom.envelope import status_of
 from partibus.frontends.rest.portal.fields import (
     LABELS,
     NAME,
@@ -27,8 +25,9 @@ from partibus.frontends.rest.portal.fields import (
     property_text,
     typed_properties,
 )
+from partibus.frontends.rest.portal.overview import row_of, rows_of
 from partibus.frontends.rest.portal.visit import Answer, MovedOn, Page, Visit, address
-from partibus.frontends.rest.requests import pay
+from partibus.frontends.rest.requests import answer_of, pay
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity
 from partibus.namespace.namespace import Subscription, Topic

@@ -2,9 +2,9 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from partibus.frontends.rest.answers import done_elsewhere
 from partibus.frontends.rest.metrics import Ask
 from partibus.frontends.rest.portal import PATH
+from partibus.frontends.rest.requests import done_elsewhere
 from partibus.namespace.namespaces import Namespaces
 
 _TOKENS = (b"SharedAccessSignature", b"Bearer")

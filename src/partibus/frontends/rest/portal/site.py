@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from partibus.errors import PartibusError, Unauthorized
-from partibus.frontends.rest.atom.errors import status_of
+from partibus.frontends.rest.atom.envelope import status_of
 from partibus.frontends.rest.metrics import Ask
-from partibus.frontends.rest.portal import PATH, changes, entities, entity, overview
+from partibus.frontends.rest.portal import PATH, changes, entity, overview
 from partibus.frontends.rest.portal.signing_in import comes_from_here, forget, grant_of, remember, safe_next, sign_in
 from partibus.frontends.rest.portal.visit import Answer, MovedOn, Page, Visit, address, read_form
 from partibus.frontends.rest.portal.words import duration_text, number_text, size_text, time_text
@@ -63,7 +63,7 @@ Handler = Callable[[Visit], Awaitable[Answer]]
 _READ: Final = ("GET", "HEAD")
 _PAGES: Final[Mapping[str, tuple[Handler, tuple[str, ...]]]] = {
     "": (overview.show_overview, _READ),
-    "entities": (entities.show_entities, _READ),
+    "entities": (overview.show_entities, _READ),
     "entity": (entity.show_entity, _READ),
     "create": (changes.create, (*_READ, "POST")),
     "change": (changes.change, (*_READ, "POST")),

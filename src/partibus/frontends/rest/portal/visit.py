@@ -8,10 +8,9 @@ from msgspec import Struct, field
 from starlette.requests import Request
 
 from partibus.errors import ArgumentError, Unauthorized, shown
-from partibus.frontends.rest.answers import answer_of
 from partibus.frontends.rest.metrics import Ask
 from partibus.frontends.rest.portal import PATH
-from partibus.frontends.rest.requests import read_body
+from partibus.frontends.rest.requests import answer_of, read_body
 from partibus.namespace.access import Grant, Right
 from partibus.namespace.broker import Broker
 
