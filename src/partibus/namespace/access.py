@@ -112,7 +112,9 @@ class Grant:
     def allows(self, path: Path, right: Right, now_s: float) -> bool:
         """Tell whether it is good for ``right`` on ``path`` now."""
         alive = self.expires_s is None or now_s < self.expires_s
-        return alive and right in self.rights and path[: len(self.path)] == self.path and self._is_of_owner(path)
+        if not alive or right not in self.rights or path[: len(self.path)] != self.path:
+            return False
+        return not self.owner or self._is_of_owner(path)
 
     def _is_of_owner(self, path: Path) -> bool:
         """Tell whether a path belongs to the grant's owner.
@@ -121,7 +123,7 @@ class Grant:
         another entity, ``a/b``.
         """
         below = path[len(self.owner) :]
-        return not self.owner or not below or below[0] == SUBSCRIPTIONS.lower() or below[0].startswith("$")
+        return not below or below[0] == SUBSCRIPTIONS.lower() or below[0].startswith("$")
 
 
 class Identities(Protocol):

@@ -70,6 +70,7 @@ class Namespace:
         namespaces of a broker share both.
         """
         self._record = record
+        self.namespace_id: int = record.namespace_id
         self.bounds = Bounds(record.options)
         self._catalog = catalog
         self._clock = clock

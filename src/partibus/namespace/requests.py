@@ -82,6 +82,5 @@ class RequestCounters:
     def answered_status(self, kind: RequestKind, status: int) -> None:
         """Count a request by the status code of its answer."""
         self.requests[kind] += 1
-        fault = fault_of_status(status)
-        if fault is not None:
+        if status >= 400 and (fault := fault_of_status(status)) is not None:
             self.failed[kind][fault] += 1

@@ -69,11 +69,15 @@ class KeyedParts:
         """
         parts: dict[int, list[int]] = {}
         places: dict[int, int] = {}
-        partition_of = self.route.slots.partition_of
+        slots = self.route.slots
+        known: dict[str, int] = {}
         for index in indexes:
             key = self.messages[index].key
             assert key is not None, "a message without a key goes to any partition"
-            places[index] = place = partition_of(key)
+            place = known.get(key, -1)
+            if place < 0:
+                place = known[key] = slots.partition_of(key)
+            places[index] = place
             if place in parts:
                 parts[place].append(index)
             else:

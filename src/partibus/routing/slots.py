@@ -82,6 +82,8 @@ class SlotMap:
 
     def partition_of(self, key: str) -> int:
         """Return the partition id of a key."""
+        if self.partitions == 1:
+            return 0
         slot = slot_for_key(key)
         owners = self._owners
         return slot * self.partitions >> SLOT_BITS if owners is None else owners[slot]

@@ -72,7 +72,7 @@ class Results:
 
     def answer(self, call: Call) -> None:
         """Answer the request."""
-        refusal = self.common_refusal
+        refusal = self.common_refusal if self._failed else None
         if refusal is not None:
             call.refuse(refusal)
             return

@@ -42,12 +42,12 @@ class Call:
     """
 
     __slots__ = (
-        "_answered",
         "_respond",
         "action",
         "broker",
         "caller",
         "end_early",
+        "is_answered",
         "members",
         "on_gone",
         "parsed",
@@ -78,18 +78,14 @@ class Call:
         self.end_early: Callable[[], None] | None = None
         """Ends a wait for messages, since the broker stops."""
         self._respond = respond
-        self._answered = False
+        self.is_answered = False
+        """Whether the answer was given, or the client has left."""
 
     # -- the answer ----------------------------------------------------------------------------------------------------
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether the answer was given, or the client has left."""
-        return self._answered
-
     def answer(self, output: Mapping[str, Any] | None = None) -> None:
         """Give the answer of a request that was carried out."""
-        if not self._answered:
+        if not self.is_answered:
             self._finish(answer_to(self.parsed, output, self.request_id))
 
     def answer_when_followed(self, output: Mapping[str, Any] | None = None) -> None:
@@ -98,7 +94,7 @@ class Call:
 
     def refuse(self, error: SqsError | PartibusError) -> None:
         """Give the answer that refuses the request."""
-        if not self._answered:
+        if not self.is_answered:
             refusal = of_core(error) if isinstance(error, PartibusError) else error
             self._finish(refusal_of(self.parsed, refusal, self.request_id))
 
@@ -108,7 +104,7 @@ class Call:
         self.refuse(SqsError("InternalFailure", "An error inside of the broker; its log says more."))
 
     def _finish(self, answer: Answer) -> None:
-        self._answered = True
+        self.is_answered = True
         self.on_gone = self.end_early = None
         self.broker.requests.answered_status(RequestKind.HTTP, answer.status)
         self._respond(answer)
@@ -116,7 +112,7 @@ class Call:
     def leave(self) -> None:
         """Note that the client has left: the answer would reach no client."""
         gone, self.on_gone = self.on_gone, None
-        self._answered = True
+        self.is_answered = True
         if gone is not None:
             gone()
 
@@ -188,8 +184,9 @@ class Call:
 
     def named(self, name: QueueName, right: Right | None = None) -> SqsQueue:
         """Return a queue by name, as `queue` does."""
-        if self.home.one_region:
-            name = QueueName(self.home.region, name.name)
+        home = self.state.home
+        if home.one_region:
+            name = QueueName(home.region, name.name)
         if right is None:
             self.check_any(name)
         else:

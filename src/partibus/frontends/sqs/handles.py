@@ -59,16 +59,25 @@ def write_handles(
 
 
 def read_handle(text: str) -> Handle | None:
-    """Return what a text names, or None if it is no receipt handle. Hot path."""
-    if len(text) != _TEXT_CHARS or text[-2] not in _LAST_CHARS:  # base64 has several forms of its last bits
-        return None
-    try:
-        raw = a2b_base64(text, strict_mode=True)
-        packed = raw[_FIELDS_AT:]
-        check = _EMPTY.copy()
-        check.update(packed)
-        if raw[:_FIELDS_AT] != _BEGIN + check.digest():
-            return None
-        return tuple.__new__(Handle, _LAYOUT.unpack(packed))
-    except (ValueError, error):
-        return None
+    """Return what a text names, or None if it is no receipt handle."""
+    return read_handles((text,))[0]
+
+
+def read_handles(texts: Iterable[str | None]) -> list[Handle | None]:
+    """Return what each text names, or None for one that is no receipt handle. Hot path."""
+    handles: list[Handle | None] = []
+    for text in texts:
+        handle = None
+        # Base64 has several forms of its last bits.
+        if text and len(text) == _TEXT_CHARS and text[-2] in _LAST_CHARS:
+            try:
+                raw = a2b_base64(text, strict_mode=True)
+                packed = raw[_FIELDS_AT:]
+                check = _EMPTY.copy()
+                check.update(packed)
+                if raw[:_FIELDS_AT] == _BEGIN + check.digest():
+                    handle = tuple.__new__(Handle, _LAYOUT.unpack(packed))
+            except (ValueError, error):
+                pass
+        handles.append(handle)
+    return handles

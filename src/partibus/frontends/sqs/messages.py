@@ -82,12 +82,14 @@ def utf8_of(text: str) -> bytes:
 def body_bytes(text: str | None, *, is_plain: bool = False) -> bytes:
     """Return a message's body as UTF-8. Raises `SqsError` for one that is missing or has forbidden characters.
 
-    ``is_plain``: it is known to have none.
+    ``is_plain``: it is known to be printable ASCII.
     """
     if not text:
         raise missing("MessageBody")
+    if is_plain:
+        return text.encode("ascii")
     encoded = utf8_of(text)
-    if not is_plain and not is_allowed_text(text, encoded):
+    if not is_allowed_text(text, encoded):
         raise SqsError(
             "InvalidMessageContents",
             "Invalid binary character was found in the message body, the set of allowed characters is #x9 | #xA | #xD "
@@ -228,6 +230,11 @@ def size_of(body: bytes, attributes: Mapping[str, Attribute]) -> int:
     return len(body) + sum(parts)
 
 
+def are_ids(values: Iterable[str]) -> bool:
+    """Tell whether all values are good group or deduplication ids."""
+    return all(map(_ID.fullmatch, values))
+
+
 def check_id(name: str, value: str) -> str:
     """Return a group or deduplication id. Raises `SqsError`."""
     if _ID.fullmatch(value) is None:
@@ -311,6 +318,38 @@ def _around_id(sender: str) -> tuple[bytes, bytes]:
     return begin, end.removesuffix(_data(b""))
 
 
+def grouped_forms(
+    message_ids: Sequence[str], sender: str, bodies: Sequence[bytes], groups: Sequence[str], keys: Sequence[str]
+) -> list[bytes]:
+    """Return messages with a group and a deduplication id as they are stored; equal to `stored_form` of the same.
+
+    Both are good for `check_id`.
+    """
+    forms = []
+    for message_id, body, group, key in zip(message_ids, bodies, groups, keys, strict=True):
+        begin, to_id, to_group = _around_group(sender, len(group), len(key))
+        size = len(body)
+        head = b"%b%b%b%b%b%b" % (
+            begin, key.encode("ascii"), to_id, message_id.encode("ascii"), to_group, group.encode("ascii"),
+        )  # fmt: skip
+        if size < 256:
+            forms.append(b"%b\x00\x53\x75\xa0%c%b" % (head, size, body))
+        else:
+            forms.append(b"%b\x00\x53\x75\xb0%b%b" % (head, _SIZE(size), body))
+    return forms
+
+
+@lru_cache(maxsize=_USERS_MAX)
+def _around_group(sender: str, group_chars: int, key_chars: int) -> tuple[bytes, bytes, bytes]:
+    """Return what a message of `grouped_forms` has before its deduplication id, its own id, and its group."""
+    form = stored_form(_SAMPLE, sender, b"", {}, "g" * group_chars, "k" * key_chars, None)
+    symbol = _SYMBOLS[_DEDUPLICATION_KEY]
+    key_at = form.index(symbol) + len(symbol) + 2
+    id_at = form.index(_SAMPLE.encode("ascii"), key_at + key_chars)
+    group_at = len(form) - len(_data(b"")) - group_chars
+    return form[:key_at], form[key_at + key_chars : id_at], form[id_at + len(_SAMPLE) : group_at]
+
+
 _SAMPLE: Final = "00000000-0000-4000-8000-000000000000"
 
 
@@ -380,6 +419,10 @@ def read_stored(data: bytes) -> Incoming:
     if sender_and_group is not None and not (stored.annotation_count or stored.application_properties):
         _note_plain(data, sender_and_group[1])
         return Incoming(*sender_and_group, body, raw, {}, None, None, None)
+    if sender_and_group is not None and stored.annotation_count == 1 and not stored.application_properties:
+        key = _own_key(stored.annotations)
+        if key is not None:
+            return Incoming(*sender_and_group, body, raw, {}, key, None, None)
     notes = _annotations(stored)
     types = notes.get(_TYPES_KEY)
     source = _text_or_none(notes.get(_SOURCE_KEY))
@@ -429,6 +472,16 @@ def _own_properties(section: bytes) -> tuple[str, str, str | None] | None:
     except (UnicodeDecodeError, IndexError):
         pass
     return None
+
+
+def _own_key(annotations: bytes) -> str | None:
+    """Return the deduplication id of annotations that have nothing else, as `stored_form` encodes them; else None."""
+    symbol = _SYMBOLS[_DEDUPLICATION_KEY]
+    at = len(symbol) + 2
+    if not annotations.startswith(symbol) or annotations[at - 2 : at - 1] != b"\xa1":
+        return None
+    raw = annotations[at:]
+    return raw.decode("ascii") if raw.isascii() and len(raw) == annotations[at - 1] else None
 
 
 def _foreign_properties(section: bytes) -> tuple[str, str, str | None]:

@@ -8,7 +8,9 @@ answer. A run without company goes on in the next round, before the loop waits f
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 from partibus.errors import PartibusError
 from partibus.message import Message
@@ -30,7 +32,7 @@ TOKENS_MAX: Final = 256
 _ACTIVE: Final = int(SubqueueKind.ACTIVE)
 
 
-class Stored(NamedTuple):
+class Stored(Struct, gc=False):
     """The partition and sequence number of a message of a FIFO queue."""
 
     partition_id: int
@@ -200,14 +202,26 @@ class _GroupSends:
         outcomes = self._outcomes
         if isinstance(reply, Accepted):
             former = self._parts.known
+            here = partition.partition_id
+            if not reply.known and not former:
+                first = reply.first_sequence
+                outcomes.update(
+                    zip(
+                        numbers,
+                        [Stored(here, counter, b"") for counter in range(first, first + len(numbers))],
+                        strict=True,
+                    )
+                )
+                self._answer()
+                return
             for place, number in enumerate(numbers):
                 known = reply.known.get(place)
                 if known is not None:
-                    outcomes[number] = Stored(partition.partition_id, *known)
+                    outcomes[number] = Stored(here, *known)
                 elif number in former:  # the group's owner before a move
                     outcomes[number] = Stored(*former[number])
                 else:
-                    outcomes[number] = Stored(partition.partition_id, reply.first_sequence + place, b"")
+                    outcomes[number] = Stored(here, reply.first_sequence + place, b"")
         else:
             error = error_of(reply, self._route.name)
             for number in numbers:
@@ -218,9 +232,10 @@ class _GroupSends:
         """Answer the requests whose messages all have their outcomes."""
         outcomes, left = self._outcomes, []
         done = []
+        is_whole = len(outcomes) == len(self._messages)
         for request in self._requests:
             start, end, on_stored = request
-            if all(number in outcomes for number in range(start, end)):
+            if is_whole or all(number in outcomes for number in range(start, end)):
                 done.append((on_stored, [outcomes[number] for number in range(start, end)]))
             else:
                 left.append(request)

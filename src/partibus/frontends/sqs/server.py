@@ -485,7 +485,7 @@ class SqsConnection(asyncio.Protocol):
             self._owe(self._limits.head_s)
             self._server.loop.call_soon(self._advance)
         else:
-            self._owe(self._limits.keep_alive_s)
+            self.deadline_s = self._server.loop.time() + self._limits.keep_alive_s
 
 
 @lru_cache(maxsize=100)

@@ -122,11 +122,12 @@ class SqsService(SqsState):
         if not is_noted and not self._sign_ins.may_try(request.host, signed.key_id):
             raise SqsError("RequestThrottled", THROTTLED)
         check_time(signed, broker.wall_clock.now_ms())
-        check_signed_headers(signed, request.headers)
+        if not signed.headers.covers_all:
+            check_signed_headers(signed, request.headers)
         grant = self._signer(broker, request, parsed, signed)
         if not is_noted:
             self._sign_ins.succeeded(request.host, signed.key_id)
-        return Caller(signed.key_id, grant, self._region(signed))
+        return Caller(signed.key_id, grant, region_of(self.home, signed.region))
 
     def _region(self, signed: Signed | None) -> str:
         return region_of(self.home, None if signed is None else signed.region)
@@ -164,7 +165,7 @@ class SqsService(SqsState):
         if access.in_entities(name):
             named = self._path(parsed, signed)
             path = named if access.in_entities(name, named) else ()
-        key = (broker.namespace.record.namespace_id, name, path)
+        key = (broker.namespace.namespace_id, name, path)
         known = self._policies.get(key)
         if known is None or known[0] != access.version:
             if len(self._policies) >= _POLICIES_MAX:

@@ -103,7 +103,8 @@ def _of_header(given: str, headers: Mapping[str, str]) -> Signed:
         return _of_new_header(given, headers)
     if not signature:
         raise _incomplete("the Authorization header must have Signature")
-    _check_timestamp(timestamp, scope.date)
+    if not timestamp.startswith(scope.date):
+        _check_timestamp(timestamp, scope.date)
     return Signed(*scope, signature.strip(), timestamp, False, 0)
 
 
@@ -260,14 +261,14 @@ def canonical_request(
     if "  " in lines:
         lines = _BLANKS.sub(" ", lines)
     return (
-        f"{method}\n{_canonical_path(path)}\n{_canonical_query(query) if query else ''}\n"
+        f"{method}\n{'/' if path == '/' else _canonical_path(path)}\n{_canonical_query(query) if query else ''}\n"
         f"{lines}\n{signed.headers.joined}\n{body_hash}"
     )
 
 
 def _canonical_path(path: str) -> str:
     """Return the path with empty and dot segments taken out, encoded once more, as every service but S3 has it."""
-    if path in ("", "/"):
+    if not path:
         return "/"
     if "//" in path or "/." in path:
         parts: list[str] = []
@@ -303,8 +304,6 @@ def text_to_sign(signed: Signed, canonical: str) -> bytes:
 
 def check_signed_headers(signed: Signed, headers: Mapping[str, str]) -> None:
     """Check that what decides about the request is signed. Raises `SqsError`."""
-    if signed.headers.covers_all:
-        return
     for name in ("host",) if signed.is_presigned else _MUST_BE_SIGNED:
         if name not in signed.headers.names and (name == "host" or name in headers):
             raise SqsError("SignatureDoesNotMatch", f"The header '{name}' must be signed.")

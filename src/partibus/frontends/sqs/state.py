@@ -95,7 +95,7 @@ class SqsState:
 
     def queues_of(self, broker: Broker) -> Queues:
         """Return the queues of a namespace."""
-        number = broker.namespace.record.namespace_id
+        number = broker.namespace.namespace_id
         found = self._queues.get(number)
         if found is None:
             found = self._queues[number] = Queues(self.home)

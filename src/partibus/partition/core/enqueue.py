@@ -428,9 +428,10 @@ def _without_duplicates(
         notes = []
         for index, (message, item) in enumerate(zip(messages, wanted, strict=True)):
             if message is not None and item is not None and not duplicate[index]:
-                notes.append(note_of(first + index, message.tag) if message.tag else None)
-                if message.tag:
-                    duplicates.originals[item] = note_of(first + index, message.tag)
+                note = note_of(first + index, message.tag) if message.tag else None
+                notes.append(note)
+                if note is not None:
+                    duplicates.originals[item] = note
     if accepted:
         bucket = duplicates.bucket_for(len(accepted), now_ms)
         step.events.append(IdsRemembered(bucket, now_ms, accepted, notes))

@@ -181,17 +181,21 @@ class Groups:
             self.in_flight.setdefault(name, set()).add(entry.pos)
             self.total += 1
 
-    def take_back(self, entry: Entry) -> str | None:
-        """Note that a message is no longer in flight; return its group if it was."""
-        name = entry.session or ""
-        held = self.in_flight.get(name)
-        if held is None or entry.pos not in held:
-            return None
-        held.discard(entry.pos)
-        self.total -= 1
-        if not held:
-            del self.in_flight[name]
-        return name
+    def take_back(self, entries: Iterable[Entry]) -> dict[str, None]:
+        """Note that messages are no longer in flight; return the groups of those that were."""
+        in_flight = self.in_flight
+        names: dict[str, None] = {}
+        for entry in entries:
+            name = entry.session or ""
+            held = in_flight.get(name)
+            if held is None or entry.pos not in held:
+                continue
+            held.discard(entry.pos)
+            self.total -= 1
+            if not held:
+                del in_flight[name]
+            names[name] = None
+        return names
 
 
 class Sessions:
@@ -339,10 +343,7 @@ class Sessions:
         """Note that messages of groups are no longer in flight: their groups may be free."""
         if self.groups is None:
             return
-        for entry in entries:
-            name = self.groups.take_back(entry)
-            if name is None:
-                continue
+        for name in self.groups.take_back(entries):
             session = self.held.get(name)
             if session is not None:
                 step.change(session.ready_list)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.amqp.codec.types import UInt
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.types import Symbol, UInt
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.frontends.sqs import messages
 from partibus.frontends.sqs.errors import SqsError
@@ -22,6 +23,7 @@ from partibus.frontends.sqs.messages import (
     check_id,
     chosen,
     content_id,
+    grouped_forms,
     hex_md5,
     md5_of_attributes,
     plain_forms,
@@ -261,6 +263,26 @@ def test_a_plain_message_is_stored_as_any_other(size: int, sender: str) -> None:
     message_id, body = "01234567-89ab-4cde-8f01-23456789abcd", b"x" * size
     whole = stored_form(message_id, sender, body, {}, None, None, None)
     assert plain_forms([message_id] * 2, sender, [body] * 2) == [whole] * 2
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 70_000])
+@pytest.mark.parametrize("sender", ["k", "é" * 100, "k" * 300])
+@pytest.mark.parametrize(("group", "key"), [("g", "k"), ("k" * 128, "g" * 128), (ID, ID)])
+def test_a_message_with_a_group_is_stored_and_read_as_any_other(size: int, sender: str, group: str, key: str) -> None:
+    body = b"x" * size
+    whole = stored_form(ID, sender, body, {}, group, key, None)
+    assert grouped_forms([ID] * 2, sender, [body] * 2, [group] * 2, [key] * 2) == [whole] * 2
+    read = Incoming(ID, sender.encode()[:255].decode(), group, body.decode(), body, {}, key, None, None)
+    assert read_stored(whole) == read
+
+
+@pytest.mark.parametrize("key", ["é", "\0", "k" * 300])
+def test_a_deduplication_id_of_a_foreign_sender_is_read_member_by_member(key: str) -> None:
+    symbol = encode(Symbol("x-opt-partibus-sqs-deduplication-id"))
+    properties = StoredMessage(stored_form(ID, "s", b"b", {}, "g", None, None)).properties
+    body = b"\x00\x53\x75\xa0\x01b"
+    data = pack(annotation_count=1, annotations=symbol + encode(key), properties=properties, rest=body)
+    assert read_stored(data).deduplication_id == key
 
 
 @pytest.mark.parametrize("sender", ["k", "é" * 100, "k" * 255])

@@ -117,7 +117,7 @@ def _check_same(queue: SqsQueue, wanted: Mapping[str, str]) -> None:
 
 def _check_recent(call: Call, name: QueueName) -> None:
     deleted = call.state.deleted_ms
-    key = (call.broker.namespace.record.namespace_id, fold_name(entity_name(call.home, name)))
+    key = (call.broker.namespace.namespace_id, fold_name(entity_name(call.home, name)))
     at_ms = deleted.get(key)
     if at_ms is None:
         return

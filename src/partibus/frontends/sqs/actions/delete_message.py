@@ -75,18 +75,15 @@ def _delete(
         if failed is not None:
             errors.update((index, error_of(failed, entity.queue.name)) for index, _ in members)
         else:
-            _note(lost, gone, members)
+            if queue.fifo:
+                for place in set(lost).difference(gone):
+                    index, receipt = members[place]
+                    errors[index] = expired(receipt)
+            deleted = [receipt.handle.pos for index, receipt in members if index not in errors]
+            call.state.first_receives.forget(members[0][1].partition.row, deleted)
         left -= 1
         if not left:
             on_done(errors)
-
-    def _note(lost: Sequence[int], gone: Sequence[int], members: list[tuple[int, Receipt]]) -> None:
-        if queue.fifo:
-            for place in set(lost).difference(gone):
-                index, receipt = members[place]
-                errors[index] = expired(receipt)
-        deleted = [receipt.handle.pos for index, receipt in members if index not in errors]
-        call.state.first_receives.forget(members[0][1].partition.row, deleted)
 
     runs, on_settled = call.state.runs, call.guarded(settled)
     for partition, members in groups:

@@ -15,5 +15,5 @@ def delete_queue(call: Call) -> None:
     if state.recreate_after_ms:
         for key in [key for key, at_ms in state.deleted_ms.items() if at_ms + state.recreate_after_ms <= now_ms]:
             del state.deleted_ms[key]
-        state.deleted_ms[call.broker.namespace.record.namespace_id, fold_name(name)] = now_ms
+        state.deleted_ms[call.broker.namespace.namespace_id, fold_name(name)] = now_ms
     call.answer_when_followed()

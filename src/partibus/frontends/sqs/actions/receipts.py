@@ -6,7 +6,7 @@ from typing import NamedTuple
 from partibus.errors import PartibusError
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value, missing
-from partibus.frontends.sqs.handles import Handle, read_handle
+from partibus.frontends.sqs.handles import Handle, read_handles
 from partibus.frontends.sqs.queues import SqsQueue
 from partibus.frontends.sqs.quotas import over_budget, throttled
 from partibus.namespace.entity import Entity
@@ -40,8 +40,7 @@ def receipts_of(queue: SqsQueue, entity: Entity, texts: Sequence[str | None]) ->
     of_queue = queue.queue.entity_id, queue.queue.created_ms
     partition: PartitionHandle | None = None
     place = -1
-    for text in texts:
-        handle = read_handle(text) if text else None
+    for text, handle in zip(texts, read_handles(texts), strict=True):
         if handle is None or not text:
             found.append(_no_handle(text))
             continue

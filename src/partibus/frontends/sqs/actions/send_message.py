@@ -13,10 +13,12 @@ from partibus.frontends.sqs.batches import Entry, Results, entries_of
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value, missing, prefixed
 from partibus.frontends.sqs.messages import (
+    are_ids,
     body_bytes,
     check_id,
     check_size,
     content_id,
+    grouped_forms,
     hex_md5,
     hex_md5s,
     md5_of_attributes,
@@ -39,6 +41,8 @@ from partibus.routing.elastic import Action
 DELAY_MAX_S: Final = 900
 _PLAIN_MEMBERS: Final = 2
 """The members of a message that has nothing but a body: the other one is its queue, or its id in the batch."""
+_GROUPED_MEMBERS: Final = 4
+"""The same with a group and a deduplication id."""
 TAG_BYTES: Final = 16
 """A tag is a MessageId."""
 TRACE_HEADER: Final = "x-amzn-trace-id"
@@ -56,7 +60,8 @@ def send_message(call: Call) -> None:
     queue = call.queue(Right.SEND)
     entity = call.entity(queue)
     entity.check_send()
-    prepared = _prepared(call, queue, call.members, in_batch=False)
+    grouped = _grouped(call, queue, [call.members]) if queue.fifo else None
+    prepared = grouped[0] if grouped else _prepared(call, queue, call.members, in_batch=False)
     results = _Single(call)
     call.admit_sends(entity, 1, lambda: _store(queue, entity, [(0, prepared)], results))
 
@@ -67,7 +72,8 @@ def send_message_batch(call: Call) -> None:
     entity = call.entity(queue)
     entity.check_send()
     entries = entries_of(call)
-    if queue.fifo:
+    grouped = _grouped(call, queue, entries) if queue.fifo else None
+    if queue.fifo and not grouped:
         for entry in entries:  # one of them refuses the batch
             _check_fifo(queue, entry, in_batch=True)
     if len(call.request.body) + len(call.request.query) > MESSAGE_BYTES_MAX:  # both protocols only lengthen texts
@@ -77,14 +83,14 @@ def send_message_batch(call: Call) -> None:
                 "BatchRequestTooLong",
                 f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes. You have sent {total} bytes.",
             )
-    if call.parsed.is_plain and queue.takes_plain and TRACE_HEADER not in call.request.headers:
+    if queue.takes_plain:
         plain = _plain_batch(call, queue, entries)
         if plain is not None:
             call.admit_sends(entity, len(entries), lambda: _store_plain(call, entity, entries, *plain))
             return
     results = _Many(call, entries)
-    good: list[tuple[int, Prepared]] = []
-    for index, entry in enumerate(entries):
+    good = [*enumerate(grouped or ())]
+    for index, entry in enumerate(() if grouped else entries):
         try:
             good.append((index, _prepared(call, queue, entry, in_batch=True)))
         except SqsError as error:
@@ -193,6 +199,26 @@ def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch
     return Prepared(message, output)
 
 
+def _plain_bodies(call: Call, queue: SqsQueue, entries: Sequence[Entry], members: int) -> list[bytes] | None:
+    """Return the bodies of messages that have at most so many members and texts of printable ASCII; None for others.
+
+    Others, and all that are to be refused, take the way of `_prepared`. A batch that may be too long does so as well:
+    the sum of its sizes is checked before anything is hashed.
+    """
+    if (
+        not call.parsed.is_plain
+        or TRACE_HEADER in call.request.headers
+        or len(call.request.body) > MESSAGE_BYTES_MAX
+        or max([len(entry) for entry in entries]) > members
+    ):
+        return None
+    texts: list[str | None] = [entry.get("MessageBody") for entry in entries]
+    bodies = [text.encode("ascii") for text in texts if text]
+    if len(bodies) < len(entries) or max([len(body) for body in bodies]) > queue.message_bytes_max:
+        return None
+    return bodies
+
+
 def _plain_batch(
     call: Call, queue: SqsQueue, entries: Sequence[Entry]
 ) -> tuple[list[Message], list[dict[str, str]]] | None:
@@ -200,11 +226,8 @@ def _plain_batch(
 
     Each step takes all messages at once: a batch of ten costs a third of ten times `_prepared`.
     """
-    texts: list[str | None] = [entry.get("MessageBody") for entry in entries]
-    if not all(texts) or max([len(entry) for entry in entries]) > _PLAIN_MEMBERS:
-        return None
-    bodies = [text.encode("ascii") for text in texts if text]
-    if max([len(body) for body in bodies]) > queue.message_bytes_max:
+    bodies = _plain_bodies(call, queue, entries, _PLAIN_MEMBERS)
+    if bodies is None:
         return None
     ids = call.state.new_uuids(len(bodies))
     forms = plain_forms(ids, call.caller.name, bodies)
@@ -213,6 +236,35 @@ def _plain_batch(
         for entry, message_id, digest in zip(entries, ids, hex_md5s(bodies), strict=True)
     ]
     return [Message(form) for form in forms], results
+
+
+def _grouped(call: Call, queue: SqsQueue, entries: Sequence[Entry]) -> list[Prepared] | None:
+    """Return the messages of a request to a FIFO queue that have a body, a group and an id; None for any others."""
+    bodies = _plain_bodies(call, queue, entries, _GROUPED_MEMBERS)
+    if bodies is None:
+        return None
+    groups: list[str] = [entry.get("MessageGroupId", "") for entry in entries]
+    keys: list[str] = [entry.get("MessageDeduplicationId", "") for entry in entries]
+    if not (are_ids(groups) and are_ids(keys)):
+        return None
+    now_ms = call.broker.clock.now_ms()
+    wide = "" if queue.dedup_by_group(now_ms) else WIDE_ID
+    scheduled_ms = now_ms + queue.delay_ms if queue.delay_ms else None
+    ids = call.state.new_uuids(len(bodies))
+    forms = grouped_forms(ids, call.caller.name, bodies, groups, keys)
+    return [
+        Prepared(
+            Message(
+                form,
+                message_id=f"{wide}{key}",
+                session_id=group,
+                scheduled_ms=scheduled_ms,
+                tag=bytes.fromhex(message_id.replace("-", "")),
+            ),
+            {"MessageId": message_id, "MD5OfMessageBody": digest},
+        )
+        for form, key, group, message_id, digest in zip(forms, keys, groups, ids, hex_md5s(bodies), strict=True)
+    ]
 
 
 def _key(queue: SqsQueue, deduplication_id: str | None, now_ms: int) -> str:
