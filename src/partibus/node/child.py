@@ -2,7 +2,8 @@
 
 A new interpreter spends 0.6 s of processor time on imports before it can read the catalog. A fork has the supervisor's
 modules, and takes 20 ms. It needs Linux, for the end of a fork as a descriptor, and a supervisor with one thread, since
-a fork would keep the locks of the others for ever.
+a fork would keep the locks of the others for ever. The supervisor has closed the catalog by then: SQLite keeps its
+locks per process, and a fork would believe that it has those of its supervisor.
 """
 
 import asyncio

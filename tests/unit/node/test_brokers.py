@@ -1,10 +1,29 @@
-"""The supervisor's ports: held from their choice to the end."""
+"""A supervisor before it starts its brokers: ports held from their choice to the end, and no database open."""
 
+import asyncio
+import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from partibus.node import brokers
+from partibus.node.settings import Settings
+
+
+def test_a_supervisor_has_no_database_open_when_it_forks_brokers(tmp_path: Path) -> None:
+    """SQLite keeps its locks per process: a fork would believe that it has those of its supervisor."""
+    prepared = brokers.Brokers(Settings(data=tmp_path / "data", brokers=2, amqp_port=0, http_port=0))
+    try:
+        assert (tmp_path / "data" / "catalog.db").exists()
+        opened = [os.readlink(f"/proc/self/fd/{name}") for name in _descriptors()]
+        assert [path for path in opened if str(tmp_path) in path and ".db" in path] == []
+    finally:
+        asyncio.run(prepared.stop())
+
+
+def _descriptors() -> list[str]:
+    return [name for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
 
 
 def test_a_port_that_the_system_chooses_is_never_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
