@@ -145,11 +145,6 @@ REUSE: Final = Sentence(
     0,
     "Opening a connection is expensive. Reuse the same factory and client objects for several operations.",
 )
-FACTORIES: Final = Sentence(
-    "Concurrent operations",
-    0,
-    "All clients of one factory share one TCP connection. For a higher throughput use several message factories.",
-)
 PREFETCH_LOCK: Final = Sentence(
     "Prefetching",
     0,

@@ -42,7 +42,7 @@ from partibus.amqp.events import (
 )
 from partibus.amqp.inbound import Receiver
 from partibus.amqp.limits import Limits
-from partibus.amqp.link import Link, Role, SessionBase
+from partibus.amqp.link import Link, Role, SessionPort
 from partibus.amqp.outbound import Sender
 from partibus.amqp.sasl import Anonymous, Plain
 from partibus.amqp.session import Session
@@ -83,9 +83,9 @@ __all__ = [
     "Role",
     "Sender",
     "Session",
-    "SessionBase",
     "SessionClosed",
     "SessionOpened",
+    "SessionPort",
     "Source",
     "Target",
     "TransactionalState",

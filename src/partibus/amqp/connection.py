@@ -38,7 +38,6 @@ from partibus.amqp.events import Closed, Event, Opened, SessionClosed, SessionOp
 from partibus.amqp.frames import AMQP_FRAME, EMPTY_FRAME, HEADER, HEADER_BYTES, MIN_MAX_FRAME_SIZE, Output, frame
 from partibus.amqp.keepalive import KeepAlive
 from partibus.amqp.limits import Limits
-from partibus.amqp.link import ConnectionBase
 from partibus.amqp.pool import NumberPool
 from partibus.amqp.sasl import ClientHandshake, Login, Phase, ServerHandshake
 from partibus.amqp.session import Session
@@ -50,7 +49,7 @@ _TRANSFER: Final = 0x14
 _DISPOSITION: Final = 0x15
 
 
-class Connection(ConnectionBase):
+class Connection:
     """One connection of a server or a client. `peer` is the peer's open; `user` belongs to the owner."""
 
     def __init__(self, *, server: bool, login: Login | None = None, limits: Limits | None = None) -> None:
@@ -58,9 +57,9 @@ class Connection(ConnectionBase):
             raise UsageError("a login belongs to a client; a server answers logins by answer_login")
         self.limits = limits or Limits()
         self.output = Output()
-        self.peer = None
+        self.peer: Open | None = None
         self.state = State.IDLE
-        self.user = None
+        self.user: object = None
         self.max_frame_size_out = MIN_MAX_FRAME_SIZE
         self.link_count = 0
         self.partial_bytes = 0

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from partibus.amqp.codec.performatives import DeliveryState
 from partibus.amqp.errors import AmqpError
-from partibus.amqp.link import ConnectionBase, Link, SessionBase
+from partibus.amqp.link import ConnectionPort, Link, SessionPort
 
 
 class Delivery:
@@ -55,7 +55,7 @@ class PlainLogin(Struct):
 class Opened(Struct):
     """The arrival of the peer's open, now in `connection.peer`. A server answers with `Connection.open`."""
 
-    connection: ConnectionBase
+    connection: ConnectionPort
 
 
 class Closed(Struct):
@@ -71,13 +71,13 @@ class Closed(Struct):
 class SessionOpened(Struct):
     """A usable session: the peer began it and we have answered, or the peer answered ours."""
 
-    session: SessionBase
+    session: SessionPort
 
 
 class SessionClosed(Struct):
     """The end of a session with all its links; no `Detached` follows for them."""
 
-    session: SessionBase
+    session: SessionPort
     error: AmqpError | None
     by_peer: bool
 
@@ -141,7 +141,7 @@ class Drained(Struct):
 class WindowOpened(Struct):
     """The departure of deliveries that waited in the session, after a send call accepted only a part."""
 
-    session: SessionBase
+    session: SessionPort
 
 
 Event = (

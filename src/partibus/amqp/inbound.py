@@ -27,7 +27,7 @@ from partibus.amqp.errors import (
     Scope,
 )
 from partibus.amqp.events import Deliveries, Delivery, Disposed, Event, add_delivery, add_disposed
-from partibus.amqp.link import Link, Role, SessionBase
+from partibus.amqp.link import Link, Role, SessionPort
 
 _RECEIVER_ROLE: Final = True
 _OPEN: Final = State.OPEN
@@ -116,7 +116,7 @@ class Inbound:
 
     __slots__ = ("_accepted", "_low_water", "held", "links", "next_transfer_id", "session", "unsettled", "window")
 
-    def __init__(self, session: SessionBase) -> None:
+    def __init__(self, session: SessionPort) -> None:
         limits = session.limits
         self.session = session
         self.window = limits.incoming_window

@@ -8,13 +8,13 @@ peer (accepting twice) raise `UsageError`.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol, TypedDict
 
 from partibus.amqp.codec.decoder import Decoding
 from partibus.amqp.codec.performatives import AnySource, AnyTarget, Attach, Detach, Open, Source, Target
 from partibus.amqp.endpoint import ENDING, Move, State, after
 from partibus.amqp.errors import AmqpError, UsageError
-from partibus.amqp.frames import Output, frame
+from partibus.amqp.frames import Output
 from partibus.amqp.limits import Limits
 
 
@@ -32,7 +32,17 @@ class _Echo:
 ECHO: Final = _Echo()
 
 
-class ConnectionBase:
+class LinkTerms(TypedDict, total=False):
+    """What we may ask for in an attach; the defaults are those of `Attach`."""
+
+    source: AnySource | None
+    target: AnyTarget | None
+    snd_settle_mode: int
+    rcv_settle_mode: int
+    properties: dict[object, object] | None
+
+
+class ConnectionPort(Protocol):
     """The part of a connection that its sessions and links use.
 
     `peer` is the peer's open; `user` belongs to the owner.
@@ -57,14 +67,12 @@ class ConnectionBase:
     @property
     def called(self) -> str | None:
         """The client's name for this server: the host name of its open, or else of its login."""
-        raise NotImplementedError
 
 
-class SessionBase:
+class SessionPort(Protocol):
     """The part of a session that its links use. `user` belongs to the owner."""
 
-    __slots__ = ("connection", "decoding", "limits", "local_channel", "output", "state", "user")
-    connection: ConnectionBase
+    connection: ConnectionPort
     decoding: Decoding
     limits: Limits
     local_channel: int
@@ -75,19 +83,15 @@ class SessionBase:
     @property
     def links(self) -> list[Link]:
         """Every link that has not ended."""
-        raise NotImplementedError
 
     def end(self, error: AmqpError | None = None) -> None:
         """End the session with all its links. Does nothing if it has ended."""
-        raise NotImplementedError
 
     def write(self, performative: object) -> None:
         """Send a performative on this session's channel."""
-        self.output.write(frame(self.local_channel, performative))
 
     def write_flow(self, link: Link | None = None, *, drain: bool = False) -> None:
         """Send the state of the session, and of `link` if given. It always includes next-incoming-id."""
-        raise NotImplementedError
 
 
 class Link:
@@ -117,7 +121,7 @@ class Link:
     )
     role: Role
 
-    def __init__(self, session: SessionBase, handle: int, attach: Attach, state: State) -> None:
+    def __init__(self, session: SessionPort, handle: int, attach: Attach, state: State) -> None:
         self.session = session
         self.handle = handle
         self.state = state
@@ -242,5 +246,4 @@ class Link:
         return True
 
     def forget(self) -> None:
-        """Drop deliveries in flight, because the link has ended."""
-        raise NotImplementedError
+        """Drop deliveries in flight, because the link has ended; a link of neither role has none."""

@@ -26,7 +26,7 @@ from partibus.amqp.endpoint import ENDING, State
 from partibus.amqp.errors import UsageError
 from partibus.amqp.events import Event, WindowOpened, add_disposed
 from partibus.amqp.frames import HEADER, HEADER_BYTES
-from partibus.amqp.link import Link, Role, SessionBase
+from partibus.amqp.link import Link, Role, SessionPort
 
 Payload = bytes | tuple[bytes | memoryview, ...]
 """An encoded message, in one piece or in parts to be joined."""
@@ -194,7 +194,7 @@ class Outbound:
         "window",
     )
 
-    def __init__(self, session: SessionBase) -> None:
+    def __init__(self, session: SessionPort) -> None:
         self.session = session
         self.window = 0
         """The number of transfer frames that the peer accepts now."""

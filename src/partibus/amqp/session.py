@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar, Unpack
 
 from partibus.amqp.codec.fast import flow_frame, read_disposition
-from partibus.amqp.codec.performatives import ACCEPTED, RELEASED, AnySource, AnyTarget, Attach, Begin, Detach, End, Flow
+from partibus.amqp.codec.performatives import ACCEPTED, RELEASED, Attach, Begin, Detach, End, Flow
 from partibus.amqp.endpoint import ENDING, Move, State, after
 from partibus.amqp.errors import (
     HANDLE_IN_USE,
@@ -19,7 +19,7 @@ from partibus.amqp.errors import (
 from partibus.amqp.events import Attached, CreditChanged, Detached, Drained, Event
 from partibus.amqp.frames import frame
 from partibus.amqp.inbound import Inbound, Receiver
-from partibus.amqp.link import ConnectionBase, Link, Role, SessionBase
+from partibus.amqp.link import ConnectionPort, Link, LinkTerms, Role
 from partibus.amqp.outbound import Outbound, Sender
 from partibus.amqp.pool import NumberPool
 
@@ -29,20 +29,30 @@ event and an answer of its own, 250 microseconds with the settlement, where equa
 """
 
 
-class Session(SessionBase):
+L = TypeVar("L", bound=Link)
+
+
+class Session:
     """One session. `user` belongs to the owner."""
 
     __slots__ = (
         "_handles",
         "_links_out",
         "_requested",
+        "connection",
+        "decoding",
         "failure",
         "inbound",
+        "limits",
+        "local_channel",
         "outbound",
+        "output",
         "remote_channel",
+        "state",
+        "user",
     )
 
-    def __init__(self, connection: ConnectionBase, local_channel: int) -> None:
+    def __init__(self, connection: ConnectionPort, local_channel: int) -> None:
         self.connection = connection
         self.limits = connection.limits
         self.output = connection.output
@@ -65,6 +75,10 @@ class Session(SessionBase):
     def links(self) -> list[Link]:
         """Every link that has not ended."""
         return list(self._links_out.values())
+
+    def write(self, performative: object) -> None:
+        """Send a performative on this session's channel."""
+        self.output.write(frame(self.local_channel, performative))
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -127,59 +141,22 @@ class Session(SessionBase):
 
     # -- links -----------------------------------------------------------------------------------------
 
-    def attach_sender(
-        self,
-        name: str,
-        *,
-        source: AnySource | None = None,
-        target: AnyTarget | None = None,
-        snd_settle_mode: int = 2,
-        rcv_settle_mode: int = 0,
-        properties: dict[object, object] | None = None,
-    ) -> Sender:
+    def attach_sender(self, name: str, **terms: Unpack[LinkTerms]) -> Sender:
         """Ask the peer for a link on which we send; `Attached` or `Detached` with an error follows."""
-        request = Attach(
-            name=name,
-            handle=self._handles.take(),
-            role=Role.SENDER.value,
-            snd_settle_mode=snd_settle_mode,
-            rcv_settle_mode=rcv_settle_mode,
-            source=source,
-            target=target,
-        )
-        link = Sender(self.outbound, request.handle, request, State.IDLE)
-        self._request(link, properties)
-        return link
+        attach = Attach(name=name, handle=self._handles.take(), role=Role.SENDER.value, **terms)
+        return self._request(Sender(self.outbound, attach.handle, attach, State.IDLE))
 
-    def attach_receiver(
-        self,
-        name: str,
-        *,
-        source: AnySource | None = None,
-        target: AnyTarget | None = None,
-        snd_settle_mode: int = 2,
-        rcv_settle_mode: int = 0,
-        properties: dict[object, object] | None = None,
-    ) -> Receiver:
+    def attach_receiver(self, name: str, **terms: Unpack[LinkTerms]) -> Receiver:
         """Ask the peer for a link on which it sends; `Attached` or `Detached` with an error follows."""
-        request = Attach(
-            name=name,
-            handle=self._handles.take(),
-            role=Role.RECEIVER.value,
-            snd_settle_mode=snd_settle_mode,
-            rcv_settle_mode=rcv_settle_mode,
-            source=source,
-            target=target,
-        )
-        link = Receiver(self.inbound, request.handle, request, State.IDLE)
-        self._request(link, properties)
-        return link
+        attach = Attach(name=name, handle=self._handles.take(), role=Role.RECEIVER.value, **terms)
+        return self._request(Receiver(self.inbound, attach.handle, attach, State.IDLE))
 
-    def _request(self, link: Link, properties: dict[object, object] | None) -> None:
+    def _request(self, link: L) -> L:
         self._links_out[link.handle] = link
         self.connection.link_count += 1
         self._requested[link.name, link.role] = link
-        link.write_attach(link.source, link.target, properties)
+        link.write_attach(link.source, link.target, link.properties)
+        return link
 
     def on_attach(self, attach: Attach, events: list[Event]) -> None:
         """Process the peer's attach: a request, or the answer to ours."""

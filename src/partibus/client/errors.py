@@ -4,8 +4,6 @@
 tells whether the same call may succeed later. The client itself never repeats a call and never reconnects.
 """
 
-from typing import ClassVar
-
 from partibus.amqp import AmqpError
 from partibus.errors import PartibusError
 
@@ -195,8 +193,6 @@ class SendFailed(ClientError):
 
     ``failures`` holds (index in the call, error) for each of them. The other messages are stored.
     """
-
-    shown_max: ClassVar[int] = 1
 
     def __init__(self, failures: list[tuple[int, ClientError]], sent: int) -> None:
         index, first = failures[0]

@@ -10,10 +10,10 @@
 | out_of_order | first delivered after a message that follows it in its key |
 | lock_overlap | delivered to a second holder during the lock of the first one |
 
-Every finding is a function from the two logs to a table of `FINDING`, by joins and windows over message ids and keys.
-It collects nothing, and no window spans more than one message or one key. A finding respects the limits of the broker's
-promises (docs/loss.md): times of different machines differ by up to ``slack``, and a message whose first delivery is
-not in a log says nothing about order.
+Every finding is a function from the two logs to a table: kind, entity, message_id, key, at, detail. It is made by joins
+and windows over message ids and keys; it collects nothing, and no window spans more than one message or one key. A
+finding respects the limits of the broker's promises (docs/loss.md): times of different machines differ by up to
+``slack``, and a message whose first delivery is not in a log says nothing about order.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,6 @@ from partibus.pipeline.report.page import (
 )
 from partibus.pipeline.report.plots import lines
 
-FINDING: Final = "kind string, entity string, message_id string, key string, at timestamp, detail string"
 ID: Final = ("entity", "message_id")
 
 Values = dict[str, Any]
@@ -205,7 +204,7 @@ def lock_overlap(logs: Logs, terms: Terms) -> DataFrame:
 
 
 def findings(logs: Logs, both: DataFrame, terms: Terms) -> DataFrame:
-    """Make all rows of `FINDING`. ``logs`` are `normalized`; ``both`` is `reconciled` of them."""
+    """Make the rows of all findings. ``logs`` are `normalized`; ``both`` is `reconciled` of them."""
     sent = both.where(sf.col("sends").isNotNull())
     tables = [
         lost(both, logs),
@@ -321,7 +320,7 @@ class Want(NamedTuple):
     consumed: Sequence[str]
     remaining: Sequence[str] = ()
     form: str | None = None
-    """One of `logs.FORMATS`; None: by the file names."""
+    """The format, parquet, json or csv; None: by the file names."""
     slack_ms: int = 1000
     samples_max: int = 10
     out: str | None = None

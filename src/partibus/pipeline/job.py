@@ -100,7 +100,6 @@ class Job:
         self._bars = _bars()
         self._running: TaskID | None = None
         self._result: Values | None = None
-        self._status = FAILED
         self.console = Console(stderr=True, highlight=False)
 
     def __enter__(self) -> "Job":
@@ -160,7 +159,7 @@ class Job:
 
         A job that goes on may call this again. ``page`` is called only where a report is wanted.
         """
-        self._result, self._status = result, status
+        self._result = result
         report = self.options.report
         if report is not None and page is not None:
             report.parent.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,6 @@ CONSUMED: Final = (
     LogColumn("key", "string", False, "as in the producers' log, which counts"),
     LogColumn("entity", "string", False, "queue, or the topic of the subscription that the log is of"),
 )
-FORMATS: Final = ("parquet", "json", "csv")
 
 
 _NANOSECONDS: Final = "spark.sql.legacy.parquet.nanosAsLong"
@@ -84,7 +83,7 @@ def read_log(
 ) -> DataFrame:
     """Return the log with exactly ``columns``, absent ones as nulls.
 
-    ``form``: one of `FORMATS`; None: by the names of files. Raises `JobError`, which names a missing or unfit column.
+    ``form``: parquet, json or csv; None: by the names of files. Raises `JobError` for a missing or unfit column.
     """
     form = form or _form_of(paths[0])
     reader = spark.read.option("recursiveFileLookup", "true")

@@ -9,7 +9,6 @@ from partibus.errors import PartibusError
 OFF: Final = "off"
 SAMPLED: Final = "sampled"
 FULL: Final = "full"
-MODES: Final = (OFF, SAMPLED, FULL)
 BYTES_MIN: Final = 1 << 20
 """The smallest bound: room for a few files of some thousand rows."""
 FOLDER: Final = "telemetry"

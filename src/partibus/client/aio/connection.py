@@ -29,8 +29,8 @@ from partibus.amqp import (
     Link,
     Opened,
     Session,
-    SessionBase,
     SessionClosed,
+    SessionPort,
     WindowOpened,
 )
 from partibus.amqp import Closed as ConnectionClosed
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._over: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] | None = None
         """Done when the transport has closed its socket."""
-        self._owners: dict[SessionBase, list[Owner]] = {}
+        self._owners: dict[SessionPort, list[Owner]] = {}
         self._nodes: dict[str, Node] = {}
         self._numbers = count(1)
         self._flushing: asyncio.Handle | None = None
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
         self._owners[session] = list(owners)
         return session
 
-    def end(self, session: SessionBase) -> None:
+    def end(self, session: SessionPort) -> None:
         """End a session with its links, without waiting for the answer. Its owners get no further calls."""
         if self._owners.pop(session, None) is not None:
             session.end()

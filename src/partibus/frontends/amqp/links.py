@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from partibus.amqp import Delivery, Disposed, Link, Sender, SessionBase
+from partibus.amqp import Delivery, Disposed, Link, Sender, SessionPort
 from partibus.errors import Unauthorized
 from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.errors import amqp_error
@@ -183,7 +183,7 @@ class Links:
         if isinstance(link, Sender):
             self._replies.remove(link)
 
-    def end_of(self, session: SessionBase) -> None:
+    def end_of(self, session: SessionPort) -> None:
         """Remove all links of an AMQP session."""
         for link in [*self.incoming, *self.outgoing]:
             if link.session is session:

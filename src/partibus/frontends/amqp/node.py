@@ -19,7 +19,7 @@ from partibus.amqp import (
     Receiver,
     Rejected,
     Sender,
-    SessionBase,
+    SessionPort,
     TransactionalState,
 )
 from partibus.amqp.codec.encoder import encode
@@ -112,7 +112,7 @@ class ReplyLinks(Struct):
     congested: Callable[[], bool]
     """Tells whether too much is unsent on the connection."""
     bytes_max: int = REPLY_BYTES_MAX
-    _links: dict[tuple[SessionBase, str], Sender] = field(default_factory=dict)
+    _links: dict[tuple[SessionPort, str], Sender] = field(default_factory=dict)
     _waiting: dict[Sender, deque[bytes]] = field(default_factory=dict)
     _bytes_waiting: int = 0
 
@@ -129,7 +129,7 @@ class ReplyLinks(Struct):
             if known is link:
                 del self._links[key]
 
-    def send(self, session: SessionBase, address: str, payload: bytes) -> None:
+    def send(self, session: SessionPort, address: str, payload: bytes) -> None:
         """Reply on the session's link, or, if it has none, on another one of the node."""
         link = self._links.get((session, address))
         if link is None:

@@ -97,11 +97,6 @@ def invalid_value(value: object, parameter: str, reason: str) -> SqsError:
     return SqsError("InvalidParameterValue", f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
 
 
-def invalid(reason: str) -> SqsError:
-    """Return the error for parameters that do not fit, without naming one."""
-    return SqsError("InvalidParameterValue", f"One or more parameters are invalid. Reason: {reason}")
-
-
 def missing(parameter: str) -> SqsError:
     """Return the error for a required parameter that is missing."""
     return SqsError("MissingParameter", f"The request must contain the parameter {parameter}.")
