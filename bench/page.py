@@ -91,7 +91,7 @@ _CLIENTS = {
     "nats_generator.c": "Throughput, NATS with its own client",
 }
 
-ONE_ALONE = {"send": (128, 7), "receive": (135, 5), "settle": (120, 7)}
+ONE_ALONE = {"send": (122, 7), "receive": (122, 5), "settle": (111, 7)}
 """Operation -> calls and statements: the most that `tests/unit/frontends/test_calls.py` lets the broker make."""
 _ONE_ALONE_NOTE = """\
 The work for one message of 1 KB with no other under way, from the bytes of a read to those of the answer, with the
@@ -281,7 +281,7 @@ def _filled(rows: Sequence[Row]) -> Iterator[list[str]]:
             ]
 
 
-ADMISSION_CALLS = 500
+ADMISSION_CALLS = 360
 """The most Python calls that `tests/unit/frontends/test_calls.py` lets the broker make to admit a connection."""
 _ADMISSION_NOTE = f"""\
 The cost of a connection for the broker from first byte to last: TCP, SASL, open, the claim, close. One after another,

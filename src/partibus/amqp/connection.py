@@ -44,6 +44,7 @@ from partibus.amqp.session import Session
 
 _DONE: Final = Phase.DONE
 """An enum member takes ten times as long to look up as a global."""
+_ATTACH: Final = 0x12
 _FLOW: Final = 0x13
 _TRANSFER: Final = 0x14
 _DISPOSITION: Final = 0x15
@@ -59,6 +60,8 @@ class Connection:
         self.output = Output()
         self.peer: Open | None = None
         self.state = State.IDLE
+        self.is_closed = False
+        """Whether the connection has ended, except for the remaining output of `data_to_send`."""
         self.user: object = None
         self.max_frame_size_out = MIN_MAX_FRAME_SIZE
         self.link_count = 0
@@ -88,11 +91,6 @@ class Connection:
         return list(self._sessions_out.values())
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the connection has ended, except for the remaining output of `data_to_send`."""
-        return self.state is State.CLOSED
-
-    @property
     def called(self) -> str | None:
         """The client's name for this server: the host name of its open, or else of its login."""
         opened = None if self.peer is None else self.peer.hostname
@@ -106,7 +104,7 @@ class Connection:
     @property
     def must_flush(self) -> bool:
         """Whether there are bytes to send, or the connection has ended."""
-        return self.output.size > 0 or self._handshake.output.size > 0 or self.state is State.CLOSED
+        return self.output.size > 0 or self._handshake.output.size > 0 or self.is_closed
 
     # -- verbs -----------------------------------------------------------------------------------------
 
@@ -305,7 +303,10 @@ class Connection:
                     session.on_flow(read_flow(data, body + 3, end, decoding), events)
                 else:
                     performative, _after = decode_performative(data, body, end, decoding.nesting_max)
-                    self._on_performative(channel, session, performative, events)
+                    if code == _ATTACH and session is not None:
+                        session.on_attach(performative, events)
+                    else:
+                        self._on_performative(channel, session, performative, events)
             except PeerError as violation:
                 if violation.scope is not Scope.SESSION or session is None:
                     raise
@@ -411,13 +412,15 @@ class Connection:
         for session in self._sessions_out.values():
             session.forget()
             session.state = State.CLOSED
-
-    def _die(self) -> None:
-        self._forget_sessions()
         self._sessions_in.clear()
         self._sessions_out.clear()
+
+    def _die(self) -> None:
+        if self._sessions_out:
+            self._forget_sessions()
         self._rest = b""
         self.state = State.CLOSED
+        self.is_closed = True
 
 
 _CLOSE_FRAME = frame(0, Close())

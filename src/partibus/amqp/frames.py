@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.encoder import write
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
@@ -28,8 +28,10 @@ MIN_MAX_FRAME_SIZE: Final = 512
 
 def frame(channel: int, performative: object, kind: int = AMQP_FRAME) -> bytes:
     """Encode one frame without payload."""
-    body = encode(performative)
-    return HEADER.pack(HEADER_BYTES + len(body), 2, kind, channel) + body
+    out = bytearray(HEADER_BYTES)
+    write(out, performative)
+    HEADER.pack_into(out, 0, len(out), 2, kind, channel)
+    return bytes(out)
 
 
 class Output:

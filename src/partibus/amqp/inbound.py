@@ -324,7 +324,10 @@ class Inbound:
 
     def drop(self, link: Receiver) -> None:
         """Discard the state of a link that has ended."""
-        self.forget_partial(link)
+        if link.partial is not None:
+            self.forget_partial(link)
+        if not self.unsettled:
+            return
         gone = [delivery_id for delivery_id, held in self.unsettled.items() if held.link is link]
         for delivery_id in gone:
             del self.unsettled[delivery_id]

@@ -14,7 +14,7 @@ from partibus.amqp.codec.decoder import Decoding
 from partibus.amqp.codec.performatives import AnySource, AnyTarget, Attach, Detach, Open, Source, Target
 from partibus.amqp.endpoint import ENDING, Move, State, after
 from partibus.amqp.errors import AmqpError, UsageError
-from partibus.amqp.frames import Output
+from partibus.amqp.frames import Output, frame
 from partibus.amqp.limits import Limits
 
 
@@ -33,7 +33,7 @@ ECHO: Final = _Echo()
 
 
 class LinkTerms(TypedDict, total=False):
-    """What we may ask for in an attach; the defaults are those of `Attach`."""
+    """Terms of an attach that we may ask for; the defaults are those of `Attach`."""
 
     source: AnySource | None
     target: AnyTarget | None
@@ -203,20 +203,19 @@ class Link:
     ) -> None:
         """Send our attach. A sender states its first delivery-count: some clients wait for it forever."""
         self.state = after(self.state, Move.SEND_OPEN, f"link {self.name}")
-        self.session.write(
-            Attach(
-                name=self.name,
-                handle=self.handle,
-                role=self.role is Role.RECEIVER,
-                snd_settle_mode=self.snd_settle_mode,
-                rcv_settle_mode=self.rcv_settle_mode,
-                source=source,
-                target=target,
-                initial_delivery_count=0 if self.role is Role.SENDER else None,
-                max_message_size=self.max_message_size,
-                properties=properties,
-            )
+        attach = Attach(
+            name=self.name,
+            handle=self.handle,
+            role=self.role is Role.RECEIVER,
+            snd_settle_mode=self.snd_settle_mode,
+            rcv_settle_mode=self.rcv_settle_mode,
+            source=source,
+            target=target,
+            initial_delivery_count=0 if self.role is Role.SENDER else None,
+            max_message_size=self.max_message_size,
+            properties=properties,
         )
+        self.session.output.write(frame(self.session.local_channel, attach))
 
     def detach(self, error: AmqpError | None = None, *, closed: bool = True) -> None:
         """End the link, or refuse one that awaits its answer. Does nothing if it has ended."""

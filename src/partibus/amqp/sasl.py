@@ -6,8 +6,9 @@ to send are in `output`. In AWAIT_VERDICT it waits for the answer to a PLAIN log
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
@@ -92,6 +93,8 @@ class Handshake:
     """The common part of both sides: reading headers and SASL frames."""
 
     __slots__ = ("mechanism", "output", "phase")
+    headers: ClassVar[Mapping[Phase, tuple[bytes, ...]]]
+    """The protocol headers that may come in a phase."""
 
     def __init__(self, phase: Phase) -> None:
         self.phase = phase
@@ -119,7 +122,7 @@ class Handshake:
 
     def _read_header(self, buf: bytes, pos: int) -> int:
         header = buf[pos : pos + HEADER_BYTES]
-        expected = self.headers()
+        expected = self.headers[self.phase]
         if header not in expected and not any(known.startswith(header) for known in expected):
             self.output.write(SASL_HEADER if SASL_HEADER in expected else AMQP_HEADER)
             raise _refuse(FRAMING_ERROR, f"protocol header {header!r} is not supported")
@@ -145,10 +148,6 @@ class Handshake:
         self.on_frame(performative, events)
         return end
 
-    def headers(self) -> tuple[bytes, ...]:
-        """Return the protocol headers that may come now."""
-        raise NotImplementedError
-
     def on_header(self, header: bytes) -> None:
         """Process a protocol header."""
         raise NotImplementedError
@@ -170,17 +169,15 @@ class ServerHandshake(Handshake):
     """The server's side. A client that skips SASL counts as anonymous."""
 
     __slots__ = ("hostname",)
+    headers: ClassVar = {
+        Phase.EXPECT_HEADER: (SASL_HEADER, AMQP_HEADER),
+        Phase.EXPECT_AMQP_HEADER: (AMQP_HEADER,),
+    }
 
     def __init__(self) -> None:
         super().__init__(Phase.EXPECT_HEADER)
         self.hostname: str | None = None
         """The client's name for the server, if known."""
-
-    def headers(self) -> tuple[bytes, ...]:
-        """Return the protocol headers that may come now."""
-        if self.phase is Phase.EXPECT_HEADER:
-            return (SASL_HEADER, AMQP_HEADER)
-        return (AMQP_HEADER,)
 
     def on_header(self, header: bytes) -> None:
         """Answer the client's protocol header."""
@@ -237,15 +234,12 @@ class ClientHandshake(Handshake):
     """The client's side, which speaks first: SASL with a `login`, else the AMQP header."""
 
     __slots__ = ("_login",)
+    headers: ClassVar = {Phase.EXPECT_SASL_HEADER: (SASL_HEADER,), Phase.EXPECT_AMQP_HEADER: (AMQP_HEADER,)}
 
     def __init__(self, login: Login | None) -> None:
         super().__init__(Phase.EXPECT_AMQP_HEADER if login is None else Phase.EXPECT_SASL_HEADER)
         self._login = login
         self.output.write(AMQP_HEADER if login is None else SASL_HEADER)
-
-    def headers(self) -> tuple[bytes, ...]:
-        """Return the protocol headers that may come now."""
-        return (AMQP_HEADER,) if self.phase is Phase.EXPECT_AMQP_HEADER else (SASL_HEADER,)
 
     def on_header(self, header: bytes) -> None:
         """Process the server's protocol header."""

@@ -131,7 +131,7 @@ class Session:
         self.inbound.unsettled.clear()
         if self.outbound.unsettled or self.outbound.stated or self.outbound.bytes_waiting:
             self.outbound.forget()
-        for link in self.links:
+        for link in self._links_out.values():
             link.forget()
             link.state = State.CLOSED
         self.connection.link_count -= len(self._links_out)

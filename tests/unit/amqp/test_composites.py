@@ -28,6 +28,7 @@ from partibus.amqp.codec.decoder import decode, decode_all
 from partibus.amqp.codec.encoder import LONG_BYTES, encode, encode_pieces
 from partibus.amqp.codec.performatives import (
     AMQP_BODIES,
+    REPEATED_MAX,
     SASL_BODIES,
     Attach,
     Begin,
@@ -43,6 +44,7 @@ from partibus.amqp.codec.performatives import (
     Transfer,
     decode_performative,
     delivery_state,
+    repeated,
 )
 from partibus.amqp.codec.types import Array, Described, Symbol, ULong
 
@@ -274,3 +276,60 @@ def test_pieces_of_a_map_are_its_encoding(large: int) -> None:
 @pytest.mark.parametrize("value", [None, "text", {}, {"a": 1}, [b"x" * LONG_BYTES]])
 def test_pieces_of_what_is_no_map_with_long_binaries_are_one(value: object) -> None:
     assert encode_pieces(value) == [encode(value)]
+
+
+@pytest.mark.parametrize("name", ["$cbs", "@", ""])
+def test_a_terminus_that_came_without_its_last_fields_is_echoed_with_all_of_them(name: str) -> None:
+    """One client reads fields by their number without a look at the count."""
+    for code, cls in ((0x28, Source), (0x29, Target)):
+        address = encode(name)
+        field = b"\x00\x53" + bytes((code, 0xC0, len(address) + 2, 2)) + address + b"\x43"
+        ends = field + b"\x40" if cls is Source else b"\x40" + field
+        fields = encode("l") + b"\x43\x41\x40\x40" + ends
+        body = b"\x00\x53\x12\xc0" + bytes((len(fields) + 1, 7)) + fields
+        attach = decode_performative(body, 0, len(body))[0]
+        assert (attach.source or attach.target) == cls(name, 0)
+        source, target = (Source(name, 0), None) if cls is Source else (None, Target(name, 0))
+        whole = Attach(name="l", handle=0, role=True, source=source, target=target)
+        assert encode(attach) == encode(whole)
+
+
+def test_performatives_of_equal_bytes_are_decoded_once() -> None:
+    for one in (
+        Begin(next_outgoing_id=7, incoming_window=8, outgoing_window=9),
+        Detach(handle=3, closed=True),
+        End(),
+        Close(AmqpError("amqp:not-found", "x")),
+        SaslInit(mechanism="ANONYMOUS", hostname="h"),
+    ):
+        encoded = encode(one)
+        first, second = (
+            decode_performative(encoded + b"tail", 0, len(encoded), allowed=AMQP_BODIES + SASL_BODIES)[0]
+            for _ in range(2)
+        )
+        assert first == one
+        assert first is second
+        with pytest.raises(AttributeError):
+            first.error = None
+
+
+def test_a_performative_that_is_known_is_refused_where_it_is_not_allowed() -> None:
+    encoded = encode(SaslInit(mechanism="ANONYMOUS", hostname="elsewhere"))
+    assert decode_performative(encoded, 0, len(encoded), allowed=SASL_BODIES)[0].hostname == "elsewhere"
+    with pytest.raises(DecodeError):
+        decode_performative(encoded, 0, len(encoded))
+
+
+def test_a_password_is_not_kept() -> None:
+    encoded = encode(SaslInit(mechanism="PLAIN", initial_response=b"\0name\0a password"))
+    for _ in range(2):
+        decode_performative(encoded, 0, len(encoded), allowed=SASL_BODIES)
+    assert not any(b"a password" in known for known in repeated)
+
+
+def test_a_peer_with_many_different_performatives_is_decoded_and_fills_no_memory() -> None:
+    for number in range(1_000):
+        begin = Begin(next_outgoing_id=number, incoming_window=1, outgoing_window=1)
+        encoded = encode(begin)
+        assert decode_performative(encoded, 0, len(encoded))[0] == begin
+    assert len(repeated) <= REPEATED_MAX

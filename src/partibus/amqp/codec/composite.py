@@ -35,7 +35,11 @@ from partibus.amqp.errors import AmqpError, DecodeError, EncodeError
 _BYTE_CODES: Final = frozenset({0x50, 0x52, 0x53})
 """The format codes of an unsigned integer in one byte."""
 _STRING8: Final = 0xA1
+_UBYTE: Final = 0x50
 _NULL: Final = b"\x40"
+
+
+_U32: Final = Struct(">I")
 
 
 class Kind:
@@ -48,7 +52,19 @@ class Kind:
     take these from the tables of the kind, because a call for each would be half of a frame's cost.
     """
 
-    __slots__ = ("byte_codes", "constants", "name", "read", "read_at", "spelled", "text_code", "write")
+    __slots__ = (
+        "byte_codes",
+        "constants",
+        "name",
+        "read",
+        "read_at",
+        "spelled",
+        "text_code",
+        "wide_code",
+        "wide_most",
+        "wide_value",
+        "write",
+    )
 
     def __init__(
         self,
@@ -61,6 +77,7 @@ class Kind:
         constants: Mapping[int, object] | None = None,
         byte_codes: frozenset[int] = frozenset(),
         text_code: int | None = None,
+        wide: tuple[int, Struct] | None = None,
     ) -> None:
         self.name = name
         self.read = read
@@ -74,6 +91,9 @@ class Kind:
         """Format codes whose content is one byte, the value."""
         self.text_code = text_code
         """The format code of a short text in UTF-8."""
+        self.wide_code, self.wide_value = wide or (-1, _U32)
+        """The format code of an integer of the type's full width, -1 for other types, and its layout."""
+        self.wide_most = (1 << 8 * self.wide_value.size) - 1 if wide else 0
 
     def _read_any(self, buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
         value, pos = decode(buf, pos, end, depth)
@@ -81,7 +101,6 @@ class Kind:
 
 
 _MALFORMED: Final = (DecodeError, IndexError, StructError, UnicodeDecodeError)
-_U32: Final = Struct(">I").unpack_from
 
 
 def _said(value: object) -> str:
@@ -116,17 +135,11 @@ def _integer(name: str, wrapper: type[UByte | UShort | UInt | ULong], code: int,
         else:
             out += pack(code, value)
 
-    def read_at(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
-        if buf[pos] == 0x70 and most >= UInt.most:
-            return _U32(buf, pos + 1)[0], pos + 5
-        value, pos = decode(buf, pos, end, depth)
-        return read(value), pos
-
     return Kind(
         name,
         read,
         write,
-        read_at,
+        wide=(code, Struct(">" + layout[2])) if code != _UBYTE else None,
         spelled={value: _spell(write, value) for value in range(256)},
         constants={0x43: 0, 0x44: 0},
         byte_codes=_BYTE_CODES,
@@ -263,6 +276,12 @@ def _write(out: bytearray, value: Any, depth: int) -> None:
             content.append(0x40)
         elif kind.spelled is not None and (spelled := kind.spelled.get(item)) is not None:
             content += spelled
+        elif type(item) is str and kind.text_code is not None and len(item) < 256 and item.isascii():
+            content += bytes((_STRING8, len(item)))
+            content += item.encode()
+        elif kind.wide_most and 256 <= item <= kind.wide_most:
+            content.append(kind.wide_code)
+            content += kind.wide_value.pack(item)
         else:
             kind.write(content, item, depth - 1)
     out += layout.head
@@ -322,6 +341,9 @@ def _read_usual(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int
             start = pos + 2
             pos = start + buf[pos + 1]
             values[name] = buf[start:pos].decode()
+        elif code == kind.wide_code:
+            values[name] = kind.wide_value.unpack_from(buf, pos + 1)[0]
+            pos += 1 + kind.wide_value.size
         else:
             values[name], pos = kind.read_at(buf, pos, after, depth - 2)
     if left < 0 or left != after - pos or count - left < layout.required:
@@ -370,6 +392,17 @@ SHARED_BYTES_MAX: Final = 128
 """The number of shared composites of one kind, and the bytes of each: a few megabytes of objects at worst."""
 
 
+def _with_all_fields(received: bytes, value: object) -> bytes:
+    """Return a received short list of a composite with the nulls that its sender left out; empty for another value."""
+    layout = _LAYOUTS.get(type(value))
+    if layout is None or not received[6:].strip(_NULL):
+        return b""
+    missing = len(layout.fields) - received[5]
+    if missing == 0:
+        return received
+    return b"%b%c%c%b%b" % (received[:4], received[4] + missing, len(layout.fields), received[6:], _NULL * missing)
+
+
 class _Shared:
     """Composites that many peers send, such as the terminus `$cbs`, by the bytes that they come in.
 
@@ -377,25 +410,22 @@ class _Shared:
     A peer that sends many different ones only empties the table.
     """
 
-    __slots__ = ("_encoded", "_found")
+    __slots__ = ("_encoded", "found")
 
     def __init__(self) -> None:
-        self._found: dict[bytes, object] = {}
+        self.found: dict[bytes, object] = {}
+        """Each object by the bytes that it was decoded from."""
         self._encoded: dict[int, bytes] = {}
-        """The encoding of an object of the other table, by the object's identity; empty before the first time."""
-
-    def find(self, received: bytes) -> object | None:
-        """Return the object that was decoded from these bytes."""
-        return self._found.get(received)
+        """The encoding of an object of the other table, by the object's identity; empty if none is known."""
 
     def add(self, received: bytes, value: object) -> None:
         """Add an object that was decoded from these bytes."""
         if len(received) <= SHARED_BYTES_MAX:
-            if len(self._found) >= SHARED_MAX:
-                self._found.clear()
+            if len(self.found) >= SHARED_MAX:
+                self.found.clear()
                 self._encoded.clear()
-            self._found[received] = value
-            self._encoded[id(value)] = b""
+            self.found[received] = value
+            self._encoded[id(value)] = _with_all_fields(received, value)
 
     def write(self, out: bytearray, value: object, depth: int) -> None:
         """Write any value; a shared one without encoding it again."""
@@ -439,7 +469,7 @@ def kind_of(name: str, *classes: type, shared: bool = False) -> Kind:
         if after > end or depth < 3:
             return read_at(buf, pos, end, depth)
         received = buf[pos:after]
-        value = table.find(received)
+        value = table.found.get(received)
         if value is None:
             value, after = read_at(buf, pos, end, depth)
             table.add(received, value)

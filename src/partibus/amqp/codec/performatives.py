@@ -194,7 +194,7 @@ class Open:
     properties: dict[object, object] | None = amqp(MAP)
 
 
-@composite(0x11, "amqp:begin:list", frame_body=True, kw_only=True)
+@composite(0x11, "amqp:begin:list", frame_body=True, kw_only=True, frozen=True)
 class Begin:
     """The performative that begins a session [2.7.2]."""
 
@@ -274,7 +274,7 @@ class Disposition:
     batchable: bool = amqp(BOOLEAN, default=False)
 
 
-@composite(0x16, "amqp:detach:list", frame_body=True, kw_only=True)
+@composite(0x16, "amqp:detach:list", frame_body=True, kw_only=True, frozen=True)
 class Detach:
     """The performative that detaches a link [2.7.7]."""
 
@@ -283,14 +283,14 @@ class Detach:
     error: AmqpError | None = amqp(ERROR)
 
 
-@composite(0x17, "amqp:end:list", frame_body=True)
+@composite(0x17, "amqp:end:list", frame_body=True, frozen=True)
 class End:
     """The performative that ends a session [2.7.8]."""
 
     error: AmqpError | None = amqp(ERROR)
 
 
-@composite(0x18, "amqp:close:list", frame_body=True)
+@composite(0x18, "amqp:close:list", frame_body=True, frozen=True)
 class Close:
     """The performative that closes a connection [2.7.9]."""
 
@@ -304,7 +304,7 @@ class SaslMechanisms:
     sasl_server_mechanisms: object = amqp(SYMBOLS, required=True)
 
 
-@composite(0x41, "amqp:sasl-init:list", frame_body=True, kw_only=True)
+@composite(0x41, "amqp:sasl-init:list", frame_body=True, kw_only=True, frozen=True)
 class SaslInit:
     """The client's choice of a SASL mechanism [5.3.3.2]."""
 
@@ -342,13 +342,35 @@ AMQP_BODIES: Final = (Open, Begin, Attach, Flow, Transfer, Disposition, Detach, 
 SASL_BODIES: Final = (SaslMechanisms, SaslInit, SaslChallenge, SaslResponse, SaslOutcome)
 
 
+_REPEATED: Final = tuple(b"\x00\x53" + bytes((code,)) for code in (0x11, 0x16, 0x17, 0x18, 0x41))
+"""The starts of begin, detach, end, close and SASL init."""
+REPEATED_MAX: Final = 256
+_REPEATED_BYTES_MAX: Final = 128
+_ANONYMOUS: Final = frozenset({"ANONYMOUS", "MSSBCBS"})
+repeated: Final[dict[bytes, Any]] = {}
+"""Performatives that many connections send with the same bytes. Their classes are frozen. A peer that sends many
+different ones only empties the table.
+"""
+
+
 def decode_performative(
     buf: bytes, pos: int, end: int, depth: int = MAX_NESTING, allowed: tuple[type, ...] = AMQP_BODIES
 ) -> tuple[Any, int]:
     """Return the frame body at `pos`, one of `allowed`, and the position after it, where a payload starts."""
     performative: Any
+    received = b""
+    if buf.startswith(_REPEATED, pos) and end - pos <= _REPEATED_BYTES_MAX and depth >= MAX_NESTING:
+        received = buf[pos:end]
+        performative = repeated.get(received)
+        if performative is not None and type(performative) in allowed:
+            return performative, end
     performative, after = read_composite(buf, pos, end, depth)
     if not isinstance(performative, allowed):
         of = performative.descriptor if isinstance(performative, Described) else ULong(performative.CODE)
         raise DecodeError(f"a frame body with descriptor {of!r} is not defined here")
+    # A log-in with a password is not kept.
+    if received and after == end and (type(performative) is not SaslInit or performative.mechanism in _ANONYMOUS):
+        if len(repeated) >= REPEATED_MAX:
+            repeated.clear()
+        repeated[received] = performative
     return performative, after

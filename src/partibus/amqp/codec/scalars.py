@@ -192,7 +192,9 @@ def _fixed_reader(layout: str, make: Callable[[int], object]) -> Reader:
     unpack = struct.unpack_from
 
     def read(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
-        after = need(pos, width, end)
+        after = pos + width
+        if after > end:
+            need(pos, width, end)
         return make(unpack(buf, pos)[0]), after
 
     return read
@@ -259,12 +261,25 @@ def _variable_reader(wide: bool, make: Callable[[bytes], object]) -> Reader:
             need(pos, 1 if start > end else 1 + buf[pos], end)
         return make(buf[start:after]), after
 
+    def read_text8(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
+        """Do the same for a string, in one call: nearly all names and values of messages are short strings."""
+        start = pos + 1
+        after = start + buf[pos] if start <= end else start
+        if after > end:
+            need(pos, 1 if start > end else 1 + buf[pos], end)
+        try:
+            return buf[start:after].decode(), after
+        except UnicodeDecodeError:
+            return make(buf[start:after]), after
+
     def read32(buf: bytes, pos: int, end: int, depth: int) -> tuple[object, int]:
         start = need(pos, 4, end)
         after = need(start, _U32.unpack_from(buf, pos)[0], end)
         return make(buf[start:after]), after
 
-    return read32 if wide else read8
+    if wide:
+        return read32
+    return read_text8 if make is _string else read8
 
 
 _new: Final = UUID.__new__

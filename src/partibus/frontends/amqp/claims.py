@@ -1,7 +1,8 @@
 """The rights of a connection: its grants, shown by SASL PLAIN or through `$cbs`, and the `$cbs` node itself."""
 
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
 from partibus.amqp.codec.types import Int
 from partibus.amqp.section_encoding import encode_application_properties
@@ -105,7 +106,11 @@ class Claims:
     @property
     def ends_s(self) -> int | None:
         """The end of the first grant to end, in Unix seconds; None if all last as long as the connection."""
-        return min((grant.expires_s for grant in self._grants.values() if grant.expires_s is not None), default=None)
+        first: int | None = None
+        for grant in self._grants.values():
+            if grant.expires_s is not None and (first is None or grant.expires_s < first):
+                first = grant.expires_s
+        return first
 
     def drop_expired(self) -> None:
         """Remove the grants that have ended."""
@@ -152,13 +157,10 @@ class Claims:
 class CbsNode:
     """The `$cbs` node: put-token (section 2.2). The names of its reply properties have hyphens (trap 23)."""
 
+    request_bytes_max: Final = TOKEN_REQUEST_BYTES
+
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
-
-    @property
-    def request_bytes_max(self) -> int:
-        """The largest put-token request."""
-        return TOKEN_REQUEST_BYTES
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Answer 202, or the status of the error."""
@@ -193,7 +195,7 @@ class CbsNode:
         if guard is None:
             respond(reply)
         else:
-            guard.shown(token, lambda: respond(reply), good=is_good)
+            guard.shown(token, partial(respond, reply), good=is_good)
 
 
 def _reply(code: int, text: str) -> Reply:

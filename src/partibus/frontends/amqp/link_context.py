@@ -49,11 +49,11 @@ class _Batch:
 class Completions:
     """The gathered completions of one connection and one read."""
 
-    __slots__ = ("_batches", "_numbers")
+    __slots__ = ("_numbers", "waiting")
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers = numbers
-        self._batches: dict[tuple[PartitionHandle, int], _Batch] = {}
+        self.waiting: dict[tuple[PartitionHandle, int], _Batch] = {}
 
     def add(
         self,
@@ -69,9 +69,9 @@ class Completions:
         ``on_settled`` is None for a client that has settled first and so awaits no answer. ``more``: the client that
         waits has other requests under way.
         """
-        batch = self._batches.get((partition, kind))
+        batch = self.waiting.get((partition, kind))
         if batch is None:
-            batch = self._batches[partition, kind] = _Batch()
+            batch = self.waiting[partition, kind] = _Batch()
         start = len(batch.tokens)
         batch.tokens += tokens
         if on_settled is not None:
@@ -80,9 +80,7 @@ class Completions:
 
     def flush(self) -> None:
         """Send all gathered completions to their partitions."""
-        if not self._batches:
-            return
-        batches, self._batches = self._batches, {}
+        batches, self.waiting = self.waiting, {}
         for (partition, kind), batch in batches.items():
             if batch.waiting:
                 command = Settle(self._numbers.next(), kind, Outcome.COMPLETE, batch.tokens)

@@ -22,11 +22,11 @@ from partibus.amqp import (
     SessionPort,
     TransactionalState,
 )
-from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.encoder import encode, write_compound
 from partibus.amqp.errors import DECODE_ERROR
-from partibus.amqp.section_encoding import encode_application_properties, encode_raw_properties, value_pieces
+from partibus.amqp.section_encoding import encode_application_properties, value_pieces
 from partibus.amqp.section_fields import Property, decode_body, decode_map, raw_property
-from partibus.amqp.sections import split_sections
+from partibus.amqp.sections import PROPERTIES, split_sections
 
 _TAG = b"\x00\x00\x00\x00"
 REQUEST_CREDIT = 100
@@ -241,7 +241,7 @@ class RequestLink:
         self._working = False
         if 2 * self._link.credit <= REQUEST_CREDIT and len(self._waiting) < REQUEST_CREDIT:
             self._link.grant(REQUEST_CREDIT)
-        if not self.overloaded:
+        if self._on_relieved and not self.overloaded:
             self._tell_relieved()
 
     def _go_on(self) -> None:
@@ -292,12 +292,14 @@ def read_request(payload: bytes, state: DeliveryState | None = None) -> Request:
 
 def write_reply(request: Request, reply: Reply) -> bytes:
     """Encode a reply: correlation-id is the request's message-id, to the byte."""
-    fields = [*_REPLY_FIELDS, request.message_id]
+    head = bytearray(_PROPERTIES_HEAD)
+    write_compound(head, 0xC0, Property.CORRELATION_ID + 1, _REPLY_FIELDS + (request.message_id or b"\x40"))
     properties = reply.encoded or encode_application_properties(reply.properties)
     body = _NO_BODY if reply.body is None else value_pieces(reply.body)
-    return b"".join((encode_raw_properties(fields), properties, *body))
+    return b"".join((head, properties, *body))
 
 
-_REPLY_FIELDS: Final = [encode("reply"), *[None] * (Property.CORRELATION_ID - 1)]
+_PROPERTIES_HEAD: Final = b"\x00\x53" + bytes((PROPERTIES,))
+_REPLY_FIELDS: Final = encode("reply") + b"\x40" * (Property.CORRELATION_ID - 1)
 """The properties up to correlation-id: the message-id alone."""
 _NO_BODY: Final = value_pieces(None)

@@ -97,6 +97,8 @@ class Peer:
         """The server's name below AMQP, as the client requested it: by TLS, or in the request for a websocket."""
         self._left: list[Event] = []
         """Events of the client's input for its next turn: the ingress has done enough in the former one."""
+        self.more_to_read = False
+        """Whether the client's input must wait for another turn. `receive_data` then takes no bytes."""
         self._is_lost = False
         self._counted: Broker | None = None
         """The namespace that this connection is counted in, once it has shown a claim there: a connection without a
@@ -163,13 +165,7 @@ class Peer:
     def receive_data(self, data: bytes) -> None:
         """Handle bytes from the client; without bytes, continue with the rest of earlier ones (`more_to_read`)."""
         left, self._left = self._left, []
-        self._ingress.begin()
         self._dispatch(left or self.connection.receive_data(data))
-
-    @property
-    def more_to_read(self) -> bool:
-        """Whether the client's input must wait for another turn. `receive_data` then takes no bytes."""
-        return bool(self._left) or self.connection.more_to_read
 
     @property
     def is_behind(self) -> bool:
@@ -222,10 +218,13 @@ class Peer:
 
     def on_lost(self) -> None:
         """Remove all state of a lost connection."""
+        if self._is_lost:
+            return
         if self._claims_end is not None:
             self._claims_end.cancel()
         self._is_lost = True
         self._left = []
+        self.more_to_read = self.connection.more_to_read
         if self._counted is not None:
             self._counted.clients.disconnect()
             self._counted = None
@@ -244,38 +243,47 @@ class Peer:
         if self._left:
             self._left += events
             return
+        links = self._links
+        has_begun = False
         for index, event in enumerate(events):
-            match event:
-                case Deliveries():
-                    incoming = self._links.incoming.get(event.link)
-                    if incoming is not None:
-                        left = incoming.on_deliveries(event.deliveries)
-                        if left:
-                            self._left = [Deliveries(event.link, left), *events[index + 1 :]]
-                            break
-                case Disposed():
-                    outgoing = self._links.outgoing.get(event.link)
-                    if outgoing is not None:
-                        outgoing.on_disposed(event)
-                case CreditChanged():
-                    self._links.on_credit(event.link)
-                case Attached():
-                    self._attaching.attach(event.link)
-                case Detached():
-                    self._completions.flush()  # before a session is given up with its link
-                    self._links.end(event.link)
-                case WindowOpened():
-                    self.resume()
-                case Opened():
-                    self._on_opened()
-                case PlainLogin():
-                    self._on_login(event)
-                case SessionClosed():
-                    self._completions.flush()
-                    self._links.end_of(event.session)
-                case Closed():
-                    self.on_lost()
-        self._completions.flush()
+            # No event has a subclass, and a comparison takes a third of the time of a match.
+            if type(event) is Deliveries:
+                if not has_begun:
+                    has_begun = True
+                    self._ingress.begin()
+                incoming = links.incoming.get(event.link)
+                if incoming is not None:
+                    left = incoming.on_deliveries(event.deliveries)
+                    if left:
+                        self._left = [Deliveries(event.link, left), *events[index + 1 :]]
+                        break
+            elif type(event) is Disposed:
+                outgoing = links.outgoing.get(event.link)
+                if outgoing is not None:
+                    outgoing.on_disposed(event)
+            elif type(event) is CreditChanged:
+                links.on_credit(event.link)
+            elif type(event) is Attached:
+                self._attaching.attach(event.link)
+            elif type(event) is Detached:
+                self._completions.flush()  # before a session is given up with its link
+                links.end(event.link)
+            elif type(event) is Opened:
+                self._on_opened()
+                links = self._links  # those of the namespace that the client has named
+            elif type(event) is WindowOpened:
+                self.resume()
+            elif type(event) is PlainLogin:
+                self._on_login(event)
+                links = self._links
+            elif type(event) is SessionClosed:
+                self._completions.flush()
+                links.end_of(event.session)
+            elif type(event) is Closed:
+                self.on_lost()
+        if self._completions.waiting:
+            self._completions.flush()
+        self.more_to_read = bool(self._left) or self.connection.more_to_read
 
     def _on_login(self, login: PlainLogin) -> None:
         """Admit the client if any namespace accepts its key.

@@ -112,8 +112,12 @@ class PeerProtocol(asyncio.Protocol):
             self._wait_for_turn()
         else:
             waits, self._flushing = self._flushing, True  # the flush below needs no other one at the end of the turn
-            self._take(data)
-            if waits or self.peer.connection.must_flush:
+            try:
+                self.peer.receive_data(data)
+            except Exception:  # noqa: BLE001 (logged there)
+                self._fail()
+            connection = self.peer.connection
+            if waits or connection.output.size or connection.must_flush:
                 # Immediate answers leave before output for other connections, which waits for the end of the turn: a
                 # sender to an express queue gets its answer before its receiver is woken.
                 self._flush()
@@ -122,7 +126,8 @@ class PeerProtocol(asyncio.Protocol):
             scheduler.end(account, len(data) + WRITE_BYTES)
             if self.peer.more_to_read:
                 self._wait_for_turn()
-        self._balance_reading()
+        if self._waits or overloaded_stores or not self._reading:  # a flush looks at what is unsent
+            self._balance_reading()
 
     @property
     def account(self) -> Account:
@@ -167,9 +172,13 @@ class PeerProtocol(asyncio.Protocol):
     def _take(self, data: bytes) -> None:
         try:
             self.peer.receive_data(data)
-        except Exception:  # a bug of ours: it ends this connection and no other
-            log.exception("internal error: a connection ends")
-            self.peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
+        except Exception:  # noqa: BLE001 (logged there)
+            self._fail()
+
+    def _fail(self) -> None:
+        """End this connection and no other after a bug of ours."""
+        log.exception("internal error: a connection ends")
+        self.peer.close(AmqpError(INTERNAL_ERROR, "An error inside of the broker; its log says more."))
 
     def pause_writing(self) -> None:
         """Note that the transport's buffer is full."""
