@@ -11,6 +11,9 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from sqlite3 import Connection
+from typing import Any
+
+import msgspec
 
 from partibus.partition.protocol.keys import POSITION_BITS, POSITION_MAX, SubqueueKind, entry_key, kind_of, subqueue_key
 from partibus.partition.protocol.ports import (
@@ -35,8 +38,14 @@ of D13 when a million scheduled or deferred entries precede the first active one
 LARGE_BYTES = 16_384
 """A message of more bytes is read by a statement of its own. The statements have this number, too."""
 
+_DENSE_MIN = 64
+"""The fewest positions that are worth a guess of the entries of a page."""
+
 _STRETCHES_MAX = 8
 """The most stretches in one transaction."""
+
+_columns = msgspec.json.Decoder(list[list[Any]]).decode
+"""A function that reads the narrow columns of many rows, in half the time of `json.loads`."""
 
 _INTEGER_MAX = (1 << 63) - 1
 """The largest integer that SQLite takes; a client may ask for any sequence number."""
@@ -52,6 +61,8 @@ def read_page(
             return []
         parameters = (subqueue, session, keys[0], max(0, max_entries), max_bytes)
         return _entry_rows(connection, statement("select_session_page"), parameters)
+    if keys is not None and (rows := _dense_page(connection, subqueue, *keys, max_entries, max_bytes)):
+        return rows
     while keys is not None and max_entries > 0:
         first, end = keys
         last = min(first + SEARCHED_MAX, end)
@@ -60,6 +71,29 @@ def read_page(
             return rows
         keys = keys_behind(connection, last, end)
     return []
+
+
+def _dense_page(
+    connection: Connection, subqueue: int, first: int, end: int, max_entries: int, max_bytes: int
+) -> list[EntryRow]:
+    """Load the entries of as many positions as are likely to fill a page; none if few of them are active.
+
+    Receivers that settle in order leave no gaps between the entries that wait. Without a limit and a sum in the
+    statement, SQLite visits each row once and copies no message on the way: 2.3 us a message of 1 KB instead of 4.3.
+    """
+    messages, size_bytes = connection.execute(statement("select_count"), (subqueue,)).fetchone() or (0, 0)
+    fitting = max_bytes * messages // max(1, size_bytes)
+    positions = min(max_entries, messages, fitting + fitting // 8, end - first + 1)
+    if positions < _DENSE_MIN:
+        return []
+    # Some messages may be much larger than the others, and the blob has to stay within a bound.
+    large_bytes = min(LARGE_BYTES, 4 * max_bytes // positions)
+    parameters = (first, first + positions - 1, large_bytes)
+    rows = _entry_rows(
+        connection, statement("select_dense_page"), parameters, large_bytes=large_bytes, max_bytes=max_bytes
+    )
+    total = sum([len(row.data) for row in rows])
+    return rows if 4 * len(rows) >= positions or 2 * total >= max_bytes else []
 
 
 def browse(
@@ -299,23 +333,39 @@ def keys_behind(connection: Connection, last: int, end: int) -> tuple[int, int] 
     return (following[0], end) if following else None
 
 
-def _entry_rows(connection: Connection, sql: str, parameters: Sequence[int | str]) -> list[EntryRow]:
-    rows = _found_rows(connection, sql, parameters)
+def _entry_rows(
+    connection: Connection,
+    sql: str,
+    parameters: Sequence[int | str],
+    *,
+    large_bytes: int = LARGE_BYTES,
+    max_bytes: int | None = None,
+) -> list[EntryRow]:
+    """Load entries with their messages, of which the blob leaves those above ``large_bytes`` out.
+
+    ``max_bytes`` cuts the entries where the statement does not: the first one always stays.
+    """
+    rows = _found_rows(connection, sql, parameters, large_bytes, max_bytes)
     if rows is None:  # a commit has just deleted a large message: all of one commit, then
         with one_view(connection):
-            rows = _found_rows(connection, sql, parameters)
+            rows = _found_rows(connection, sql, parameters, large_bytes, max_bytes)
         assert rows is not None, "every entry has a body"
     return rows
 
 
-def _found_rows(connection: Connection, sql: str, parameters: Sequence[int | str]) -> list[EntryRow] | None:
+def _found_rows(
+    connection: Connection, sql: str, parameters: Sequence[int | str], large_bytes: int, max_bytes: int | None
+) -> list[EntryRow] | None:
     """Load entries with their messages; None if a large message was deleted after its entry was read."""
     listed, data = connection.execute(sql, parameters).fetchone()
-    rows = []
-    end = 0
-    for key, *columns, size in json.loads(listed):
+    rows: list[EntryRow] = []
+    end = total = 0
+    for key, *columns, size in _columns(listed):
+        total += size
+        if max_bytes is not None and total > max_bytes and rows:
+            break
         message: bytes | None
-        if size > LARGE_BYTES:
+        if size > large_bytes:
             message = _large_body(connection, columns[0])
             if message is None:
                 return None

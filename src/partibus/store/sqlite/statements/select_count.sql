@@ -1,0 +1,2 @@
+-- What a sub-queue holds, in all states.
+SELECT messages, bytes FROM subqueue WHERE key = ?
