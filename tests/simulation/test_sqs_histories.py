@@ -114,7 +114,14 @@ class World:
         sign_ins: Any = None
         host = self.host
         self.service = SqsService(
-            Namespaces(self.broker), Home(), host.call_later, host.call_soon, Ids(self.random), sign_ins, emulator=True
+            Namespaces(self.broker),
+            Home(),
+            host.call_later,
+            lambda: float(self.timeline.now_ms()),
+            host.call_soon,
+            Ids(self.random),
+            sign_ins,
+            emulator=True,
         )
 
     def _handle(self, queue: Queue, placement: Placement) -> PartitionHandle:

@@ -57,6 +57,7 @@ class SqsPort:
                 self._namespaces,
                 Home(sqs.region, sqs.account, sqs.url.rstrip("/"), sqs.one_region, sqs.partitions_max),
                 self._call_later,
+                lambda: self._loop.time() * 1000,
                 self._scheduler.soon,
                 Uuids(),
                 self._sign_ins(),

@@ -16,7 +16,7 @@ from partibus.errors import PartibusError
 from partibus.frontends.sqs.errors import SqsError
 from partibus.frontends.sqs.messages import as_new, read_stored
 from partibus.frontends.sqs.names import Home, QueueName, queue_of_arn, queue_of_entity
-from partibus.frontends.sqs.polls import Found, GroupPoll, StandardPoll
+from partibus.frontends.sqs.polls import Ends, Found, GroupPoll, StandardPoll
 from partibus.frontends.sqs.queues import Queues, SqsQueue, change_options
 from partibus.message import Message
 from partibus.namespace.broker import Broker
@@ -50,9 +50,10 @@ _NO_QUEUE: Final = "AWS.SimpleQueueService.NonExistentQueue"
 class Movers:
     """The tasks that this process carries out."""
 
-    def __init__(self, home: Home, call_later: CallLater, new_uuid: Callable[[], str]) -> None:
+    def __init__(self, home: Home, call_later: CallLater, ends: Ends, new_uuid: Callable[[], str]) -> None:
         self.home = home
         self.call_later = call_later
+        self.ends = ends
         self.new_uuid = new_uuid
         self._running: dict[str, Mover] = {}
 

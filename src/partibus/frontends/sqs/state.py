@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from partibus.frontends.sqs.attempts import Attempts
 from partibus.frontends.sqs.movers import Movers
 from partibus.frontends.sqs.names import Home
+from partibus.frontends.sqs.polls import Ends
 from partibus.frontends.sqs.queues import Queues
 from partibus.frontends.sqs.runs import Runs
 from partibus.namespace.broker import Broker
@@ -65,6 +66,7 @@ class SqsState:
         namespaces: Namespaces,
         home: Home,
         call_later: CallLater,
+        now_ms: Callable[[], float],
         soon: Callable[[Callable[[], None]], object],
         ids: Ids,
         *,
@@ -74,13 +76,15 @@ class SqsState:
     ) -> None:
         """Share the state of the queues of all namespaces.
 
-        ``soon`` makes a call in the next round of the loop. ``purge_interval_ms`` lies between two purges of a queue,
-        ``recreate_after_ms`` between deleting a queue and creating another one of its name. ``propagation_ms`` after a
-        change of a queue's DeduplicationScope it takes effect.
+        ``now_ms`` is the time of ``call_later``, from any origin. ``soon`` makes a call in the next round of the loop.
+        ``purge_interval_ms`` lies between two purges of a queue, ``recreate_after_ms`` between deleting a queue and
+        creating another one of its name. ``propagation_ms`` after a change of a queue's DeduplicationScope it takes
+        effect.
         """
         self.namespaces = namespaces
         self.home = home
         self.call_later = call_later
+        self.ends = Ends(call_later, now_ms)
         self.new_uuid, self.new_uuids = ids.next, ids.some
         self.purge_interval_ms = purge_interval_ms
         self.recreate_after_ms = recreate_after_ms
@@ -88,7 +92,7 @@ class SqsState:
         self.first_receives = FirstReceives()
         self.attempts = Attempts()
         self.runs = Runs(soon)
-        self.movers = Movers(home, call_later, ids.next)
+        self.movers = Movers(home, call_later, self.ends, ids.next)
         self.deleted_ms: dict[tuple[int, str], int] = {}
         """The time of deletion by namespace and folded name, within the interval."""
         self._queues: dict[int, Queues] = {}

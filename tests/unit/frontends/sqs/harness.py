@@ -105,7 +105,13 @@ class SqsWorld:
         sign_ins = SignIns(lambda: world.timeline.time_ms / 1000)
         self.scheduler = FairScheduler(loop.call_soon, lambda: next(numbers))
         self.service = SqsService(
-            world.namespaces, Home(), world.timeline.call_later, self.scheduler.soon, Uuids(), sign_ins
+            world.namespaces,
+            Home(),
+            world.timeline.call_later,
+            lambda: world.timeline.time_ms,
+            self.scheduler.soon,
+            Uuids(),
+            sign_ins,
         )
         self.server = SqsServer(
             self.service, loop, HttpLimits(), Admission(AdmissionLimits(), loop.time), self.scheduler, Origins()

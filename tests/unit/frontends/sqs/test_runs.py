@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count, pairwise
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from partibus.frontends.sqs.polls import ENDS_A_TURN, STEP_MS, Ends
 from partibus.frontends.sqs.protocol import Parsed, Request
 from partibus.partition.protocol.commands import CancelReceive, Enqueue, Receive, Settle
 from partibus.partition.protocol.ports import StoreError
@@ -337,6 +339,51 @@ def test_a_long_poll_asks_once_and_withdraws_once(sqs: SqsWorld, commands: list[
     assert not entity.awaited
     sqs.call("SendMessage", QueueUrl=url, MessageBody="m")
     assert len(receive(sqs, url, 1)) == 1, "no demand is left that would take it"
+
+
+def test_waits_end_in_steps_each_of_which_has_one_timer() -> None:
+    now_ms = 70.0
+    timers: list[tuple[float, Callable[[], None]]] = []
+    ended: list[int] = []
+    ends = Ends(lambda delay_ms, call: timers.append((now_ms + delay_ms, call)), lambda: now_ms)  # type: ignore[arg-type,return-value]
+    waits = [20, 29, 30, 31, 129, 130]
+    ending = [ends.add(wait_ms, partial(ended.append, wait_ms)) for wait_ms in waits]
+    assert [due_ms for due_ms, _ in timers] == [100, 200, 300]
+    ending[1].cancel()
+    ending[5].cancel()
+    for due_ms, call in timers:
+        ended.clear()
+        call()
+        assert sorted(ended) == {100: [20], 200: [30, 31, 129], 300: []}[round(due_ms)]
+        assert all(0 < due_ms - now_ms - wait_ms <= STEP_MS for wait_ms in ended)
+    ending[0].cancel()  # after its end
+    ends.add(1, partial(ended.append, 1))
+    assert timers[-1][0] == 100, "the step begins anew"
+
+
+def test_many_waits_that_end_together_leave_the_loop_to_others_in_between() -> None:
+    timers: list[Callable[[], None]] = []
+    ended: list[int] = []
+    ends = Ends(lambda _, call: timers.append(call), lambda: 0.0)  # type: ignore[arg-type,return-value]
+    for number in range(2 * ENDS_A_TURN + 1):
+        ends.add(1, partial(ended.append, number))
+    turns = []
+    while timers:
+        timers.pop()()
+        turns.append(len(ended))
+    assert turns == [ENDS_A_TURN, 2 * ENDS_A_TURN, 2 * ENDS_A_TURN + 1]
+
+
+def test_a_wait_whose_end_fails_keeps_no_other_from_ending() -> None:
+    timers: list[Callable[[], None]] = []
+    ended: list[int] = []
+    ends = Ends(lambda _, call: timers.append(call), lambda: 0.0)  # type: ignore[arg-type,return-value]
+    ends.add(1, partial(ended.append, 1))
+    ends.add(1, partial(ended.remove, 2))
+    with pytest.raises(ValueError, match="not in list"):
+        timers.pop()()
+    timers.pop()()
+    assert ended == [1]
 
 
 def test_a_long_poll_costs_the_same_among_many(sqs: SqsWorld) -> None:
