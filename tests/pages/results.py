@@ -18,7 +18,8 @@ from partibus.pipeline.credits_page import credits_page
 from partibus.pipeline.fifo import fifo_page
 from partibus.pipeline.loads import KeyLoad, Loads
 from partibus.pipeline.partial import SCHEMA, partial_sums
-from partibus.pipeline.plan import Want, describe, plan_page
+from partibus.pipeline.plan import Want, describe
+from partibus.pipeline.plan_page import plan_page
 from partibus.pipeline.questions import questions_here
 from partibus.pipeline.redrive import redrive_page
 from partibus.pipeline.repartition import repartition_page

@@ -32,7 +32,7 @@ from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.partition_moves import even_counts, even_moves
 from partibus.namespace.placement import Placement
 from partibus.node.options import partition_options
-from partibus.partition.core import range_scans
+from partibus.partition.core import lost_locks
 from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.sessions import Groups
 from partibus.partition.core.slot_moves import SlotRules
@@ -354,12 +354,12 @@ def ids_are_lost_at_a_split(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def old_handles_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle_lost = range_scans._settle_lost
+    settle_lost = lost_locks._settle_lost
 
     def settles(state: Any, subqueue: Any, command: Any, *more: Any) -> Any:
         return settle_lost(state, subqueue, replace(command, late=True), *more)
 
-    monkeypatch.setattr(range_scans, "_settle_lost", settles)
+    monkeypatch.setattr(lost_locks, "_settle_lost", settles)
 
 
 def groups_in_flight_are_served(monkeypatch: pytest.MonkeyPatch) -> None:

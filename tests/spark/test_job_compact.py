@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from partibus.pipeline import compact
-from partibus.pipeline.capture import CAPTURE, FATES, MESSAGES, Place
+from partibus.pipeline.capture import CAPTURE, FATES, MESSAGES
 from partibus.pipeline.job import Job, JobError, JobOptions
+from partibus.pipeline.place import Place
 
 ROWS = 3
 """Rows of a micro-batch."""

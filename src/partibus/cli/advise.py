@@ -30,7 +30,7 @@ SAMPLED_MAX: Final = 100
     type=click.FloatRange(0.1, 3600),
     default=10.0,
     show_default=True,
-    help="How long to watch the traffic.",
+    help="The time to watch the traffic.",
 )
 @click.option(
     "--telemetry",

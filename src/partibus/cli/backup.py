@@ -45,7 +45,7 @@ def backup(directory: Path, stores: tuple[str, ...], connection: str, as_json: b
 @click.option(
     "--namespace", default=DEFAULT_NAME, show_default=True, metavar="NAME", help="The one in the backup that has it."
 )
-@click.option("--into", required=True, metavar="QUEUE", help="Where its messages go; made like NAME if missing.")
+@click.option("--into", required=True, metavar="QUEUE", help="The target queue; created like NAME if it is missing.")
 @click.option(
     "--only",
     type=click.Choice(["active", "dead-letter"]),

@@ -56,7 +56,13 @@ def bench() -> None:
 @click.option("--partitioned", is_flag=True, help="A queue with 16 partitions.")
 @click.option("--no-batched-operations", is_flag=True, help="Commit every write at once.")
 @click.option("--rate", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="Messages per second.")
-@click.option("--seconds", type=click.IntRange(1, 600), default=5, show_default=True, help="Of a run at a fixed rate.")
+@click.option(
+    "--seconds",
+    type=click.IntRange(1, 600),
+    default=5,
+    show_default=True,
+    help="The seconds of a run at a fixed rate.",
+)
 @click.option(
     "--connection",
     envvar="PARTIBUS_CONNECTION",
@@ -115,9 +121,9 @@ def run(
 @bench.command()
 @click.argument("scenarios", nargs=-1, required=True, type=click.Choice((*PROFILES, "all")), metavar="NAME|all...")
 @click.option(
-    "--seconds", type=click.FloatRange(0.2, 600), default=5.0, show_default=True, help="Of sending, in each run."
+    "--seconds", type=click.FloatRange(0.2, 600), default=5.0, show_default=True, help="Seconds of sending in each run."
 )
-@click.option("--repeats", type=click.IntRange(1, 20), default=1, show_default=True, help="Of each run.")
+@click.option("--repeats", type=click.IntRange(1, 20), default=1, show_default=True, help="Repeats of each run.")
 @click.option("--size", type=click.IntRange(8, 1 << 18), default=1024, show_default=True, help="Bytes of a body.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH", help="Write an HTML page.")
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH", help="Write a text page.")

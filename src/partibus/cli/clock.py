@@ -37,12 +37,16 @@ def _with_clock(command: Command) -> Command:
         "--http", envvar="PARTIBUS_HTTP", show_envvar=True, metavar="URL", help="Such as http://localhost:5300."
     )
     @click.option(
-        "--connection", envvar="PARTIBUS_CONNECTION", show_envvar=True, metavar="STRING", help="For its key and host."
+        "--connection",
+        envvar="PARTIBUS_CONNECTION",
+        show_envvar=True,
+        metavar="STRING",
+        help="Connection string with the key and the host.",
     )
     @click.option(
         "--ready-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Of the broker: instead of the other two.",
+        help="Ready file of the broker, instead of the other two.",
     )
     @wraps(command)
     def call(http: str | None, connection: str | None, ready_file: Path | None, **arguments: Any) -> Any:

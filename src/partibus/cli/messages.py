@@ -33,7 +33,7 @@ from partibus.namespace.names import DEAD_LETTER_QUEUE
     "--schedule",
     type=moment,
     metavar="WHEN",
-    help="When the message is to become active: a time (2030-01-31T12:00:00Z), or a duration from now on (10m).",
+    help="The time at which the message becomes active (2030-01-31T12:00:00Z), or a duration from now on (10m).",
 )
 @click.option(
     "--force-persistence", is_flag=True, help="Have also an express entity store it before it is acknowledged."
@@ -133,13 +133,13 @@ _OUTCOMES = ("complete", "abandon", "defer", "dead-letter")
     show_default=True,
     help="The settlement of a printed message (peek-lock).",
 )
-@click.option("--reason", metavar="TEXT", help="With --settle dead-letter.")
-@click.option("--session", metavar="ID", help="From this session, which no other receiver may hold.")
-@click.option("--next-session", is_flag=True, help="From any free session with messages.")
+@click.option("--reason", metavar="TEXT", help="The reason, with --settle dead-letter.")
+@click.option("--session", metavar="ID", help="Receive from this session, which no other receiver may hold.")
+@click.option("--next-session", is_flag=True, help="Receive from any free session with messages.")
 @click.option(
     "--deferred", type=int, metavar="NUMBER", multiple=True, help="The deferred message of this number; repeatable."
 )
-@click.option("--dead-letter-queue", is_flag=True, help="From the entity's dead-letter queue.")
+@click.option("--dead-letter-queue", is_flag=True, help="Receive from the entity's dead-letter queue.")
 @CONNECTION
 @JSON
 def receive(
@@ -217,7 +217,7 @@ def _print(messages: list[IncomingMessage], as_json: bool) -> None:
 @click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="Messages at most.")
 @click.option("--from-sequence", type=int, default=0, show_default=True, help="First sequence number looked at.")
 @click.option("--session", metavar="ID", help="Only messages of this session.")
-@click.option("--dead-letter-queue", is_flag=True, help="In the entity's dead-letter queue.")
+@click.option("--dead-letter-queue", is_flag=True, help="Peek in the entity's dead-letter queue.")
 @CONNECTION
 @JSON
 def peek(

@@ -115,7 +115,7 @@ def list_all(entity: str | None, connection: str, as_json: bool) -> None:
 @click.option(
     "--any-order",
     is_flag=True,
-    help="Of an entity without sessions: messages of a moved key may be received before earlier ones.",
+    help="Without sessions: let messages of a moved key be received before earlier ones.",
 )
 @click.option(
     "--plan",

@@ -8,7 +8,7 @@ from partibus.client.extensions.entities import Policies, PolicyInfo
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 
-ENTITY = click.option("--entity", default="", metavar="NAME", help="Of this entity, not of the namespace.")
+ENTITY = click.option("--entity", default="", metavar="NAME", help="The policies of this entity, not of the namespace.")
 SHOW_KEYS = click.option("--show-keys", is_flag=True, help="Print the keys.")
 RIGHTS = ("Manage", "Send", "Listen")
 
@@ -79,14 +79,14 @@ def delete(name: str, entity: str, connection: str) -> None:
 @policy.command()
 @ENTITY
 @click.option(
-    "--until", type=moment, default="1h", show_default=True, help="When it ends: 10m, 1d, 2030-01-31T12:00:00Z."
+    "--until", type=moment, default="1h", show_default=True, help="The end of the token: 10m, 1d, 2030-01-31T12:00:00Z."
 )
 @CONNECTION
 def token(entity: str, until: int, connection: str) -> None:
     """Print a token for HTTP requests, signed with the key of the connection string.
 
-    No broker is asked: a token is good where the key is, for requests to the host of the connection string. It opens
-    the whole namespace, or what --entity names.
+    The command asks no broker. The token is valid for requests to the host of the connection string, wherever its key
+    is known. It opens the whole namespace, or the entity of --entity.
     """
     shown = parse_connection_string(connection)
     if not shown.key:

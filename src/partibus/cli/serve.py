@@ -134,7 +134,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     default="5m",
     show_default=True,
     metavar="DURATION",
-    help="How long the load has to be low before an elastic queue gets fewer partitions.",
+    help="The time of low load before an elastic queue gets fewer partitions.",
 )
 @click.option(
     "--partition-split",
@@ -164,28 +164,26 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     help="postgresql://USER@HOST/DATABASE[?schema=NAME]: be one of the brokers of several machines, which share this "
     "catalog and the stores given with --store (docs/brokers.md).",
 )
+@click.option("--broker-name", default="", help="With --catalog: this broker's name; by default that of the machine.")
 @click.option(
-    "--broker-name", default="", help="With --catalog: this broker's name among them; the machine's if left out."
-)
-@click.option(
-    "--cluster-host", default="", help="With --catalog: address to listen on for the others; --host if left out."
+    "--cluster-host", default="", help="With --catalog: the address for other brokers; by default that of --host."
 )
 @click.option(
     "--cluster-port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="With --catalog: for the others; 0 takes a free one.",
+    help="With --catalog: the port for other brokers; 0 takes a free one.",
 )
 @click.option(
     "--cluster-address",
     default="",
     metavar="HOST[:PORT]",
-    help="With --catalog: by which the others reach this broker, if not by --cluster-host.",
+    help="With --catalog: the address by which other brokers reach this one; by default --cluster-host.",
 )
 @click.option(
     "--cluster-certificate",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="With --catalog: PEM file for the others; without, one is made in the data directory.",
+    help="With --catalog: PEM file for other brokers; by default one is made in the data directory.",
 )
 @click.option(
     "--cluster-certificate-key",
@@ -195,7 +193,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 @click.option(
     "--cluster-secret",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="With --catalog: file with the secret that all of them know, if not cluster.secret in the data directory.",
+    help="With --catalog: file with the brokers' secret; by default cluster.secret in the data directory.",
 )
 @click.option(
     "--store",
@@ -253,7 +251,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
     type=click.Choice(["off", "sampled", "full"]),
     default="off",
     show_default=True,
-    help="Which messages' operations leave rows in Parquet files (docs/telemetry.md).",
+    help="The messages whose operations leave rows in Parquet files (docs/telemetry.md).",
 )
 @click.option(
     "--telemetry-sample",
@@ -265,21 +263,21 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 @click.option(
     "--telemetry-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where these files go; without, telemetry in the data directory.",
+    help="The folder of these files; by default telemetry in the data directory.",
 )
 @click.option(
     "--telemetry-bytes",
     type=byte_size,
     default="1g",
     show_default=True,
-    help="How large all these files together may become; the oldest go.",
+    help="The largest size of all these files together; the oldest are deleted.",
 )
 @click.option(
     "--telemetry-roll",
     type=duration,
     default="10s",
     show_default=True,
-    help="How long rows are gathered for one file.",
+    help="The time for which rows are gathered for one file.",
 )
 @click.option(
     "--otlp-endpoint",

@@ -195,7 +195,7 @@ class Membership:
     async def leave(self) -> None:
         """Leave the membership: this broker has no stores."""
         self._ending = True
-        with ExitStack() as leaving:  # the last of these first, whatever another one raises
+        with ExitStack() as leaving:  # the last of these first, also after an exception
             leaving.callback(self._thread.shutdown)
             leaving.callback(self._registry.close)
             self._registry.wake()

@@ -129,7 +129,7 @@ def _facts_of_ours(path: Path, authority: x509.Certificate) -> Facts | None:
         certificate = x509.load_pem_x509_certificates(path.read_bytes())[0]
         certificate.verify_directly_issued_by(authority)
         return _facts(certificate)
-    except Exception:  # noqa: BLE001  whatever is wrong with it, it is made anew
+    except Exception:  # noqa: BLE001  a certificate with any fault is replaced
         return None
 
 

@@ -169,7 +169,7 @@ class Clustered:
 
     async def leave(self) -> None:
         """Leave the membership, and end the channels to the other brokers."""
-        async with AsyncExitStack() as leaving:  # the last of these first, whatever another one raises
+        async with AsyncExitStack() as leaving:  # the last of these first, also after an exception
             leaving.callback(self.stores.peers.close)
             if self._membership is not None:
                 leaving.callback(self._server.close)

@@ -290,7 +290,7 @@ class Front:
         await self._http.stop()
 
     def close(self) -> None:
-        """Release the rest once the stores are closed, whatever raises."""
+        """Release the rest once the stores are closed, also after an exception."""
         with ExitStack() as closing:
             closing.callback(self.catalog.close)
             closing.callback(self._tracing.close)

@@ -267,7 +267,7 @@ class AsyncioHost:
     def of_distant_store(cls, loop: asyncio.AbstractEventLoop) -> Self:
         """Make the host of a store on another machine.
 
-        Its threads wait for the network, perhaps in vain, so other stores' commits must not wait behind them.
+        Its threads wait for the network, which may never answer, so other stores' commits must not wait behind them.
         """
         return cls(loop, 1, 1)
 

@@ -114,7 +114,7 @@ class HttpServer:
                 await asyncio.to_thread(import_module, module)
             if self._engine is None:
                 self._engine = self._load()
-        except Exception:  # whatever it is: who connects has it tried again
+        except Exception:  # any error: the next connection imports it again
             log.exception(_TROUBLE)
 
 

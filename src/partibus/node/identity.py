@@ -95,7 +95,7 @@ def read_settings(path: Path) -> IdentitySettings:
     try:
         settings = msgspec.json.decode(path.read_bytes(), type=IdentitySettings)
     except OSError as error:
-        raise UnusableFile(str(path), f"can't be read ({error.strerror})", "Give a file that can be.") from error
+        raise UnusableFile(str(path), f"can't be read ({error.strerror})", "Give a readable file.") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnusableFile(str(path), f"has another form ({error})", _FORM) from error
 

@@ -115,7 +115,7 @@ class Broker:
 
     async def close(self) -> None:
         """Commit pending rows, give up the stores, and release everything else."""
-        async with AsyncExitStack() as closing:  # the last of these first, whatever another one raises
+        async with AsyncExitStack() as closing:  # the last of these first, also after an exception
             closing.callback(self._on_closed)
             closing.callback(self.front.close)
             closing.callback(self._telemetry.close)

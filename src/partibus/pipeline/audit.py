@@ -26,7 +26,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from partibus.pipeline.job import DONE, FINDINGS, Job
+from partibus.pipeline.job import DONE, FINDINGS, Job, Values
 from partibus.pipeline.logs import CONSUMED, PRODUCED, LogColumn, read_log
 from partibus.pipeline.report.page import (
     Page,
@@ -46,8 +46,6 @@ from partibus.pipeline.report.page import (
 from partibus.pipeline.report.plots import lines
 
 ID: Final = ("entity", "message_id")
-
-Values = dict[str, Any]
 
 
 class Logs(NamedTuple):

@@ -19,6 +19,8 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from partibus.routing.slots import SLOT_COUNT, partition_for_slot, slot_for_key
 
+SIGNIFICANT_ROWS = 100
+"""Messages that must be known before a partition or key is called hot: fewer differ by chance."""
 STANDARD_PARTITION_COUNT = 16
 """The number of partitions of a partitioned entity, as the broker creates it."""
 COUNT_MAX = 1024

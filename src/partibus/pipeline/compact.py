@@ -26,11 +26,10 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame
 
-from partibus.pipeline.capture import CAPTURE, DATE, FATES, MESSAGES, TIME_TYPE, Place
-from partibus.pipeline.job import Job, JobError
+from partibus.pipeline.capture import CAPTURE, DATE, FATES, MESSAGES, TIME_TYPE
+from partibus.pipeline.job import Job, JobError, Values
+from partibus.pipeline.place import Place
 from partibus.pipeline.report.page import Page, Section, Verdict, counted, number, size, table, text
-
-Values = dict[str, Any]
 
 LOG = "_spark_metadata"
 NOTES = ".compact"

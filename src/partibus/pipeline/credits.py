@@ -24,7 +24,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from partibus.pipeline.credits_page import credits_page
-from partibus.pipeline.job import Job
+from partibus.pipeline.job import Job, Values
 from partibus.pipeline.rows import read_rows, within
 from partibus.telemetry.schema import OK
 from partibus.throttling.settings import ThrottlingSettings
@@ -195,8 +195,6 @@ def _of_rules(priced: DataFrame) -> DataFrame:
 def _period() -> Column:
     return sf.floor(sf.unix_millis("time") / PERIOD_MS).cast("bigint")
 
-
-Values = dict[str, Any]
 
 POINTS = 400
 """Points of a curve over time."""

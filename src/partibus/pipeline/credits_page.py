@@ -1,7 +1,8 @@
 """The page of the job `credits`."""
 
-from typing import Any, Final
+from typing import Final
 
+from partibus.pipeline.job import Values
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -16,8 +17,6 @@ from partibus.pipeline.report.page import (
     table,
 )  # fmt: skip
 from partibus.pipeline.report.plots import lines, ranking
-
-Values = dict[str, Any]
 
 _BY: Final = {"entities": "Entities", "clients": "Clients", "rules": "Rules", "operations": "Operations"}
 _PLOTTED: Final = 8

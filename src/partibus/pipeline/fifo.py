@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from partibus.pipeline.job import Job
+from partibus.pipeline.job import Job, Values
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -30,8 +30,6 @@ from partibus.pipeline.report.page import (
 from partibus.pipeline.report.plots import lines
 from partibus.pipeline.rows import of_entities, read_rows, within
 from partibus.telemetry.schema import OK, STEPS
-
-Values = dict[str, Any]
 
 POINTS: Final = 300
 """Points of a curve over time."""

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from partibus.pipeline import partial
+from partibus.pipeline.job import Values
 from partibus.pipeline.partial import DWELL, LATENCY
 from partibus.pipeline.rollup import ENTITY, Rollup
 from partibus.telemetry.schema import COMMIT, OK
 
-Values = dict[str, Any]
 Name = tuple[str, str]
 """Namespace and entity."""
 

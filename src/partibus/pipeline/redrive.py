@@ -18,8 +18,8 @@ from partibus.client.errors import AccessDenied, ClientError, CursorLost, NotFou
 from partibus.client.extensions.entities import Entities
 from partibus.client.extensions.ranges import COMPLETED_MAX, RangeClient, open_ranges
 from partibus.client.sync import connect
-from partibus.pipeline.capture import Place
-from partibus.pipeline.job import Job, JobError
+from partibus.pipeline.job import Job, JobError, Values
+from partibus.pipeline.place import Place
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -40,8 +40,6 @@ from partibus.spark.options import Options
 from partibus.spark.sink_options import SinkOptions
 from partibus.spark.sink_rows import sink_key
 from partibus.spark.sink_values import ADDRESS, SINK_TYPES
-
-Values = dict[str, Any]
 
 PROPERTY = "property."
 DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")

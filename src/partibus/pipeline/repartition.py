@@ -6,7 +6,7 @@ break nothing. Messages without a key have no order.
 """
 
 from contextlib import closing, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.errors import StreamingQueryException
@@ -18,8 +18,8 @@ from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.client.extensions.ranges import open_ranges
 from partibus.client.sync import connect
 from partibus.pipeline.balance import partition_of, predict, slot_of
-from partibus.pipeline.capture import Place
-from partibus.pipeline.job import DONE, FINDINGS, Job, JobError, said
+from partibus.pipeline.job import DONE, FINDINGS, Job, JobError, Values, said
+from partibus.pipeline.place import Place
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -35,8 +35,6 @@ from partibus.pipeline.report.page import (
 )
 from partibus.pipeline.report.plots import bars
 from partibus.spark.tail import complete_tail
-
-Values = dict[str, Any]
 
 LINE = ("key", "partition_id", "position", "content")
 _KEPT = (

@@ -12,8 +12,9 @@ from math import ceil
 from typing import Final
 
 from partibus.pipeline.balance import STANDARD_PARTITION_COUNT, observed_count, skew
+from partibus.pipeline.job import Values
 from partibus.pipeline.partial import DWELL, LATENCY, spread
-from partibus.pipeline.questions import DONE, MOST, Name, Questions, Values
+from partibus.pipeline.questions import DONE, MOST, Name, Questions
 from partibus.routing.slots import slot_for_key
 from partibus.telemetry.schema import KEY_MAX, OK
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partibus.pipeline.job import Job, JobError, interruption
+from partibus.pipeline.job import Job, JobError, Values, interruption
 from partibus.pipeline.partial import DDL, SCHEMA
 from partibus.pipeline.questions import HELD_MAX, Questions, SparkQuestions, questions_here
 from partibus.pipeline.rollup import KEYS_MAX, Rollup, add_up, added, parts_of, roll_up
@@ -82,9 +82,6 @@ def read(spark: SparkSession, out: str, since: int | None = None) -> Rollup:
 def tables(out: str) -> str:
     """Return the folder of the parts."""
     return str(PurePosixPath(out, "tables"))
-
-
-Values = dict[str, Any]
 
 
 class Want(NamedTuple):

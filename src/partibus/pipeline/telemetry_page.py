@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
+from partibus.pipeline.job import Values
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -23,8 +24,6 @@ from partibus.pipeline.report.page import (
 )
 from partibus.pipeline.report.plots import bars, lines
 from partibus.pipeline.telemetry import is_subscription, step_of
-
-Values = dict[str, Any]
 
 ENTITIES_SHOWN = 8
 """The number of entities with a section of their own."""

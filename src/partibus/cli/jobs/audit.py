@@ -20,14 +20,16 @@ _FORMATS: Final = ("parquet", "json", "csv")
 @click.option("--produced", multiple=True, required=True, metavar="PATH", help="Log of the producers; repeatable.")
 @click.option("--consumed", multiple=True, required=True, metavar="PATH", help="Log of the consumers; repeatable.")
 @click.option("--remaining", multiple=True, metavar="PATH", help="Messages still in entities: not lost.")
-@click.option("--format", "form", type=click.Choice(_FORMATS), help="Of the logs; without it, their names tell.")
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), help="The format of the logs; by default that of their names."
+)
 @click.option(
     "--slack",
     type=duration,
     default="1s",
     show_default=True,
     metavar="DURATION",
-    help="By how much clocks of different machines may differ.",
+    help="The most by which clocks of different machines differ.",
 )
 @click.option(
     "--samples", type=click.IntRange(0, 1000), default=10, show_default=True, help="Show so many of each kind."

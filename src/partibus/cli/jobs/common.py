@@ -44,9 +44,9 @@ def time_option(_: click.Context, __: click.Parameter, value: str | None) -> dat
 # For jobs that read telemetry of brokers:
 of_entities = click.option("--entity", "entities", multiple=True, metavar="NAME", help="Only this entity; repeatable.")
 since = click.option(
-    "--since", callback=time_option, metavar="TIME", help="Only what is not older: a time, or 2h for two hours ago."
+    "--since", callback=time_option, metavar="TIME", help="The earliest time of rows: a time, or 2h for two hours ago."
 )
-until = click.option("--until", callback=time_option, metavar="TIME", help="Only what is older.")
+until = click.option("--until", callback=time_option, metavar="TIME", help="The time before which rows count.")
 entities_told = click.option(
     "--entities",
     "entities_max",
@@ -103,7 +103,7 @@ def _options(changes: bool) -> list[Callable[[Command], Command]]:
     return [
         click.option(
             "--master",
-            help="Where Spark runs: local[N], spark://HOST:PORT, yarn, k8s://... Without it: what spark-submit "
+            help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://... Without it: what spark-submit "
             "says, else all cores of this machine.",
         ),
         click.option(

@@ -41,7 +41,12 @@ _FATES = (
 )
 @click.option("--follow", is_flag=True, help="Continue with new messages until Ctrl-C.")
 @click.option(
-    "--every", type=duration, default="60s", show_default=True, metavar="DURATION", help="With --follow: how often."
+    "--every",
+    type=duration,
+    default="60s",
+    show_default=True,
+    metavar="DURATION",
+    help="With --follow: the time between two micro-batches.",
 )
 @click.option("--replay-to", metavar="NAME", help="Capture nothing, and send what DIR has to this queue or topic.")
 @click.option(
@@ -151,7 +156,7 @@ def _number(value: float | None) -> str | None:
     default="1h",
     show_default=True,
     metavar="DURATION",
-    help="How long replaced files stay, for readers that began before; a later run deletes them.",
+    help="The time that replaced files stay for earlier readers; a later run deletes them.",
 )
 @job_options(changes=True)
 def compact(out: str, file_mb: int, keep: int, options: JobOptions) -> None:
@@ -187,8 +192,8 @@ def _print_compacted(found: dict[str, Any]) -> None:
 @click.command()
 @CONNECTION
 @click.argument("source", metavar="ENTITY")
-@click.option("--to", required=True, metavar="QUEUE", help="Where messages go; made if it is not there.")
-@click.option("--partitions", type=click.IntRange(1), metavar="N", help="How many a new queue gets: 1 or 16.")
+@click.option("--to", required=True, metavar="QUEUE", help="The target queue; created if it is missing.")
+@click.option("--partitions", type=click.IntRange(1), metavar="N", help="The partitions of a new queue: 1 or 16.")
 @click.option("--state", required=True, metavar="DIR", help="Checkpoint of this move; give it again to go on.")
 @click.option("--leave", is_flag=True, help="Leave deferred and scheduled messages where they are.")
 @click.option("--close-source", is_flag=True, help="Have the source refuse new messages from the start on.")
@@ -282,7 +287,7 @@ def _print_repartitioned(found: dict[str, Any], dry_run: bool) -> None:
     default="1m",
     show_default=True,
     metavar="DURATION",
-    help="How long other receivers get no dead letters after the last sign of life of the job.",
+    help="The time for which other receivers get no dead letters after the job's last renewal.",
 )
 @click.option("--revoke-locks", is_flag=True, help="End the locks on dead letters, instead of waiting for them.")
 @click.option("--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Show so many (--dry-run).")

@@ -29,9 +29,14 @@ if TYPE_CHECKING:
     "--out", metavar="DIR", help="Write the sums as Parquet tables there. With --follow, also its checkpoint."
 )
 @click.option("--follow", is_flag=True, help="Continue with new files of the broker until Ctrl-C; needs --out.")
-@click.option("--once", is_flag=True, help="With --follow: add up what is new since the last time, and end.")
+@click.option("--once", is_flag=True, help="With --follow: add up the new rows, and end.")
 @click.option(
-    "--every", type=duration, default="10s", show_default=True, metavar="DURATION", help="With --follow: how often."
+    "--every",
+    type=duration,
+    default="10s",
+    show_default=True,
+    metavar="DURATION",
+    help="With --follow: the time between two micro-batches.",
 )
 @job_options()
 def telemetry(
@@ -105,7 +110,7 @@ def _price(name: str, default: int, what: str) -> Callable[[Command], Command]:
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="TELEMETRY...")
 @click.option(
-    "--namespace", "namespaces", multiple=True, metavar="NAME", help="Only this namespace; repeatable. Without: all."
+    "--namespace", "namespaces", multiple=True, metavar="NAME", help="Only this namespace; repeatable. Default: all."
 )
 @common.since
 @common.until
@@ -209,7 +214,11 @@ def _counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[i
 @click.option(
     "--counts", callback=_counts, metavar="N,N,...", help="Partition counts to predict.  [default: 1,2,4,8,16,32,64]"
 )
-@click.option("--partitions", type=click.IntRange(1, 1024), help="How many there are now; worked out without it.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 1024),
+    help="The present number of partitions; by default the job computes it.",
+)
 @click.option(
     "--ratio",
     type=click.FloatRange(1.01, 100),

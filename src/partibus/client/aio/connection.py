@@ -427,7 +427,7 @@ class Connection(asyncio.Protocol):
         self._lose(self.closed_error())
         for task in list(self._tasks):
             task.cancel()
-        # The loop may end after this: TLS takes leave of the peer before it closes the socket.
+        # The loop may end after this: TLS tells the peer before it closes the socket.
         ending = [*self._tasks] if self._gone is None else [*self._tasks, self._gone]
         if ending:
             await asyncio.wait(ending, timeout=_GOODBYE_S)

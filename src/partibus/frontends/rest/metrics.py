@@ -329,7 +329,7 @@ def _of_stores(snapshot: Snapshot) -> Iterator[Block]:
 
 _NAMESPACE_GAUGES = {
     "connections": ("namespace_connections", "AMQP connections of the namespace's clients."),
-    "messages": ("namespace_messages", "Messages in the stores, in whatever state."),
+    "messages": ("namespace_messages", "Messages in the stores, in any state."),
     "bytes": ("namespace_bytes", "Bytes of messages in the stores."),
     "rate": ("namespace_credits_per_second", "Credits per second of the namespace, enforced or not."),
     "held_bytes": ("namespace_memory_bytes", "Memory of the broker that the namespace takes."),
@@ -404,7 +404,7 @@ _TALLY_HELP = {
     "completed": "Messages completed, or deleted as they were received.",
     "abandoned": "Messages that receivers gave back.",
     "deferred": "Messages that receivers put aside.",
-    "dead_lettered": "Messages that became dead letters, for whatever reason.",
+    "dead_lettered": "Messages that became dead letters, for any reason.",
     "expired": "Messages whose time to live was over.",
     "locks_expired": "Messages that were requeued because their locks expired.",
     "forwarded": "Messages that went on to another entity.",
@@ -417,7 +417,7 @@ _ENTITY_COUNTERS = (
     ("entity_commit_operations", "Messages enqueued, locked, settled or moved in those."),
 )
 _WAITING_HELP = (
-    ("entity_messages", "Messages in the store, in whatever state."),
+    ("entity_messages", "Messages in the store, in any state."),
     ("entity_bytes", "Bytes of messages in the store."),
 )
 _PARTITION_COUNTERS = (

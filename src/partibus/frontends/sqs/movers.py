@@ -127,7 +127,7 @@ class Mover:
         return run
 
     def refuse(self, error: SqsError | PartibusError) -> None:
-        """Try again later, or fail for good."""
+        """Try again later, or give up."""
         if isinstance(error, PartibusError) and error.retriable:
             self._movers.call_later(RETRY_MS, self.step)
         else:

@@ -116,7 +116,7 @@ class Queues:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._known: dict[int, SqsQueue] = {}
-        """Queues by entity id. Deleted ones are among them, whoever deleted them, until `_sweep`."""
+        """Queues by entity id. Deleted ones stay among them until `_sweep`."""
         self._named: dict[QueueName, SqsQueue] = {}
         """Queues by name, once they were found; deleted ones likewise."""
         self._sweep_at = KEPT_MIN

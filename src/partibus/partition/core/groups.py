@@ -135,7 +135,7 @@ def _remember_attempt(
 
 
 def _answer_the_impatient(groups: Groups, step: Step) -> None:
-    """Answer the requests that do not wait: there is nothing."""
+    """Answer the requests that do not wait with no messages."""
     for asked in groups.waiting:
         if not asked.wait:
             step.replies.append(GroupsGranted(asked.request, 0, 0, []))

@@ -5,30 +5,29 @@ A sub-queue has one scan at a time, in bounded slices. The rows of a slice are r
 durable.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from partibus.partition.core.consuming import SLICE_ENTRIES as CONSUMED_ENTRIES
 from partibus.partition.core.consuming import consumed, from_here
 from partibus.partition.core.cursor_answers import held_by
 from partibus.partition.core.cursors import NOWHERE
-from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire, requeue
-from partibus.partition.core.events import LockChanged, Locked, Moved, Updated
+from partibus.partition.core.dead_letter import dead_letter_exceeded, exceeds_max_deliveries, expire
+from partibus.partition.core.events import Moved, Updated
 from partibus.partition.core.forwarding import forwards, to_the_end
-from partibus.partition.core.lock_table import LockBatch, LockTable
+from partibus.partition.core.lost_locks import look_for_lost
 from partibus.partition.core.publish import publish_due
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.retention import cursors_of
 from partibus.partition.core.state import PartitionState, entry_of
 from partibus.partition.core.step import Step
+from partibus.partition.core.stored_entries import take_in_flight, take_waiting
 from partibus.partition.core.subqueue import NEVER, Subqueue
 from partibus.partition.protocol.commands import (
     CancelScheduled,
-    ChangeLocks,
     DelayScheduled,
     Purge,
     PurgeAll,
-    Settle,
 )
 from partibus.partition.protocol.fan_out import Planned
 from partibus.partition.protocol.keys import Entry, SubqueueKind
@@ -41,9 +40,9 @@ from partibus.partition.protocol.load_requests import (
     RangeScan,
     RangeScanLoad,
 )
-from partibus.partition.protocol.notes import ABANDON, COMPLETE, DELETE, PURGE, RENEW
+from partibus.partition.protocol.notes import DELETE, PURGE
 from partibus.partition.protocol.ports import FINISHED, Disposition, DueRows, EntryRow, EntryState
-from partibus.partition.protocol.replies import Done, NotFound, Purged, Settled
+from partibus.partition.protocol.replies import Done, NotFound, Purged
 
 SLICE_ENTRIES = 512
 SLICE_BYTES = 1 << 20
@@ -102,7 +101,7 @@ def swept(
         case CancelScheduled():
             _cancel(state, subqueue, range_scan, _entries_of(rows), step)
         case LostTokens():
-            _look_for_lost(state, subqueue, range_scan, _entries_of(rows), now_ms, step)
+            look_for_lost(state, subqueue, range_scan, _entries_of(rows), now_ms, step)
         case Purge():
             _purge(state, subqueue, range_scan, _entries_of(rows), step)
         case _:
@@ -133,8 +132,8 @@ def _due(
     if scan.state == EntryState.ACTIVE:
         if forwards(state, subqueue.kind):
             return  # they expire at their destination
-        in_flight = _take_in_flight(state, subqueue, entries, step) if state.options.keeps_send_time else []
-        waiting = _not_exceeded(state, subqueue, _take_waiting(state, subqueue, entries), step)
+        in_flight = take_in_flight(state, subqueue, entries, step) if state.options.keeps_send_time else []
+        waiting = _not_exceeded(state, subqueue, take_waiting(state, subqueue, entries), step)
         expire(state, subqueue.kind, in_flight + waiting, step)
     elif scan.state == EntryState.SCHEDULED and state.options.topic:
         publish_due(state, entries, planned, now_ms, step)
@@ -194,62 +193,6 @@ def _held(state: PartitionState, subqueue: Subqueue) -> tuple[int, int]:
     )
 
 
-def _take_in_flight(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> list[Entry]:
-    """Take locked messages out of their locks: retention of SQS ends them, too. Those of a session's holder stay."""
-    taken: list[Entry] = []
-    rows = {entry.pos: entry for entry in entries}
-    for pos, batch in _holders(subqueue.locks, rows).items():
-        entry = batch.entries[pos]
-        state.unlock(subqueue, batch, [pos], step, still_covered=False)
-        if entry.data is None and entry.body == rows[pos].body:
-            entry.data = rows[pos].data  # memory has let it go
-        taken.append(entry)
-    return taken
-
-
-def _take_waiting(
-    state: PartitionState, subqueue: Subqueue, entries: list[Entry], most: int | None = None
-) -> list[Entry]:
-    """Remove entries without a holder from their ready lists, the first ``most`` of each list."""
-    taken: list[Entry] = []
-    free: list[Entry] = []
-    ready_lists: dict[ReadyList, list[Entry]] = {}
-    for entry in entries:
-        if entry.pos in subqueue.pending_dead_letters:
-            continue
-        if entry.session in subqueue.released:
-            if entry.due_ms is not None:
-                subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
-            continue
-        ready_list = state.ready_list_of(subqueue.kind, entry.session)
-        if ready_list is None:
-            if state.sessions is None or not state.sessions.is_in_flight(entry.session, entry.pos):
-                free.append(entry)
-        else:
-            ready_lists.setdefault(ready_list, []).append(entry)
-    rows = {entry.pos: entry for entry in entries}
-    for ready_list, of_ready_list in ready_lists.items():
-        taken += ready_list.take_out(ready_list.waiting(of_ready_list)[: None if most is None else most - len(taken)])
-    taken += free[: None if most is None else most - len(taken)]
-    if state.sessions is not None:
-        for entry in taken:
-            state.sessions.note_changed(entry.session or "")
-    stale: list[Entry] = []
-    for entry in taken:
-        if entry.data is None and entry.body == rows[entry.pos].body:
-            entry.data = rows[entry.pos].data  # memory has let it go
-        elif entry.data is None:
-            stale.append(entry)
-    for entry in stale:  # rewritten since the row was read
-        taken.remove(entry)
-        ready_list = state.ready_list_of(subqueue.kind, entry.session)
-        assert ready_list is not None, "memory knew it"
-        ready_list.ready.requeue(entry)
-        if entry.due_ms is not None:
-            subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
-    return taken
-
-
 def _not_exceeded(state: PartitionState, subqueue: Subqueue, entries: list[Entry], step: Step) -> list[Entry]:
     """Dead-letter entries that had exceeded the delivery count when their partition was lost; return the others."""
     if state.options.dead_letter_at_receive:
@@ -285,150 +228,10 @@ def _consumed(
 
 def _purge(state: PartitionState, subqueue: Subqueue, range_scan: Purge, entries: list[Entry], step: Step) -> None:
     old = [entry for entry in entries if entry.enqueued_ms < range_scan.enqueued_before_ms]
-    removed = _not_exceeded(state, subqueue, _take_waiting(state, subqueue, old, range_scan.count), step)
+    removed = _not_exceeded(state, subqueue, take_waiting(state, subqueue, old, range_scan.count), step)
     step.notes.append((PURGE, subqueue.kind, removed, None))
     state.remove(subqueue.kind, removed, Disposition.PURGED, step)
     step.replies.append(Purged(range_scan.request, len(removed)))
-
-
-def _look_for_lost(
-    state: PartitionState, subqueue: Subqueue, range_scan: LostTokens, rows: list[Entry], now_ms: int, step: Step
-) -> None:
-    """Answer a command with tokens that had no lock, by what the store has of their messages."""
-    command = range_scan.command
-    stored = {entry.pos: entry for entry in rows if entry.state in (EntryState.ACTIVE, EntryState.DELAYED)}
-    if isinstance(command, ChangeLocks):
-        lost, gone = _change_lost(state, subqueue, command, range_scan.lost, stored, now_ms, step)
-    else:
-        lost, gone = _settle_lost(state, subqueue, command, range_scan.lost, stored, step)
-    step.replies.append(Settled(command.request, lost, gone))
-
-
-def _settle_lost(
-    state: PartitionState,
-    subqueue: Subqueue,
-    command: Settle,
-    tokens: list[int],
-    stored: dict[int, Entry],
-    step: Step,
-) -> tuple[list[int], list[int]]:
-    """Complete the messages that exist, or report those that do not: indexes of lost tokens, and of gone messages."""
-    locked = _holders(subqueue.locks, stored)
-    lost: list[int] = []
-    gone: list[int] = []
-    completed: list[Entry] = []
-    done: set[int] = set()
-    for index in tokens:
-        pos = command.tokens[index][1]
-        batch = locked.get(pos)
-        if pos in done:
-            continue
-        if batch is not None:
-            if command.late:
-                completed.append(batch.entries[pos])
-                state.unlock(subqueue, batch, [pos], step, still_covered=False)
-                done.add(pos)
-            else:
-                lost.append(index)
-        elif pos in stored and command.late and (taken := _take_free(state, subqueue, stored[pos])):
-            completed += taken
-            done.add(pos)
-        elif pos in stored and not command.late and is_waiting(state, subqueue, stored[pos]):
-            lost.append(index)
-        else:
-            lost.append(index)
-            gone.append(index)
-    if completed:
-        step.notes.append((COMPLETE, subqueue.kind, completed, None))
-        state.tally.completed += len(completed)
-        state.remove(subqueue.kind, completed, Disposition.COMPLETED, step)
-    return lost, gone
-
-
-def _change_lost(
-    state: PartitionState,
-    subqueue: Subqueue,
-    command: ChangeLocks,
-    tokens: list[int],
-    stored: dict[int, Entry],
-    now_ms: int,
-    step: Step,
-) -> tuple[list[int], list[int]]:
-    """Lock messages again, or report them: indexes of lost tokens, and of gone messages.
-
-    A late change of a message that was received again sets the end of its present lock, as the service does.
-    """
-    locked = _holders(subqueue.locks, stored)
-    lost: list[int] = []
-    gone: list[int] = []
-    for index in tokens:
-        pos = command.tokens[index][1]
-        if pos in locked and command.late:
-            batch, lock_ms = locked[pos], command.lock_ms[index]
-            entries = [batch.entries[pos]]
-            if lock_ms > 0:
-                subqueue.locks.renew(batch, [pos], now_ms + lock_ms)
-                step.notes.append((RENEW, subqueue.kind, entries, None))
-                step.events.append(LockChanged(subqueue.kind, batch.lock_id, batch.parts()))
-            else:
-                del locked[pos]
-                state.tally.abandoned += 1
-                step.notes.append((ABANDON, subqueue.kind, entries, None))
-                state.unlock(subqueue, batch, [pos], step, still_covered=True)
-                requeue(state, subqueue.kind, entries, now_ms, step, counted=True)
-        elif pos in locked:
-            lost.append(index)
-        elif pos not in stored:
-            lost.append(index)
-            gone.append(index)
-        elif not command.late or command.lock_ms[index] <= 0:
-            is_there = is_waiting(state, subqueue, stored[pos]) or pos in _holders(subqueue.reservations, stored)
-            lost.append(index)
-            if not is_there:
-                gone.append(index)
-        elif taken := _take_free(state, subqueue, stored[pos]):
-            _lock_again(state, subqueue, taken, now_ms + command.lock_ms[index], step)
-            locked.update(_holders(subqueue.locks, stored))
-        else:
-            lost.append(index)
-            gone.append(index)
-    return lost, gone
-
-
-def _holders(table: LockTable, wanted: Collection[int]) -> dict[int, LockBatch]:
-    """Return the batches that hold some of the wanted positions, by position."""
-    return {pos: batch for batch in table for pos in batch.entries if pos in wanted} if wanted else {}
-
-
-def _take_free(state: PartitionState, subqueue: Subqueue, entry: Entry) -> list[Entry]:
-    """Take a message that waits, or that is reserved for a front end and not locked yet."""
-    batch = _holders(subqueue.reservations, (entry.pos,)).get(entry.pos)
-    if batch is None:
-        return _take_waiting(state, subqueue, [entry])
-    reserved = batch.entries[entry.pos]
-    subqueue.reservations.unlock(batch.lock_id, [entry.pos])
-    return [reserved]
-
-
-def _lock_again(state: PartitionState, subqueue: Subqueue, entries: list[Entry], until_ms: int, step: Step) -> None:
-    """Lock messages whose last receive goes on, so that it counts once."""
-    for entry in entries:
-        entry.delivery_count = max(0, entry.delivery_count - 1)
-        entry.state = EntryState.ACTIVE
-        if entry.pos >= subqueue.paged_up_to:
-            subqueue.above.add(entry.pos)  # pages skip it
-    step.events.append(Updated(subqueue.kind, entries))
-    lock_id = state.take_number()
-    subqueue.locks.add(LockBatch(lock_id, until_ms, entries))
-    if state.fairness is not None:
-        state.fairness.hand_out(entries)
-    step.events.append(Locked(subqueue.kind, lock_id, until_ms, entries))
-
-
-def is_waiting(state: PartitionState, subqueue: Subqueue, entry: Entry) -> bool:
-    """Tell whether an entry that was read still waits, by what memory knows."""
-    ready_list = state.ready_list_of(subqueue.kind, entry.session)
-    return ready_list is None or bool(ready_list.waiting([entry]))
 
 
 def purge_all(state: PartitionState, command: PurgeAll, now_ms: int, step: Step) -> None:
@@ -455,7 +258,7 @@ def _purge_slice(
             active.append(entry)
         else:
             removed.append(entry)
-    removed += _take_waiting(state, subqueue, active)
+    removed += take_waiting(state, subqueue, active)
     step.notes.append((PURGE, subqueue.kind, removed, None))
     state.remove(subqueue.kind, removed, Disposition.PURGED, step)
     if rows:

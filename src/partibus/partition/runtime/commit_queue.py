@@ -21,7 +21,7 @@ from partibus.partition.protocol.host import Host, Timer
 from partibus.partition.protocol.ports import Writes
 
 SKIPS_MAX = 15
-"""The most commits that do not wait for rows, after those that have waited in vain."""
+"""The most commits that do not wait for rows, after commits whose wait brought none."""
 
 Waiter = tuple[Callable[[Any], None], Any]
 """A callback for when a commit is durable, and its argument."""

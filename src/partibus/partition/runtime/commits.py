@@ -259,7 +259,7 @@ class Commits:
         store = self._lifecycle.store
         is_held = store is None or store.is_held
         passing = queue.end()
-        # First of all: they are answered whatever fails here.
+        # First of all: they are answered, also if something fails here.
         try:
             self._answers.put_all(passing if is_held else self._without_locks(passing))
         except Exception:
