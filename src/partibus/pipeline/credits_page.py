@@ -83,59 +83,54 @@ def _overview(namespaces: list[Values]) -> str:
 
 
 def _blocks(one: Values, found: Values) -> list[str]:
-    series = one["series"]
-    times = [point["at"] for point in series]
-    level = (times, [found["credits_per_s"]] * len(times))
-    blocks = [
-        figure(
-            lines(
-                f"Credits per second, {one['namespace']}",
-                [
-                    (
-                        "credits per second",
-                        {
-                            "busiest second": (times, [point["peak_per_s"] for point in series]),
-                            "mean": (times, [point["asked_per_s"] for point in series]),
-                            "refused": (times, [point["refused_per_s"] for point in series]),
-                            "allowed": level,
-                        },
-                    )
-                ],
-            )
-        )
-    ]
+    blocks = [_credits(one, found["credits_per_s"])]
     for key, title in _BY.items():
         rows = one[key]
-        if not rows:
-            continue
-        # Without refusals the whole time counts.
-        measure = "throttled_cost" if one["throttled"] else "cost"
-        total = sum(row[measure] for row in one["operations"]) or 1.0
-        if key != "operations":
-            blocks.append(
-                figure(
-                    ranking(
-                        f"{title} of {one['namespace']} that cost most",
-                        f"{title.lower()}: credits {'while something was refused' if one['throttled'] else 'in all'}",
-                        [(row["name"], row[measure]) for row in rows[:_PLOTTED]],
-                        lambda value, whole=total: percent(value / whole),  # type: ignore[misc]
-                    )
-                )
-            )
-        blocks.append(
-            table(
-                [title.lower(), "requests", "units", "credits", "credits while throttled", "refused"],
-                [
-                    [
-                        code(row["name"]),
-                        *(number(row[column]) for column in ("requests", "units", "cost", "throttled_cost", "refused")),
-                    ]
-                    for row in rows
-                ],
-                (1, 2, 3, 4, 5),
-            )
-        )
+        if rows and key != "operations":
+            blocks.append(_shares(one, rows, title))
+        if rows:
+            blocks.append(_costs(rows, title))
     return blocks
+
+
+def _credits(one: Values, allowed: float) -> str:
+    series = one["series"]
+    times = [point["at"] for point in series]
+    curves = {
+        "busiest second": (times, [point["peak_per_s"] for point in series]),
+        "mean": (times, [point["asked_per_s"] for point in series]),
+        "refused": (times, [point["refused_per_s"] for point in series]),
+        "allowed": (times, [allowed] * len(times)),
+    }
+    return figure(lines(f"Credits per second, {one['namespace']}", [("credits per second", curves)]))
+
+
+def _shares(one: Values, rows: list[Values], title: str) -> str:
+    # Without refusals the whole time counts.
+    measure = "throttled_cost" if one["throttled"] else "cost"
+    total = sum(row[measure] for row in one["operations"]) or 1.0
+    return figure(
+        ranking(
+            f"{title} of {one['namespace']} that cost most",
+            f"{title.lower()}: credits {'while something was refused' if one['throttled'] else 'in all'}",
+            [(row["name"], row[measure]) for row in rows[:_PLOTTED]],
+            lambda value: percent(value / total),
+        )
+    )
+
+
+def _costs(rows: list[Values], title: str) -> str:
+    return table(
+        [title.lower(), "requests", "units", "credits", "credits while throttled", "refused"],
+        [
+            [
+                code(row["name"]),
+                *(number(row[column]) for column in ("requests", "units", "cost", "throttled_cost", "refused")),
+            ]
+            for row in rows
+        ],
+        (1, 2, 3, 4, 5),
+    )
 
 
 def _known(found: Values) -> str:

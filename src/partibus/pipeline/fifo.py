@@ -308,83 +308,75 @@ def _overview(entities: list[Values]) -> str:
 
 
 def _blocks(one: Values, step: int) -> list[str]:
-    series = one["series"]
-    times = [point["at"] for point in series]
-    aged = [point for point in series if point["median_ms"] is not None]
-    busiest = sorted(one["by_partition"], key=lambda name: -one["by_partition"][name])[:PLOTTED]
-    places = {name: place for place, name in enumerate(one["by_partition"])}
-    blocks = [
-        figure(
-            lines(
-                f"Partitions and rate of {one['entity']}",
-                [
-                    ("partitions that own slots", {"partitions": (times, [point["partitions"] for point in series])}),
-                    (
-                        "messages per second",
-                        {name: (times, [point[f"{name}_per_s"] for point in series]) for name in _RATES},
-                    ),
-                ],
-            )
+    if one["changes"]:
+        return [_rate_chart(one), _age_chart(one, step), _spread_chart(one, step), _change_table(one)]
+    return [_rate_chart(one), _age_chart(one, step), _spread_chart(one, step), paragraph("No slots have moved.")]
+
+
+def _rate_chart(one: Values) -> str:
+    times = [point["at"] for point in one["series"]]
+    partitions = {"partitions": (times, [point["partitions"] for point in one["series"]])}
+    rates = {name: (times, [point[f"{name}_per_s"] for point in one["series"]]) for name in _RATES}
+    return figure(
+        lines(
+            f"Partitions and rate of {one['entity']}",
+            [("partitions that own slots", partitions), ("messages per second", rates)],
+        )
+    )
+
+
+def _age_chart(one: Values, step: int) -> str:
+    aged = [point for point in one["series"] if point["median_ms"] is not None]
+    times = [point["at"] for point in aged]
+    ages = {
+        name: (times, [max(point[key] / 1000, 1e-3) for point in aged])
+        for key, name in (("median_ms", "p50"), ("p99_ms", "p99"))
+    }
+    return figure(
+        lines(
+            f"Age at delivery of {one['entity']}",
+            [("age of a message at delivery", ages)],
+            unit=lambda seconds: time_of_us(seconds * 1e6),
+            log=True,
+            step=step,
         ),
-        figure(
-            lines(
-                f"Age at delivery of {one['entity']}",
-                [
-                    (
-                        "age of a message at delivery",
-                        {
-                            name: ([point["at"] for point in aged], [max(point[key] / 1000, 1e-3) for point in aged])
-                            for key, name in (("median_ms", "p50"), ("p99_ms", "p99"))
-                        },
-                    )
-                ],
-                unit=lambda seconds: time_of_us(seconds * 1e6),
-                log=True,
-                step=step,
-            ),
-            "The scale is logarithmic.",
-        ),
-        figure(
-            lines(
-                f"Spread of {one['entity']}",
-                [
-                    (
-                        "messages sent per second, by partition",
-                        {
-                            f"partition {name}": (times, [point["sent_per_s_of"][places[name]] for point in series])
-                            for name in sorted(busiest, key=int)
-                        },
-                    ),
-                ],
-                step=step,
-            ),
-            f"The {PLOTTED} busiest of {len(one['by_partition'])} partitions."
-            if len(one["by_partition"]) > PLOTTED
-            else "",
-        ),
-    ]
-    if not one["changes"]:
-        return [*blocks, paragraph("No slots have moved.")]
+        "The scale is logarithmic.",
+    )
+
+
+def _spread_chart(one: Values, step: int) -> str:
+    sent = one["by_partition"]
+    times = [point["at"] for point in one["series"]]
+    places = {name: place for place, name in enumerate(sent)}
+    busiest = sorted(sent, key=lambda name: -sent[name])[:PLOTTED]
+    curves = {
+        f"partition {name}": (times, [point["sent_per_s_of"][places[name]] for point in one["series"]])
+        for name in sorted(busiest, key=int)
+    }
+    return figure(
+        lines(f"Spread of {one['entity']}", [("messages sent per second, by partition", curves)], step=step),
+        f"The {PLOTTED} busiest of {len(sent)} partitions." if len(sent) > PLOTTED else "",
+    )
+
+
+def _change_table(one: Values) -> str:
     shown = one["changes"][-SHOWN:]
-    return [
-        *blocks,
-        folded(
-            "Changes" if len(shown) == len(one["changes"]) else f"The last {SHOWN} of {len(one['changes']):,} changes",
-            table(
-                ["time", "change", "from", "to", "slots", "partitions then", "why"],
+    return folded(
+        "Changes" if len(shown) == len(one["changes"]) else f"The last {SHOWN} of {len(one['changes']):,} changes",
+        table(
+            ["time", "change", "from", "to", "slots", "partitions then", "why"],
+            [
                 [
-                    [
-                        code(change["time"][:19].replace("T", " ")),
-                        change["kind"],
-                        number(change["source"]),
-                        number(change["target"]),
-                        number(change["slots"]),
-                        number(change["partitions"]),
-                        code(change["why"]),
-                    ]
-                    for change in shown
-                ],
-                (2, 3, 4, 5),
-            ),
+                    code(change["time"][:19].replace("T", " ")),
+                    change["kind"],
+                    number(change["source"]),
+                    number(change["target"]),
+                    number(change["slots"]),
+                    number(change["partitions"]),
+                    code(change["why"]),
+                ]
+                for change in shown
+            ],
+            (2, 3, 4, 5),
         ),
-    ]
+    )

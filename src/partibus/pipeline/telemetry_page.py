@@ -1,7 +1,7 @@
 """The page of the job `telemetry`."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from partibus.pipeline.job import Values
@@ -131,51 +131,56 @@ def _over_time(found: Values) -> list[str]:
         for name in ("completed", "redelivered", "refused"):
             point[name] += row[name]
     times = sorted(points)
+    each = _stored(found, times)
+    title = "Messages stored per second and entity"
+    more = [figure(lines(title, [("stored per second, by entity", each)], step=found["step_seconds"]))]
+    return [_rates(found, points, times), _latencies(found), *(more if len(each) > 1 else [])]
+
+
+def _rates(found: Values, points: Mapping[int, Mapping[str, float]], times: list[int]) -> str:
     step = found["step_seconds"]
     rates, troubles = (
         {name: (times, [points[at][name] for at in times]) for name in names}
         for names in (("messages in", "deliveries", "completed"), ("redelivered", "refused"))
     )
+    return figure(
+        lines(
+            "Messages per second",
+            [("messages per second", rates), ("repeated, refused per second", troubles)],
+            step=step,
+        ),
+        f"Means over {step:,} s each. Messages in include those that the broker forwarded to another entity.",
+    )
+
+
+def _latencies(found: Values) -> str:
+    return figure(
+        lines(
+            "Latency over time",
+            [
+                ("send: command to durable", _percentile_curves(found, "latency_us", "send", 1e-6)),
+                ("age of a message at delivery", _percentile_curves(found, "dwell_ms", "deliver", 1e-3)),
+            ],
+            unit=lambda seconds: time_of_us(seconds * 1e6),
+            log=True,
+            step=_latency_step(found),
+        ),
+        "Percentiles per minute, right within 2 % of the value; the scale is logarithmic.",
+    )
+
+
+def _stored(found: Values, times: list[int]) -> dict[str, tuple[list[float], list[float]]]:
+    """Return the curves of the busiest entities: times, and messages stored per second."""
+    known = set(times)
     each: dict[str, tuple[list[float], list[float]]] = {}
     for entity in found["entities"][:CURVES_MAX]:
         rows = [
             row
             for row in found["series"]
-            if (row["namespace"], row["entity"]) == (entity["namespace"], entity["entity"]) and row["at"] in points
+            if (row["namespace"], row["entity"]) == (entity["namespace"], entity["entity"]) and row["at"] in known
         ][: len(times)]
         each[_title(entity, found)] = [row["at"] for row in rows], [row["sent"] for row in rows]
-    return [
-        figure(
-            lines(
-                "Messages per second",
-                [("messages per second", rates), ("repeated, refused per second", troubles)],
-                step=step,
-            ),
-            f"Means over {step:,} s each. Messages in include those that the broker forwarded to another entity.",
-        ),
-        figure(
-            lines(
-                "Latency over time",
-                [
-                    ("send: command to durable", _percentile_curves(found, "latency_us", "send", 1e-6)),
-                    ("age of a message at delivery", _percentile_curves(found, "dwell_ms", "deliver", 1e-3)),
-                ],
-                unit=lambda seconds: time_of_us(seconds * 1e6),
-                log=True,
-                step=_latency_step(found),
-            ),
-            "Percentiles per minute, right within 2 % of the value; the scale is logarithmic.",
-        ),
-        *(
-            [
-                figure(
-                    lines("Messages stored per second and entity", [("stored per second, by entity", each)], step=step)
-                )
-            ]
-            if len(each) > 1
-            else []
-        ),
-    ]
+    return each
 
 
 def _latency_step(found: Values) -> int:
@@ -228,59 +233,66 @@ def _entities(found: Values) -> list[str]:
 
 
 def _entity(entity: Values) -> list[str]:
-    partitions: list[Values] = entity["partitions"]
-    blocks = []
-    if len(partitions) > 1:
-        charts = [
-            ("messages sent", [load["sent"] for load in partitions]),
-            ("deliveries", [load["delivered"] for load in partitions]),
-            ("bytes sent, MB", [load["sent_bytes"] / 1e6 for load in partitions]),
-        ]
-        skew = entity["skew"]["sent"]
-        blocks.append(
-            figure(
-                bars(f"Load per partition of {entity['entity']}", charts),
-                f"{entity['partitions_used']} of {len(partitions)} partitions had operations. Of sent messages the "
-                f"busiest partition has {skew['largest_over_mean']:.2f} times the mean, the least busy "
-                f"{skew['smallest_over_mean']:.2f} times; Gini {skew['gini']:.2f} (0 is even).",
-            )
-        )
+    is_partitioned = len(entity["partitions"]) > 1
     operations = table(
         ["operation", "messages", *_PERCENTILES.values(), "age: p50", "age: p99", "age: largest"],
         _operations(entity),
         range(1, 10),
     )
-    blocks.append(operations)
-    tables = []
+    tables = [*_refusals(entity), *_keys(entity)]
+    return [
+        *([_loads(entity)] if is_partitioned else []),
+        operations,
+        *([beside(*tables)] if tables else []),
+        *([_per_partition(entity)] if is_partitioned else []),
+    ]
+
+
+def _loads(entity: Values) -> str:
+    partitions: list[Values] = entity["partitions"]
+    charts = [
+        ("messages sent", [load["sent"] for load in partitions]),
+        ("deliveries", [load["delivered"] for load in partitions]),
+        ("bytes sent, MB", [load["sent_bytes"] / 1e6 for load in partitions]),
+    ]
+    skew = entity["skew"]["sent"]
+    return figure(
+        bars(f"Load per partition of {entity['entity']}", charts),
+        f"{entity['partitions_used']} of {len(partitions)} partitions had operations. Of sent messages the "
+        f"busiest partition has {skew['largest_over_mean']:.2f} times the mean, the least busy "
+        f"{skew['smallest_over_mean']:.2f} times; Gini {skew['gini']:.2f} (0 is even).",
+    )
+
+
+def _refusals(entity: Values) -> Iterable[str]:
     if entity["refused"]:
         rows = [[code(outcome), number(count)] for outcome, count in entity["refused"].items()]
-        tables.append(table(["refused with", "operations"], rows, (1,)))
+        yield table(["refused with", "operations"], rows, (1,))
+
+
+def _keys(entity: Values) -> Iterable[str]:
     if entity["keys"]:
         rows = [
             [code(key["key"]), number(key["sent"]), percent(key["share"]), number(key["redelivered"]), text(_ids(key))]
             for key in entity["keys"]
         ]
-        tables.append(
-            table(
-                [f"busiest of {entity['key_count']:,} keys", "sent", "share", "repeated", "partition"], rows, (1, 2, 3)
-            )
-        )
-    if tables:
-        blocks.append(beside(*tables))
-    if len(partitions) > 1:
-        blocks.append(folded("Per partition", table(
-            ["partition", "sent", "delivered", "repeated", "completed", "refused", "send p99", "age at delivery p99"],
+        head = [f"busiest of {entity['key_count']:,} keys", "sent", "share", "repeated", "partition"]
+        yield table(head, rows, (1, 2, 3))
+
+
+def _per_partition(entity: Values) -> str:
+    return folded("Per partition", table(
+        ["partition", "sent", "delivered", "repeated", "completed", "refused", "send p99", "age at delivery p99"],
+        [
             [
-                [
-                    number(load["partition"]), number(load["sent"]), number(load["delivered"]),
-                    number(load["redelivered"]), number(load["completed"]), number(sum(load["refused"].values())),
-                    _time(load, "latency_us", "send", "p99"), _time(load, "dwell_ms", "deliver", "p99"),
-                ]
-                for load in partitions
-            ],
-            range(8),
-        )))  # fmt: skip
-    return blocks
+                number(load["partition"]), number(load["sent"]), number(load["delivered"]),
+                number(load["redelivered"]), number(load["completed"]), number(sum(load["refused"].values())),
+                _time(load, "latency_us", "send", "p99"), _time(load, "dwell_ms", "deliver", "p99"),
+            ]
+            for load in entity["partitions"]
+        ],
+        range(8),
+    ))  # fmt: skip
 
 
 def _operations(entity: Values) -> Iterable[list[str]]:

@@ -451,7 +451,7 @@ class Sessions:
 
     @property
     def is_idle(self) -> bool:
-        """No session is held or asked for."""
+        """Whether all sessions are free, and no receiver asks for one."""
         gate = None if self.rules is None else self.rules.gate
         is_gated = gate is not None and (gate.asker is not None or bool(gate.accepts))
         is_waited = bool(self.waiting) or (self.groups is not None and bool(self.groups.waiting))
