@@ -27,6 +27,7 @@ from bench.filters import measure_filters
 from bench.holds import measure_holds
 from bench.isolation import measure_isolation
 from bench.kill import measure_kill
+from bench.layers import measure_layers
 from bench.life import measure_life
 from bench.many import measure_many
 from bench.metering import measure_metering
@@ -96,6 +97,11 @@ def _gil(run: Run) -> Rows:
         sampled = gil_share(peer.queue("plain"), peer.foreign, run.scale.counts[1024])
         if sampled is not None:
             yield sampled.as_dict()
+
+
+def _layers(run: Run) -> Rows:
+    for row in measure_layers(WORK / "layers", run.program, count=run.scale.counts[1024]):
+        yield row.as_dict()
 
 
 def _latency(run: Run) -> Rows:
@@ -308,6 +314,7 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "partibus": _partibus,
     "own": _own,
     "gil": _gil,
+    "layers": _layers,
     "latency": _latency,
     "life": _life,
     "before": _before,

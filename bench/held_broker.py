@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,14 @@ class Longest:
     def write(self, *_: object) -> None:
         """Write what was found, and begin anew."""
         found, self.ms, self.what = {"ms": self.ms, "what": self.what}, 0.0, ""
-        new = self._report.with_suffix(".new")
-        new.write_text(json.dumps(found))
-        new.rename(self._report)
+        tell(self._report, found)
+
+
+def tell(report: Path, found: Mapping[str, object]) -> None:
+    """Write a report that is whole as soon as its file is there."""
+    new = report.with_suffix(".new")
+    new.write_text(json.dumps(found))
+    new.rename(report)
 
 
 def main(arguments: list[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.before import FOUNDATION, ONE_BROKER
 from bench.cells import fine, number, percent, rate, section
 from bench.duplicates import WINDOW_S
+from bench.layers import LAYERS, REST
 from bench.page_scale import scale_sections
 from bench.page_spark import spark_sections
 from bench.page_sqs import sqs_sections
@@ -64,6 +65,7 @@ def _sections(runs: Sequence[Row], found: Sequence[Row]) -> Iterator[str]:
     yield from section("Latency at a fixed rate, foreign client", _LATENCY, _latency(found))
     alone = [[name, str(calls), str(statements)] for name, (calls, statements) in ONE_ALONE.items()]
     yield from section("One message alone", ("operation", "Python calls", "SQL statements"), alone, _ONE_ALONE_NOTE)
+    yield from section("Where the time of a message goes", _LAYERS, _layers(found), _LAYERS_NOTE)
     yield from section("Start, idle and backlog", ("what", "value"), _life(found))
     for what, (title, note) in _PAIRED.items():
         yield from section(title, _PAIRS, _pairs(found, what), note)
@@ -98,6 +100,29 @@ The work for one message of 1 KB with no other under way, from the bytes of a re
 commit in a file. `tests/unit/frontends/test_calls.py` counts it (CPython 3.11, where a comprehension counts as a call).
 Messages that arrive together share most of it.
 """
+
+_LAYERS_NOTE = """\
+Processor time of the broker for each message of 1 KB, in µs, by the layer that took it: foreign client, plain queue,
+one connection. First all messages are sent, then all are received and settled. The broker counts its own time where a
+batch passes from layer to layer (`bench/layers.py`). *Floor* is what the cheapest Python program takes for the same
+bytes: it slices frames, appends to a file with a sync for each 1,000, and packs heads and writes to a socket. It keeps
+no state.
+"""
+_LAYERS = ("layer", "send", "floor", "receive + settle", "floor")
+
+
+def _layers(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """Yield a line for each layer in the order of the route, then the sum."""
+    found = [row for row in rows if row["scenario"] == "layers"]
+    by_run = {run: {row["layer"]: row for row in found if row["run"] == run} for run in ("send", "receive")}
+    for layer in (*LAYERS, REST):
+        cells = [by_run[run].get(layer, {}) for run in by_run]
+        if any(cells):
+            yield [layer, *(fine(cell.get(key)) for cell in cells for key in ("us", "floor_us"))]
+    if found:
+        sums = [fine(sum(row["us"] for row in by_layer.values())) for by_layer in by_run.values()]
+        yield ["all", sums[0], "", sums[1], ""]
+
 
 _THROUGHPUT = (
     "broker", "queue", "bytes", "connections", "send/s", "receive + settle/s", "both at once: send/s", "receive/s",

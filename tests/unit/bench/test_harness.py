@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.gil import parse_samples
 from bench.holds import Hold
+from bench.layers import LAYERS, REST, Layer, Sums, function_at
 from bench.page import write_page
 from bench.results import keep, read, replace_all
 from bench.targets import verdicts
@@ -114,6 +115,41 @@ def test_page_has_a_table_for_each_part_of_a_whole_queue(tmp_path: Path) -> None
     assert "| sessions | 99,000 | 20,000 | 1.50 | 1.50 | 5.50 | 1.50 | 1.50 | 400 | 900 |" in lines
     assert "| 2,000,000 | deferred | 2.00 | 4.00 | some work | 1,234 | 1.50 | 1.50 | 100 |" in lines
     assert "| 2,000,000 | scheduled | 0.50 | 4.00 | some work | 1,234 |  |  | 700 |" in lines
+
+
+def test_page_has_a_line_for_each_layer_that_took_time(tmp_path: Path) -> None:
+    rows = [
+        Layer("send", "decode", 4.0, 0.25),
+        Layer("send", REST, 2.0),
+        Layer("receive", "decode", 0.5),
+        Layer("receive", "deliveries", 3.0, 0.5),
+    ]
+    lines = page_of(tmp_path, [layer.as_dict() for layer in rows])
+    start = lines.index("| layer | send | floor | receive + settle | floor |") + 2
+    assert lines[start : start + 4] == [
+        "| decode | 4.00 | 0.25 | 0.50 |  |",
+        "| deliveries |  |  | 3.00 | 0.50 |",
+        f"| {REST} | 2.00 |  |  |  |",
+        "| all | 6.00 |  | 3.50 |  |",
+    ]
+
+
+def test_a_layer_has_the_time_of_its_functions_without_that_of_inner_layers() -> None:
+    times = iter((10, 13, 20, 24, 100, 101))
+    sums = Sums(lambda: next(times))
+    inner = sums.wrap(lambda: "found", "inner")
+    outer = sums.wrap(inner, "outer")
+    assert outer() == "found"
+    assert sums.take() == {"outer": (13 - 10) + (24 - 20), "inner": 20 - 13}
+    inner()
+    assert sums.take() == {"inner": 101 - 100}
+
+
+def test_every_layer_begins_at_functions_that_exist() -> None:
+    for places in LAYERS.values():
+        for place in places:
+            owner, method = function_at(place)
+            assert callable(getattr(owner, method))
 
 
 def test_page_says_which_part_was_measured_where_and_when(tmp_path: Path) -> None:
