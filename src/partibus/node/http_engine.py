@@ -107,11 +107,13 @@ class HttpConnection(H11Protocol):
     def _read_on(self) -> None:
         """Handle the next `AT_ONCE_BYTES` of the bytes read, or fewer if they have many lines."""
         self._turn = None
-        share = bytes(self._later[:AT_ONCE_BYTES])
-        while share.count(b"\n") > LINES_AT_ONCE:
-            share = share[: len(share) // 2]
-        del self._later[: len(share)]
-        self._take(share)
+        # An answer since the last turn may have begun the next request, which may have opened a websocket.
+        if self.transport.get_protocol() is self:
+            share = bytes(self._later[:AT_ONCE_BYTES])
+            while share.count(b"\n") > LINES_AT_ONCE:
+                share = share[: len(share) // 2]
+            del self._later[: len(share)]
+            self._take(share)
         if self.transport.is_closing():
             self._later.clear()
         elif (protocol := self.transport.get_protocol()) is not self:
@@ -276,6 +278,11 @@ class BoundedRequests:
             await PlainTextResponse(text, 414)(scope, receive, send)
             return
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        if lengths and any(name == b"transfer-encoding" for name, _ in scope["headers"]):
+            # Another server before this one may have read another body, and so another next request.
+            text = "A request has the header Content-Length or Transfer-Encoding, not both."
+            await PlainTextResponse(text, 400, {"connection": "close"})(scope, receive, send)
+            return
         if lengths and int(lengths[0]) > self._bytes_max:  # h11 has seen that it is a number
             await PlainTextResponse(self._refusal, 413, {"connection": "close"})(scope, receive, send)
             return

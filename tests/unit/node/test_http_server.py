@@ -307,6 +307,28 @@ def test_websocket_gets_the_request_and_all_that_follows_and_has_no_end_of_http(
         assert answer(sock, b"bytes") == b"bytes"
 
 
+def test_websocket_opened_by_a_pipelined_request_gets_all_that_follows(serve: Serve) -> None:
+    """More follows than is read at once, and the answer to the first request opens the websocket in between."""
+    rest = b"".join(b"%07d\n" % number for number in range(30 * LINES_AT_ONCE))
+    with serve().connect() as sock:
+        sock.sendall(GET + UPGRADE + rest)
+        found = b""
+        while len(found.partition(rest[:8])[2]) < len(rest) - 8:
+            found += sock.recv(1 << 16)
+        assert found.endswith(rest)
+
+
+@pytest.mark.parametrize("encoding", [b"chunked", b"CHUNKED"])
+def test_a_body_of_two_lengths_is_refused_and_ends_the_connection(serve: Serve, encoding: bytes) -> None:
+    """A proxy that believes the other length would see another request behind it."""
+    head = b"POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: " + encoding
+    with serve().connect() as sock:
+        sock.sendall(head + b"\r\n\r\n0\r\n\r\n" + GET)
+        found = everything(sock)
+        assert found.startswith(b"HTTP/1.1 400")
+        assert found.count(b"HTTP/1.1") == 1
+
+
 def test_websocket_elsewhere_is_an_ordinary_request(serve: Serve) -> None:
     with serve().connect() as sock:
         assert b"404" in answer(sock, UPGRADE.replace(b"$servicebus", b"elsewhere"))
