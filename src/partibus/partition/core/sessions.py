@@ -304,13 +304,14 @@ class Sessions:
             if session is None:
                 self.add_candidate(name)
                 continue
+            size_bytes = group[0].size_bytes if len(group) == 1 else sum([entry.size_bytes for entry in group])
             session.ready_list.arrive(
                 group,
-                sum([entry.size_bytes for entry in group]),
+                size_bytes,
                 window_entries=limits.session_window_entries,
                 window_bytes=limits.session_window_bytes,
             )
-            step.change(session.ready_list)
+            step.changed[session.ready_list] = None
 
     def _has_nothing_stored(self, name: str) -> bool:
         """Tell whether a group surely has no messages but the arriving ones, so that its list needs no page."""
