@@ -229,7 +229,7 @@ def test_lists_are_sorted_filtered_and_paged(sign_in: SignIn, make_namespace: Ca
     assert [one["name"] for one in tenant.data("/portal/entities?kind=topic")["entities"]] == ["t/q"]
     late = tenant.data("/portal/entities?page=9")
     assert (late["page"], late["entities"]) == (2, second["entities"]), "the last there is"
-    assert "Nothing has such a name" in tenant.get("/portal/entities?q=none").page.text
+    assert "No entity has such a name" in tenant.get("/portal/entities?q=none").page.text
     topic = tenant.data("/portal/entity?path=t/q&page=2")
     assert [one["short_name"] for one in topic["subscription_rows"]] == ["s-50", "s-51"]
     assert tenant.data("/portal/entity?path=t/q&page=7")["page"] == 2

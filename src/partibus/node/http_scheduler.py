@@ -121,7 +121,7 @@ class _Waiting:
 
 
 class _Timed(Generator[Any, None, None]):
-    """Something to await, each step of which is charged."""
+    """An awaitable whose steps are charged."""
 
     def __init__(self, work: Awaitable[None], bill: Bill) -> None:
         self._steps = work.__await__()

@@ -291,7 +291,7 @@ class Settlements:
         deadline = self._loop.time() + self._connection.settings.timeout
         while waiting and (left_s := deadline - self._loop.time()) > 0:
             await asyncio.wait(waiting, timeout=left_s)
-            # A loss of the link has settlements go on by their tokens.
+            # After a loss of the link, settlements go on by their tokens.
             waiting = [one for one in [*waiting, *tasks] if not one.done()]
         if tasks and (left_s := deadline - self._loop.time()) > 0:
             await asyncio.wait(set(tasks), timeout=left_s)
