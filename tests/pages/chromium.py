@@ -49,17 +49,20 @@ class Browser:
 
     def show(self, page: Path, width: int, *, dark: bool = False) -> None:
         """Show a page of a file, with everything unfolded and its whole height on the screen."""
-        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[theme])
         self._resize(width, 800)
         self.call("Page.navigate", url=page.absolute().as_uri())
         self.evaluate(
             "new Promise(done => document.readyState == 'complete' ? done() : addEventListener('load', () => done()))"
         )
-        height = self.evaluate(
-            "document.querySelectorAll('details').forEach(one => one.open = true), document.body.scrollHeight"
-        )
-        self._resize(width, height)
+        self.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+        self.turn(width, dark=dark)
+
+    def turn(self, width: int, *, dark: bool = False) -> None:
+        """Show the same page on another screen."""
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[theme])
+        self._resize(width, 800)
+        self._resize(width, self.evaluate("document.body.scrollHeight"))
 
     def faults(self) -> list[str]:
         """Return what a reader would see as broken."""
