@@ -1,8 +1,8 @@
 """Brokers that begin as forks of a process that has imported the broker already.
 
-A broker spends most of its start on imports. `ForkServer.launch` runs the command `partibus` in a fork of a server, one
-for each process of tests: with its own arguments, environment, limits and log, and with the same end. It starts other
-commands as usual, and a broker with other variables that Python reads at its start.
+A broker spends most of its start on imports. `ForkServer.launch` runs the command `partibus`, also an altered one, in a
+fork of a server, one for each process of tests: with its own arguments, environment, limits and log, and with the same
+end. It starts other commands as usual, and a broker with other variables that Python reads at its start.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from partibus.testing.broker_process import COMMAND, Process
+from tests.kit import altered_broker
 
 _PROJECT = Path(__file__).parents[2]
 _MODULES = (
@@ -34,6 +35,7 @@ _MODULES = (
     "partibus.node.supervised",
     "partibus.node.http_engine",
 )
+_COMMANDS = {"partibus": COMMAND, "altered": altered_broker.COMMAND}
 _LIMITS = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_")]
 _READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_")
 """Beginnings of variables that a fork reads too late."""
@@ -86,7 +88,8 @@ class ForkServer:
         with self._lock:
             if self._requests is None:
                 self._requests = self._start(env)
-        if tuple(command[: len(COMMAND)]) != COMMAND or _read_at_start(env) != self._read_at_start:
+        known = [name for name, words in _COMMANDS.items() if tuple(command[: len(words)]) == words]
+        if not known or _read_at_start(env) != self._read_at_start:
             return subprocess.Popen(command, stdout=stdout, stderr=stderr, env=env)
         status, told = os.pipe()
         read, written = os.pipe()
@@ -95,7 +98,8 @@ class ForkServer:
         os.close(told)
         os.close(read)
         asked = {
-            "arguments": command[len(COMMAND) :],
+            "command": known[0],
+            "arguments": command[len(_COMMANDS[known[0]]) :],
             "folder": os.getcwd(),
             "environment": dict(env),
             "limits": {limit: resource.getrlimit(limit) for limit in _LIMITS},
@@ -128,8 +132,11 @@ def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
 
 
-def _serve(requests: socket.socket) -> list[str] | None:
-    """Fork for each request until the process of tests ends. Returns None then, and the arguments in each fork."""
+def _serve(requests: socket.socket) -> tuple[str, list[str]] | None:
+    """Fork for each request until the process of tests ends.
+
+    Returns None then, and in each fork its command and arguments.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     woken, wakes = os.pipe()
@@ -173,7 +180,7 @@ def _tell_ended(running: dict[int, int]) -> None:
         os.close(told)
 
 
-def _become(log: int, request: int) -> list[str]:
+def _become(log: int, request: int) -> tuple[str, list[str]]:
     for standard in (1, 2):
         os.dup2(log, standard)
     os.close(log)
@@ -184,11 +191,11 @@ def _become(log: int, request: int) -> list[str]:
     os.environ.update(asked["environment"])
     for limit, values in asked["limits"].items():
         resource.setrlimit(int(limit), values)
-    return list(asked["arguments"])
+    return asked["command"], list(asked["arguments"])
 
 
 def main() -> None:
-    """Serve requests from the socket with the given descriptor; in a fork, run the command."""
+    """Serve requests from the socket with the given descriptor; in a fork, run its command."""
     gc.disable()
     for name in _MODULES:
         import_module(name)
@@ -197,10 +204,10 @@ def main() -> None:
     # A collection in a fork would copy the pages of all these objects.
     gc.freeze()
     gc.enable()
-    arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if arguments is not None:
-        sys.argv[1:] = arguments
-        command()
+    asked = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if asked is not None:
+        name, sys.argv[1:] = asked
+        altered_broker.main() if name == "altered" else command()
 
 
 if __name__ == "__main__":
