@@ -21,7 +21,13 @@ sys.dont_write_bytecode = False
 FORK_SERVER = ForkServer()
 BrokerProcess.launch = FORK_SERVER.launch
 
-pytest_plugins = ["pytester", "tests.plugins.compiled", "tests.plugins.rows", "tests.plugins.soak", "tests.plugins.spread"]
+pytest_plugins = [
+    "pytester",
+    "tests.plugins.compiled",
+    "tests.plugins.rows",
+    "tests.plugins.soak",
+    "tests.plugins.spread",
+]
 
 # A busy machine must not fail a property: no deadline. Nor must chance: the examples are the same each time. With
 # PARTIBUS_PROPERTY_EXAMPLES others are searched, so many times as many; what is found is kept in .hypothesis/.

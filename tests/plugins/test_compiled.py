@@ -1,4 +1,4 @@
-"""What the parent of workers compiles, they don't compile again."""
+"""Bytecode that the parent of workers writes before they start."""
 
 from __future__ import annotations
 
