@@ -109,43 +109,16 @@ def _messages(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 def describe(loads: Loads, want: Want) -> Values:
     """Describe one entity. Raises `JobError` when its number of partitions can't be derived."""
-    count = want.partitions or observed_count(loads.placed, sorted(loads.partitions))
-    if count is None:
-        raise JobError(
-            f"'{loads.entity}' had its keys in partitions that no one number of partitions explains: its partitions "
-            "changed meanwhile. Give --since after the change, or --partitions with the number of now."
-        )
-    if count <= max(loads.partitions, default=0):
-        raise JobError(
-            f"--partitions is {count}, but messages of '{loads.entity}' are in partition {max(loads.partitions)}"
-        )
+    count = _present_count(loads, want)
     now = predict(loads.slots, loads.unkeyed, count, loads.rows, loads.sampled_share)
     predictions = [
         predict(loads.slots, loads.unkeyed, other, loads.rows, loads.sampled_share)
         for other in sorted({*want.counts, count})
     ]
-    mean = loads.total / count
     known = loads.rows >= SIGNIFICANT_ROWS
-    # Of a few messages no change is proposed: a plan without slots has none.
-    planned = plan(
-        loads.slots if known else {}, loads.unkeyed if known else loads.total, runs_of(count),
-        want.ratio * mean if known else loads.total + 1, max(want.count_max, count) if known else count,
-    )  # fmt: skip
-    if not known:
-        planned = planned._replace(actions=[], runs=runs_of(count), shares=list(now.shares))
+    planned = _planned(loads, want, now, count, known)
     observed = [loads.partitions.get(partition, 0.0) for partition in range(count)]
-    hot_keys = [
-        {
-            "key": key.key,
-            "slot": key.slot,
-            "partition": partition_for_slot(key.slot, count),
-            "load": round(key.load),
-            "share": key.load / loads.total,
-            "times_mean": key.load / mean,
-            "hot": known and key.load > HOT_KEY * mean and count > 1,
-        }
-        for key in loads.keys
-    ]
+    largest = _largest_keys(loads, count, known)
     return {
         "namespace": loads.namespace,
         "entity": loads.entity,
@@ -163,11 +136,51 @@ def describe(loads: Loads, want: Want) -> Values:
             for partition, share in enumerate(now.shares)
             if known and share * count > want.ratio
         ],
-        "largest_keys": hot_keys,
+        "largest_keys": largest,
         "predictions": [_prediction(one) for one in predictions],
         "plan": _plan(planned),
-        "advice": advice(loads, count, predictions, planned, hot_keys, want.ratio),
+        "advice": advice(loads, count, predictions, planned, largest, want.ratio),
     }
+
+
+def _present_count(loads: Loads, want: Want) -> int:
+    """Return the number of partitions that the entity has now. Raises `JobError`."""
+    count = want.partitions or observed_count(loads.placed, sorted(loads.partitions))
+    if count is None:
+        raise JobError(
+            f"'{loads.entity}' had its keys in partitions that no one number of partitions explains: its partitions "
+            "changed meanwhile. Give --since after the change, or --partitions with the number of now."
+        )
+    if count <= max(loads.partitions, default=0):
+        raise JobError(
+            f"--partitions is {count}, but messages of '{loads.entity}' are in partition {max(loads.partitions)}"
+        )
+    return count
+
+
+def _planned(loads: Loads, want: Want, now: Prediction, count: int, known: bool) -> Plan:
+    """Plan splits and merges, but none from a few messages."""
+    if not known:
+        nothing = plan({}, loads.total, runs_of(count), loads.total + 1, count)
+        return nothing._replace(actions=[], runs=runs_of(count), shares=list(now.shares))
+    mean = loads.total / count
+    return plan(loads.slots, loads.unkeyed, runs_of(count), want.ratio * mean, max(want.count_max, count))
+
+
+def _largest_keys(loads: Loads, count: int, known: bool) -> list[Values]:
+    mean = loads.total / count
+    return [
+        {
+            "key": key.key,
+            "slot": key.slot,
+            "partition": partition_for_slot(key.slot, count),
+            "load": round(key.load),
+            "share": key.load / loads.total,
+            "times_mean": key.load / mean,
+            "hot": known and key.load > HOT_KEY * mean and count > 1,
+        }
+        for key in loads.keys
+    ]
 
 
 def _prediction(one: Prediction) -> Values:
