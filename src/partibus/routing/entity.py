@@ -140,11 +140,19 @@ class EntityRoute:
             cache.give_back()
 
     def source(
-        self, kind: int, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed, lock_ms: int = 0
+        self,
+        kind: int,
+        *,
+        delete: bool,
+        on_granted: OnGranted,
+        on_failed: OnFailed,
+        lock_ms: int = 0,
+        once: bool = False,
     ) -> Source:
         """Return a receiver's source of messages of a sub-queue.
 
-        ``lock_ms`` is the length of its locks; 0: the entity's LockDuration. Only a plain entity has others.
+        ``lock_ms`` is the length of its locks; 0: the entity's LockDuration. ``once``: the first grant ends the demand.
+        Only a plain entity knows both.
         It is the partition itself, or this front end's cache in front of several (D10). ``on_failed`` reports that no
         further messages will come. The cache waits for partitions whose stores are away, so it reports only an
         exclusive reader.
@@ -159,6 +167,7 @@ class EntityRoute:
                 on_granted=on_granted,
                 on_failed=on_failed,
                 lock_ms=lock_ms,
+                once=once,
             )
         cache = self._caches.get(kind)
         if cache is None:

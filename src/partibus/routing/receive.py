@@ -44,6 +44,7 @@ class DirectSource:
         "_numbers",
         "_on_failed",
         "_on_granted",
+        "_once",
         "_partition",
         "_receiver",
     )
@@ -59,8 +60,10 @@ class DirectSource:
         on_granted: OnGranted,
         on_failed: OnFailed,
         lock_ms: int = 0,
+        once: bool = False,
     ) -> None:
         self._lock_ms = lock_ms
+        self._once = once
         self._entity = entity
         self._partition = partition
         self._kind = kind
@@ -85,7 +88,15 @@ class DirectSource:
         """Ask the partition for messages."""
         self._asks += 1
         self._partition.submit(
-            Receive(self._kind, self._receiver, count, max_bytes, delete=self._delete, lock_ms=self._lock_ms)
+            Receive(
+                self._kind,
+                self._receiver,
+                count,
+                max_bytes,
+                delete=self._delete,
+                lock_ms=self._lock_ms,
+                once=self._once,
+            )
         )
 
     def stop(self, on_stopped: Callable[[], None]) -> None:

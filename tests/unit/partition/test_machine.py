@@ -128,6 +128,16 @@ def test_receiver_that_asks_for_nothing_stands_in_nobodys_way() -> None:
     assert sequences(take(both)) == [1]
 
 
+def test_a_demand_for_one_grant_waits_for_it_and_ends_with_it() -> None:
+    both = start()
+    machine, now_ms = both.machine, both.now_ms
+    assert machine.handle(c.Receive(ACTIVE, 1, 5, 10_000, once=True), now_ms).replies == []
+    replies = machine.handle(c.Enqueue(2, [message(), message()]), now_ms).replies
+    (grant,) = [reply for reply in replies if isinstance(reply, r.Granted)]
+    assert (len(grant.entries), grant.ended) == (2, True)
+    assert not machine.state.subqueues[ACTIVE].demands
+
+
 def test_cancelled_receiver_gets_nothing_more() -> None:
     both = start()
     both.receive(ACTIVE, 1, 5, 1_000)

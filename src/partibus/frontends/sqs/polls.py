@@ -241,7 +241,7 @@ class StandardPoll(_Poll):
     def _ask(self) -> None:
         lock_ms = 0 if self._route.partitioned else self._lock_ms
         self._source: Source = self._route.source(
-            _ACTIVE, delete=False, on_granted=self._granted, on_failed=self._failed, lock_ms=lock_ms
+            _ACTIVE, delete=False, on_granted=self._granted, on_failed=self._failed, lock_ms=lock_ms, once=True
         )
         self._source.ask(self._count, ANSWER_BYTES)
         if self._wait_ms <= 0 and not self._is_ending:

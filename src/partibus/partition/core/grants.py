@@ -42,6 +42,7 @@ def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) ->
             command.reserve,
             command.forward,
             command.lock_ms,
+            command.once,
         )
     step.changed[ready_list] = None
 
@@ -86,7 +87,7 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
         demand.count -= len(taken)
         for entry in taken:
             demand.size_bytes -= entry.size_bytes
-        ended = demand.count <= 0 or demand.size_bytes <= 0
+        ended = demand.once or demand.count <= 0 or demand.size_bytes <= 0
         if not ended:
             demands[demand.receiver] = demand
         _grant(state, ready_list, demand, taken, ended, now_ms, step)

@@ -40,6 +40,8 @@ class Demand(Struct):
     forward: bool = False
     lock_ms: int = 0
     """The length of the locks; 0: the entity's LockDuration."""
+    once: bool = False
+    """Whether the first grant ends it."""
 
 
 class ReadyList:

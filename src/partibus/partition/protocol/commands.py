@@ -121,6 +121,8 @@ class Receive(Struct):
 
     Reservations of an earlier forwarder go back first.
     """
+    once: bool = False
+    """End the demand with its first grant, however many messages that has."""
 
 
 class Forwarded(Struct):
