@@ -27,8 +27,8 @@ from pyspark.sql.types import (
 
 from partibus.amqp.codec.encoder import encode
 from partibus.client.extensions.ranges import open_ranges
-from partibus.spark.body_schema import check_value, decode_json
 from partibus.spark.errors import OptionError, WriteError
+from partibus.spark.json_bodies import check_value, decode_json
 from partibus.spark.options import Options
 from partibus.spark.sink_encoding import encode_batch
 from partibus.spark.sink_options import SinkOptions

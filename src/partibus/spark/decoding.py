@@ -21,9 +21,9 @@ from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property
 from partibus.amqp.sections import DATA, SEQUENCE, VALUE, iter_data, split_sections
 from partibus.message import HAS_TTL, HOPS, TTL_MAX_MS, WAS_DEAD_LETTER
-from partibus.spark.body_schema import decode_json
 from partibus.spark.composites import VALUE_START, read_list
 from partibus.spark.encoded import Encoded, Numbers
+from partibus.spark.json_bodies import decode_json
 from partibus.spark.properties import NamedValues
 from partibus.spark.schema import BODY_VALUE, STATES
 from partibus.spark.sections import Fields, NamedColumns, ReadOne

@@ -117,7 +117,7 @@ def _arrow(schema: StructType, options: Options) -> "pa.Schema":
     check_subset(asked, decoded=decoded, type_of=FATE_TYPE_OF if options.table == FATES else TYPE_OF)
     found = to_arrow_schema(schema, timezone="UTC")
     if decoded:
-        from partibus.spark.body_schema import check_value
+        from partibus.spark.json_bodies import check_value
 
         check_value(found)
     return found
