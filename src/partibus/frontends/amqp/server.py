@@ -126,7 +126,14 @@ class PeerProtocol(asyncio.Protocol):
             scheduler.end(account, len(data) + WRITE_BYTES)
             if self.peer.more_to_read:
                 self._wait_for_turn()
-        if self._waits or overloaded_stores or not self._reading:  # a flush looks at what is unsent
+        if (
+            self._waits
+            or overloaded_stores
+            or not self._reading
+            or self._transport is None
+            # Not only what a flush has written: a websocket answers pings itself.
+            or self._transport.get_write_buffer_size() > self._limits.unsent_bytes_max
+        ):
             self._balance_reading()
 
     @property
