@@ -17,10 +17,11 @@ PROJECT = Path(__file__).parents[2]
 
 # Start-up counts here, not speed: the first compiler and the plain collector, no doubts about Spark's classes (a fifth
 # of the processor time until it is warm), no full collection for each step in which their space grows, few shuffle
-# partitions. Tasks may fail three times, which plain local[2] would not let them.
+# partitions. With one compiler Java has 48 MB for its code, and a thread that looks for code to drop took a twelfth of
+# the processor time. Tasks may fail three times, which plain local[2] would not let them.
 MASTER = "local[2,3]"
 JAVA = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=240m"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 CONFIG = {
@@ -30,6 +31,9 @@ CONFIG = {
     # A plan is run once or twice, over few rows: not worth being compiled.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Nobody watches: no bar of tasks, and no page of running ones.
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.liveUpdate.period": "-1",
     # Where in the tests a column was made need not be known.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -49,28 +53,26 @@ CHECKPOINTS = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session whose workers can import the project's tests."""
     folder = tmp_path_factory.mktemp("spark")
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PROJECT), before]))
-    session = make_session(
-        "tests",
-        MASTER,
-        {
-            **CONFIG,
-            **CHECKPOINTS,
-            "spark.sql.warehouse.dir": str(folder),
-            "spark.local.dir": str(folder),
-        },
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        # Java hands it to its workers. This process has what it began with again, since a broker that starts with
+        # another path is no fork (tests/kit/fork_server.py).
+        patch.setenv("PYTHONPATH", str(PROJECT), prepend=os.pathsep)
+        session = make_session(
+            "tests",
+            MASTER,
+            {
+                **CONFIG,
+                **CHECKPOINTS,
+                "spark.sql.warehouse.dir": str(folder),
+                "spark.local.dir": str(folder),
+            },
+        )
     session.sparkContext.setLogLevel("OFF")
     silence_query_context()
     _write_no_checksums(session)
     session.dataSource.register(SimulatedSource)
     yield session
     session.stop()
-    if before is None:
-        del os.environ["PYTHONPATH"]
-    else:
-        os.environ["PYTHONPATH"] = before
 
 
 def _write_no_checksums(session: SparkSession) -> None:
