@@ -24,7 +24,8 @@ def broker(control):
     end = socket.socket(fileno=control)
     said = {"pid": os.getpid(), "parent": os.getppid(), "session": os.getsid(0)}
     said["open"] = sorted(set(map(int, os.listdir("/proc/self/fd"))) - {control})[:-1]
-    said["handlers"] = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number)]
+    said["handlers"] = [number for number in (signal.SIGTERM, signal.SIGHUP)
+                        if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN)]
     async def answer():
         reader, writer = await asyncio.open_unix_connection(sock=end)
         writer.write(json.dumps(said).encode() + b"\\n")

@@ -85,6 +85,7 @@ def test_deleted_queues_are_forgotten(sqs: SqsWorld, monkeypatch: pytest.MonkeyP
         name = sqs.world.queue(f"q{number}")
         queues.find(sqs.world.broker, QueueName("us-east-1", name))
         sqs.world.broker.delete(name)
+    gc.collect()
     kept = [one for one in gc.get_objects() if isinstance(one, SqsQueue) and one.queue.name.startswith("q")]
     assert len(kept) <= 10
 
