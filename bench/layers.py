@@ -2,7 +2,7 @@
 
 The broker wraps the functions at which a batch of messages passes from one layer to the next. Each gets the processor
 time of its thread without what the wrapped functions inside it take. At SIGUSR2 the broker writes the sums to REPORT.
-What no wrapped function took is the loop, the sockets and the hand-over between threads.
+The rest of the processor time goes to the loop, the sockets and the hand-over between threads.
 
 A floor is what the cheapest Python program would take for the same bytes: it keeps no state and checks nothing.
 """
@@ -29,6 +29,7 @@ from typing import Any
 
 from bench.held_broker import tell
 from bench.proton import ProtonGenerator
+from partibus.bench.load import BenchError
 from partibus.bench.scenarios import Result, Target, receive, send
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
@@ -58,6 +59,9 @@ REST = "the loop, reads, hand-overs"
 _SIZE_BYTES = 1024
 _BATCH = 1_000
 """Messages that the floor of the store appends with one sync."""
+_ANSWER_S = 30
+"""How long a broker may take to write its sums."""
+_POLL_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,11 @@ def _sums(report: Path, pid: int) -> dict[str, int]:
     """Return the sums since the last call, in ns by layer."""
     report.unlink(missing_ok=True)
     os.kill(pid, signal.SIGUSR2)
+    deadline = time.monotonic() + _ANSWER_S
     while not report.exists():
-        time.sleep(0.005)
+        if time.monotonic() > deadline:
+            raise BenchError(f"broker {pid} did not write {report} within {_ANSWER_S} s of SIGUSR2: has it ended?")
+        time.sleep(_POLL_S)
     found: dict[str, int] = json.loads(report.read_text())
     return found
 

@@ -55,23 +55,21 @@ from partibus.frontends.sqs.attributes import normalised, read_redrive, read_red
 from partibus.frontends.sqs.errors import SqsError
 from partibus.frontends.sqs.handles import read_handle, write_handles
 from partibus.frontends.sqs.messages import (
-    as_new,
     body_bytes,
     check_id,
     chosen,
     md5_of_attributes,
     read_attributes,
-    read_stored,
     read_trace,
     shown_attributes,
     size_of,
-    stored_form,
 )
 from partibus.frontends.sqs.names import Home, QueueName, name_of_url, queue_of_arn
 from partibus.frontends.sqs.protocol import Answer, Parsed, answer_to, parse, refusal_of
 from partibus.frontends.sqs.protocol import Request as SqsRequest
 from partibus.frontends.sqs.server import SqsConnection
 from partibus.frontends.sqs.signature import canonical_request, check_signed_headers, check_time, read_signed
+from partibus.frontends.sqs.stored import as_new, read_stored, stored_form
 from partibus.frontends.sqs.wire_query import parse_parameters
 from partibus.limits import HttpLimits
 from partibus.namespace.access import AccessPolicies, Right, SasPolicy

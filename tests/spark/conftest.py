@@ -31,7 +31,7 @@ CONFIG = {
     # A plan is run once or twice, over few rows: not worth being compiled.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # Nobody watches: no bar of tasks, and no page of running ones.
+    # No operator watches these tasks, so Spark draws no progress bar and updates no page.
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.liveUpdate.period": "-1",
     # Where in the tests a column was made need not be known.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from struct import error as StructError  # noqa: N812
+from struct import error as StructError  # noqa: N812 (the struct module spells its exception `error`)
 from typing import Final, TypeVar
 from uuid import UUID, SafeUUID
 
@@ -62,6 +62,9 @@ def uint(number: int) -> bytes:
     if number < 256:
         return bytes((0x52, number))
     return b"\x70" + _U32.pack(number)
+
+
+# A writer gets any object, and its type only after the encoder has looked it up: hence the ignored types below.
 
 
 def _write_uint(out: bytearray, value: object, depth: int) -> None:

@@ -228,6 +228,7 @@ def arguments_of(pattern: Callable[P, Any]) -> Callable[[Callable[..., None]], C
     """Give a constructor the arguments of another class, for type checkers and `help`."""
 
     def decorate(construct: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
+        # By getattr, as a checker refuses to read `__init__` of an object; functions have no `__wrapped__` in its eyes.
         construct.__wrapped__ = getattr(pattern, "__init__")  # type: ignore[attr-defined] # noqa: B009
         return construct
 

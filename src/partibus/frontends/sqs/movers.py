@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from partibus.amqp.errors import DecodeError
 from partibus.errors import PartibusError
 from partibus.frontends.sqs.errors import SqsError
-from partibus.frontends.sqs.messages import as_new, read_stored
 from partibus.frontends.sqs.names import Home, QueueName, queue_of_arn, queue_of_entity
 from partibus.frontends.sqs.polls import Ends, Found, GroupPoll, StandardPoll
 from partibus.frontends.sqs.queues import Queues, SqsQueue, change_options
+from partibus.frontends.sqs.stored import as_new, read_stored
 from partibus.message import Message
 from partibus.namespace.broker import Broker
 from partibus.namespace.entities import MoveTask, SqsOptions

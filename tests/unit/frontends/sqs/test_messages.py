@@ -13,27 +13,22 @@ from hypothesis import strategies as st
 from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Symbol, UInt
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
-from partibus.frontends.sqs import messages
+from partibus.frontends.sqs import stored
 from partibus.frontends.sqs.errors import SqsError
 from partibus.frontends.sqs.messages import (
     Attribute,
-    Incoming,
-    as_new,
     body_bytes,
     check_id,
     chosen,
     content_id,
-    grouped_forms,
     hex_md5,
     md5_of_attributes,
-    plain_forms,
     read_attributes,
-    read_stored,
     read_trace,
     sequence_text,
     size_of,
-    stored_form,
 )
+from partibus.frontends.sqs.stored import Incoming, as_new, grouped_forms, plain_forms, read_stored, stored_form
 from partibus.message import StoredMessage, pack, with_hop, with_receives
 
 ID = "11111111-2222-4333-8444-555555555555"
@@ -248,13 +243,13 @@ def test_the_id_of_a_content_is_its_hash() -> None:
 def test_properties_of_our_own_are_read_as_any_others(group: str | None) -> None:
     """Also with one byte changed, and cut: then the form is another one, or the values are."""
     section = StoredMessage(stored_form(ID, "someone", b"body", {}, group, None, None)).properties
-    assert messages._own_properties(section) == (ID, "someone", group)
+    assert stored._own_properties(section) == (ID, "someone", group)
     for at in range(len(section)):
         for changed in {section[:at], section + b"\x40"} | {
             section[:at] + bytes((code,)) + section[at + 1 :] for code in (0, 0x24, 0x40, 0x7F, 0x80, 0xA1, 0xFF)
         }:
-            own = messages._own_properties(changed)
-            assert own is None or own == messages._foreign_properties(changed)
+            own = stored._own_properties(changed)
+            assert own is None or own == stored._foreign_properties(changed)
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 70_000])

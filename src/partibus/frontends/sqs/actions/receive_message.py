@@ -12,19 +12,12 @@ from partibus.frontends.sqs.attributes import VISIBILITY_MAX_S
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value
 from partibus.frontends.sqs.handles import write_handles
-from partibus.frontends.sqs.messages import (
-    Incoming,
-    check_id,
-    chosen,
-    md5_of_attributes,
-    read_stored,
-    sequence_text,
-    shown_attributes,
-)
+from partibus.frontends.sqs.messages import check_id, chosen, md5_of_attributes, sequence_text, shown_attributes
 from partibus.frontends.sqs.names import arn_of, queue_of_entity
 from partibus.frontends.sqs.polls import Found, GroupPoll, StandardPoll
 from partibus.frontends.sqs.queues import SqsQueue
 from partibus.frontends.sqs.quotas import ReceiveBudget
+from partibus.frontends.sqs.stored import Incoming, read_stored
 from partibus.message import WIDE_ID, Message
 from partibus.namespace.access import Right
 from partibus.namespace.entity import Entity

@@ -18,21 +18,19 @@ from partibus.frontends.sqs.messages import (
     check_id,
     check_size,
     content_id,
-    grouped_forms,
     hex_md5,
     hex_md5s,
     md5_of_attributes,
-    plain_forms,
     read_attributes,
     read_trace,
     sequence_text,
     size_of,
-    stored_form,
     utf8_of,
 )
 from partibus.frontends.sqs.queues import SqsQueue
 from partibus.frontends.sqs.quotas import over_budget, throttled
 from partibus.frontends.sqs.runs import Stored
+from partibus.frontends.sqs.stored import grouped_forms, plain_forms, stored_form
 from partibus.message import WIDE_ID, Message, id_text
 from partibus.namespace.access import Right
 from partibus.namespace.entity import Entity
