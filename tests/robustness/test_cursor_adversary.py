@@ -445,8 +445,14 @@ def test_a_lease_holds_while_its_stores_go_from_broker_to_broker(tmp_path: Path)
 
         eventually("every store can be read", read)  # the half that was not asked for may still be without an owner
         assert left == [[]]
-        with closing(open_ranges(broker.connection_string, "q")) as ranges:
-            ranges.close_cursor("alone", epochs=epochs(states), drop=True)
+
+        def closed() -> bool:
+            with suppress(*AWAY), closing(open_ranges(broker.connection_string, "q")) as ranges:
+                ranges.close_cursor("alone", epochs=epochs(states), drop=True)
+                return True
+            return False
+
+        eventually("the cursor is closed", closed)  # a broker that is back takes its stores over again
 
 
 def test_two_who_want_to_read_alone_never_both_do(tmp_path: Path) -> None:
