@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from partibus.frontends.amqp.peer import FRAMES_AT_ONCE, IDS_AT_ONCE, PERFORMATI
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
 from partibus.frontends.amqp.transactions import AT_ONCE_MAX
 from partibus.limits import Limits
+from partibus.units.fair_scheduler import SLICE_NS, FairScheduler
 from tests.robustness.raw import transfer
 from tests.robustness.work import work_of
 from tests.unit.amqp.peers import read_frames
@@ -130,7 +132,8 @@ class Connected:
         )
         self.world = World(folder, replace(limits, connection=connection))
         self.loop = FakeLoop()
-        server = AmqpServer(self.world.namespaces, self.loop)  # type: ignore[arg-type]
+        scheduler = FairScheduler(self.loop.call_soon, count(0, SLICE_NS).__next__)  # every piece takes a slice
+        server = AmqpServer(self.world.namespaces, self.loop, scheduler)  # type: ignore[arg-type]
         self.transport = FakeTransport()
         self.protocol = PeerProtocol(server)
         self.protocol.connection_made(self.transport)
