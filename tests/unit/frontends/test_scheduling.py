@@ -12,7 +12,7 @@ from partibus.amqp.section_encoding import encode_annotations, encode_data
 from partibus.client.messages import IncomingMessage
 from partibus.filters.model import Rule, SqlAction, SqlFilter
 from partibus.frontends.amqp.ingress import SCHEDULED_TIME
-from partibus.frontends.amqp.operations import schedule_message
+from partibus.frontends.amqp.operations import scheduling
 from partibus.frontends.amqp.operations.request import EntityRequest
 from partibus.message import Message
 from partibus.partition.protocol.ports import StoreError
@@ -212,14 +212,14 @@ def test_scheduling_needs_the_right_to_send(world: World, operation: str) -> Non
 def test_the_messages_of_a_large_request_are_looked_at_in_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """4,000 at once would hold the loop for 60 ms."""
     looked_at: list[int] = []
-    original = schedule_message._read
+    original = scheduling._read
 
     def noting(request: EntityRequest, payloads: list[object], found: list[Message], count: int) -> None:
         before = len(found)
         original(request, payloads, found, count)
         looked_at.append(len(found) - before)
 
-    monkeypatch.setattr(schedule_message, "_read", noting)
+    monkeypatch.setattr(scheduling, "_read", noting)
     client = world.client()
     world.queue("q")
     due = encode_annotations({SCHEDULED_TIME: Timestamp(now_ms(world) + 60_000)}) + encode_data(b"")

@@ -311,7 +311,7 @@ class Client:
         name = self._entity(entity)
         within("seconds", seconds, 0.1, 3_600.0, "s")
         # Imported here, as in `_advised`: few programs ask, and the rules double the time to import a client.
-        from partibus.client.aio.advising import watch
+        from partibus.client.extensions.traffic import watch
 
         return await watch(self.request, name, seconds)
 

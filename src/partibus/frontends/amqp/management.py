@@ -12,9 +12,9 @@ from partibus.frontends.amqp.claims import Claims
 from partibus.frontends.amqp.node import REQUEST_ROOM_BYTES, Reply, Request, Respond
 from partibus.frontends.amqp.operations import (
     batch_delete,
-    cancel_scheduled,
     cursors,
     entities,
+    locks,
     namespaces,
     operator,
     partitions,
@@ -22,12 +22,10 @@ from partibus.frontends.amqp.operations import (
     policies,
     ranges,
     receive_deferred,
-    renew_lock,
     rules,
-    schedule_message,
+    scheduling,
     sessions,
     sink,
-    update_disposition,
 )
 from partibus.frontends.amqp.operations.request import (
     ConnectionState,
@@ -71,11 +69,11 @@ class _Entry(NamedTuple):
 
 ENTITY_OPERATIONS: dict[str, _Entry] = {
     peek.NAME: _Entry(Right.LISTEN, peek.peek, transactional=True),
-    schedule_message.NAME: _Entry(Right.SEND, schedule_message.schedule_message, transactional=True),
-    cancel_scheduled.NAME: _Entry(Right.SEND, cancel_scheduled.cancel_scheduled),
+    scheduling.SCHEDULE: _Entry(Right.SEND, scheduling.schedule_message, transactional=True),
+    scheduling.CANCEL: _Entry(Right.SEND, scheduling.cancel_scheduled),
     receive_deferred.NAME: _Entry(Right.LISTEN, receive_deferred.receive_deferred, transactional=True),
-    update_disposition.NAME: _Entry(Right.LISTEN, update_disposition.update_disposition, transactional=True),
-    renew_lock.NAME: _Entry(Right.LISTEN, renew_lock.renew_lock, transactional=True),
+    locks.UPDATE_DISPOSITION: _Entry(Right.LISTEN, locks.update_disposition, transactional=True),
+    locks.RENEW: _Entry(Right.LISTEN, locks.renew_lock, transactional=True),
     batch_delete.NAME: _Entry(Right.LISTEN, batch_delete.batch_delete),
     sessions.RENEW: _Entry(Right.LISTEN, sessions.renew, transactional=True),
     sessions.GET_STATE: _Entry(Right.LISTEN, sessions.get_state, transactional=True),

@@ -1,4 +1,4 @@
-"""The routes of the HTTP port."""
+"""The routes of the HTTP port; the portal is imported with its first request."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from partibus.clock import Clock
 from partibus.frontends.rest import openapi
@@ -15,11 +15,14 @@ from partibus.frontends.rest.atom.api import AdminApi
 from partibus.frontends.rest.clock import Advance, AdvanceClock, ShowClock
 from partibus.frontends.rest.data.api import DataApi
 from partibus.frontends.rest.metrics import Ask, ShowMetrics
-from partibus.frontends.rest.portal.gate import Portal
+from partibus.frontends.rest.portal import PATH
+from partibus.frontends.rest.requests import done_elsewhere
 from partibus.namespace.namespaces import Namespaces
 
 Health = Callable[[], Awaitable[tuple[bool, dict[str, Any]]]]
 """(sends and receives work, details)."""
+_TOKENS = (b"SharedAccessSignature", b"Bearer")
+"""Begins of the tokens that clients send and browsers do not."""
 
 
 class GetHealth:
@@ -65,6 +68,38 @@ def make_app(
             ),
         ]
     )
+
+
+class Portal:
+    """The pages, made when they are first asked for: a broker starts without them."""
+
+    def __init__(self, namespaces: Namespaces, metrics: Ask) -> None:
+        self._namespaces = namespaces
+        self._metrics = metrics
+        self._site: ASGIApp | None = None
+
+    def takes(self, scope: Scope) -> bool:
+        """Tell whether a request is the portal's.
+
+        A browser sends no token. A client with a token means an entity that has the portal's name, or one whose name
+        begins with it. A password that a proxy passes on is no token.
+        """
+        path: str = scope["path"]
+        if not path.startswith(PATH) or path[len(PATH) :][:1] not in ("", "/"):
+            return False
+        return not any(name == b"authorization" and value.startswith(_TOKENS) for name, value in scope["headers"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request to the portal, which is imported with the first one."""
+        if self._site is None:
+            # It takes some 150 ms of a processor, and the loop must serve other clients meanwhile.
+            self._site = await done_elsewhere(self._make)
+        await self._site(scope, receive, send)
+
+    def _make(self) -> ASGIApp:
+        from partibus.frontends.rest.portal.site import Site
+
+        return Site(self._namespaces, self._metrics)
 
 
 class EntityPaths:

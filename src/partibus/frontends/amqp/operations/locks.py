@@ -1,13 +1,15 @@
-"""`com.microsoft:update-disposition`: settles messages by their lock tokens (section 5.3).
+"""Operations on lock tokens: `update-disposition` settles messages, `renew-lock` extends locks (row C18).
 
-Clients use it when the link that delivered a message has ended, and always for deferred messages. On a sub-queue
-without sessions any connection with Listen may use it.
+Clients settle so (section 5.3) when the link that delivered a message has ended, and always for deferred messages. On a
+sub-queue without sessions any connection with Listen may use it.
 """
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
-from partibus.errors import ArgumentError, MessageLockLost, SessionLockLost
+from partibus.amqp.codec.types import Array, Timestamp
+from partibus.errors import ArgumentError, InvalidOperation, MessageLockLost, SessionLockLost
 from partibus.frontends.amqp.operations.request import (
     SESSION_ID,
     EntityRequest,
@@ -29,12 +31,16 @@ from partibus.frontends.amqp.outcomes import (
     defer,
 )
 from partibus.namespace.names import subqueue_path
-from partibus.partition.protocol.commands import Settle
-from partibus.partition.protocol.replies import Failed
+from partibus.partition.protocol.commands import RenewLocks, Settle
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.replies import Failed, LocksRenewed
+from partibus.routing.lock_tokens import read_token
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.tracing.tracer import OnEnded
 
-NAME = "com.microsoft:update-disposition"
+UPDATE_DISPOSITION = "com.microsoft:update-disposition"
+RENEW = "com.microsoft:renew-lock"
+_TIMESTAMP = 0x83
 
 
 def update_disposition(request: EntityRequest) -> None:
@@ -126,3 +132,38 @@ def _settlement(arguments: Mapping[object, object]) -> Settlement:
             reason = optional_text(arguments, "deadletter-reason")
             return dead_letter(changes, reason, optional_text(arguments, "deadletter-description"))
     raise ArgumentError("disposition-status", status, "one of completed, abandoned, defered, suspended")
+
+
+def renew_lock(request: EntityRequest) -> None:
+    """Extend locks by another LockDuration; reply with ``expirations``, in the order of the tokens.
+
+    If a lock is no longer held, the reply is that error. Locks in other partitions are renewed all the same, without a
+    report.
+    """
+    entity, kind, respond = request.entity, request.kind, request.respond
+    if entity.queue.has_sessions and kind == SubqueueKind.ACTIVE:
+        raise InvalidOperation(
+            f"Messages of '{entity.queue.name}' are held by their session. Renew the session's lock instead."
+        )
+    tokens = lock_tokens(request.arguments)
+    groups = tokens_by_partition(entity, tokens, None, MessageLockLost())
+
+    def answered(replies: list[Any]) -> None:
+        until_ms: dict[tuple[int, int, int], int] = {}
+        for (partition, group), reply in zip(groups.items(), replies, strict=True):
+            if isinstance(reply, Failed):
+                respond(failure(error_of(reply, entity.queue.name)))
+                return
+            if not isinstance(reply, LocksRenewed):
+                respond(failure(MessageLockLost(f"{len(reply.lost)} of {len(tokens)} locks")))
+                return
+            for token, time_ms in zip(group, reply.until_ms, strict=True):
+                until_ms[partition.partition_id, *token] = time_ms
+
+        def expiration(token: UUID) -> Timestamp:
+            return Timestamp(until_ms[read_token(token)])
+
+        respond(success({"expirations": Array(_TIMESTAMP, [expiration(token) for token in tokens])}))
+
+    numbers = entity.route.numbers
+    ask_all([(partition, RenewLocks(numbers.next(), kind, group)) for partition, group in groups.items()], answered)

@@ -1,21 +1,23 @@
-"""`com.microsoft:schedule-message`: sends messages that become active later, and returns their sequence numbers."""
+"""`com.microsoft:schedule-message` and `cancel-scheduled-message`: messages that become active later."""
 
 from typing import Any
 
 from partibus.amqp.codec.types import Array
-from partibus.errors import ArgumentError, InvalidOperation, PartibusError
+from partibus.errors import ArgumentError, InvalidOperation, MessageNotFound, PartibusError
 from partibus.frontends.amqp.ingress import SCHEDULED_TIME
-from partibus.frontends.amqp.operations.request import EntityRequest, failure, items, success
-from partibus.frontends.amqp.operations.spread import numbers_of
+from partibus.frontends.amqp.operations.request import EntityRequest, failure, items, sequence_numbers, success
+from partibus.frontends.amqp.operations.spread import ask_all, counters_by_partition, numbers_of
 from partibus.message import Message
+from partibus.partition.protocol.commands import CancelScheduled
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.protocol.replies import Accepted
+from partibus.partition.protocol.replies import Accepted, Failed, NotFound
 from partibus.routing.partitions import error_of
 from partibus.routing.send import send_numbered
 from partibus.throttling.uses import Operation
 from partibus.tracing.tracer import OnEnded, Step
 
-NAME = "com.microsoft:schedule-message"
+SCHEDULE = "com.microsoft:schedule-message"
+CANCEL = "com.microsoft:cancel-scheduled-message"
 LONG = 0x81
 AT_ONCE_MAX = 512
 """The messages of a request that are checked before others have their turn: some eight milliseconds."""
@@ -126,3 +128,33 @@ def _read(request: EntityRequest, payloads: list[object], found: list[Message], 
                 SCHEDULED_TIME, None, "set in each message to schedule", "To send at once, use a sender link."
             )
         found.append(message)
+
+
+def cancel_scheduled(request: EntityRequest) -> None:
+    """Reply when all are cancelled.
+
+    In one partition all are cancelled or none. If one of them is not (or no longer) scheduled, the reply is that error,
+    and the messages of other partitions are cancelled all the same: repeating the request for the rest is safe.
+    """
+    entity, kind, respond = request.entity, request.kind, request.respond
+    groups = counters_by_partition(entity, "scheduled", sequence_numbers(request.arguments))
+
+    def answered(replies: list[Any]) -> None:
+        missing: list[int] = []
+        trouble: PartibusError | None = None
+        for partition, reply in zip(groups, replies, strict=True):
+            if isinstance(reply, Failed):
+                trouble = error_of(reply, entity.queue.name)
+            elif isinstance(reply, NotFound):
+                missing += numbers_of(partition, reply.sequences)
+        if trouble is not None:
+            respond(failure(trouble))
+        elif missing:
+            respond(failure(MessageNotFound(entity.queue.name, "scheduled", missing)))
+        else:
+            respond(success())
+
+    numbers = entity.route.numbers
+    ask_all(
+        [(partition, CancelScheduled(numbers.next(), kind, group)) for partition, group in groups.items()], answered
+    )
