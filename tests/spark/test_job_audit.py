@@ -211,6 +211,22 @@ def test_logs_may_be_csv_and_have_the_needed_columns_only(spark: SparkSession, t
     assert [row.message_id for row in lost(reconciled(logs), logs).collect()] == ["m4"]
 
 
+def test_a_folder_of_another_format_is_refused_with_the_option_that_names_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "log.json").write_text('{"message_id": "1"}\n')
+    with pytest.raises(JobError, match=r"are no parquet log: .*FAILED_READ_FILE.*--format"):
+        read_log(spark, [str(tmp_path / "p")], PRODUCED)
+
+
+def test_an_exception_of_java_ends_a_job_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("no Parquet")
+    with pytest.raises(JobError, match="FAILED_READ_FILE") as caught, Job("x", JobOptions(spark=spark), {}):
+        spark.read.parquet(str(tmp_path / "p"))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_log_without_a_needed_column_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     path = write(tmp_path, "p", {"a": {"id": "x", "sent_time": at(0)}})
     with (

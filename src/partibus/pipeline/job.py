@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -36,6 +37,8 @@ from partibus.pipeline.report.page import Page, render
 from partibus.spark.session import DEFAULTS, make_session, silence_query_context
 
 _LATE = "Python worker failed to connect back"
+_CALLED = "An error occurred while calling "
+"""The first line of an exception of Java that PySpark has no class for; the next one begins with its name."""
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception|Interrupt)\b")
 """The last line of Python's tracebacks; Java's look alike."""
@@ -54,6 +57,8 @@ def said(error: BaseException) -> str:
             "it again, when there is less to do beside it"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and lines[0].startswith(_CALLED) and len(lines) > 1:
+        lines = [lines[1].removeprefix(": "), *lines[2:]]
     ours = [line for line in lines if line.startswith("partibus.")]
     if ours:
         return ours[-1].partition(": ")[2] or ours[-1]
@@ -114,10 +119,11 @@ class Job:
             self._bars.stop()
         if error is not None and not isinstance(error, KeyboardInterrupt):
             self._write({"status": FAILED, "error": said(error), "result": self._result})
+        failed = said(error) if isinstance(error, PySparkException | Py4JJavaError) else None
         if self._spark is not None and self.options.spark is None:
-            self._spark.stop()
-        if isinstance(error, PySparkException):
-            raise JobError(f"Spark could not do it: {said(error)}") from error
+            self._spark.stop()  # an exception of Java can't be read after it
+        if failed is not None:
+            raise JobError(f"Spark could not do it: {failed}") from error
 
     @property
     def spark(self) -> SparkSession:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from partibus.pipeline.job import JobError
+from partibus.pipeline.job import JobError, said
 
 
 class LogColumn(NamedTuple):
@@ -83,7 +84,8 @@ def read_log(
 ) -> DataFrame:
     """Return the log with exactly ``columns``, absent ones as nulls.
 
-    ``form``: parquet, json or csv; None: by the names of files. Raises `JobError` for a missing or unfit column.
+    ``form``: parquet, json or csv; None: by the first path, of which a folder is one of
+    Parquet. Raises `JobError` for files of another format, and for a missing column.
     """
     form = form or _form_of(paths[0])
     reader = spark.read.option("recursiveFileLookup", "true")
@@ -98,6 +100,10 @@ def read_log(
         )
     except AnalysisException as error:
         raise JobError(f"no {form} log at {', '.join(paths)}: {error.getCondition() or error}") from None
+    except Py4JJavaError as error:
+        raise JobError(
+            f"the files at {', '.join(paths)} are no {form} log: {said(error)} Name their format with --format."
+        ) from None
     return fitted(table, columns, ", ".join(paths))
 
 

@@ -29,6 +29,11 @@ TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in store\n  
             f"{WORKER}{TRACE}pyarrow.lib.ArrowInvalid: x\nKeyError: 'y'\n\njava.lang.RuntimeException: z\n",
             "KeyError: 'y'",
         ),
+        (
+            "An error occurred while calling o7.parquet.\n: org.apache.spark.SparkException: [FAILED_READ] No footer\n"
+            "\tat org.apache.spark",
+            "org.apache.spark.SparkException: [FAILED_READ] No footer",
+        ),
         (f"{WORKER}{TRACE}", "An exception was thrown from the Python worker. Please see the stack trace below."),
     ],
 )
