@@ -144,7 +144,7 @@ def test_partitions_in_postgresql_split_and_merge_over_killed_brokers(tmp_path: 
             return bool(queue.shown()["moves"]) or queue.owners() > 1
 
         queue.send(20 * REQUESTS)
-        broker.advance(1_000)  # once: brokers look each second of real time, and only at the last seconds of their clock
+        broker.advance(1_000)  # once: brokers look each second of real time, at the last seconds of their clock
         eventually("slots are moving", is_moving)
         queue.send(random.randrange(4))
         kill_one()
