@@ -274,8 +274,8 @@ def _summary(results: Results) -> Page:
         lead="Flights that left New York City in 2013 were sent to a topic of the broker by the unmodified "
         "azure-servicebus client, with the tail number as partition key. A streaming query of Spark captured all "
         "subscriptions into a table, in two runs, the first of which was ended half-way; what was captured is compared "
-        f"with what was sent. {moment_of(results.usage.first)} to {moment_of(results.usage.last)}. The figures are of "
-        "every message; the broker's telemetry was not sampled.",
+        f"with what was sent. From {moment_of(results.usage.first)} to {moment_of(results.usage.last)}. The figures "
+        "are of every message; the broker's telemetry was not sampled.",
         sections=[],
         verdict=Verdict(holds, f"PROOF {'OK' if holds else 'FAILED'}", verdict),
         tiles=figures,

@@ -34,6 +34,7 @@ from partibus.pipeline.report.page import (
     Verdict,
     code,
     figure,
+    in_words,
     mark,
     moment_of,
     number,
@@ -42,7 +43,9 @@ from partibus.pipeline.report.page import (
     table,
     text,
     time_of_us,
+    whole,
 )
+from partibus.pipeline.report.page import counted as with_noun
 from partibus.pipeline.report.plots import lines
 
 ID: Final = ("entity", "message_id")
@@ -341,12 +344,12 @@ def run(job: Job, want: Want) -> Values:
         with job.step("look for faults"):
             counts = job.watched(lambda: counted(found))
         with job.step("tell"):
-            whole = totals(both)
+            in_all = totals(both)
             result: Values = {
                 "holds": not any(counts.values()),
                 "counts": counts,
-                "unchecked": unchecked(whole),
-                "totals": whole,
+                "unchecked": unchecked(in_all),
+                "totals": in_all,
                 "samples": samples(found, want.samples_max),
                 "series": delays(both),
                 "findings": None,
@@ -381,17 +384,19 @@ LACKING: Final = {
 def audit_page(found: Values) -> Page:
     """Make the page of a result of `run`."""
     totals, counts = found["totals"], found["counts"]
-    faults = ", ".join(f"{count:,} {_name(kind)}" for kind, count in counts.items() if count)
+    faults = ", ".join(f"{count:,} {in_words(kind)}" for kind, count in counts.items() if count)
     return Page(
         title="Audit",
         lead="Compares the logs of producers with those of consumers: is every message there, once, in order, with one "
         "holder at a time?"
-        + (f" {moment_of(totals['from'])} to {moment_of(totals['to'])}." if totals["from"] else "")
+        + (f" From {moment_of(totals['from'])} to {moment_of(totals['to'])}." if totals["from"] else "")
         + " The job knows the messages of these logs only. Without a log of what remains in the entity, it counts "
         "messages that wait there as lost.",
         verdict=Verdict(None, "NO MESSAGES", "Both logs are empty.")
         if not totals["messages"]
-        else Verdict(True, "NOTHING FOUND", f"{totals['messages']:,} messages kept every promise that was checked.")
+        else Verdict(
+            True, "NOTHING FOUND", f"{with_noun(totals['messages'], 'message')} kept every promise that was checked."
+        )
         if found["holds"]
         else Verdict(False, "FAULTS", f"{faults}."),
         tiles=[
@@ -414,9 +419,14 @@ def _checks(counts: Values, unchecked: Sequence[str]) -> str:
     return table(
         ["result", "finding", "means", "messages"],
         [
-            ["not checked", text(_name(kind)), f"<span>{prose(f'{meaning}: {LACKING[kind]}')}</span>", ""]
+            [
+                whole("not checked"),
+                whole(text(in_words(kind))),
+                f"<span>{prose(f'{meaning}: {LACKING[kind]}')}</span>",
+                "",
+            ]
             if kind in unchecked
-            else [mark(not counts[kind]), text(_name(kind)), text(meaning), number(counts[kind])]
+            else [mark(not counts[kind]), whole(text(in_words(kind))), text(meaning), number(counts[kind])]
             for kind, meaning in MEANINGS.items()
         ],
         (3,),
@@ -426,7 +436,7 @@ def _checks(counts: Values, unchecked: Sequence[str]) -> str:
 def _examples(found: Values) -> list[str]:
     rows = [
         [
-            text(_name(one["kind"])),
+            whole(text(in_words(one["kind"]))),
             code(one["message_id"]),
             "" if one["key"] is None else code(one["key"]),
             text((one["at"] or "")[:23].replace("T", " ")),
@@ -458,7 +468,3 @@ def _over_time(series: list[Values]) -> list[str]:
         step=step,
     )
     return [figure(rate), figure(wait, "By two clocks, where producers and consumers are on different machines.")]
-
-
-def _name(kind: str) -> str:
-    return kind.replace("_", " ")

@@ -31,6 +31,7 @@ from partibus.pipeline.report.page import (
     Verdict,
     code,
     figure,
+    in_words,
     number,
     paragraph,
     range_of_times,
@@ -491,4 +492,4 @@ def _time(value_ms: float | None) -> str:
 
 
 def _name(fate: str) -> str:
-    return "still there" if fate == "here" else fate.replace("_", " ")
+    return "still there" if fate == "here" else in_words(fate)

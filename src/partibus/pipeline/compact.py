@@ -245,7 +245,7 @@ def compact_page(found: Values) -> Page:
     return Page(
         title="Compaction of a capture",
         lead=f"Small files of {found['out']} as few large ones."
-        + (f" {days[0]} to {days[-1]}." if days else "")
+        + (f" From {days[0]} to {days[-1]}." if days else "")
         + (
             f" Spark's log has not gathered {counted(waiting, 'file')} yet: a later run sees them." if waiting else ""
         ),

@@ -15,10 +15,12 @@ from partibus.pipeline.report.page import (
     percent,
     range_of_times,
     table,
+    whole,
 )  # fmt: skip
 from partibus.pipeline.report.plots import lines, ranking
 
 _BY: Final = {"entities": "Entities", "clients": "Clients", "rules": "Rules", "operations": "Operations"}
+_ONE: Final = {"Entities": "entity", "Clients": "client", "Rules": "rule", "Operations": "operation"}
 _PLOTTED: Final = 8
 
 
@@ -40,6 +42,8 @@ def credits_page(found: Values) -> Page:
             f"{moment_of(min(one['first_at'] for one in throttled))}.",
         )
         if throttled
+        else Verdict(None, "NO REQUESTS", "No request is in this time range.")
+        if not namespaces
         else Verdict(True, "NEVER THROTTLED", f"Nothing would have been refused at {rate} credits per second."),
         tiles=[
             (number(max((one["peak_per_s"] for one in namespaces), default=0)), "credits in the busiest second"),
@@ -69,7 +73,7 @@ def _overview(namespaces: list[Values]) -> str:
         [
             [
                 code(one["namespace"]),
-                moment_of(one["first_at"]) or "never",
+                whole(moment_of(one["first_at"]) or "never"),
                 number(one["throttled_seconds"]),
                 number(one["longest_seconds"]),
                 number(one["refused_requests"]),
@@ -121,7 +125,7 @@ def _shares(one: Values, rows: list[Values], title: str) -> str:
 
 def _costs(rows: list[Values], title: str) -> str:
     return table(
-        [title.lower(), "requests", "units", "credits", "credits while throttled", "refused"],
+        [_ONE[title], "requests", "units", "credits", "credits while throttled", "refused"],
         [
             [
                 code(row["name"]),

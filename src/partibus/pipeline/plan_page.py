@@ -18,6 +18,7 @@ from partibus.pipeline.report.page import (
     percent,
     prose,
     table,
+    whole,
 )
 from partibus.pipeline.report.plots import bars, curve, ranking, strip
 
@@ -64,11 +65,13 @@ def plan_page(found: Values) -> Page:
 
 def _seen(found: Values, entities: Sequence[Values]) -> str:
     """State the time range, the sample, and what the figures do not include."""
-    times = f"{moment_of(found['from'])} to {moment_of(found['to'])}" if found["from"] else "Messages of unknown times"
+    times = f"From {moment_of(found['from'])} to {moment_of(found['to'])}" if found["from"] else "At unknown times"
     rows, sampled = found["rows"], [entity["sampled_share"] for entity in entities]
     left_out = found["entity_count"] - len(entities)
+    if not rows:
+        return "No messages are known. Sends that the broker refused are not counted."
     return (
-        f"{times}: {rows:,} messages are known"
+        f"{times}: {counted(rows, 'message is', 'messages are')} known"
         + (", which is every one" if min(sampled, default=1.0) > 0.999 else f", {percent(min(sampled))} or more of all")
         + (f"; left out: {counted(left_out, 'less busy entity', 'less busy entities')}" if left_out else "")
         + ". Sends that the broker refused are not counted."
@@ -100,7 +103,7 @@ def _overview(entities: list[Values]) -> str:
                 f"{entity['now']['skew']['gini']:.2f}",
                 f"{entity['now']['effective_partitions']:.1f}",
                 f"{1 / entity['plan']['largest_share']:.1f}",
-                mark(not entity["hot_partitions"]),
+                whole("not judged") if entity["rows"] < SIGNIFICANT_ROWS else mark(not entity["hot_partitions"]),
             ]
             for entity in entities
         ],
@@ -112,7 +115,9 @@ def _entity(entity: Values) -> list[str]:
     advice = "".join(f"<li>{prose(sentence)}</li>" for sentence in entity["advice"])
     blocks = [f"<ul>{advice}</ul>"]
     if entity["partitions"] > 1:
-        ratio = entity["plan"]["limit_share"] * entity["partitions"]
+        limit = entity["plan"]["limit_share"]
+        # Of few messages the limit that allows for chance can be above all of the load.
+        ratio = limit * entity["partitions"] if limit < 1 else None
         charts = [
             ("share of the load as observed, %", _percents(entity["observed"])),
             ("as predicted from the load of slots, %", [share * 100 for share in entity["now"]["shares"]]),
@@ -149,7 +154,7 @@ def _predictions(entity: Values) -> list[str]:
         )  # fmt: skip
     blocks.append(
         table(
-            ["partitions", "busiest carries", "±", "busiest / mean", "Gini", "effective partitions"],
+            ["partitions", "busiest carries", "± (95 %)", "busiest / mean", "Gini", "effective partitions"],
             [
                 [
                     f"<b>{one['partitions']} (now)</b>"

@@ -437,7 +437,11 @@ def _source(source: Values) -> list[str]:
     if source["audit"]:
         blocks.append(paragraph(f"Which message went when: {source['audit']}"))
     reasons = [
-        [code(one["reason"] or "none given"), number(one["messages"]), moment(one["oldest"]), moment(one["newest"])]
+        [
+            whole(text(one["reason"] or "none given")),
+            number(one["messages"]),
+            *(whole(moment(one[end])) for end in _ENDS),
+        ]
         for one in source["reasons"]
     ]
     blocks.append(table(["reason", "chosen", "oldest enqueued", "newest enqueued"], reasons, (1,)))

@@ -26,6 +26,7 @@ from partibus.pipeline.report.page import (
     Verdict,
     counted,
     figure,
+    in_words,
     number,
     paragraph,
     percent,
@@ -444,7 +445,7 @@ def repartition_page(found: Values) -> Page:
     if shares:
         sections.insert(0, Section("Partitions", [figure(bars("Partitions", charts)), _shares(shares)]))
     if found["proof"] is not None:
-        rows = [[text(name.replace("_", " ")), number(count)] for name, count in found["proof"].items()]
+        rows = [[text(in_words(name)), number(count)] for name, count in found["proof"].items()]
         sections.append(Section("Proof", [table(["check", "count"], rows, (1,))]))
     return Page(
         title=f"{found['source']} to {found['to']}",
@@ -471,8 +472,7 @@ def _verdict(found: Values) -> Verdict:
 
 def _state_counts(found: Values) -> str:
     rows = [
-        [text(state.replace("_", " ")), number(count), number(found["left"][state])]
-        for state, count in found["before"].items()
+        [text(in_words(state)), number(count), number(found["left"][state])] for state, count in found["before"].items()
     ]
     return paragraph("The messages of the source.") + table(["state", "before", "after"], rows, (1, 2))
 

@@ -21,6 +21,7 @@ from partibus.pipeline.report.page import (
     table,
     text,
     time_of_us,
+    whole,
 )
 from partibus.pipeline.report.plots import bars, lines
 from partibus.pipeline.telemetry import is_subscription, step_of
@@ -140,7 +141,7 @@ def _over_time(found: Values) -> list[str]:
 def _rates(found: Values, points: Mapping[int, Mapping[str, float]], times: list[int]) -> str:
     step = found["step_seconds"]
     rates, troubles = (
-        {name: (times, [points[at][name] for at in times]) for name in names}
+        {"repeated" if name == "redelivered" else name: (times, [points[at][name] for at in times]) for name in names}
         for names in (("messages in", "deliveries", "completed"), ("redelivered", "refused"))
     )
     return figure(
@@ -149,7 +150,8 @@ def _rates(found: Values, points: Mapping[int, Mapping[str, float]], times: list
             [("messages per second", rates), ("repeated, refused per second", troubles)],
             step=step,
         ),
-        f"Means over {step:,} s each. Messages in include those that the broker forwarded to another entity.",
+        f"Means over {time_of_us(step * 1e6)} each. Messages in include those that the broker forwarded to another "
+        "entity.",
     )
 
 
@@ -205,7 +207,7 @@ def _percentile_curves(found: Values, measure: str, op: str, unit: float) -> dic
 def _entities(found: Values) -> list[str]:
     rows = [
         [
-            code(_title(entity, found)),
+            whole(code(_title(entity, found))),
             number(entity["sent"]),
             number(entity["per_second"]["sent"]["mean"]),
             number(entity["per_second"]["sent"]["peak"]),
@@ -253,7 +255,7 @@ def _loads(entity: Values) -> str:
     charts = [
         ("messages sent", [load["sent"] for load in partitions]),
         ("deliveries", [load["delivered"] for load in partitions]),
-        ("bytes sent, MB", [load["sent_bytes"] / 1e6 for load in partitions]),
+        ("bytes sent", [load["sent_bytes"] for load in partitions]),
     ]
     skew = entity["skew"]["sent"]
     return figure(

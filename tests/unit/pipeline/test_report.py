@@ -33,7 +33,9 @@ from partibus.pipeline.report.page import (
     table,
     time_of_us,
 )
+from partibus.pipeline.report.page import text as as_html
 from partibus.pipeline.report.plots import TICKS_MAX, bars, curve, lines, log_ticks, ranking, strip, time_ticks
+from tests.pages.results import Case, page_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -196,6 +198,22 @@ def test_no_two_curves_look_the_same() -> None:
     assert len(looks) == len(set(looks)) == 9
 
 
+def test_a_curve_below_an_equal_one_is_seen_beside_it() -> None:
+    drawn = lines("t", [("a", {name: (TIMES[:3], [1, 2, 3]) for name in ("sent", "completed")})])
+    breadths = re.findall(r'clip-path="[^"]+" style="[^"]*stroke: var\(--plot-\d\); stroke-width: ([\d.]+)', drawn)
+    assert len(breadths) == 2
+    assert float(breadths[0]) > 2 * float(breadths[1])
+
+
+def test_a_level_curve_is_not_cut_by_the_upper_edge() -> None:
+    drawn = lines("t", [("a", {"x": (TIMES[:3], [400, 400.5, 400])})])
+    curve_at = re.search(r'<path d="M [\d.]+ ([\d.]+)[^"]*" clip-path="[^"]+" style="[^"]*var\(--plot-1', drawn)
+    top = re.search(r'<clipPath id="[^"]+">\s*<rect [^>]*\by="([\d.]+)"', drawn)
+    assert curve_at
+    assert top
+    assert float(curve_at[1]) > float(top[1]) + 3
+
+
 def test_ticks_of_counts_are_whole_numbers() -> None:
     drawn = lines("t", [("partitions", {"x": (TIMES[:3], [1, 2, 16])})]) + bars("t", [("messages", [1, 0])])
     ticks = set(re.findall(r">([\d.]+)</text>", drawn))
@@ -310,7 +328,7 @@ def test_an_audit_states_times_in_utc_on_a_machine_in_any_zone(monkeypatch: pyte
 
 def test_pages_state_their_time_range() -> None:
     assert range_of_times([]) == ""
-    assert range_of_times([60, 0.5, 1_767_225_600]) == " 1970-01-01 00:00:00 to 2026-01-01 00:00:00."
+    assert range_of_times([60, 0.5, 1_767_225_600]) == " From 1970-01-01 00:00:00 to 2026-01-01 00:00:00."
     fate = {"messages": 2, "dwell_ms": {"p50": 1, "p95": 1, "p99": 1}}
     found = {"entity": "q", "out": "o", "messages": 2, "times": [0, 172_800], "new_messages": 2,
              "fates": {"completed": fate},
@@ -320,8 +338,20 @@ def test_pages_state_their_time_range() -> None:
     assert f"{first} to {last}." in page, "the whole capture, not the minutes of its curves"
 
 
+def test_a_page_without_much_to_see_judges_nothing() -> None:
+    page = page_of("plan", Case.LITTLE)
+    assert page.count(">not judged<") == 2
+    assert "✓" not in page
+    assert ">limit<" not in page, "it allows for chance, and is above all of the load"
+    assert "No messages are known." in page_of("plan", Case.NOTHING)
+    assert "NEVER THROTTLED" not in page_of("credits", Case.NOTHING), "without requests"
+
+
 def test_no_line_ends_inside_a_time() -> None:
     assert paragraph("From 2026-01-31 <on>") == '<p>From <span class="time">2026-01-31</span> &lt;on&gt;</p>'
+    assert as_html("held to 2026-01-31 00:00:00.123") == (
+        '<span>held to <span class="time">2026-01-31 00:00:00.123</span></span>'
+    ), "one piece, also in a cell"
 
 
 def test_table_that_fits_a_narrow_screen_stays_a_table() -> None:

@@ -21,7 +21,7 @@ NARROW_TABLE = 40
 """Characters of a table's broadest row, with two for each gap, that a screen of 400 pixels shows side by side."""
 
 _TAG = re.compile("<[^>]*>")
-_TIME = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d)?")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d+)?)?")
 
 
 class Verdict(NamedTuple):
@@ -71,8 +71,9 @@ def render(page: Page) -> str:
 
 
 def text(value: object) -> str:
-    """Return any value as HTML."""
-    return escape(str(value))
+    """Return any value as HTML, in one piece: a cell of a narrow screen has one value."""
+    running = _running(str(value))
+    return f"<span>{running}</span>" if "<" in running else running
 
 
 def code(value: object) -> str:
@@ -157,6 +158,11 @@ def counted(count: float, noun: str, plural: str | None = None) -> str:
     return f"{number(count)} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def in_words(name: str) -> str:
+    """Return a name of the wire as words: `dead-lettered` for `dead_lettered`."""
+    return name.replace("dead_letter", "dead-letter").replace("_", " ")
+
+
 def percent(share: float) -> str:
     """Format a share as `12.3 %`. A share above zero never shows as 0."""
     return "< 0.1 %" if 0 < share < 0.001 else f"{share:.1%}".replace("%", " %")
@@ -167,7 +173,7 @@ def range_of_times(times: Iterable[float]) -> str:
     known = list(times)
     if not known:
         return ""
-    return f" {moment(min(known))} to {moment(max(known))}."
+    return f" From {moment(min(known))} to {moment(max(known))}."
 
 
 def moment(at: float) -> str:

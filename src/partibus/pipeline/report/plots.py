@@ -40,6 +40,10 @@ STRIP_ROOM = 700
 STRIP_FLAT = 2_000
 """Slots whose bar has room for a horizontal label."""
 FEW_POINTS = 3
+LINE_WIDTH, MARKER_SIZE = 1.4, 6.0
+COVERED = 2.2
+"""How much broader a curve is for each equal one that lies above it."""
+COVERS_MAX = 3
 NOTABLE = 1.05
 """Means above which the largest bar stands out: of hundreds of messages, chance alone gives one some percent more."""
 TICKS_MAX = 6
@@ -69,7 +73,8 @@ STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.labelcolor": INK,
-    "lines.linewidth": 1.4,
+    "lines.linewidth": LINE_WIDTH,
+    "lines.markersize": MARKER_SIZE,
 }
 """The style of figures, for `matplotlib.rc_context`."""
 
@@ -112,9 +117,14 @@ def lines(
             axes.set_title(_shortened(name, TITLE_CHARS))
             # Beyond the last colour curves are dashed, then dotted.
             looks = [(colour, dashes) for dashes in ("-", "--", ":") for colour in SERIES]
+            later = [*shown.values()]
             for (colour, dashes), (label, (times, values)) in zip(looks, shown.items(), strict=False):
+                # Curves that cover each other are seen side by side: "sent" below an equal "completed".
+                del later[0]
+                broad = COVERED * min(later.count((times, values)), COVERS_MAX)
                 axes.plot(
                     *_broken(times, values, step), color=colour, linestyle=dashes, label=_shortened(label),
+                    linewidth=LINE_WIDTH + broad, markersize=MARKER_SIZE + 2 * broad,
                     marker="." if len(times) < FEW_POINTS or (step is not None and _lonely(times, step)) else None,
                 )  # fmt: skip
             _time_axis(axes, [at for times, _ in shown.values() for at in times])
@@ -122,7 +132,8 @@ def lines(
             if log:
                 _log_axis(axes, known)
             else:
-                axes.set_ylim(bottom=0)
+                # With room above, as a curve along the edge would be cut.
+                axes.set_ylim(0, max(known) * 1.05)
                 _whole_ticks(axes, known)
             axes.yaxis.set_major_formatter(lambda value, _: (unit or _thousands)(value))
             axes.grid(visible=True)
@@ -355,9 +366,10 @@ def _time_axis(axes: "Axes", times: Sequence[float]) -> None:
 
 
 def _thousands(value: float) -> str:
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:g}M"
-    return f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"
+    for prefix, power in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= power:
+            return f"{value / power:g}{prefix}"
+    return f"{value:g}"
 
 
 def _shortened(name: str, most: int = 40) -> str:
