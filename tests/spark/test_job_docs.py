@@ -132,4 +132,4 @@ def test_every_command_of_the_page_works(operator: Operator, broker: BrokerProce
                 operator.run(waiting)
     assert broker.describe("orders-16").partitions == 16
     assert broker.describe("orders-test").messages == 1, "the replay sends what was completed"
-    assert broker.describe("orders/$DeadLetterQueue").messages == 0, "both redriven"
+    assert broker.describe("orders").dead_letter_messages == 0, "both redriven"

@@ -43,6 +43,7 @@ from partibus.amqp.sasl import ClientHandshake, Login, Phase, ServerHandshake
 from partibus.amqp.session import Session
 
 _DONE: Final = Phase.DONE
+_CLOSED: Final = State.CLOSED
 """An enum member takes ten times as long to look up as a global."""
 _ATTACH: Final = 0x12
 _FLOW: Final = 0x13
@@ -60,8 +61,6 @@ class Connection:
         self.output = Output()
         self.peer: Open | None = None
         self.state = State.IDLE
-        self.is_closed = False
-        """Whether the connection has ended, except for the remaining output of `data_to_send`."""
         self.user: object = None
         self.max_frame_size_out = MIN_MAX_FRAME_SIZE
         self.link_count = 0
@@ -86,6 +85,11 @@ class Connection:
     # -- facts -----------------------------------------------------------------------------------------
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the connection has ended, except for the remaining output of `data_to_send`."""
+        return self.state is _CLOSED
+
+    @property
     def sessions(self) -> list[Session]:
         """All sessions of the connection."""
         return list(self._sessions_out.values())
@@ -104,7 +108,7 @@ class Connection:
     @property
     def must_flush(self) -> bool:
         """Whether there are bytes to send, or the connection has ended."""
-        return self.output.size > 0 or self._handshake.output.size > 0 or self.is_closed
+        return self.output.size > 0 or self._handshake.output.size > 0 or self.state is _CLOSED
 
     # -- verbs -----------------------------------------------------------------------------------------
 
@@ -420,7 +424,6 @@ class Connection:
             self._forget_sessions()
         self._rest = b""
         self.state = State.CLOSED
-        self.is_closed = True
 
 
 _CLOSE_FRAME = frame(0, Close())

@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column
-from pyspark.sql import functions as sf
 
 from partibus.telemetry.schema import COMMIT, OK
 
@@ -165,7 +163,7 @@ def _timing(chunk: _Chunk, rows: pa.Table) -> pa.Table:
         column = rows.column(name)
         wanted = is_asked & pc.is_valid(column).to_numpy()
         values = _numbers(column, 0)[wanted]
-        found.append((spot[wanted] * len(MEASURES) + index) * _BUCKETS + _buckets(values))
+        found.append((spot[wanted] * len(MEASURES) + index) * _BUCKETS + buckets_of(values))
         weights.append(weight[wanted])
     groups, sums = _grouped(np.concatenate(found), messages=np.concatenate(weights))
     spots, buckets = groups // _BUCKETS, groups % _BUCKETS
@@ -196,8 +194,8 @@ def _keys(chunk: _Chunk, rows: pa.Table) -> pa.Table:
     return _table(KEYS, sums, key=key.values.take(pa.array(groups // places)), **names)
 
 
-def _buckets(values: Any) -> Any:
-    """Return `histogram.bucket_of` of each value."""
+def buckets_of(values: Any) -> Any:
+    """Return the bucket of each of the numbers in an array."""
     found = np.zeros(len(values), np.int64)
     positive = values >= 1
     found[positive] = np.ceil(np.log(values[positive].astype(np.float64)) / log(G)).astype(np.int64) + 1
@@ -269,11 +267,6 @@ SHARES = (0.5, 0.9, 0.99, 0.999)
 """The percentiles that results hold."""
 
 Spread = dict[str, float]
-
-
-def bucket_of(value: Column) -> Column:
-    """Return the bucket of each value."""
-    return sf.when(value < 1, 0).otherwise(sf.ceil(sf.log(value.cast("double")) / log(G)) + 1).cast("int")
 
 
 def value_of(bucket: int) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from partibus.pipeline.partial import spread, value_of
+from partibus.pipeline.partial import buckets_of, spread, value_of
 
 
 def test_percentiles_count_weights() -> None:
@@ -24,3 +25,10 @@ def test_one_value_is_all_of_them() -> None:
 def test_fractions_of_weights_do_not_hide_the_last_value() -> None:
     found = spread(dict.fromkeys(range(1, 11), 0.1), (1.0,))
     assert found["p100"] == found["largest"]
+
+
+def test_buckets_hold_their_values_within_two_percent() -> None:
+    values = [0, 1, 2, 3, 7, 10, 99, 1000, 123_456, 10**9, 10**12]
+    buckets = [int(bucket) for bucket in buckets_of(np.array(values))]
+    assert [value_of(bucket) for bucket in buckets] == [pytest.approx(value, rel=0.02) for value in values]
+    assert len(set(buckets)) == len(values)

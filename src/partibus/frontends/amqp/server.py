@@ -5,11 +5,12 @@ import logging
 from collections.abc import Callable
 from secrets import token_hex
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
 from partibus.amqp import AmqpError
+from partibus.amqp.endpoint import State
 from partibus.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR
 from partibus.frontends.admission import Admission, SignIns
 from partibus.frontends.amqp import CALLED, WEBSOCKET_PATH
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from partibus.frontends.origins import Origins
 
 log = logging.getLogger(__name__)
+
+_CLOSED: Final = State.CLOSED
 
 WAITING_BYTES_MAX = 256 * 1024
 """The bytes of one connection that may wait for its turn; past it the broker stops reading. The loop reads as much at
@@ -266,7 +269,7 @@ class PeerProtocol(asyncio.Protocol):
             self._congested_links = False
             self.peer.resume()
             self._flush_soon()
-        if not self.peer.connection.is_closed:
+        if self.peer.connection.state is not _CLOSED:
             # A client that reads and has taken the answers is checked when more arrives.
             if not self._reading or self._transport.get_write_buffer_size() > self._limits.unsent_bytes_max:
                 self._balance_reading()

@@ -103,8 +103,6 @@ class PostgreSQLStore:
             address, application_name(owner.incarnation, address), settings, lambda: self._writer.ownership.last_commit
         )
         self._readers_of = 0
-        self.lease_error: StoreError | None = None
-        """The reason why the last renewal of the lease failed; None if it succeeded."""
         try:
             self._writer.open(identity, created_ms, evict=evict)
         except psycopg.Error as error:
@@ -295,8 +293,7 @@ class PostgreSQLStore:
         """Renew the lease, on the keeper's thread. A commit under way renews it by itself."""
         try:
             self._writer.ownership.sync()
-        except StoreError as error:
-            self.lease_error = error
+        except StoreError:
             return
         if not self._commit_lock.acquire(blocking=False):
             return
@@ -307,11 +304,8 @@ class PostgreSQLStore:
                 return
             self._writer.renew()
             self._writer.look_at_durability()
-            self.lease_error = None
-        except StoreError as error:
-            self.lease_error = error
-        except psycopg.Error as error:
-            self.lease_error = store_error(error, self.name, "looking at the server's settings", executed=False)
+        except (StoreError, psycopg.Error):
+            pass  # the lease runs on, and the keeper tries again
         finally:
             try:
                 self._follow_writer()

@@ -121,22 +121,11 @@ class Moment:
 
 
 def copy_store(source: Path, target: Path, stop: Event, moment: Moment | None = None) -> int:
-    """Copy a store as `copy_database` does, as it is at ``moment``.
+    """Copy a store to a new name, as it is at ``moment``; blocks. Return the size of the copy in bytes.
 
-    The copy is marked as one, so that it begins a generation when it is opened.
+    The copy is marked as one, so that it begins a generation when it is opened. Raises `StoreError`, and
+    `BackupStopped` soon after ``stop`` is set; then there is no ``target``.
     """
-    return _copy_to(source, target, stop, moment, statement("update_is_copy"))
-
-
-def copy_database(source: Path, target: Path, stop: Event) -> int:
-    """Copy a database to a new name; blocks. Return the size of the copy in bytes.
-
-    Raises `StoreError`, and `BackupStopped` soon after ``stop`` is set; then there is no ``target``.
-    """
-    return _copy_to(source, target, stop, None, None)
-
-
-def _copy_to(source: Path, target: Path, stop: Event, moment: Moment | None, mark: str | None) -> int:
     part = target.with_name(f"{target.name}.part")
     try:
         of_its_own = Moment([source], stop, hold=False) if moment is None else nullcontext(moment)
@@ -145,7 +134,7 @@ def _copy_to(source: Path, target: Path, stop: Event, moment: Moment | None, mar
             # Readable by its owner only: it holds messages, or the names of entities.
             part.touch(mode=0o600, exist_ok=False)
             with part.open("rb") as file:
-                _copy(source, part, stop, of, mark)
+                _copy(source, part, stop, of)
                 sync_file(file.fileno())
             size_bytes = part.stat().st_size
             publish(part, target)
@@ -156,7 +145,7 @@ def _copy_to(source: Path, target: Path, stop: Event, moment: Moment | None, mar
     return size_bytes
 
 
-def _copy(source: Path, part: Path, stop: Event, moment: Moment, mark: str | None) -> None:
+def _copy(source: Path, part: Path, stop: Event, moment: Moment) -> None:
     def step_done(status: int, remaining: int, total: int) -> None:
         if stop.wait(PAUSE_S):
             raise BackupStopped
@@ -172,8 +161,7 @@ def _copy(source: Path, part: Path, stop: Event, moment: Moment, mark: str | Non
         ((verdict,),) = writing.execute("PRAGMA quick_check(1)").fetchall()
         if verdict != "ok":
             raise refused(source, f"its copy is damaged, and so is it: {verdict}")
-        if mark is not None:
-            writing.execute(mark, (1,))
+        writing.execute(statement("update_is_copy"), (1,))
 
 
 @contextmanager
@@ -203,7 +191,7 @@ def _close_all(connections: dict[Path, sqlite3.Connection]) -> None:
 
 
 def copy_changed(source: Path, target: Path, stop: Event, change: str) -> int:
-    """Copy a database as `copy_database` does, applying the statement ``change`` before anything is written.
+    """Copy a database as `copy_store` does a store, applying the statement ``change`` before anything is written.
 
     So rows that the statement removes never reach the target's disk. The whole database is in memory meanwhile, or in
     an unnamed temporary file of SQLite.

@@ -26,7 +26,7 @@ from partibus.partition.protocol.keys import POSITION_MAX, SubqueueKind, body_ke
 from partibus.partition.protocol.ports import FINISHED, Disposition, StoreError, Writes
 from partibus.store.backup import CATALOG, LIST, Backup, back_up, read_backup, store_file
 from partibus.store.sqlite import owner
-from partibus.store.sqlite.backup import BackupStopped, Moment, StoreCopy, copy_database, copy_store
+from partibus.store.sqlite.backup import BackupStopped, Moment, StoreCopy, copy_store
 from partibus.store.sqlite.directory import close_stores, lock_data_directory, open_stores
 from partibus.store.sqlite.store import SQLiteStore
 from tests.contract.stores import PARTITION, QUEUE, complete, enqueue
@@ -80,7 +80,7 @@ def test_a_copy_is_of_the_moment_at_which_it_began(filled: Path, tmp_path: Path)
         return False
 
     steps = Steps(commit_meanwhile)
-    assert copy_database(filled, target, steps) == target.stat().st_size
+    assert copy_store(filled, target, steps) == target.stat().st_size
     assert steps.steps > 1
     store.close()
     assert positions(target) == list(range(1, MESSAGES + 1))
@@ -91,14 +91,14 @@ def test_a_copy_is_of_the_moment_at_which_it_began(filled: Path, tmp_path: Path)
 def test_what_is_only_in_the_log_is_in_the_copy(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     commit(store, 1, 3)
-    copy_database(tmp_path / "store-00.db", tmp_path / "copy.db", Event())
+    copy_store(tmp_path / "store-00.db", tmp_path / "copy.db", Event())
     store.close()
     assert positions(tmp_path / "copy.db") == [1, 2, 3]
 
 
 def test_a_copy_can_be_served(filled: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    copy_database(filled, tmp_path / "other" / "store-00.db", Event())
+    copy_store(filled, tmp_path / "other" / "store-00.db", Event())
     store = open_store(tmp_path / "other")
     commit(store, MESSAGES + 1, 1)
     store.close()
@@ -201,7 +201,7 @@ def test_an_operator_marks_the_stores_of_a_directory_that_a_snapshot_has_put_bac
 
 def test_who_reads_a_copy_writes_nothing_beside_it(filled: Path, tmp_path: Path) -> None:
     (tmp_path / "copies").mkdir()
-    copy_database(filled, tmp_path / "copies" / "store-00.db", Event())
+    copy_store(filled, tmp_path / "copies" / "store-00.db", Event())
     before = (tmp_path / "copies" / "store-00.db").read_bytes()
     (tmp_path / "copies" / "store-00.db").chmod(0o400)
     with StoreCopy(tmp_path / "copies" / "store-00.db") as copy:
@@ -226,13 +226,13 @@ def test_what_has_left_and_is_kept_for_cursors_is_not_read_from_a_copy(filled: P
         ]
     store.commit(writes)
     store.close()
-    copy_database(filled, tmp_path / "copy.db", Event())
+    copy_store(filled, tmp_path / "copy.db", Event())
     assert positions(tmp_path / "copy.db") == [MESSAGES]
 
 
 def test_a_copy_that_is_stopped_is_not_there(filled: Path, tmp_path: Path) -> None:
     with pytest.raises(BackupStopped):
-        copy_database(filled, tmp_path / "copy.db", Steps(lambda step: step == 2))
+        copy_store(filled, tmp_path / "copy.db", Steps(lambda step: step == 2))
     assert [path.name for path in tmp_path.iterdir()] == ["live"]
 
 
@@ -241,13 +241,13 @@ def test_a_damaged_store_has_no_copy(filled: Path, tmp_path: Path) -> None:
         file.seek(16_384)
         file.write(b"\xff" * 16_384 * 3)
     with pytest.raises(StoreError, match=r"damaged|malformed"):
-        copy_database(filled, tmp_path / "copy.db", Event())
+        copy_store(filled, tmp_path / "copy.db", Event())
     assert [path.name for path in tmp_path.iterdir()] == ["live"]
 
 
 def test_a_store_that_is_gone_has_no_copy(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="store-00"):
-        copy_database(tmp_path / "store-00.db", tmp_path / "copy.db", Event())
+        copy_store(tmp_path / "store-00.db", tmp_path / "copy.db", Event())
     assert list(tmp_path.iterdir()) == []
 
 

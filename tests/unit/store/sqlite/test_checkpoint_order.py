@@ -14,7 +14,7 @@ import pytest
 
 from partibus.partition.protocol.ports import StoreFull
 from partibus.store.sqlite import SQLiteStore, StoreSettings, checkpoint
-from partibus.store.sqlite.backup import copy_database
+from partibus.store.sqlite.backup import copy_store
 from tests.contract.stores import complete, enqueued
 from tests.unit.store.sqlite.log_index import LogIndex, log_index
 from tests.unit.store.sqlite.places import US
@@ -127,7 +127,7 @@ def test_readers_of_other_programs_begin_no_checkpoint(tmp_path: Path) -> None:
         assert before[0] > 20
         assert before[1] == 0
         subprocess.run([sys.executable, "-c", _READ, tmp_path / "store-00.db"], check=True)
-        copy_database(tmp_path / "store-00.db", tmp_path / "copy.db", Event())
+        copy_store(tmp_path / "store-00.db", tmp_path / "copy.db", Event())
         assert (index.frames, index.copied) == before
         store.close()
     with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
