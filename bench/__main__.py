@@ -60,7 +60,7 @@ EXPRESS_COUNT = 40_000
 """The messages that a broker takes within about a second: older ones are written like others, and the measure is the
 answer from memory.
 """
-ALONE = frozenset({"cold", "filters", "holds", "isolation", "sqs"})
+ALONE = frozenset({"cold", "filters", "holds", "isolation", "sqs", "tenants"})
 """Parts that need no foreign generator."""
 COLD = ((1_000, 3_000, 60), (10_000, 30, 1))
 """Queues, KiB in each, KiB of a message: 3 GB and 300 MB on the disk."""
@@ -243,7 +243,7 @@ def _metering(run: Run) -> Rows:
 
 
 def _tenants(run: Run) -> Rows:
-    for row in measure_tenants(WORK / "tenants", rounds=run.scale.pairs, seconds=run.scale.steady_s):
+    for row in measure_tenants(WORK / "tenants", rounds=run.scale.rounds, seconds=run.scale.steady_s):
         yield row.as_dict()
 
 
@@ -383,7 +383,7 @@ def main() -> int:
     WORK.mkdir(parents=True, exist_ok=True)
     machine = this_machine(WORK).as_dict() | {"when": time.strftime("%Y-%m-%d"), "commit": _commit()}
     rows: list[Row] = []
-    print(json.dumps({"machine": machine}))
+    print(json.dumps({"machine": machine}), flush=True)
     try:
         run = Run(
             Path() if ALONE.issuperset(parts) else build(WORK),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, Protocol
 
+from bench.results import note
 from partibus.bench.load import Generator
 from partibus.bench.measures import median
 from partibus.bench.scenarios import Result, Target, both, receive, send
@@ -75,6 +76,7 @@ def compare(
         else:
             of_base, of_other = _runs(base, runs, count, connections), _runs(other, runs, count, connections)
         found.append((of_base, of_other))
+        note(f"{what}, '{queue}', connections {connections}: pair {number + 1} of {pairs}")
     for run in runs:
         yield _summary(what, queue, run, [(of_base[run], of_other[run]) for of_base, of_other in found])
 

@@ -4,6 +4,7 @@ measurement, which names its part."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results.jsonl"
 
 Row = dict[str, Any]
+
+
+def note(text: str) -> None:
+    """Tell how far a part is whose first row takes long. Standard output has the rows alone."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def read(path: Path) -> tuple[list[Row], list[Row]]:

@@ -24,6 +24,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from bench.results import note
 from partibus.bench.measures import cpu_s, cpu_s_when_quiet, percentiles
 from partibus.bench.scenarios import TemporaryBroker
 from partibus.client.errors import SendFailed
@@ -111,12 +112,15 @@ def measure_tenants(directory: Path, *, rounds: int, seconds: float) -> Iterator
 def _measure(
     place: _Place, cases: Sequence[tuple[str, _Place]], sharing: bool, rounds: int, seconds: float
 ) -> Iterator[Tenants]:
+    """Yield each case as soon as its last round is over."""
     found: dict[tuple[str, _Place], list[_Round]] = {case: [] for case in cases}
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
         for (flood, where), results in found.items():
             results.append(_round(place, flood, where, seconds))
-    for (flood, where), results in found.items():
-        yield _sum_up(sharing, flood, where is place, results)
+            where_it_floods = "the same" if where is place else "another"
+            note(f"tenants, flood '{flood}' on {where_it_floods} broker: round {number} of {rounds}")
+            if number == rounds:
+                yield _sum_up(sharing, flood, where is place, results)
 
 
 def _sum_up(sharing: bool, flood: str, beside: bool, rounds: list[_Round]) -> Tenants:

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bench import tenants
 from bench.gil import parse_samples
 from bench.holds import Hold
 from bench.layers import LAYERS, REST, Layer, Sums, function_at
@@ -223,3 +226,18 @@ def test_the_longest_holds_of_the_loop_are_shown_and_have_a_verdict(tmp_path: Pa
     page = (tmp_path / "page.md").read_text()
     assert "| request 70 | yes |" in page
     assert "| 12 others |" in page
+
+
+def test_tenants_yield_a_case_when_its_last_round_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def measured(place: Any, flood: str, where: Any, seconds: float) -> tenants._Round:
+        made.append(flood)
+        return tenants._Round([1.0], seconds, 0, 0, 0.0)
+
+    monkeypatch.setattr(tenants, "_round", measured)
+    place: Any = object()
+    rows = tenants._measure(place, [("none", place), ("plain", place)], True, 2, 1.0)
+    assert next(rows).flood == "none"
+    assert made == ["none", "plain", "none"]
+    assert [row.flood for row in rows] == ["plain"]

@@ -80,3 +80,14 @@ def test_only_the_runs_that_are_asked_for(made: list[tuple[str, str]]) -> None:
     (found,) = compare("this", "plain", side("base"), side("other"), pairs=1, count=10, runs=("send",))
     assert found.run == "send"
     assert made == [("send", "base-1"), ("send", "other-1")]
+
+
+def test_each_pair_is_noted_beside_the_rows(made: list[tuple[str, str]], capsys: pytest.CaptureFixture[str]) -> None:
+    rows = compare("this", "plain", side("base"), side("other"), pairs=2, count=10)
+    next(rows)
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        "bench: this, 'plain', connections 1: pair 1 of 2",
+        "bench: this, 'plain', connections 1: pair 2 of 2",
+    ]
+    assert printed.out == ""
