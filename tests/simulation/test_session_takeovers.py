@@ -305,7 +305,7 @@ def play(seed: int) -> World:
     world.owner.partition.wake()
     world.rest(2 * AWAY_MS)
     assert world.owner.runtime is not None
-    slot = world.owner.runtime._slots.get(ROW)
+    slot = world.owner.runtime.slots.get(ROW)
     assert slot is not None
     assert slot.machine is not None
     assert slot.machine.state.sessions is not None

@@ -74,7 +74,7 @@ class World:
             self.timeline.run_next()
 
     def machine(self, row: int) -> Partition | None:
-        slot = self.runtime._slots.get(row)
+        slot = self.runtime.slots.get(row)
         return None if slot is None else slot.machine
 
     def held_sessions(self) -> dict[str, Any]:

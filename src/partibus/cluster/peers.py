@@ -218,7 +218,8 @@ class PeerChannels:
         self._limits = limits or PeerLimits()
         self._in_doubt = InDoubt(self._us.run, loop.call_later, loop.time)
         self._links: dict[Identity, Link] = {}
-        self._answering: set[Channel] = set()
+        self.answering: set[Channel] = set()
+        """The channels on which other brokers ask this one."""
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -304,13 +305,13 @@ class PeerChannels:
             return lambda batch: remote_broker.receive(read_questions(batch))
 
         def lost(why: str) -> None:
-            self._answering.discard(channel)
+            self.answering.discard(channel)
             for remote_broker in remote_brokers:
                 remote_broker.lost()
 
         handshake = Handshake(self._us, self._secret, os.urandom(NONCE_BYTES), binding=binding)
         channel = Channel(self._loop, handshake, opened, lost, asks=False, limits=self._limits)
-        self._answering.add(channel)
+        self.answering.add(channel)
         return channel
 
     def close(self) -> None:
@@ -318,5 +319,5 @@ class PeerChannels:
         self._in_doubt.close()
         for link in list(self._links.values()):
             link.close("this broker is stopping")
-        for channel in list(self._answering):
+        for channel in list(self.answering):
             channel.close("this broker is stopping")

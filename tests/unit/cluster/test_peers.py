@@ -91,7 +91,7 @@ class Broker:
 
     def drop_remote_brokers(self) -> None:
         """The channels on which this broker answers break."""
-        for channel in list(self.peers._answering):
+        for channel in list(self.peers.answering):
             channel._transport.abort()
 
     async def stop(self) -> None:
@@ -142,7 +142,7 @@ async def lost_unanswered(a: Broker, b: Broker, *, stored: bool) -> asyncio.Futu
     for remote_broker in list(b.serving._remote_brokers):
         remote_broker.outbox.close()
     if not stored:
-        for channel in b.peers._answering:
+        for channel in b.peers.answering:
             channel._receive = lambda batch: None
     answer = asyncio.ensure_future(a.send(1))
     await asyncio.sleep(0)
@@ -193,7 +193,7 @@ async def test_the_same_run_of_an_owner_may_still_be_at_it(tmp_path: Path) -> No
         b.own(1)
         a.peers.lead(a.routes[1], b.identity, 1)
         await a.reached(1)
-        for channel in b.peers._answering:
+        for channel in b.peers.answering:
             channel._receive = lambda batch: None
         answer = asyncio.ensure_future(a.send(1))
         await eventually(lambda: has_asked(a, b))
@@ -330,7 +330,7 @@ async def test_owner_that_has_nothing_more_still_answers_what_it_was_asked(tmp_p
         await asyncio.sleep(0)
         a.peers.keep(set())
         assert [isinstance(answer, r.Accepted) for answer in await asyncio.gather(*answers)] == [True] * 20
-        await eventually(lambda: not b.peers._answering)
+        await eventually(lambda: not b.peers.answering)
         assert a.peers._links == {}
 
 

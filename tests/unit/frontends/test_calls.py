@@ -107,7 +107,7 @@ class Counted:
         assert isinstance(servant, FileServant)
         servant.store._writer.connection.set_trace_callback(self._see_statement)
         servant.store._writer._next_look_s = inf  # once a second by the real clock: a count must not depend on that
-        self._checkpoints = servant.store._checkpoints
+        self._checkpoints = servant.store.checkpoints
 
     def _see_statement(self, text: str) -> None:
         self.statements.append(text)

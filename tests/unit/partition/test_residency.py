@@ -110,7 +110,7 @@ class Broker:
             self.timeline.run_next()
 
     def slot(self, row: int) -> Slot | None:
-        return self.runtime._slots.get(row)
+        return self.runtime.slots.get(row)
 
 
 def test_memory_is_bounded_however_many_partitions_were_used() -> None:
@@ -120,7 +120,7 @@ def test_memory_is_bounded_however_many_partitions_were_used() -> None:
     broker.rest()
     assert broker.residency.size_bytes <= LIMITS.partition_bytes
     assert broker.residency.went_cold > 150
-    assert len(broker.runtime._slots) == len(broker.residency) < 50
+    assert len(broker.runtime.slots) == len(broker.residency) < 50
     for row in (0, 100, 199):
         granted = broker.receive(row, 16)
         assert [entry.sequence for entry in granted.entries] == list(range(1, 17))

@@ -557,7 +557,7 @@ def test_counts_of_partitions_that_nobody_uses_load_none_of_them() -> None:
     found = {row: answers[request].subqueues[SubqueueKind.ACTIVE].messages for row, request in asked.items()}
     assert {row: messages for row, messages in found.items() if messages} == {ROW: 3, 9: 2}
     assert answers[asked[ROW]].end_pos == 4
-    assert not again.runtime._slots, "nothing is in use"
+    assert not again.runtime.slots, "nothing is in use"
 
 
 def test_a_partition_that_is_begun_to_be_used_answers_for_itself() -> None:

@@ -604,12 +604,12 @@ def in_parts() -> Broker:
 
 
 def in_progress(broker: Broker, *, is_planned: bool) -> bool:
-    topic = broker.runtime._slots[TOPIC]
+    topic = broker.runtime.slots[TOPIC]
     return (topic.rest if is_planned else topic.planning) is not None
 
 
 def in_memory(broker: Broker, row: int) -> int:
-    machine = broker.runtime._slots[row].machine
+    machine = broker.runtime.slots[row].machine
     assert machine is not None
     return machine.state.subqueues[0].messages
 
@@ -698,7 +698,7 @@ def test_a_large_publish_gives_way_after_each_part_and_is_one_commit() -> None:
 def test_a_topic_that_is_deleted_during_a_large_publish_refuses_it() -> None:
     broker = in_parts()
     request = broker.publish(2, 3, 4, 5)
-    broker.until(lambda: broker.runtime._slots[TOPIC].rest is not None)
+    broker.until(lambda: broker.runtime.slots[TOPIC].rest is not None)
     broker.fan_out.rules.clear()
     for row in (TOPIC, A, B):
         broker.runtime.drop(row, lambda _: None)
@@ -724,7 +724,7 @@ def test_a_subscription_that_is_deleted_during_a_large_publish_leaves_nothing() 
 def test_a_store_that_fails_during_a_large_publish_keeps_nothing_of_it() -> None:
     broker = in_parts()
     requests = [broker.publish(2, 3, 4, 5), broker.publish(6)]
-    broker.until(lambda: broker.runtime._slots[TOPIC].rest is not None)
+    broker.until(lambda: broker.runtime.slots[TOPIC].rest is not None)
     broker.runtime._lifecycle.fail(StoreError("the disk is gone"))
     assert [broker.answers[request].executed for request in requests] == [False, False]
     broker.until(lambda: broker.runtime.failure is None)
@@ -781,4 +781,4 @@ def test_the_size_of_a_topic_is_that_of_its_subscriptions_whether_it_is_in_use_o
     broker.host.crash()
     broker.start()
     assert broker.inspect(TOPIC).subscriptions_bytes == in_use.subscriptions_bytes
-    assert not broker.runtime._slots
+    assert not broker.runtime.slots

@@ -79,7 +79,8 @@ class StoreRuntime:
         self._failed = failed
         self._forwards = Forwards(host, forward)
         self._meters = meters
-        self._slots: dict[int, Slot] = {}
+        self.slots: dict[int, Slot] = {}
+        """The partitions in use, by row; only this runtime adds and removes them."""
         self._residency = meters.residency
         self._cold = ColdPartitions()
         self._call_soon = host.call_soon
@@ -104,19 +105,19 @@ class StoreRuntime:
             limits,
             self._answers,
             meters,
-            self._slots,
+            self.slots,
             ended=self._tell_usable,
             is_awaited=self._is_awaited,
         )
         self._queue, self._schedule = commits.queue, commits.schedule
         self.executed, self.express, self.meter = commits.executed, commits.express, commits.meter
-        self.questions = StoreQueries(self._lifecycle, self._slots, self.executed, self.express)
+        self.questions = StoreQueries(self._lifecycle, self.slots, self.executed, self.express)
         self._cold_inspects = ColdInspects(self._lifecycle, clock, self._seen)
         self._topics = Topics(subscribers)
         self._backlog = Backlog(limits, self._queue, host.call_soon)
-        self._loading = Loading(self._lifecycle, self._slots, self._topics, meters, self.express)
+        self._loading = Loading(self._lifecycle, self.slots, self._topics, meters, self.express)
         self._decider = Decider(
-            self._slots,
+            self.slots,
             self._lifecycle,
             commits,
             self._loading,
@@ -170,7 +171,7 @@ class StoreRuntime:
 
     def _is_awaited(self) -> bool:
         """Tell whether commands wait for loads, so that a store that is asked to close stays open."""
-        return self._awaits_loads and any(slot.has_plans for slot in self._slots.values())
+        return self._awaits_loads and any(slot.has_plans for slot in self.slots.values())
 
     def _is_committing(self) -> bool:
         return self._queue.under_way is not None
@@ -222,7 +223,7 @@ class StoreRuntime:
 
     def held_bytes(self) -> Iterator[tuple[int, int]]:
         """Iterate over the bytes in memory under lock or reserved, of each partition in use, by row."""
-        for row, slot in self._slots.items():
+        for row, slot in self.slots.items():
             if slot.machine is not None:
                 yield row, slot.machine.state.held_bytes
 
@@ -301,7 +302,7 @@ class StoreRuntime:
             self._answers.refuse(command, "no room on the disk", full=True)
             self._answers.deliver()
             return
-        slot = self._slots.get(row)
+        slot = self.slots.get(row)
         if slot is None:
             if row in self._dropped:
                 # Loading would create the deleted partition in the store again.
@@ -332,15 +333,15 @@ class StoreRuntime:
     def _seen(self, seen: Sequence[tuple[ColdInspect, r.Inspected]]) -> None:
         """Reply to requests for counts of partitions that are not in use."""
         for asked, inspected in seen:
-            if asked.row in self._slots:  # since then; it knows better
-                self.submit(asked.row, self._slots[asked.row].options, asked.command)
+            if asked.row in self.slots:  # since then; it knows better
+                self.submit(asked.row, self.slots[asked.row].options, asked.command)
             elif (callback := self._answers.whose(inspected)) is not None:
                 inspected.activated_ms = self._cold.activated_ms(asked.row)
                 self._answers.put(callback, inspected)
         self._answers.deliver()
 
     def _begin_slot(self, row: int, options: PartitionOptions) -> Slot:
-        slot = self._slots[row] = Slot(row, options)
+        slot = self.slots[row] = Slot(row, options)
         self._topics.joins(slot)
         self._loading.load(slot, self.run, self._loaded, self._cold.take)
         self._residency.join(slot, self._go_cold)
@@ -375,7 +376,7 @@ class StoreRuntime:
         self._cold.add(slot.row, machine.go_cold())
         if slot.options.topic:
             self._topics.went_cold(slot)
-        del self._slots[slot.row]
+        del self.slots[slot.row]
         self._residency.leave(slot)
         self._residency.went_cold += 1
         if deadline_ms is None:
@@ -392,7 +393,7 @@ class StoreRuntime:
         self._dropped[row] = None
         if len(self._dropped) > _DROPPED_MAX:
             del self._dropped[next(iter(self._dropped))]
-        slot = self._slots.pop(row, None)
+        slot = self.slots.pop(row, None)
         self._deadlines.discard(row)
         self._cold.discard(row)
         self._queue.held.discard(row)
@@ -410,7 +411,7 @@ class StoreRuntime:
 
     def release_gone(self) -> None:
         """Release the sessions of receivers at brokers that have ended."""
-        for slot in list(self._slots.values()):
+        for slot in list(self.slots.values()):
             self._decider.release_gone(slot, self.is_present)
         self._answers.deliver()
 
@@ -454,13 +455,13 @@ class StoreRuntime:
         self._backlog.release()  # links that also use other stores may go on
         why, full = self.failure or "", isinstance(error, StoreFull)
         self._commits.fail(error, why, of_commit=of_commit)
-        for slot in self._slots.values():
+        for slot in self.slots.values():
             self._waiting.refuse(slot, why)
         self._answers.fail_requests(why, full=full)
         self._answers.fail_receivers(why, full=full)
-        for slot in self._slots.values():
+        for slot in self.slots.values():
             self._residency.leave(slot)
-        self._slots.clear()
+        self.slots.clear()
         self._cold.clear()
         self._loading.topics.clear()
         self._cold_inspects.clear()
@@ -470,7 +471,7 @@ class StoreRuntime:
         self._answers.deliver()
 
     def _tell_closed(self, why: str) -> None:
-        for slot in self._slots.values():
+        for slot in self.slots.values():
             self._residency.leave(slot)
         self._answers.fail_requests(why)
         self._answers.fail_receivers(why)

@@ -116,7 +116,7 @@ class SQLiteStore:
         """
         self._failed_sync: str | None = None
         self._readers = Readers(path, settings)
-        self._checkpoints = Checkpoints(path, settings, self._commit_lock, self._sync_failed)
+        self.checkpoints = Checkpoints(path, settings, self._commit_lock, self._sync_failed)
         self._lock_file = LockFile(path.with_suffix(".lock"), f"broker {owner.broker}, incarnation {owner.incarnation}")
         with ExitStack() as opening:
             opening.callback(self._lock_file.release)
@@ -214,7 +214,7 @@ class SQLiteStore:
 
     def commit(self, writes: Writes) -> None:
         """Make all rows durable, or none. A key that exists already is an error of the caller: nothing is stored."""
-        if self._checkpoints.thread is not None:
+        if self.checkpoints.thread is not None:
             self._await_checkpoint()
         with self._commit_lock:
             if self._closed or self._failed_sync is not None or self._writer.refusal is not None:
@@ -263,7 +263,7 @@ class SQLiteStore:
             closing.callback(self._lock_file.release)
             closing.callback(self._close_writer)
             closing.callback(self._readers.close)
-            closing.callback(self._checkpoints.wait)
+            closing.callback(self.checkpoints.wait)
             closing.callback(self._remover.stop)
 
     def _close_writer(self) -> None:
@@ -298,7 +298,7 @@ class SQLiteStore:
         try:
             if writer.format_version < FORMAT_VERSION:
                 creation.migrate(self._path, writer.format_version, self._settings, self._free)
-            self._room = Room(self._path, self._settings, self._free, self._checkpoints)
+            self._room = Room(self._path, self._settings, self._free, self.checkpoints)
             try:
                 writer.take_over(self._owner, lacks_commits=lacks_commits)
             except sqlite3.OperationalError as error:
@@ -315,7 +315,7 @@ class SQLiteStore:
     @contextmanager
     def _committing(self) -> Iterator[None]:
         """Hold the commit lock of a usable store whose log is not too far ahead of its database."""
-        if self._checkpoints.thread is not None:
+        if self.checkpoints.thread is not None:
             self._await_checkpoint()
         with self._commit_lock:
             self._check_usable()
@@ -325,16 +325,16 @@ class SQLiteStore:
         """Wait for the checkpoint under way if the log is too far ahead of the database."""
         with self._commit_lock:
             self._check_usable()
-            behind = self._checkpoints.is_behind(self._writer.connection)
+            behind = self.checkpoints.is_behind(self._writer.connection)
         if behind:
-            self._checkpoints.wait()
+            self.checkpoints.wait()
 
     def _sync_failed(self, error: sqlite3.Error) -> None:
         """Note that a checkpoint's sync failed, on any thread: the store refuses the next commit and load."""
         self._failed_sync = str(store_error(error, self._path, "a checkpoint's sync", executed=False))
 
     def _after_commit(self, appended_bytes: int) -> None:
-        self._checkpoints.after_commit(appended_bytes)
+        self.checkpoints.after_commit(appended_bytes)
         if self._room.is_full:
             self._room.make_room(self._writer.connection)
             self._room.look_again(self._writer.connection)

@@ -137,7 +137,7 @@ def main() -> None:
             continue
         if verb == "copy":
             with store._commit_lock:
-                store._checkpoints.run_now(store._writer.connection)
+                store.checkpoints.run_now(store._writer.connection)
             continue
         number = int(argument)
         try:

@@ -66,8 +66,8 @@ def test_a_failed_checkpoint_loses_nothing_and_the_next_one_works(
 def error_after_commit(store: SQLiteStore, pos: int) -> str | None:
     """Commit, wait for the checkpoint that the commit starts, and tell its error."""
     store.commit(enqueued(pos))
-    store._checkpoints.wait()
-    error = store._checkpoints.last_error
+    store.checkpoints.wait()
+    error = store.checkpoints.last_error
     return None if error is None else str(error)
 
 
@@ -113,7 +113,7 @@ def lack_a_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.close()
 
 
-PARTS = ("_remover.stop", "_checkpoints.wait", "_readers.close", "_writer.close")
+PARTS = ("_remover.stop", "checkpoints.wait", "_readers.close", "_writer.close")
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -147,7 +147,7 @@ def close_half_way(folder: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> 
 def closes_until_an_error(store: SQLiteStore) -> None:
     """The first part that fails to close keeps the others open."""
     store._remover.stop()
-    store._checkpoints.wait()
+    store.checkpoints.wait()
     store._readers.close()
     store._close_writer()
     store._lock_file.release()

@@ -95,7 +95,7 @@ def test_the_watch_catches_an_order_that_opens_the_hole(tmp_path: Path, monkeypa
     def after_commit(self: SQLiteStore, appended_bytes: int) -> None:
         if self._room.is_full:
             checkpoint.checkpoint(self._writer.connection)
-        self._checkpoints.after_commit(appended_bytes)
+        self.checkpoints.after_commit(appended_bytes)
 
     monkeypatch.setattr(SQLiteStore, "_after_commit", after_commit)
     with watched(tmp_path, monkeypatch) as one:
