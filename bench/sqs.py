@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -88,6 +89,7 @@ class Latency:
     """Answers to single sends that begin at a fixed rate, from the time at which they are due."""
 
     scenario: str = "sqs latency"
+    """"sqs disk": the server is a program that only writes and syncs."""
     rate: int
     latency_ms: dict[str, float]
     cpu_us: float
@@ -139,8 +141,9 @@ def _rounded(row: dict[str, Any]) -> dict[str, object]:
 class Bench:
     """A broker with queues, and a client."""
 
-    def __init__(self, ready: Mapping[str, Any]) -> None:
-        """``ready``: the content of the broker's ready file."""
+    def __init__(self, ready: Mapping[str, Any], directory: Path) -> None:
+        """``ready``: the content of the broker's ready file. ``directory``: where the broker's files are."""
+        self.directory = directory
         self.connection = str(ready["connection_string"])
         login = parse_connection_string(self.connection)
         self.pid = int(ready["pid"])
@@ -201,7 +204,7 @@ def measure_sqs(directory: Path, parts: tuple[str, ...] = ()) -> Iterator[Row]:
     for name, measure in measures.items():
         if name in (parts or measures):
             with TemporaryBroker(directory / name, arguments=("--sqs-port", "0")) as broker:
-                yield from measure(Bench(broker.ready))
+                yield from measure(Bench(broker.ready, directory / name))
     shutil.rmtree(directory)
 
 
@@ -295,13 +298,27 @@ def _measured(bench: Bench, what: str, calls: int, run: Callable[[], tuple[int, 
 
 
 def _latency(bench: Bench) -> Iterator[Latency]:
-    with Connections(bench.port, CONNECTIONS) as connections:
-        request = bench.send(bench.standard)
+    request = bench.send(bench.standard)
+    yield _at_rate("sqs latency", bench.port, bench.pid, request)
+    with tempfile.TemporaryDirectory(dir=bench.directory) as folder:  # on the disk of the broker's store
+        command = (sys.executable, "-m", "bench.sqs_load", f"{folder}/synced")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None, "a pipe"
+                yield _at_rate("sqs disk", int(server.stdout.readline()), server.pid, request)
+            finally:
+                server.kill()
+
+
+def _at_rate(scenario: str, port: int, pid: int, request: bytes) -> Latency:
+    with Connections(port, CONNECTIONS) as connections:
         _paced(connections, request, 1.0)
-        before_s = cpu_s_when_quiet(bench.pid)
+        before_s = cpu_s_when_quiet(pid)
         found = _paced(connections, request, LATENCY_S)
-        used_s = cpu_s_when_quiet(bench.pid) - before_s
-    yield Latency(rate=RATE, latency_ms=percentiles(found)._asdict(), cpu_us=used_s / len(found) * 1e6)
+        used_s = cpu_s_when_quiet(pid) - before_s
+    return Latency(
+        scenario=scenario, rate=RATE, latency_ms=percentiles(found)._asdict(), cpu_us=used_s / len(found) * 1e6
+    )
 
 
 def _paced(connections: Connections, request: bytes, seconds: float) -> list[float]:
@@ -387,7 +404,7 @@ def _split(bench: Bench) -> Iterator[Split]:
     with tempfile.TemporaryDirectory() as folder:
         watched = Watched(Path(folder) / "held")
         with watched.broker as broker:
-            again = Bench(broker.ready)
+            again = Bench(broker.ready, Path(folder))
             watched.longest()
             _split_under_load(again)
             held_ms, _ = watched.longest()
