@@ -17,8 +17,9 @@ _CALLS = ("calls", "calls/s", "messages/s", "CPU µs per call", "per message", "
 
 _LATENCY_NOTE = """\
 Single sends begin at a fixed rate on whichever of eight connections is free, timed from when they are due. At this rate
-nearly every send is a commit of its own, so the tail is the disk's. Of 135 commits that took over 4 ms, 134 waited less
-than 1 ms for a processor. A program that only writes 96 KiB and syncs before each answer had a p99 of 10 to 20 ms on
+nearly every send is a commit of its own, so the tail of the disk's syncs is in it. Of 135 commits that took over 4 ms,
+134 waited less than 1 ms for a processor; what waits for the interpreter have added was not told apart from the sync.
+A program that only writes 96 KiB and syncs before each answer had a p99 of 10 to 20 ms on
 the same disk, and 6 to 8 ms with 4 KiB. Without the sync it had 1.9 ms. Both ran with real-time priority, beside other
 work. *Write and sync* is that program with 96 KiB, measured right after the broker.
 """
