@@ -62,6 +62,7 @@ _BATCH = 1_000
 _ANSWER_S = 30
 """How long a broker may take to write its sums."""
 _POLL_S = 0.005
+"""The interval of looks for the report: a signal has no answer."""
 
 
 @dataclass(frozen=True)

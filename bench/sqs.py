@@ -89,7 +89,7 @@ class Latency:
     """Answers to single sends that begin at a fixed rate, from the time at which they are due."""
 
     scenario: str = "sqs latency"
-    """"sqs disk": the server is a program that only writes and syncs."""
+    """The server: a broker, or for `sqs disk` the program `bench.sync_server`."""
     rate: int
     latency_ms: dict[str, float]
     cpu_us: float
@@ -301,7 +301,7 @@ def _latency(bench: Bench) -> Iterator[Latency]:
     request = bench.send(bench.standard)
     yield _at_rate("sqs latency", bench.port, bench.pid, request)
     with tempfile.TemporaryDirectory(dir=bench.directory) as folder:  # on the disk of the broker's store
-        command = (sys.executable, "-m", "bench.sqs_load", f"{folder}/synced")
+        command = (sys.executable, "-m", "bench.sync_server", f"{folder}/synced")
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None, "a pipe"

@@ -33,6 +33,7 @@ from partibus.pipeline.report.page import (
     Section,
     Verdict,
     code,
+    counted,
     figure,
     in_words,
     mark,
@@ -45,7 +46,6 @@ from partibus.pipeline.report.page import (
     time_of_us,
     whole,
 )
-from partibus.pipeline.report.page import counted as with_noun
 from partibus.pipeline.report.plots import lines
 
 ID: Final = ("entity", "message_id")
@@ -258,7 +258,7 @@ def unchecked(whole: Values) -> list[str]:
     return [kind for kind, needed in _NEEDED.items() if not whole[needed]]
 
 
-def counted(found: DataFrame) -> dict[str, int]:
+def count_by_kind(found: DataFrame) -> dict[str, int]:
     """Count each kind of finding, zeros included."""
     rows = found.groupBy("kind").count().collect()
     counts = {row["kind"]: row["count"] for row in rows}
@@ -342,7 +342,7 @@ def run(job: Job, want: Want) -> Values:
         with job.step("join the logs"):
             job.watched(both.count)
         with job.step("look for faults"):
-            counts = job.watched(lambda: counted(found))
+            counts = job.watched(lambda: count_by_kind(found))
         with job.step("tell"):
             in_all = totals(both)
             result: Values = {
@@ -395,7 +395,7 @@ def audit_page(found: Values) -> Page:
         verdict=Verdict(None, "NO MESSAGES", "Both logs are empty.")
         if not totals["messages"]
         else Verdict(
-            True, "NOTHING FOUND", f"{with_noun(totals['messages'], 'message')} kept every promise that was checked."
+            True, "NOTHING FOUND", f"{counted(totals['messages'], 'message')} kept every promise that was checked."
         )
         if found["holds"]
         else Verdict(False, "FAULTS", f"{faults}."),

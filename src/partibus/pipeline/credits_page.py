@@ -19,8 +19,8 @@ from partibus.pipeline.report.page import (
 )  # fmt: skip
 from partibus.pipeline.report.plots import lines, ranking
 
-_BY: Final = {"entities": "Entities", "clients": "Clients", "rules": "Rules", "operations": "Operations"}
-_ONE: Final = {"Entities": "entity", "Clients": "client", "Rules": "rule", "Operations": "operation"}
+_BY: Final = {"entities": "entity", "clients": "client", "rules": "rule", "operations": "operation"}
+"""Groups of requests, and the noun of one row."""
 _PLOTTED: Final = 8
 
 
@@ -88,12 +88,12 @@ def _overview(namespaces: list[Values]) -> str:
 
 def _blocks(one: Values, found: Values) -> list[str]:
     blocks = [_credits(one, found["credits_per_s"])]
-    for key, title in _BY.items():
+    for key, noun in _BY.items():
         rows = one[key]
         if rows and key != "operations":
-            blocks.append(_shares(one, rows, title))
+            blocks.append(_shares(one, rows, key))
         if rows:
-            blocks.append(_costs(rows, title))
+            blocks.append(_costs(rows, noun))
     return blocks
 
 
@@ -109,23 +109,23 @@ def _credits(one: Values, allowed: float) -> str:
     return figure(lines(f"Credits per second, {one['namespace']}", [("credits per second", curves)]))
 
 
-def _shares(one: Values, rows: list[Values], title: str) -> str:
+def _shares(one: Values, rows: list[Values], group: str) -> str:
     # Without refusals the whole time counts.
     measure = "throttled_cost" if one["throttled"] else "cost"
     total = sum(row[measure] for row in one["operations"]) or 1.0
     return figure(
         ranking(
-            f"{title} of {one['namespace']} that cost most",
-            f"{title.lower()}: credits {'while something was refused' if one['throttled'] else 'in all'}",
+            f"{group.capitalize()} of {one['namespace']} that cost most",
+            f"{group}: credits {'while something was refused' if one['throttled'] else 'in all'}",
             [(row["name"], row[measure]) for row in rows[:_PLOTTED]],
             lambda value: percent(value / total),
         )
     )
 
 
-def _costs(rows: list[Values], title: str) -> str:
+def _costs(rows: list[Values], noun: str) -> str:
     return table(
-        [_ONE[title], "requests", "units", "credits", "credits while throttled", "refused"],
+        [noun, "requests", "units", "credits", "credits while throttled", "refused"],
         [
             [
                 code(row["name"]),

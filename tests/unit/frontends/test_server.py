@@ -133,6 +133,7 @@ class Connected:
         self.world = World(folder, replace(limits, connection=connection))
         self.loop = FakeLoop()
         scheduler = FairScheduler(self.loop.call_soon, count(0, SLICE_NS).__next__)  # every piece takes a slice
+        # The loop has only what connections call, hence the ignored type.
         server = AmqpServer(self.world.namespaces, self.loop, scheduler)  # type: ignore[arg-type]
         self.transport = FakeTransport()
         self.protocol = PeerProtocol(server)

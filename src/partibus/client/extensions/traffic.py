@@ -108,19 +108,36 @@ def has_keys_to_sample(info: EntityInfo, traffic: Traffic | None) -> bool:
     return traffic is not None and info.messages > 0
 
 
+class _Sampling:
+    """The requests for a sample of an entity's keys, and what their replies have shown."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._start = 1
+        self._keys: list[tuple[int, str]] = []
+
+    def arguments(self) -> dict[str, object] | None:
+        """Return the arguments of the next peek; None: the sample is complete."""
+        return peek_arguments(self._start, min(KEYS_AT_ONCE, self._left), None) if self._left > 0 else None
+
+    def take(self, reply: Mapping[str, object]) -> None:
+        """Add the keys of the messages in a reply. One without messages is the last."""
+        messages = peeked_messages(reply)
+        self._left = self._left - len(messages) if messages else 0
+        self._start = max((message.sequence_number or 0 for message in messages), default=0) + 1
+        self._keys += keys_in(messages)
+
+    def found(self) -> KeySample:
+        """Return the sample."""
+        return sample_of(self._keys)
+
+
 def sample_keys(client: Requests, entity: str, most: int = KEYS_MAX) -> KeySample:
     """Peek at up to ``most`` waiting messages, and count their keys."""
-    from_number, left = 1, most
-    keys: list[tuple[int, str]] = []
-    while left > 0:
-        arguments = peek_arguments(from_number, min(KEYS_AT_ONCE, left), None)
-        messages = peeked_messages(client.request(entity, PEEK, arguments))
-        if not messages:
-            break
-        left -= len(messages)
-        from_number = max(message.sequence_number or 0 for message in messages) + 1
-        keys += keys_in(messages)
-    return sample_of(keys)
+    sampling = _Sampling(most)
+    while (arguments := sampling.arguments()) is not None:
+        sampling.take(client.request(entity, PEEK, arguments))
+    return sampling.found()
 
 
 def keys_in(messages: Iterable[IncomingMessage]) -> list[tuple[int, str]]:
@@ -159,14 +176,8 @@ async def watch(request: Request, name: str, seconds: float) -> list[Advice]:
 
 
 async def _sample_keys(request: Request, entity: str) -> KeySample:
-    """Peek messages, and return which keys they have."""
-    found: list[tuple[int, str]] = []
-    start, left = 1, KEYS_MAX
-    while left > 0:
-        messages = peeked_messages(await request(entity, PEEK, peek_arguments(start, min(KEYS_AT_ONCE, left), None)))
-        if not messages:
-            break
-        left -= len(messages)
-        start = max(message.sequence_number or 0 for message in messages) + 1
-        found += keys_in(messages)
-    return sample_of(found)
+    """Do what `sample_keys` does, without blocking."""
+    sampling = _Sampling(KEYS_MAX)
+    while (arguments := sampling.arguments()) is not None:
+        sampling.take(await request(entity, PEEK, arguments))
+    return sampling.found()

@@ -35,7 +35,7 @@ from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Described
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unsupported
 from partibus.namespace.names import subqueue_path
-from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.commands import LockToken, Outcome, Settle
 from partibus.partition.protocol.keys import SubqueueKind
 
 REASON_KEY: Final = "DeadLetterReason"
@@ -69,6 +69,12 @@ class Settlement(NamedTuple):
     """Application properties to set."""
     delay_ms: int = 0
     """The time for which an abandoned message is unavailable, in ms. 0: as the entity is configured."""
+
+    def command(self, request: int, kind: int, tokens: list[LockToken]) -> Settle:
+        """Return the command that settles these messages of one partition."""
+        return Settle(
+            request, kind, self.outcome, tokens, self.reason, self.description, self.properties, self.delay_ms
+        )
 
 
 COMPLETE: Final = Settlement(Outcome.COMPLETE, ACCEPTED)

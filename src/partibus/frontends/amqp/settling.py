@@ -11,7 +11,7 @@ from partibus.frontends.amqp.link_context import LinkContext
 from partibus.frontends.amqp.outcomes import COMPLETE, Settlement, check_delay, check_target, settlement_of
 from partibus.namespace.entity import Entity
 from partibus.namespace.requests import Fault, RequestKind, fault_of
-from partibus.partition.protocol.commands import LockToken, Outcome, Settle
+from partibus.partition.protocol.commands import LockToken, Outcome
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import PartitionHandle, error_of
@@ -106,7 +106,7 @@ class Settlements:
             if settlement.outcome is Outcome.COMPLETE:
                 self._completions.add(partition, self._kind, tokens)
             else:
-                partition.submit(self._command(0, tokens, settlement), more=True)
+                partition.submit(settlement.command(0, self._kind, tokens), more=True)
             return
         more = self._waiting > 0
         self._waiting += 1
@@ -115,7 +115,8 @@ class Settlements:
         if settlement.outcome is Outcome.COMPLETE:
             self._completions.add(partition, self._kind, tokens, answered, more=more)
         else:
-            partition.submit(self._command(self._entity.route.numbers.next(), tokens, settlement), answered, more=more)
+            command = settlement.command(self._entity.route.numbers.next(), self._kind, tokens)
+            partition.submit(command, answered, more=more)
 
     def _settle_in_transaction(self, event: Disposed, state: TransactionalState) -> None:
         """Note a settlement for the commit; the lock stays until then (section 8). Raises the refusal."""
@@ -126,7 +127,7 @@ class Settlements:
             settlement = self._settlement_of(state.outcome)
             contexts: list[Context] = event.contexts  # type: ignore[assignment]
             for partition, indexes in by_partition(contexts).items():
-                command = self._command(0, [contexts[i][1:] for i in indexes], settlement)
+                command = settlement.command(0, self._kind, [contexts[i][1:] for i in indexes])
                 transaction.settle(self._entity, partition, command)
                 if self._traces is not None:
                     traced = self._traces.settling(partition.row, command.tokens, settlement.outcome.name)
@@ -136,18 +137,6 @@ class Settlements:
             answer = TransactionalState(txn_id=transaction.id, outcome=settlement.answer)
             self.unsettled -= self._link.settle_many(event.delivery_ids, answer)
         self._on_room()
-
-    def _command(self, request: int, tokens: list[LockToken], settlement: Settlement) -> Settle:
-        return Settle(
-            request,
-            self._kind,
-            settlement.outcome,
-            tokens,
-            settlement.reason,
-            settlement.description,
-            settlement.properties,
-            settlement.delay_ms,
-        )
 
     def _answer(
         self,

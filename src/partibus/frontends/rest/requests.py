@@ -1,4 +1,4 @@
-"""Parts of every request over HTTP: a bounded body, the api-version (row P20), the cost in credits (rows R3-R5).
+"""Parts of every request over HTTP: a bounded body, api-version (row P20), cost in credits (rows R3-R5), errors.
 
 Answers come from the core. The core knows no tasks: it calls when a change is durable, or a result is found. A route is
 a task, and waits here.
@@ -6,14 +6,20 @@ a task, and waits here.
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from partibus.errors import InvalidOperation
+from partibus.errors import InvalidOperation, PartibusError
+from partibus.frontends.rest.atom.envelope import refusal, status_of
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
+from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.requests import RequestKind
 from partibus.throttling.throttle import OnKnown, Throttle
 from partibus.throttling.uses import Operation
 
@@ -176,3 +182,41 @@ async def _left(request: Request) -> None:
 async def others_first() -> None:
     """Let what else waits for the loop have its turn."""
     await asyncio.sleep(0)
+
+
+class Api(ABC):
+    """An ASGI application for requests of one kind, whose errors become documents. A subclass answers."""
+
+    KIND: ClassVar[RequestKind]
+    """The kind under which the namespace counts its requests."""
+    OWN_STATUS: ClassVar[Mapping[type[PartibusError], tuple[int, int]]] = {}
+    """Errors whose status and sub-code differ from those of `status_of`."""
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, also one that is refused. A client that has left gets nothing."""
+        request = Request(scope, receive)
+        try:
+            response = await self.answer(request)
+        except ClientDisconnect:
+            return
+        except BodyTooLarge as error:
+            response = self.refuse(request, 413, 41300, str(error))
+        except PartibusError as error:
+            response = self.refuse(request, *self.OWN_STATUS.get(type(error), status_of(error)), str(error))
+        self.broker_of(request).requests.answered_status(self.KIND, response.status_code)
+        await response(scope, receive, send)
+
+    @abstractmethod
+    async def answer(self, request: Request) -> Response:
+        """Return the answer. Raises `PartibusError` and `BodyTooLarge` for a refusal."""
+
+    def broker_of(self, request: HTTPConnection) -> Broker:
+        """Return the broker of the namespace that the host name chooses."""
+        return self._namespaces.of_host(request.headers.get("host"))
+
+    def refuse(self, request: Request, status: int, sub_code: int, text: str) -> Response:
+        """Return the error document of a refusal at this time."""
+        return refusal(request, status, sub_code, text, self._namespaces.default.clock.now_ms())

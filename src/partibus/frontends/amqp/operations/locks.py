@@ -100,20 +100,7 @@ def _read(
     groups = tokens_by_partition(entity, lock_tokens(arguments), held, lost)
     numbers = entity.route.numbers
     parts = [
-        (
-            partition,
-            Settle(
-                numbers.next(),
-                request.kind,
-                settlement.outcome,
-                tokens,
-                settlement.reason,
-                settlement.description,
-                settlement.properties,
-                settlement.delay_ms,
-            ),
-        )
-        for partition, tokens in groups.items()
+        (partition, settlement.command(numbers.next(), request.kind, tokens)) for partition, tokens in groups.items()
     ]
     return parts, lost
 

@@ -8,10 +8,9 @@ from starlette.responses import Response
 from partibus.errors import EntityNotFound
 from partibus.frontends.rest.atom import entities, lists, rules
 from partibus.frontends.rest.atom.calls import Call, Kind, parse_path
-from partibus.frontends.rest.atom.envelope import Api
 from partibus.frontends.rest.atom.lists import get_namespace_info
 from partibus.frontends.rest.claims import Claims
-from partibus.frontends.rest.requests import pay
+from partibus.frontends.rest.requests import Api, pay
 from partibus.namespace.access import Right
 from partibus.namespace.requests import RequestKind
 from partibus.throttling.uses import Operation

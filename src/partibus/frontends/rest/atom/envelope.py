@@ -10,23 +10,17 @@ allowed, where 409 and 403 alone mean *exists* and *full*.
 
 import re
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import ClassVar, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from partibus import errors as core
 from partibus.errors import PartibusError
 from partibus.frontends.rest.atom.values import date_text
 from partibus.frontends.rest.atom.xml import ATOM, INSTANCE, SERVICE, element, text_element
-from partibus.frontends.rest.requests import BodyTooLarge
-from partibus.namespace.broker import Broker
-from partibus.namespace.namespaces import Namespaces
-from partibus.namespace.requests import RequestKind
 from partibus.throttling.throttle import RETRY_AFTER_S
 
 ENTRY_TYPE = "application/atom+xml;type=entry;charset=utf-8"
@@ -167,41 +161,3 @@ def refusal(request: Request, status: int, sub_code: int, text: str, now_ms: int
     if status == 503:
         headers["retry-after"] = str(RETRY_AFTER_S)
     return Response(content, status, headers, "application/xml; charset=utf-8")
-
-
-class Api(ABC):
-    """An ASGI application for requests of one kind, whose errors become documents. A subclass answers."""
-
-    KIND: ClassVar[RequestKind]
-    """The kind under which the namespace counts its requests."""
-    OWN_STATUS: ClassVar[Mapping[type[PartibusError], tuple[int, int]]] = {}
-    """Errors whose status and sub-code differ from those of `status_of`."""
-
-    def __init__(self, namespaces: Namespaces) -> None:
-        self._namespaces = namespaces
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, also one that is refused. A client that has left gets nothing."""
-        request = Request(scope, receive)
-        try:
-            response = await self.answer(request)
-        except ClientDisconnect:
-            return
-        except BodyTooLarge as error:
-            response = self.refuse(request, 413, 41300, str(error))
-        except PartibusError as error:
-            response = self.refuse(request, *self.OWN_STATUS.get(type(error), status_of(error)), str(error))
-        self.broker_of(request).requests.answered_status(self.KIND, response.status_code)
-        await response(scope, receive, send)
-
-    @abstractmethod
-    async def answer(self, request: Request) -> Response:
-        """Return the answer. Raises `PartibusError` and `BodyTooLarge` for a refusal."""
-
-    def broker_of(self, request: HTTPConnection) -> Broker:
-        """Return the broker of the namespace that the host name chooses."""
-        return self._namespaces.of_host(request.headers.get("host"))
-
-    def refuse(self, request: Request, status: int, sub_code: int, text: str) -> Response:
-        """Return the error document of a refusal at this time."""
-        return refusal(request, status, sub_code, text, self._namespaces.default.clock.now_ms())

@@ -8,12 +8,11 @@ from starlette.types import Scope
 
 from partibus import errors as core
 from partibus.errors import PartibusError
-from partibus.frontends.rest.atom.envelope import Api
 from partibus.frontends.rest.claims import Claims
 from partibus.frontends.rest.data import receive, send
 from partibus.frontends.rest.data.calls import DataCall, Place, parse_place, read_lock
 from partibus.frontends.rest.data.message_in import MessageReader
-from partibus.frontends.rest.requests import check_api_version
+from partibus.frontends.rest.requests import Api, check_api_version
 from partibus.namespace.access import Right
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
