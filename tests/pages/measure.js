@@ -25,6 +25,13 @@
     range.selectNodeContents(node);
     for (const box of range.getClientRects())
       if (box.width > 0 && box.height > 0) lines.push({text, parent, box});
+    // A number and its unit are on one line.
+    if (!parent.closest("svg, pre"))
+      for (const {0: found, index} of node.data.matchAll(/\d[\d,.]* (%|µs|ms|s|min|h|d|[kMGT]?B)(?!\w)/g)) {
+        range.setStart(node, index), range.setEnd(node, index + found.length);
+        const tops = [...range.getClientRects()].map(box => box.top);
+        if (Math.max(...tops) - Math.min(...tops) > slack) faults.push(`${words(found)} is on two lines`);
+      }
   }
   for (const {text, parent, box} of lines) {
     // A line stays within the boxes around it.

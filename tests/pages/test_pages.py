@@ -58,11 +58,13 @@ def test_faults_of_a_page_are_found(tab: Browser, tmp_path: Path) -> None:
     path.write_text(
         "<body style='background: white; color: black; font: 15px sans-serif'><p style='width: 60px; height: 20px; "
         "white-space: nowrap'>wider than it may be</p><p style='color: #ccc'>pale</p><p style='font-size: 5px'>tiny</p>"
-        "<p>above</p><p style='margin-top: -32px'>below</p><div style='width: 2000px'>broad</div>",
+        "<p>above</p><p style='margin-top: -32px'>below</p><div style='width: 2000px'>broad</div>"
+        "<p style='width: 60px; margin-top: 40px'>It has 12.5 %</p>",
         encoding="utf-8",
     )
     tab.show(path, 400)
     found = "; ".join(tab.faults())
     for fault in ("the page is 20", '"wider than it may be" leaves its P', '"pale" has a contrast of 1.6',
-                  '"tiny" is 5.0 pixels high', '"above" and "below" cover each other'):  # fmt: skip
+                  '"tiny" is 5.0 pixels high', '"above" and "below" cover each other',
+                  '"12.5 %" is on two lines'):  # fmt: skip
         assert fault in found

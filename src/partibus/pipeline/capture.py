@@ -439,11 +439,12 @@ def capture_page(found: Values) -> Page:
             Section(
                 "Partitions",
                 [
+                    paragraph("The table has only partitions with captured messages."),
                     table(
                         ["partition", "messages"],
                         [[code(one), number(count)] for one, count in partitions.items()],
                         (1,),
-                    )
+                    ),
                 ],
             ),
         ],

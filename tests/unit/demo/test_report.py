@@ -108,7 +108,7 @@ def test_page_is_well_formed_and_links_to_the_pages_beside_it_only(tmp_path: Pat
 def test_page_holds_verdict_checks_plots_skew_and_run() -> None:
     page = render(results())
     assert "PROOF OK" in page
-    first, last = (f'<span class="time">2026-01-01 00:0{at}</span>' for at in ("0:00", "1:01"))
+    first, last = (f'<span class="unbroken">2026-01-01 00:0{at}</span>' for at in ("0:00", "1:01"))
     assert f"{first} to {last}." in page
     assert page.count("<svg") == 3 + 1 + len(results().subscriptions)
     assert 'aria-label="Mean departure delay in minutes by carrier and scheduled hour"' in page

@@ -334,7 +334,7 @@ def test_pages_state_their_time_range() -> None:
              "fates": {"completed": fate},
              "partitions": {"0": 2}, "series": {"accepted": [[0, 1], [60, 1]], "completed": [[120, 2]]}}  # fmt: skip
     page = render(capture_page(found))
-    first, last = (f'<span class="time">1970-01-0{day} 00:00:00</span>' for day in (1, 3))
+    first, last = (f'<span class="unbroken">1970-01-0{day} 00:00:00</span>' for day in (1, 3))
     assert f"{first} to {last}." in page, "the whole capture, not the minutes of its curves"
 
 
@@ -348,9 +348,12 @@ def test_a_page_without_much_to_see_judges_nothing() -> None:
 
 
 def test_no_line_ends_inside_a_time() -> None:
-    assert paragraph("From 2026-01-31 <on>") == '<p>From <span class="time">2026-01-31</span> &lt;on&gt;</p>'
+    assert paragraph("under 0.5 % of 1,200 MB, 3 days") == (
+        '<p>under <span class="unbroken">0.5 %</span> of <span class="unbroken">1,200 MB</span>, 3 days</p>'
+    )
+    assert paragraph("From 2026-01-31 <on>") == '<p>From <span class="unbroken">2026-01-31</span> &lt;on&gt;</p>'
     assert as_html("held to 2026-01-31 00:00:00.123") == (
-        '<span>held to <span class="time">2026-01-31 00:00:00.123</span></span>'
+        '<span>held to <span class="unbroken">2026-01-31 00:00:00.123</span></span>'
     ), "one piece, also in a cell"
 
 

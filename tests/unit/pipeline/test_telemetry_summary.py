@@ -93,7 +93,7 @@ def test_verdict_counts_in_words_that_fit_one_and_many() -> None:
         telemetry_page(summary([row("send", 0), *(row("send", n, outcome="amqp:not-found") for n in (1, 2))]))
     )
     assert "The broker refused 2 operations." in other
-    first, last = (f'<span class="time">2026-01-01 00:00:0{second}</span>' for second in (0, 3))
+    first, last = (f'<span class="unbroken">2026-01-01 00:00:0{second}</span>' for second in (0, 3))
     assert f"{first} to {last}: 3 rows of telemetry" in other
 
 

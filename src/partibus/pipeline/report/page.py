@@ -21,7 +21,10 @@ NARROW_TABLE = 40
 """Characters of a table's broadest row, with two for each gap, that a screen of 400 pixels shows side by side."""
 
 _TAG = re.compile("<[^>]*>")
-_TIME = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d+)?)?")
+_UNBROKEN = re.compile(
+    r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d+)?)?"  # a time
+    r"|(?:&lt; )?\d[\d,.]* (?:%|µs|ms|s|min|h|d|[kMGT]?B)(?!\w)"  # a number with its unit
+)
 
 
 class Verdict(NamedTuple):
@@ -204,8 +207,8 @@ def time_of_us(value_us: float) -> str:
 
 
 def _running(sentences: str) -> str:
-    """Return plain text as HTML in which no line ends inside a time."""
-    return _TIME.sub(r'<span class="time">\g<0></span>', escape(sentences))
+    """Return plain text as HTML in which no line ends inside a time, or between a number and its unit."""
+    return _UNBROKEN.sub(r'<span class="unbroken">\g<0></span>', escape(sentences))
 
 
 def _verdict(verdict: Verdict | None) -> str:
