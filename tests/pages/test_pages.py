@@ -59,7 +59,7 @@ def test_faults_of_a_page_are_found(tab: Browser, tmp_path: Path) -> None:
         "<body style='background: white; color: black; font: 15px sans-serif'><p style='width: 60px; height: 20px; "
         "white-space: nowrap'>wider than it may be</p><p style='color: #ccc'>pale</p><p style='font-size: 5px'>tiny</p>"
         "<p>above</p><p style='margin-top: -32px'>below</p><div style='width: 2000px'>broad</div>"
-        "<p style='width: 60px; margin-top: 40px'>It has 12.5 %</p>",
+        "<p style='width: 40px; margin-top: 40px'>12.5 %</p>",
         encoding="utf-8",
     )
     tab.show(path, 400)
