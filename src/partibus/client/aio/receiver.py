@@ -13,7 +13,7 @@ from partibus.client.aio.incoming import RECEIVE_MAX, Incoming
 from partibus.client.aio.link import Attachment, repeat
 from partibus.client.aio.lock_renewal import LockRenewal
 from partibus.client.aio.settings import retriable, whole, within
-from partibus.client.aio.settlement import Result
+from partibus.client.aio.settlement_results import Result
 from partibus.client.aio.settlements import Settlements, Settling
 from partibus.client.errors import ClientError, Closed, ConnectFailed, InvalidRequest
 from partibus.client.management import (

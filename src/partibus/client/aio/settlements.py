@@ -16,7 +16,15 @@ from partibus.amqp import Delivery, DeliveryState, Disposed, Rejected, Transacti
 from partibus.amqp import Receiver as Link
 from partibus.client.aio.link import Attachment
 from partibus.client.aio.lock_renewal import LockRenewal
-from partibus.client.aio.settlement import ByToken, Result, Settle, Together, TokenSettlements, finish, operation_of
+from partibus.client.aio.settlement_results import (
+    ByToken,
+    Result,
+    Settle,
+    Together,
+    TokenSettlements,
+    finish,
+    operation_of,
+)
 from partibus.client.errors import ClientError, InvalidRequest, LinkLost, LockLost, error_from, extended
 from partibus.client.messages import IncomingMessage
 from partibus.client.outcomes import COMPLETE, RELEASE, ReceiveMode

@@ -40,7 +40,10 @@ class LeaseKeeper:
     """A thread that calls ``renew`` at intervals until it is stopped."""
 
     def __init__(self, renew: Callable[[], None], interval_ms: float, name: str) -> None:
-        """Start the thread. It logs what ``renew`` raises, and renews again at the next interval."""
+        """Start the thread. It logs what ``renew`` raises, and renews again at the next interval.
+
+        Of an outage's errors it logs the first.
+        """
         self._renew = renew
         self._name = name
         self._interval_s = interval_ms / 1_000
@@ -54,9 +57,18 @@ class LeaseKeeper:
         self._thread.join()
 
     def _run(self) -> None:
+        failing = False
         while not self._stopping.wait(self._interval_s):
             try:
                 self._renew()
+                failing = False
+            except (StoreError, psycopg.Error) as error:
+                if not failing:
+                    log.warning(
+                        "the lease of %s was not renewed: %s; the broker tries again every %.3g s",
+                        self._name, error, self._interval_s,
+                    )  # fmt: skip
+                failing = True
             except Exception:  # a bug of ours: without the thread the lease would end
                 log.exception("internal error: the lease of %s was not renewed", self._name)
 
@@ -290,11 +302,11 @@ class PostgreSQLStore:
             end(writer.connection)
 
     def _keep_lease(self) -> None:
-        """Renew the lease, on the keeper's thread. A commit under way renews it by itself."""
-        try:
-            self._writer.ownership.sync()
-        except StoreError:
-            return
+        """Renew the lease, on the keeper's thread. A commit under way renews it by itself.
+
+        After a `StoreError` or `psycopg.Error` the lease runs on, and the keeper tries again.
+        """
+        self._writer.ownership.sync()
         if not self._commit_lock.acquire(blocking=False):
             return
         try:
@@ -304,8 +316,6 @@ class PostgreSQLStore:
                 return
             self._writer.renew()
             self._writer.look_at_durability()
-        except (StoreError, psycopg.Error):
-            pass  # the lease runs on, and the keeper tries again
         finally:
             try:
                 self._follow_writer()

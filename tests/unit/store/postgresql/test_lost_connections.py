@@ -1,5 +1,6 @@
 """A commit whose connection is lost: what happened is found out, or nobody says that it did or did not (D11, D19)."""
 
+import re
 import time
 
 import pytest
@@ -127,7 +128,9 @@ def test_a_server_that_lost_commits_is_not_gone_on_with() -> None:
         store.reopen()
 
 
-def test_a_server_that_lost_commits_is_found_by_the_renewal_of_the_lease_of_an_idle_store_too() -> None:
+def test_a_server_that_lost_commits_is_found_by_the_renewal_of_the_lease_of_an_idle_store_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with way_to_store() as (way, address, _):
         store = open_store(address, settings=PostgreSQLSettings(lease_ms=300))
         for pos in (1, 2, 3):
@@ -146,6 +149,7 @@ def test_a_server_that_lost_commits_is_found_by_the_renewal_of_the_lease_of_an_i
             store.commit(enqueued(4))
         with pytest.raises(StoreError, match="last commit is 1, while 3 was acknowledged"):
             store.reopen()
+        assert re.search("the lease of .* was not renewed: .*; the broker tries again every 0.1 s", caplog.text)
 
 
 def test_nothing_is_read_from_a_server_that_lost_commits() -> None:

@@ -1,7 +1,7 @@
 """The right to commit (D19)."""
 
 import time
-from threading import Lock
+from threading import Event, Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -270,3 +270,24 @@ def test_an_error_in_a_renewal_keeps_neither_the_store_nor_the_next_renewal_wait
     assert renewals == [True] * len(renewals)
     assert not store._commit_lock.locked()
     assert "the lease of a store was not renewed" in caplog.text
+
+
+def test_the_keeper_of_a_lease_logs_the_first_error_of_each_outage(caplog: pytest.LogCaptureFixture) -> None:
+    lost = StoreError("the server is gone", executed=False)
+    results = iter([lost, lost, None, lost])
+    done = Event()
+
+    def renew() -> None:
+        try:
+            error = next(results)
+        except StopIteration:
+            done.set()
+            return
+        if error is not None:
+            raise error
+
+    keeper = LeaseKeeper(renew, 1, "a store")
+    assert done.wait(20)
+    keeper.stop()
+    line = "the lease of a store was not renewed: the server is gone; the broker tries again every 0.001 s"
+    assert caplog.messages == [line] * 2
