@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,64 @@ LIMITS = PeerLimits()
 REMOTE_BROKER, OWNER = Identity("broker-0", "a1"), Identity("broker-1", "b2")
 
 
+class DrivenLoop:
+    """The running loop, with a clock and timers that a test moves."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.call_soon = loop.call_soon
+        self._now_s = loop.time()
+        self._timers: list[tuple[float, Timer]] = []
+
+    def time(self) -> float:
+        return self._now_s
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        timer = Timer(call)
+        self._timers.append((self._now_s + delay_s, timer))
+        return timer
+
+    def move(self, seconds: float) -> None:
+        """Move the clock, then call what is due, each once."""
+        self._now_s += seconds
+        due = [timer for at_s, timer in self._timers if at_s <= self._now_s]
+        self._timers = [(at_s, timer) for at_s, timer in self._timers if at_s > self._now_s]
+        for timer in due:
+            timer.run()
+
+
+class Timer:
+    """A call at a later time."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.run = call
+
+    def cancel(self) -> None:
+        self.run = lambda: None
+
+
+class WiredChannel(Channel):
+    """A channel whose transport a test uses, and which tells that bytes came."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.wire: Any = transport
+        self.heard = asyncio.Event()
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.heard.set()
+
+
 class End:
     """One end, and what came to it."""
 
-    def __init__(self, *, asks: bool, secret: bytes = SECRET, limits: PeerLimits = LIMITS) -> None:
+    def __init__(
+        self, *, asks: bool, secret: bytes = SECRET, limits: PeerLimits = LIMITS, driven: bool = False
+    ) -> None:
         us, expected = (REMOTE_BROKER, OWNER) if asks else (OWNER, None)
         shaking = Handshake(us, secret, us.incarnation.encode() * 16, expected=expected)
-        loop = asyncio.get_running_loop()
+        self.clock = DrivenLoop(asyncio.get_running_loop())
+        loop: Any = self.clock if driven else asyncio.get_running_loop()
         self.frames: list[Any] = []
         self.opened = asyncio.Event()
         self.arrived = asyncio.Event()
@@ -40,7 +91,7 @@ class End:
         self.whys: list[str] = []
         self.fails: Exception | None = None
         self._read = read_answers if asks else read_questions
-        self.channel = Channel(loop, shaking, self._open, self._lost, asks=asks, limits=limits)
+        self.channel = WiredChannel(loop, shaking, self._open, self._lost, asks=asks, limits=limits)
 
     def _open(self, channel: Channel) -> Any:
         self.opened.set()
@@ -64,9 +115,12 @@ class End:
 
 
 @asynccontextmanager
-async def pair(path: Path, secret: bytes = SECRET, limits: PeerLimits = LIMITS) -> AsyncIterator[tuple[End, End]]:
-    """A guest's end and an owner's, connected."""
-    remote_broker, owner = End(asks=True, limits=limits), End(asks=False, secret=secret, limits=limits)
+async def pair(
+    path: Path, secret: bytes = SECRET, limits: PeerLimits = LIMITS, *, driven: bool = False
+) -> AsyncIterator[tuple[End, End]]:
+    """A remote broker's end and an owner's, connected; ``driven``: with clocks that the test moves."""
+    remote_broker = End(asks=True, limits=limits, driven=driven)
+    owner = End(asks=False, secret=secret, limits=limits, driven=driven)
     loop = asyncio.get_running_loop()
     server = await listen(path, lambda: owner.channel, loop)
     try:
@@ -82,7 +136,7 @@ async def pair(path: Path, secret: bytes = SECRET, limits: PeerLimits = LIMITS) 
 async def stranger(
     path: Path, limits: PeerLimits = LIMITS
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, End]]:
-    """An owner's end and somebody who writes what he likes."""
+    """An owner's end and a stranger that writes bytes."""
     owner = End(asks=False, limits=limits)
     server = await listen(path, lambda: owner.channel, asyncio.get_running_loop())
     reader, writer = await asyncio.open_unix_connection(str(path))
@@ -132,7 +186,7 @@ async def test_large_frames_come_in_pieces(path: Path) -> None:
         batches: list[int] = []
         owner._read = lambda batch: batches.append(len(batch)) or [len(batch)]  # type: ignore[func-returns-value]
         for size in (5_000_000, 1, 300_000):
-            remote_broker.channel._write(bytearray(HEAD_BYTES + size))
+            remote_broker.channel.wire.write(size.to_bytes(HEAD_BYTES, "big") + bytes(size))
         await owner.got(3)
         assert batches == [5_000_000, 1, 300_000]
 
@@ -189,7 +243,7 @@ async def test_stranger_who_says_nothing_is_sent_away(path: Path) -> None:
 async def test_garbage_ends_the_channel_with_a_reason(path: Path) -> None:
     async with pair(path) as (remote_broker, owner):
         await remote_broker.opened.wait()
-        remote_broker.channel._write(bytearray(HEAD_BYTES) + b"\x91\x92\x2a\x00")
+        remote_broker.channel.wire.write(b"\x00\x00\x00\x04\x91\x92\x2a\x00")
         await asyncio.gather(remote_broker.over.wait(), owner.over.wait())
         assert owner.whys == [
             "a batch of 4 bytes is not what a broker that asks sends: Invalid value 42 - at `$[0][0]`"
@@ -200,12 +254,12 @@ async def test_garbage_ends_the_channel_with_a_reason(path: Path) -> None:
 async def test_length_is_bounded_both_ways(path: Path) -> None:
     async with pair(path) as (remote_broker, owner):
         await remote_broker.opened.wait()
-        remote_broker.channel._transport.write((BATCH_BYTES_MAX + 1).to_bytes(4, "big"))
+        remote_broker.channel.wire.write((BATCH_BYTES_MAX + 1).to_bytes(4, "big"))
         await owner.over.wait()
         assert f"sends {BATCH_BYTES_MAX + 1} bytes at once, at most {BATCH_BYTES_MAX}" in owner.whys[0]
         remote_broker.whys.clear()
         if not remote_broker.over.is_set():
-            remote_broker.channel._write(bytearray(HEAD_BYTES + BATCH_BYTES_MAX + 1))
+            remote_broker.channel.outbox.put_encoded(bytes(BATCH_BYTES_MAX + 1))
             await remote_broker.over.wait()
 
 
@@ -239,13 +293,13 @@ async def test_who_does_not_take_answers_is_asked_no_more_and_then_lost(path: Pa
     limits = PeerLimits(unsent_reading_bytes=100_000, unsent_bytes_max=3_000_000)
     async with pair(path, limits=limits) as (remote_broker, owner):
         await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
-        remote_broker.channel._transport.pause_reading()
-        while owner.channel._transport.is_reading():
-            owner.channel._write(bytearray(100_000))
+        remote_broker.channel.wire.pause_reading()
+        while owner.channel.wire.is_reading():
+            send(owner, 100_000)
         remote_broker.channel.outbox.put(Drop(1, 2))
         remote_broker.channel.outbox.flush()
         while not owner.over.is_set():
-            owner.channel._write(bytearray(100_000))
+            send(owner, 100_000)
         assert "the peer does not take what it is sent" in owner.whys[0]
         assert owner.frames == [], "its questions stay where they are"
 
@@ -255,42 +309,51 @@ async def test_answers_that_are_taken_again_let_questions_in_again(path: Path) -
     async with pair(path, limits=PeerLimits(unsent_reading_bytes=100_000)) as (remote_broker, owner):
         await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
         remote_broker._read = lambda batch: []
-        remote_broker.channel._transport.pause_reading()
-        while owner.channel._transport.is_reading():
-            owner.channel._write(bytearray(100_000))
+        remote_broker.channel.wire.pause_reading()
+        while owner.channel.wire.is_reading():
+            send(owner, 100_000)
         remote_broker.channel.outbox.put(Drop(1, 2))
-        remote_broker.channel._transport.resume_reading()
+        remote_broker.channel.wire.resume_reading()
         assert await owner.got(1) == [Drop(1, 2)]
 
 
 @on_loop
-async def test_quiet_peer_says_that_it_is_there(path: Path) -> None:
-    async with pair(path, limits=PeerLimits(heartbeat_s=0.01)) as (remote_broker, owner):
-        await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
-        for channel in (remote_broker.channel, owner.channel):
-            heard_s = channel._heard_s
-            while channel._heard_s == heard_s:  # noqa: ASYNC110 (a heartbeat is nobody's event)
-                await asyncio.sleep(0.001)
+async def test_quiet_peers_beat_and_stay(path: Path) -> None:
+    async with pair(path, driven=True) as ends:
+        await asyncio.gather(*[end.opened.wait() for end in ends])
+        for _ in range(int(3 * LIMITS.silence_s / LIMITS.heartbeat_s)):
+            for end in ends:
+                end.channel.heard.clear()
+                end.clock.move(LIMITS.heartbeat_s)
+            await asyncio.gather(*[end.channel.heard.wait() for end in ends])
+        assert [end.whys for end in ends] == [[], []]
 
 
 @on_loop
 async def test_silent_peer_is_lost(path: Path) -> None:
-    async with pair(path) as (remote_broker, owner):
+    async with pair(path, driven=True) as (remote_broker, owner):
         await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
-        owner.channel._heard_s -= LIMITS.silence_s + 1
-        owner.channel._beat()
+        for _ in range(int(LIMITS.silence_s / LIMITS.heartbeat_s)):
+            owner.clock.move(LIMITS.heartbeat_s)
+            assert not owner.over.is_set()
+        owner.clock.move(LIMITS.heartbeat_s)
         assert owner.whys == ["the peer has said nothing for 5 seconds"]
         await remote_broker.over.wait()
 
 
 @on_loop
-async def test_who_stood_still_does_not_blame_the_peer(path: Path) -> None:
-    async with pair(path) as (remote_broker, owner):
+async def test_broker_that_stood_still_does_not_blame_the_peer(path: Path) -> None:
+    async with pair(path, driven=True) as (remote_broker, owner):
         await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
-        owner.channel._heard_s -= 60
-        owner.channel._beat_s -= 60
-        owner.channel._beat()
+        owner.clock.move(60)
+        for _ in range(int(LIMITS.silence_s / LIMITS.heartbeat_s)):
+            owner.clock.move(LIMITS.heartbeat_s)
         assert not owner.over.is_set()
-        owner.channel._heard_s -= 60
-        owner.channel._beat()
+        owner.clock.move(LIMITS.heartbeat_s)
         assert owner.over.is_set()
+
+
+def send(end: End, size_bytes: int) -> None:
+    """Write a batch of zeros at once."""
+    end.channel.outbox.put_encoded(bytes(size_bytes))
+    end.channel.outbox.flush()
