@@ -147,6 +147,11 @@ class Wire(asyncio.Transport):
             self._loop.call_soon(self.protocol.connection_lost, ConnectionResetError("the simulated broker died"))
 
 
+def connections(client: Client) -> list[Connection]:
+    """Return a client's connections, which tests count links of and lead elsewhere."""
+    return client._connections
+
+
 class SimulatedBroker:
     """Queues in memory that survive `kill`; an answer leaves when its commit is done."""
 
@@ -195,7 +200,7 @@ class SimulatedBroker:
         """Make a client of this broker."""
         client = Client(CONNECTION, **settings)
         loop = asyncio.get_running_loop()
-        for connection in client._connections:
+        for connection in connections(client):
             connection.connect = self.connect
             connection.wall = lambda: EPOCH_S + loop.time()
         return client

@@ -25,7 +25,7 @@ from partibus.client.errors import (
     NotFound,
 )
 from partibus.errors import ArgumentError
-from tests.unit.client.simulated import EPOCH_S, SimulatedBroker, run
+from tests.unit.client.simulated import EPOCH_S, SimulatedBroker, connections, run
 
 
 def fill(broker: SimulatedBroker, count: int, size: int = 10) -> None:
@@ -595,12 +595,12 @@ def test_links_are_dealt_evenly_over_connections() -> None:
         await asyncio.gather(*[sender.open() for sender in senders])
         assert broker.connections == 3
         assert sorted(senders.count(one) for one in senders) == [1] * 6
-        assert [one.links for one in client._connections] == [2, 2, 2]
+        assert [one.links for one in connections(client)] == [2, 2, 2]
         receivers = [client.receiver("q") for _ in range(4)]
-        assert [one.links for one in client._connections] == [4, 3, 3]
+        assert [one.links for one in connections(client)] == [4, 3, 3]
         await receivers[0].close()
         client.receiver("q")
-        assert sorted(one.links for one in client._connections) == [3, 3, 4]
+        assert sorted(one.links for one in connections(client)) == [3, 3, 4]
         await client.close()
 
     run(work())

@@ -38,7 +38,7 @@ from partibus.client.errors import (
 )
 from partibus.client.messages import IncomingMessage
 from partibus.errors import ArgumentError
-from tests.unit.client.simulated import CONNECTION, SimulatedBroker, run
+from tests.unit.client.simulated import CONNECTION, SimulatedBroker, connections, run
 
 
 def message(text: str, **fields: object) -> OutgoingMessage:
@@ -509,7 +509,7 @@ def test_a_credential_that_fails_is_an_error_of_the_call(token: object, named: s
     async def work() -> None:
         broker = SimulatedBroker()
         client = Client(namespace="amqp://simulated:5672", credential=credential)
-        for connection in client._connections:
+        for connection in connections(client):
             connection.connect = broker.connect
         with pytest.raises(AccessDenied) as caught:
             await client.sender("q").open()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from partibus.client.aio import Client, OutgoingMessage, Receiver
 from partibus.client.aio.connection import Connection
 from partibus.client.errors import ClientError, Closed, ConnectFailed, InvalidRequest
-from tests.unit.client.simulated import CONNECTION, SimulatedBroker, run
+from tests.unit.client.simulated import CONNECTION, SimulatedBroker, connections, run
 from tests.unit.client.test_aio_receiver import fill, numbers, settled_by_token
 
 
@@ -219,13 +219,13 @@ def test_a_failed_open_leaves_no_connection_behind() -> None:
         async def refuse(connection: Connection) -> None:
             raise ConnectFailed("no")
 
-        client._connections[1].connect = refuse
+        connections(client)[1].connect = refuse
         begun = now()
         with pytest.raises(ConnectFailed):
             async with client:
                 pass
         assert now() - begun < 6.0, "connections are opened side by side"
-        assert not any(connection.is_open for connection in client._connections)
+        assert not any(connection.is_open for connection in connections(client))
 
     run(work())
 
@@ -237,7 +237,7 @@ def test_a_client_belongs_to_one_event_loop() -> None:
         client.sender("q")
 
     async def use() -> Any:
-        for connection in client._connections:
+        for connection in connections(client):
             connection.connect = broker.connect
         sender, receiver = client.sender("q"), client.receiver("q")
         await sender.send(OutgoingMessage(body=b"00000"))
@@ -340,7 +340,7 @@ def test_a_transaction_that_is_not_declared_leaves_no_link_behind() -> None:
         with pytest.raises(Closed):
             async with transaction:
                 pass
-        assert client._connections[0].links == 0
+        assert connections(client)[0].links == 0
         await client.close()
 
     run(work())

@@ -10,7 +10,7 @@ import pytest
 from partibus.client.aio import IncomingMessage, Receiver
 from partibus.client.errors import Closed, NotFound
 from partibus.errors import ArgumentError
-from tests.unit.client.simulated import SimulatedBroker, run
+from tests.unit.client.simulated import SimulatedBroker, connections, run
 from tests.unit.client.test_aio_receiver import fill, numbers, settled_by_token
 
 
@@ -109,16 +109,16 @@ def test_two_starts_are_one_and_a_stop_ends_a_start() -> None:
 
         processor = client.processor("q", handle, concurrency=3)
         await asyncio.gather(processor.start(), processor.start())
-        assert client._connections[0].links == 1
+        assert connections(client)[0].links == 1
         await processor.stop()
-        assert client._connections[0].links == 0
+        assert connections(client)[0].links == 0
         broker.kill()
         starting = asyncio.ensure_future(processor.start())
         await asyncio.sleep(1)
         await processor.stop()
         with pytest.raises(Closed):
             await starting
-        assert client._connections[0].links == 0
+        assert connections(client)[0].links == 0
         await client.close()
 
     run(work())
@@ -156,7 +156,7 @@ def test_a_start_that_fails_leaves_nothing_behind() -> None:
         processor = client.processor("missing", handle)
         with pytest.raises(NotFound):
             await processor.start()
-        assert client._connections[0].links == 0
+        assert connections(client)[0].links == 0
         wrong: Any = None
         with pytest.raises(ArgumentError, match="handler"):
             client.processor("q", wrong)
