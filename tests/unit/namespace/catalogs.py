@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.catalog_file import CatalogFile
 
 _opened: list[Catalog] = []
 
@@ -16,6 +18,17 @@ def open_catalog(folder: Path, stores: int = 16) -> Catalog:
     """Open the catalog of a folder until the test ends."""
     _opened.append(Catalog(folder, stores))
     return _opened[-1]
+
+
+def file_of(catalog: Catalog) -> CatalogFile:
+    """Return the file of a catalog, which tests damage and make wait."""
+    assert isinstance(catalog._database, CatalogFile)
+    return catalog._database
+
+
+def database(catalog: Catalog) -> sqlite3.Connection:
+    """Return the connection to the file of a catalog, whose statements tests trace and change."""
+    return file_of(catalog)._connection
 
 
 @pytest.fixture(autouse=True)

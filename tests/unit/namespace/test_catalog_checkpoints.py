@@ -14,8 +14,9 @@ import pytest
 from partibus.errors import PartibusError
 from partibus.namespace import catalog_file
 from partibus.namespace.catalog import Catalog
-from partibus.namespace.catalog_file import FILE_NAME, CatalogFile
+from partibus.namespace.catalog_file import FILE_NAME
 from partibus.namespace.entities import QueueDescription
+from tests.unit.namespace.catalogs import database, file_of
 from tests.unit.store.sqlite.log_index import log_index
 from tests.unit.store.sqlite.lossy_disk import LOG, PLANTED, LossyDisk, disk, library
 
@@ -34,11 +35,6 @@ def catalogs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
         one.close()
 
 
-def file_of(catalog: Catalog) -> CatalogFile:
-    assert isinstance(catalog._database, CatalogFile)
-    return catalog._database
-
-
 def test_a_checkpoint_begins_behind_a_commit_that_none_has_copied(
     catalogs: tuple[Catalog, Catalog], tmp_path: Path
 ) -> None:
@@ -50,7 +46,7 @@ def test_a_checkpoint_begins_behind_a_commit_that_none_has_copied(
                 checkpoints.append(index.may_start_over)
 
         for catalog in catalogs:
-            file_of(catalog)._connection.set_trace_callback(look)
+            database(catalog).set_trace_callback(look)
         for number in range(40):
             catalogs[number % 2].create(QueueDescription(f"q-{number}"), 0)
             with catalogs[1 - number % 2].together():

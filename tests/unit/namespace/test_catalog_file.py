@@ -12,9 +12,10 @@ from partibus.errors import EntityExists, StoreUnavailable, UnusableFile
 from partibus.limits import CATALOG_NUMBERS_SKIPPED
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_database import FORMAT_VERSION
-from partibus.namespace.catalog_file import FILE_NAME, CatalogFile
+from partibus.namespace.catalog_file import FILE_NAME
 from partibus.namespace.entities import EntityOptions, QueueDescription
 from partibus.store.acknowledged import FOLDER, AcknowledgedChanges, accept_loss
+from tests.unit.namespace.catalogs import database
 
 STORES = 16
 PARTITIONED = EntityOptions(partitioned=True)
@@ -25,12 +26,6 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
     catalog = Catalog(tmp_path, STORES)
     yield catalog
     catalog.close()
-
-
-def database(catalog: Catalog) -> sqlite3.Connection:
-    file = catalog._database
-    assert isinstance(file, CatalogFile)
-    return file._connection
 
 
 def test_the_files_belong_to_the_owner_only(catalog: Catalog, tmp_path: Path) -> None:

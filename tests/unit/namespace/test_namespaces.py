@@ -14,6 +14,7 @@ from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.sas import make_token
 from partibus.namespace.tiers import Tier
+from tests.unit.namespace.catalogs import database
 from tests.unit.namespace.servers import NOW_MS, Cluster, Member
 
 STANDARD = NamespaceOptions()
@@ -281,7 +282,7 @@ class TestDeleting:
             for number in range(300):
                 acme.create_queue(f"q{number}", {})
         statements: list[str] = []
-        member.catalog._database._connection.set_trace_callback(statements.append)  # type: ignore[attr-defined]
+        database(member.catalog).set_trace_callback(statements.append)
         member.catalog.delete_namespace("acme-1")
         assert len(set(statements)) < 20
         assert len(member.catalog.dropped_partitions()) == 300
@@ -368,7 +369,7 @@ class TestSeveralBrokers:
         acme.update("q7", {"LockDuration": "PT5S"})
         cluster.lose()
         statements: list[str] = []
-        second.catalog._database._connection.set_trace_callback(statements.append)  # type: ignore[attr-defined]
+        database(second.catalog).set_trace_callback(statements.append)
         second.namespaces.follow_all()
         assert second.namespaces.named("acme-1").namespace.queue("q7").lock_duration_ms == 5_000
         assert len(statements) < 60

@@ -17,6 +17,7 @@ from partibus.namespace.namespace import Namespace
 from partibus.namespace.namespace_options import DEFAULT_NAME, NamespaceOptions
 from partibus.namespace.properties import options_of
 from partibus.namespace.tiers import Tier
+from tests.unit.namespace.catalogs import database
 from tests.unit.namespace.tiered import limited, of_tier
 
 PARTITIONED = EntityOptions(partitioned=True)
@@ -100,7 +101,7 @@ def test_in_premium_the_namespace_says_how_many_partitions(catalog: Catalog, par
 def test_a_record_that_has_lost_a_partition_is_noticed_whatever_the_count(tmp_path: Path, catalog: Catalog) -> None:
     of_tier(catalog, Tier.PREMIUM, 4)
     made(catalog)
-    catalog._database.execute("DELETE FROM placement WHERE partition_no = 3")
+    database(catalog).execute("DELETE FROM placement WHERE partition_no = 3")
     with pytest.raises(PartibusError, match="with 3 of its 4 partitions"):
         catalog.get("q")
 
