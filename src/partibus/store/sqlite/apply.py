@@ -159,7 +159,7 @@ SMALL_OPERATIONS = 4
 """A commit of so few operations takes no turn: most of its time is the sync."""
 TURN_S = 0.05
 """How long a commit waits for its turn. A store that hangs in a statement holds the others up for no longer."""
-_turn = Lock()
+turn = Lock()
 """Held while the statements of a large commit run, by all stores of this process (docs/adr/0031).
 
 Each statement of a thread waits for the interpreter's lock. Two commits that take turns at every statement both end
@@ -169,12 +169,12 @@ later, and a commit that waits gathers more. Syncs need no such lock and run bes
 
 def apply_in_turn(writes: Writes, connection: Connection) -> None:
     """Apply a large commit after the large commits of other stores that came before it."""
-    is_held = _turn.acquire(timeout=TURN_S)
+    is_held = turn.acquire(timeout=TURN_S)
     try:
         apply_writes(writes, connection)
     finally:
         if is_held:
-            _turn.release()
+            turn.release()
 
 
 def apply_writes(writes: Writes, connection: Connection) -> None:

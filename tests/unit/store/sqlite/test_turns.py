@@ -80,13 +80,13 @@ def test_a_large_commit_waits_for_the_statements_of_another_store_and_a_small_on
         assert statements.first.wait(EVENTUALLY_S)
         other.commit(small)
         assert positions(other) == [1]
-        assert apply._turn.locked()
+        assert apply.turn.locked()
         with commit_beside(other, large(2)):
             statements.go_on.set()
     assert [writes.operations for writes in statements.begun] == [10, 10]
     assert positions(one) == list(range(1, 11))
     assert positions(other) == list(range(1, 12))
-    assert not apply._turn.locked()
+    assert not apply.turn.locked()
 
 
 def test_a_commit_gives_its_turn_up_before_the_sync(
@@ -97,7 +97,7 @@ def test_a_commit_gives_its_turn_up_before_the_sync(
 
     def see(text: str) -> None:
         if text == "COMMIT":
-            locked.append(apply._turn.locked())
+            locked.append(apply.turn.locked())
 
     stores[0]._writer.connection.set_trace_callback(see)
     stores[0].commit(large(1))
@@ -113,9 +113,9 @@ def test_a_store_that_hangs_in_a_statement_holds_up_no_other(
         assert statements.first.wait(EVENTUALLY_S)
         other.commit(large(1))
         assert positions(other) == list(range(1, 11))
-        assert apply._turn.locked(), "the turn of the first commit"
+        assert apply.turn.locked(), "the turn of the first commit"
         statements.go_on.set()
-    assert not apply._turn.locked()
+    assert not apply.turn.locked()
     assert positions(one) == list(range(1, 11))
 
 
@@ -124,4 +124,4 @@ def test_a_failed_commit_gives_its_turn_up(stores: list[SQLiteStore], statements
     stores[0].commit(large(1))
     with pytest.raises(Exception, match="UNIQUE"):
         stores[0].commit(large(1))
-    assert not apply._turn.locked()
+    assert not apply.turn.locked()
