@@ -1,7 +1,8 @@
 """README.md and the how-to pages: their commands and programs work when they are pasted, in the order of the page.
 
-Blocks that start servers or prepare machines are left out; one broker stands in for them. The pages of Spark and of
-jobs have their tests in `tests/spark`; those of SQS, the client, cursors and the tutorials beside this file.
+One broker stands in for blocks that start servers or prepare machines, and one test starts the server of each page. The
+pages of Spark and of jobs have their tests in `tests/spark`; those of SQS, the client, cursors and the tutorials beside
+this file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -29,6 +31,7 @@ from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.sync import connect
 from partibus.store.acknowledged import Acknowledged, AcknowledgedCommits
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.postgresql_server import new_schema, shared_server
 from tests.plugins import snippets
 
 PROJECT = Path(__file__).parents[2]
@@ -110,6 +113,31 @@ def reader(broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for namespace in Namespaces(client).list():
             if namespace.name != "default":
                 Namespaces(client).delete(namespace.name)
+
+
+SERVED = {
+    tuple(words[1:]): page.stem
+    for page in (PROJECT / "README.md", *sorted(DOCS.rglob("*.md")))
+    for words in snippets.command_lines(page.read_text(encoding="utf-8"))
+    if words[:1] == ["serve"]
+}
+"""The options of each server that pages start, with one of the pages."""
+
+
+@pytest.mark.parametrize("words", SERVED, ids=SERVED.values())
+def test_server_of_a_page_starts(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Start what the page starts, with folders, ports and a database of this machine."""
+    ours = ["--data", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready.json")]
+    if "--cluster-port" in words:
+        ours += ["--cluster-port", "0"]
+    given = [re.sub(r"^postgresql://broker@db.example/queues[?]?", _database, word) for word in words]
+    broker = BrokerProcess(tmp_path, emulator=False, arguments=(*given, *ours))
+    with broker, urlopen(f"{broker.http_url}/health") as answer:
+        assert answer.status == 200
+
+
+def _database(_: re.Match[str]) -> str:
+    return shared_server().url(parameters=f"schema={new_schema()}&")
 
 
 def test_the_first_minute(reader: Reader) -> None:

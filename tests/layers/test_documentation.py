@@ -40,6 +40,20 @@ def test_the_site_has_every_page() -> None:
     assert named == {page.name for page in PAGES if page.parent != DOCS / "adr"}
 
 
+def test_pages_name_targets_and_variables_of_the_makefile() -> None:
+    makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
+    targets, variables = (set(re.findall(of, makefile, re.MULTILINE)) for of in (r"^([a-z-]+):", r"^([A-Z_]+) \?="))
+    named = [
+        (page.name, target, set(re.findall("([A-Z_]+)=", settings)))
+        for page in PAGES
+        for target, settings in re.findall(
+            r"^(?:\$ )?make ([a-z-]+)((?: [A-Z_]+=\S+)*)", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
+    assert len(named) > 5
+    assert [one for one in named if one[1] not in targets or not one[2] <= variables] == []
+
+
 def _text(page: Path) -> str:
     """Read a page without its blocks of code."""
     return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
