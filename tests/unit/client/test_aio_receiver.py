@@ -103,6 +103,28 @@ def test_a_receive_outlasts_a_loss_between_attach_and_its_wait() -> None:
     run(work())
 
 
+def test_a_link_that_is_lost_as_soon_as_it_is_attached_is_attached_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss came before the attempt went on: it met a receiver without a link."""
+
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 1)
+        client = broker.client()
+        receiver = client.receiver("q")
+
+        def attached_and_lost() -> None:
+            monkeypatch.undo()
+            receiver.on_attached()
+            receiver.on_over(LinkLost("the entity has moved"))
+
+        monkeypatch.setattr(receiver, "on_attached", attached_and_lost)
+        assert numbers(await receiver.receive(1, 60.0)) == [0]
+        assert client.statistics.retries == 1
+        await client.close()
+
+    run(work())
+
+
 def test_a_cancelled_receive_takes_no_message_with_it() -> None:
     async def work() -> None:
         broker = SimulatedBroker()

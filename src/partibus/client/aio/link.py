@@ -9,7 +9,7 @@ from partibus.client.aio.connection import Connection
 from partibus.client.aio.owner import Owner
 from partibus.client.aio.settings import retriable
 from partibus.client.aio.tasks import outcome_of, seen
-from partibus.client.errors import AccessDenied, ClientError, Closed, TimedOut
+from partibus.client.errors import AccessDenied, ClientError, Closed, LinkLost, TimedOut
 
 T = TypeVar("T")
 
@@ -24,6 +24,7 @@ class Attachment(Owner):
         self._loop = connection.loop()
         self._session: Session | None = None
         self._attached: asyncio.Future[None] | None = None
+        """The result of the attempt under way."""
         self._opening: asyncio.Task[None] | None = None
         self._closing = False
         """Whether `close` was called: new calls are refused, and what is under way goes on."""
@@ -110,6 +111,8 @@ class Attachment(Owner):
         finally:
             if self._attached is attached:
                 self._attached = None
+        if self._session is not session:
+            raise LinkLost(f"the {self.name} was detached as soon as it was attached; open it again")
         self._on_open()
 
     def on_attached(self) -> None:
@@ -121,10 +124,11 @@ class Attachment(Owner):
         """Fail the attempt, or let the owner go on without a link."""
         attached = self._attached
         self._session = None
-        if attached is not None and not attached.done():
+        if attached is None:
+            self._on_lost(error)
+        elif not attached.done():
             attached.set_exception(error)
-            return
-        self._on_lost(error)
+        # Else the attempt is about to go on, and finds that its session has ended.
 
     def _end(self) -> None:
         """Detach, without waiting for the answer."""
