@@ -8,7 +8,7 @@ PY := .venv/bin/python
 NODE_MODULES := tests/conformance/js/node_modules/.package-lock.json
 
 # Test workers, more than cores: tests of clients, crashes and leases wait half of the time. A file of tests stays on one
-# worker, and so do all that share the Spark session (tests/plugins/spread.py). PYTEST_ARGS adds options or paths.
+# worker, and so do all that share a Spark session (tests/plugins/spread.py). PYTEST_ARGS adds options or paths.
 WORKERS ?= 6
 PYTEST_ARGS ?=
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -1,8 +1,9 @@
 """pytest plug-in: how tests are spread over workers (`-n 6 --dist loadfile --no-loadscope-reorder`).
 
-A file of tests stays on one worker, so what a module's fixture starts (a broker) is started once. The tests that share
-the Spark session are one unit: a second JVM would take 15 s of CPU to start and to warm up. Long units start first, so
-that no worker is left with one at the end.
+A file of tests stays on one worker, so what a module's fixture starts (a broker) is started once. The tests that share a
+Spark session are one unit. There are two, of connectors and of jobs: one alone would last longer than all others, and
+another JVM takes 15 s of CPU to start and to warm up. Long units start first, so that no worker is left with one at the
+end.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 SPARK = "tests/spark/"
+JOBS = tuple(SPARK + "test_" + name for name in ("demo", "job_", "tutorial"))
 OWN_SPARK = SPARK + "test_cluster"
 """The test that starts Spark in processes of its own, wherever it runs."""
 
 LONG = (
-    # About four minutes of a machine with two cores.
-    SPARK + "session",
+    # Two to three minutes of a machine with two cores each.
+    SPARK + "jobs",
+    SPARK + "connectors",
     # Half a minute to a minute and a half each, most of it waiting: beside Spark, which never waits.
     OWN_SPARK,
     "tests/robustness/test_machines",
@@ -70,9 +73,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def unit_of(nodeid: str) -> str:
-    """Name what stays together on one worker: a file, or the tests that share the Spark session."""
+    """Name what stays together on one worker: a file, or the tests that share a Spark session."""
     file = nodeid.partition("::")[0]
-    return SPARK + "session" if file.startswith(SPARK) and not file.startswith(OWN_SPARK) else file
+    if not file.startswith(SPARK) or file.startswith(OWN_SPARK):
+        return file
+    return SPARK + ("jobs" if file.startswith(JOBS) else "connectors")
 
 
 def _rank(unit: str) -> int:

@@ -45,14 +45,14 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_the_spark_session_is_on_one_worker_and_holds_up_no_other(run: Run) -> None:
+def test_each_spark_session_is_on_one_worker_and_holds_up_no_other(run: Run) -> None:
     # By file alone, each file would go to the next worker.
-    units = [{"test_broker", "test_demo", "test_job_audit", "test_sink"}, {"test_cluster"}]
+    units = [{"test_demo", "test_job_audit", "test_job_plan"}, {"test_broker", "test_sink"}, {"test_cluster"}]
     files = [f"spark/{name}" for unit in units for name in sorted(unit)]
-    log = run("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", files=files)
+    log = run("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", files=files)
     workers = [{worker for worker, file in log if file in unit} for unit in units]
-    assert [len(found) for found in workers] == [1, 1]
-    assert len(set.union(*workers)) == 2
+    assert [len(found) for found in workers] == [1, 1, 1]
+    assert len(set.union(*workers)) == 3
 
 
 def test_long_tests_start_first(run: Run) -> None:
