@@ -1,9 +1,8 @@
 """pytest plug-in: how tests are spread over workers (`-n 6 --dist loadfile --no-loadscope-reorder`).
 
-A file of tests stays on one worker, so what a module's fixture starts (a broker) is started once. The tests that share a
-Spark session are one unit. There are two, of connectors and of jobs: one alone would last longer than all others, and
-another JVM takes 15 s of CPU to start and to warm up. Long units start first, so that no worker is left with one at the
-end.
+A file of tests stays on one worker, so what a module's fixture starts (a broker) is started once. The tests that share
+a Spark session are one unit. There are two, of connectors and of jobs: one alone would last longer than all others. A
+JVM takes 15 s of CPU to start and to warm up. Long units start first, so that no worker is left with one at the end.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from tests.robustness.raw import MIB, check_serves, forget_peak, rss_bytes
 GROWTH_MAX = 200 * MIB
 """The most bytes by which one peer may make the process grow at its worst moment.
 
-A flood of bodies of 64 KiB takes 145 to 165 MiB however long it lasts: queued and committed bodies, and memory that malloc
-keeps between them.
+A flood of bodies of 64 KiB takes 145 to 165 MiB however long it lasts: queued and committed bodies, and memory that
+malloc keeps between them.
 """
 
 

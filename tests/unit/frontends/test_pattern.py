@@ -156,6 +156,38 @@ def test_messages_like_the_last_ones_are_not_taken_apart(queue: Queue, monkeypat
         ingress.message_of(head + SHORT, queue, repeats)  # its size is written in another way
 
 
+def test_sessions_of_one_length_are_each_looked_at(queues: list[Queue]) -> None:
+    ingress = Ingress(lambda: MADE)
+    with_key = encode_annotations({"x-opt-partition-key": "abcd"})
+    for first, message_id, notes in product(("abcd", "éé", "s" * KEY_CHARS_MAX), (None, "id"), (b"", with_key)):
+        repeats = Repeats()
+        for group in (first, first, "abcd", "dcba", "éé", "\0" * 4, "é" * 64, "t" * KEY_CHARS_MAX, "abcde", ""):
+            for reply_group in ("abcd", group):
+                head = encode_properties(
+                    message_id=message_id, subject="s", group_id=group, reply_to_group_id=reply_group
+                )
+                payload = notes + head + SHORT
+                assert outcome(ingress, payload, queues[1], repeats) == outcome(ingress, payload, queues[1])
+
+
+@pytest.mark.parametrize("message_id", [None, "id"])
+def test_messages_of_other_sessions_are_not_taken_apart(
+    queues: list[Queue], message_id: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingress, repeats = Ingress(lambda: MADE), Repeats()
+    payloads = [encode_properties(message_id=message_id, group_id=f"s{number}") + SHORT for number in range(8)]
+    decoded = [
+        ingress.message_of(one, queues[1], repeats if number < 2 else None) for number, one in enumerate(payloads)
+    ]
+
+    def taken_apart(_: bytes) -> None:
+        raise AssertionError("it has the pattern")
+
+    monkeypatch.setattr("partibus.frontends.amqp.ingress.split_sections", taken_apart)
+    found = [ingress.message_of(one, queues[1], repeats) for one in payloads]
+    assert [facts(message) for message in found] == [facts(message) for message in decoded]
+
+
 def test_those_of_a_batch_share_the_pattern(queue: Queue) -> None:
     ingress, repeats = Ingress(lambda: MADE), Repeats()
     many = [encode_properties(message_id=f"m{number:03}") + SHORT for number in range(20)]
