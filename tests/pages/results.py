@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -372,8 +373,9 @@ def demo(case: Case) -> str:
 PAGES = (*_JOBS, "demo")
 
 
+@cache
 def page_of(name: str, case: Case) -> str:
-    """Return the page of a job, or of the demo, as text."""
+    """Return the page of a job, or of the demo, as text. Drawing one takes up to seconds."""
     if name == "demo":
         return demo(case)
     result, page = _JOBS[name]

@@ -1,8 +1,9 @@
 """pytest plug-in: how tests are spread over workers (`-n 6 --dist loadfile --no-loadscope-reorder`).
 
 A file of tests stays on one worker, so what a module's fixture starts (a broker) is started once. The tests that share
-a Spark session are one unit. There are two, of connectors and of jobs: one alone would last longer than all others. A
-JVM takes 15 s of CPU to start and to warm up. Long units start first, so that no worker is left with one at the end.
+a Spark session are one unit. There are two, of transport and of analyses: one would last longer than all other tests,
+and another JVM takes 15 s of CPU to start and to warm up. Long units start first, so that no worker is left with one at
+the end.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 SPARK = "tests/spark/"
-JOBS = tuple(SPARK + "test_" + name for name in ("demo", "job_", "tutorial"))
+ANALYSES = tuple(
+    f"{SPARK}test_{name}"
+    for name in ("demo", "job_audit", "job_compact", "job_credits", "job_plan", "job_re", "job_telemetry", "tutorial")
+)
 OWN_SPARK = SPARK + "test_cluster"
 """The test that starts Spark in processes of its own, wherever it runs."""
 
 LONG = (
-    # Two to three minutes of a machine with two cores each.
-    SPARK + "jobs",
-    SPARK + "connectors",
+    # Two to four minutes of a machine with two cores each.
+    SPARK + "analyses",
+    SPARK + "transport",
     # Half a minute to a minute and a half each, most of it waiting: beside Spark, which never waits.
     OWN_SPARK,
     "tests/robustness/test_machines",
@@ -76,7 +80,7 @@ def unit_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if not file.startswith(SPARK) or file.startswith(OWN_SPARK):
         return file
-    return SPARK + ("jobs" if file.startswith(JOBS) else "connectors")
+    return SPARK + ("analyses" if file.startswith(ANALYSES) else "transport")
 
 
 def _rank(unit: str) -> int:

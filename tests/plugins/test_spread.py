@@ -47,7 +47,11 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_each_spark_session_is_on_one_worker_and_holds_up_no_other(run: Run) -> None:
     # By file alone, each file would go to the next worker.
-    units = [{"test_demo", "test_job_audit", "test_job_plan"}, {"test_broker", "test_sink"}, {"test_cluster"}]
+    units = [
+        {"test_demo", "test_job_audit", "test_job_plan"},
+        {"test_broker", "test_job_capture", "test_sink"},
+        {"test_cluster"},
+    ]
     files = [f"spark/{name}" for unit in units for name in sorted(unit)]
     log = run("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", files=files)
     workers = [{worker for worker, file in log if file in unit} for unit in units]

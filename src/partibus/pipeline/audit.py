@@ -408,7 +408,7 @@ def audit_page(found: Values) -> Page:
             (number(totals["delivered_more_than_once"]), "delivered again"),
         ],
         sections=[
-            Section("Checks", [_checks(counts, found["unchecked"])]),
+            *([Section("Checks", [_checks(counts, found["unchecked"])])] if totals["messages"] else []),
             *([Section("Examples", _examples(found))] if found["samples"] else []),
             *([Section("Over time", _over_time(found["series"]))] if found["series"] else []),
         ],

@@ -34,7 +34,7 @@ from partibus.pipeline.report.page import (
     time_of_us,
 )
 from partibus.pipeline.report.page import text as as_html
-from partibus.pipeline.report.plots import TICKS_MAX, bars, curve, lines, log_ticks, ranking, strip, time_ticks
+from partibus.pipeline.report.plots import TICKS_MAX, Curve, bars, curve, lines, log_ticks, ranking, strip, time_ticks
 from tests.pages.results import Case, page_of
 
 if TYPE_CHECKING:
@@ -198,11 +198,37 @@ def test_no_two_curves_look_the_same() -> None:
     assert len(looks) == len(set(looks)) == 9
 
 
-def test_a_curve_below_an_equal_one_is_seen_beside_it() -> None:
-    drawn = lines("t", [("a", {name: (TIMES[:3], [1, 2, 3]) for name in ("sent", "completed")})])
+@pytest.mark.parametrize(
+    ("other", "log", "covers"),
+    [
+        ([100, 200, 300], False, True),
+        ([100, 199, 302], False, True),
+        ([100, 190, 300], False, False),
+        ([101, 199, 302], True, True),
+        ([103, 200, 300], True, False),
+    ],
+)
+def test_a_curve_below_a_nearly_equal_one_is_seen_beside_it(other: list[float], log: bool, covers: bool) -> None:
+    curves: dict[str, Curve] = {"sent": (TIMES[:3], [100, 200, 300]), "completed": (TIMES[:3], other)}
+    drawn = lines("t", [("a", curves)], log=log)
     breadths = re.findall(r'clip-path="[^"]+" style="[^"]*stroke: var\(--plot-\d\); stroke-width: ([\d.]+)', drawn)
     assert len(breadths) == 2
-    assert float(breadths[0]) > 2 * float(breadths[1])
+    assert (float(breadths[0]) > 2 * float(breadths[1])) == covers
+
+
+def test_one_bar_is_as_broad_as_one_of_four() -> None:
+    def breadth(values: list[float]) -> float:
+        left, right = re.findall(r'<path d="M ([\d.]+) [\d.]+ \nL ([\d.]+) ', bars("t", [("messages", values)]))[0]
+        return float(right) - float(left)
+
+    assert breadth([7]) == pytest.approx(breadth([7, 7]), rel=0.1)
+    assert breadth([7]) == pytest.approx(breadth([7, 7, 7, 7]), rel=0.15)
+
+
+@pytest.mark.parametrize(("count", "columns"), [(1, 1), (5, 5), (6, 3), (7, 4), (8, 4), (11, 4), (13, 5)])
+def test_rows_of_figures_are_about_as_long_as_each_other(count: int, columns: int) -> None:
+    page = render(Page("t", "lead", [], tiles=[("1", "one")] * count))
+    assert f'class="figures" style="--columns: {columns}"' in page
 
 
 def test_a_level_curve_is_not_cut_by_the_upper_edge() -> None:
@@ -344,6 +370,7 @@ def test_a_page_without_much_to_see_judges_nothing() -> None:
     assert "✓" not in page
     assert ">limit<" not in page, "it allows for chance, and is above all of the load"
     assert "No messages are known." in page_of("plan", Case.NOTHING)
+    assert "✓" not in page_of("audit", Case.NOTHING), "no check has seen a message"
     assert "NEVER THROTTLED" not in page_of("credits", Case.NOTHING), "without requests"
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ SHORT_CODE = 32
 """Characters of code that stay on one line."""
 WHOLE_NAME = 36
 """Characters of a name in a table that stays on one line of a broad screen: those of a UUID."""
+TILES_IN_A_ROW = 5
+"""The most figures beside each other on a broad screen."""
 NARROW_TABLE = 40
 """Characters of a table's broadest row, with two for each gap, that a screen of 400 pixels shows side by side."""
 
@@ -60,7 +63,9 @@ def render(page: Page) -> str:
     sections = "".join(
         f"<section><h2>{escape(section.title)}</h2>{''.join(section.blocks)}</section>" for section in page.sections
     )
-    tiles = f'<div class="figures">{tiles}</div>' if tiles else ""
+    if tiles:  # rows of a broad screen are as long as each other, as far as they can be
+        columns = ceil(len(page.tiles) / ceil(len(page.tiles) / TILES_IN_A_ROW))
+        tiles = f'<div class="figures" style="--columns: {columns}">{tiles}</div>'
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -29,6 +29,9 @@ INK, MUTED, LINE, GRID = (_STAND_INS[name] for name in ("ink", "muted", "line", 
 SERIES = tuple(_STAND_INS[f"plot-{place}"] for place in range(1, 7))
 SOFT, PEAK, HOT = _STAND_INS["plot-soft"], _STAND_INS["plot-peak"], _STAND_INS["plot-hot"]
 
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Times (Unix, seconds) or other places on the x axis, and values."""
+
 CHART_WIDTH = 4.6
 """Inches of one chart: a narrow screen shows it in about its own size, so that its text stays readable."""
 TITLE_CHARS = 48
@@ -40,9 +43,13 @@ STRIP_ROOM = 700
 STRIP_FLAT = 2_000
 """Slots whose bar has room for a horizontal label."""
 FEW_POINTS = 3
+FEW_BARS = 4
+"""Bars that a chart has room for even if it has fewer."""
 LINE_WIDTH, MARKER_SIZE = 1.4, 6.0
+LINE_SHARE = 0.012
+"""The height of a line as a share of a chart's: curves that differ by less cover each other."""
 COVERED = 2.2
-"""How much broader a curve is for each equal one that lies above it."""
+"""How much broader a curve is for each one that covers it."""
 COVERS_MAX = 3
 NOTABLE = 1.05
 """Means above which the largest bar stands out: of hundreds of messages, chance alone gives one some percent more."""
@@ -91,7 +98,7 @@ def drawing(height: float, width: float = CHART_WIDTH) -> Iterator["Figure"]:
 
 def lines(
     title: str,
-    charts: Sequence[tuple[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]],
+    charts: Sequence[tuple[str, Mapping[str, Curve]]],
     *,
     unit: Callable[[float], str] | None = None,
     log: bool = False,
@@ -117,18 +124,19 @@ def lines(
             axes.set_title(_shortened(name, TITLE_CHARS))
             # Beyond the last colour curves are dashed, then dotted.
             looks = [(colour, dashes) for dashes in ("-", "--", ":") for colour in SERIES]
+            known = [value for _, values in shown.values() for value in values]
             later = [*shown.values()]
             for (colour, dashes), (label, (times, values)) in zip(looks, shown.items(), strict=False):
                 # Curves that cover each other are seen side by side: "sent" below an equal "completed".
                 del later[0]
-                broad = COVERED * min(later.count((times, values)), COVERS_MAX)
+                covers = sum(_is_covered((times, values), one, known, log=log) for one in later)
+                broad = COVERED * min(covers, COVERS_MAX)
                 axes.plot(
                     *_broken(times, values, step), color=colour, linestyle=dashes, label=_shortened(label),
                     linewidth=LINE_WIDTH + broad, markersize=MARKER_SIZE + 2 * broad,
                     marker="." if len(times) < FEW_POINTS or (step is not None and _lonely(times, step)) else None,
                 )  # fmt: skip
             _time_axis(axes, [at for times, _ in shown.values() for at in times])
-            known = [value for _, values in shown.values() for value in values]
             if log:
                 _log_axis(axes, known)
             else:
@@ -161,6 +169,9 @@ def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: fl
             levels = {"mean": mean} if limit is None else {"mean": mean, "limit": mean * limit}
             axes.set_ylim(0, max(peak, *levels.values()) * 1.05)
             _levels(axes, levels)
+            if len(values) < FEW_BARS:  # which would be as broad as the chart
+                middle = (len(values) - 1) / 2
+                axes.set_xlim(middle - FEW_BARS / 2, middle + FEW_BARS / 2)
             axes.set_title(_shortened(name, TITLE_CHARS))
             _whole_ticks(axes, values)
             axes.yaxis.set_major_formatter(lambda value, _: _thousands(value))
@@ -195,6 +206,17 @@ def _broken(
         xs.append(at)
         ys.append(value)
     return xs, ys
+
+
+def _is_covered(curve: Curve, other: Curve, known: Sequence[float], *, log: bool) -> bool:
+    """Tell whether a curve lies within the line of another one. ``known`` are the values of the whole chart."""
+    (times, values), (other_times, others) = curve, other
+    if times != other_times:
+        return False
+    if not log:
+        return max(abs(a - b) for a, b in zip(values, others, strict=True)) <= LINE_SHARE * max(known)
+    room = (max(known) / min(known)) ** LINE_SHARE
+    return all(max(a, b) <= room * min(a, b) for a, b in zip(values, others, strict=True))
 
 
 def _lonely(times: Sequence[float], step: float) -> bool:
@@ -257,7 +279,7 @@ def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share
                 share(value), (value, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5
             )
         axes.set_yticks(places, [_shortened(name, 30) for name, _ in values])
-        axes.invert_yaxis()
+        axes.set_ylim(len(values) - 0.5, -0.5)
         # Above the labels too: a title of the axes would begin to their right, and be cut at the edge of the chart.
         shape.suptitle(heading, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"])
         axes.xaxis.set_visible(False)
@@ -268,7 +290,7 @@ def ranking(title: str, heading: str, values: Sequence[tuple[str, float]], share
 
 
 def curve(
-    title: str, heading: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str,
+    title: str, heading: str, curves: Mapping[str, Curve], x: str, y: str,
     levels: Mapping[str, float],
 ) -> str:  # fmt: skip
     """Draw curves over numbers, with dots, named levels, and both axes in powers of two."""
