@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SPARK = "tests/spark/"
 ANALYSES = tuple(
     f"{SPARK}test_{name}"
-    for name in ("demo", "job_audit", "job_compact", "job_credits", "job_plan", "job_re", "job_telemetry", "tutorial")
+    for name in ("demo", "job_audit", "job_compact", "job_credits", "job_plan", "job_re", "tutorial")
 )
 OWN_SPARK = SPARK + "test_cluster"
 """The test that starts Spark in processes of its own, wherever it runs."""

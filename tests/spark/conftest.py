@@ -16,17 +16,19 @@ from tests.spark.simulated import SimulatedNamespace, SimulatedSource
 PROJECT = Path(__file__).parents[2]
 
 # Start-up counts here, not speed: the first compiler and the plain collector, no doubts about Spark's classes (a fifth
-# of the processor time until it is warm), no full collection for each step in which their space grows, few shuffle
-# partitions. With one compiler Java has 48 MB for its code, and a thread that looks for code to drop took a twelfth of
-# the processor time. Tasks may fail three times, which plain local[2] would not let them.
+# of the processor time until it is warm), no full collection for each step in which their space grows. With one
+# compiler Java has 48 MB for its code, and a thread that looks for code to drop took a twelfth of the processor time.
+# Tasks may fail three times, which plain local[2] would not let them. One shuffle partition takes a sixth of Java's
+# processor time less than two; tests of what is grouped or ordered by key ask for `several_partitions`.
 MASTER = "local[2,3]"
 JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=240m"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
+SHUFFLES = "spark.sql.shuffle.partitions"
 CONFIG = {
     "spark.driver.extraJavaOptions": JAVA,
-    "spark.sql.shuffle.partitions": "2",
+    SHUFFLES: "1",
     "spark.sql.adaptive.enabled": "false",
     # A plan is run once or twice, over few rows: not worth being compiled.
     "spark.sql.codegen.wholeStage": "false",
@@ -73,6 +75,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.dataSource.register(SimulatedSource)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def several_partitions(spark: SparkSession) -> Iterator[None]:
+    """Divide rows by key, as a cluster does."""
+    spark.conf.set(SHUFFLES, "3")
+    yield
+    spark.conf.set(SHUFFLES, CONFIG[SHUFFLES])
 
 
 def _write_no_checksums(session: SparkSession) -> None:

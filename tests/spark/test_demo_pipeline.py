@@ -102,6 +102,7 @@ def failing(proof: Proof) -> list[str]:
     return [check.claim for check in proof.checks if not check.holds]
 
 
+@pytest.mark.usefixtures("several_partitions")
 @pytest.mark.row("D2", "D4")
 def test_a_capture_that_was_ended_goes_on_from_its_checkpoint_to_tables_that_are_proved(
     spark: SparkSession, namespace: SimulatedNamespace, tmp_path: Path

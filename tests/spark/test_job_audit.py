@@ -149,6 +149,7 @@ def audit(spark: SparkSession, folder: Path, produced: Log, consumed: Log, **wan
         return run(job, asked)
 
 
+@pytest.mark.usefixtures("several_partitions")
 @pytest.mark.row("D12")
 def test_each_planted_fault_is_found_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
     """Each in an entity of its own, and two without any, all in one run. Nor is a message lost that waits for a

@@ -81,6 +81,7 @@ def made(spark: SparkSession, tmp_path: Path) -> Iterator[Table]:
         spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
 
 
+@pytest.mark.usefixtures("several_partitions")
 def test_rows_are_there_once_while_the_capture_goes_on(made: Table) -> None:
     planned = made.run(dry_run=True)["tables"][MESSAGES]
     assert (planned["files_before"], planned["files_after"], len(made.files())) == (4, 2, 4)

@@ -45,6 +45,7 @@ def result(spark: SparkSession, folder: Path, path: str, **want: Any) -> dict[st
         return run(job, Want([path], SETTINGS, **want))
 
 
+@pytest.mark.usefixtures("several_partitions")
 @pytest.mark.row("D9")
 def test_who_would_have_been_throttled_and_by_whom(spark: SparkSession, tmp_path: Path) -> None:
     """Two namespaces; one sends to a topic of four rules in bursts, beside small users of a queue."""

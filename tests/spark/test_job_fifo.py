@@ -41,6 +41,7 @@ def result(spark: SparkSession, folder: Path, rows: list[dict[str, Any]], **want
         return run(job, Want([path], **want))
 
 
+@pytest.mark.usefixtures("several_partitions")
 @pytest.mark.row("S3", "S4")
 def test_partitions_rate_and_age_over_time(spark: SparkSession, tmp_path: Path) -> None:
     rows = []

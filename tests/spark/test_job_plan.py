@@ -29,6 +29,7 @@ def planned(spark: SparkSession, folder: Path, paths: list[str], **want: Any) ->
         return run(job, Want(paths, **want))
 
 
+@pytest.mark.usefixtures("several_partitions")
 @pytest.mark.row("D8")
 def test_predictions_are_what_a_replay_of_the_keys_gives(spark: SparkSession, tmp_path: Path) -> None:
     rows = telemetry(spark, SHAPE)

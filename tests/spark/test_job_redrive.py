@@ -23,11 +23,7 @@ from partibus.testing.broker_process import BrokerProcess
 from tests.spark.conftest import CONFIG
 
 PIPELINE = (sys.executable, "-c", "from partibus.cli.main import main; main()", "pipeline", "redrive")
-FAST = tuple(
-    word
-    for name, value in (CONFIG | {"spark.sql.shuffle.partitions": "1"}).items()
-    for word in ("--conf", f"{name}={value}")
-)
+FAST = tuple(word for name, value in CONFIG.items() for word in ("--conf", f"{name}={value}"))
 LOOK_S = 0.2
 EVEN = "cast(application_properties['number'] as int) % 2 = 0 and text like 'body%'"
 
@@ -96,6 +92,7 @@ def named(numbers: range) -> list[str]:
     return [f"id-{number:03}" for number in numbers]
 
 
+@pytest.mark.usefixtures("several_partitions")
 @pytest.mark.row("D10")
 def test_chosen_dead_letters_go_back_once_and_the_others_stay(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path

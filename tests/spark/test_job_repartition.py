@@ -179,6 +179,7 @@ def test_sessions_are_moved_back_to_one_partition_and_what_can_not_be_moved_is_r
         run(spark, base._replace(to="other", leave=True))
 
 
+@pytest.mark.usefixtures("several_partitions")
 def test_proof_finds_planted_faults(spark: SparkSession) -> None:
     keys = ["a", "b", "c"]
     place = {key: partition_for_key(key, 16) for key in keys}

@@ -64,6 +64,7 @@ def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Whol
     return Whole(folder, spark.read.parquet(str(folder / "telemetry")), found)
 
 
+@pytest.mark.usefixtures("several_partitions")
 @pytest.mark.row("D7")
 def test_counts_rates_and_percentiles_are_those_of_the_rows(whole: Whole) -> None:
     found, tmp_path = whole.found, whole.folder
