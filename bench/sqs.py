@@ -39,6 +39,8 @@ BATCH = 10
 BODY = "x" * 1024
 GROUPS = 1_000
 RATE = 500
+WORK_US = 500
+"""About what the broker computes for a send that is a commit of its own."""
 LATENCY_S = 10.0
 POLLS = 1_000
 POLL_S = 20
@@ -89,7 +91,7 @@ class Latency:
     """Answers to single sends that begin at a fixed rate, from the time at which they are due."""
 
     scenario: str = "sqs latency"
-    """The server: a broker, or for `sqs disk` the program `bench.sync_server`."""
+    """The server: a broker, or the program `bench.sync_server`; for `sqs machine` that one computes, too."""
     rate: int
     latency_ms: dict[str, float]
     cpu_us: float
@@ -301,13 +303,14 @@ def _latency(bench: Bench) -> Iterator[Latency]:
     request = bench.send(bench.standard)
     yield _at_rate("sqs latency", bench.port, bench.pid, request)
     with tempfile.TemporaryDirectory(dir=bench.directory) as folder:  # on the disk of the broker's store
-        command = (sys.executable, "-m", "bench.sync_server", f"{folder}/synced")
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                assert server.stdout is not None, "a pipe"
-                yield _at_rate("sqs disk", int(server.stdout.readline()), server.pid, request)
-            finally:
-                server.kill()
+        for scenario, work_us in (("sqs disk", 0), ("sqs machine", WORK_US)):
+            command = (sys.executable, "-m", "bench.sync_server", f"{folder}/synced", str(work_us))
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+                try:
+                    assert server.stdout is not None, "a pipe"
+                    yield _at_rate(scenario, int(server.stdout.readline()), server.pid, request)
+                finally:
+                    server.kill()
 
 
 def _at_rate(scenario: str, port: int, pid: int, request: bytes) -> Latency:

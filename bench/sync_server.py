@@ -1,6 +1,6 @@
-"""A server that answers requests after a write and a sync, and does nothing else: what the machine's disk allows.
+"""A server that computes for some time, writes and syncs before each answer: what the machine allows.
 
-Run it with `python -m bench.sync_server FILE`.
+Run it with `python -m bench.sync_server FILE WORK_US`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import selectors
 import socket
 import sys
+import time
 
 COMMIT_BYTES = 96 << 10
 """About what a commit of one message appends to a store's log: six pages."""
@@ -16,8 +17,12 @@ _FILE_BYTES = 16 << 20
 _EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
-def answer_synced(path: str) -> None:
-    """Print a port, and answer each request there after one write and sync, until the process is ended."""
+def answer_synced(path: str, work_us: float) -> None:
+    """Print a port, and answer each request there after one write and sync, until the process is ended.
+
+    Each also takes ``work_us`` of a processor that is not slowed down.
+    """
+    steps = _steps_of(work_us)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.pwrite(file, bytes(_FILE_BYTES), 0)
     os.fsync(file)
@@ -33,6 +38,7 @@ def answer_synced(path: str) -> None:
                 stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 selector.register(stream, selectors.EVENT_READ, stream)
             elif key.data.recv(1 << 20):
+                _compute(steps)
                 os.pwrite(file, commit, at)
                 os.fdatasync(file)
                 at = (at + COMMIT_BYTES) % (_FILE_BYTES - COMMIT_BYTES)
@@ -42,5 +48,21 @@ def answer_synced(path: str) -> None:
                 key.data.close()
 
 
+def _compute(steps: int) -> None:
+    total = 0
+    for step in range(steps):
+        total += step * step
+
+
+def _steps_of(work_us: float) -> int:
+    """Return the steps that take so long at best."""
+    tried, best_us = 2_000, float("inf")
+    for _ in range(200):
+        begun_ns = time.perf_counter_ns()
+        _compute(tried)
+        best_us = min(best_us, (time.perf_counter_ns() - begun_ns) / 1_000)
+    return round(tried * work_us / best_us)
+
+
 if __name__ == "__main__":
-    answer_synced(sys.argv[1])
+    answer_synced(sys.argv[1], float(sys.argv[2]))
