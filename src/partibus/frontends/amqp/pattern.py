@@ -67,7 +67,14 @@ class Pattern:
     )
 
     def __init__(
-        self, payload: bytes, body_at: int, message: Message, ids: _Field, session: _Field | None, *, is_id_made: bool
+        self,
+        payload: bytes,
+        body_at: int,
+        message: Message,
+        message_id: _Field,
+        session: _Field | None,
+        *,
+        is_id_made: bool,
     ) -> None:
         """Remember ``payload``, which became ``message``; its stored form ends with the same body.
 
@@ -83,19 +90,19 @@ class Pattern:
         self._has_session = session is not None
         self._body_at = body_at
         self._is_id_made = is_id_made
-        self._id_at = ids.at
-        self._id_bytes = ids.size_bytes
+        self._id_at = message_id.at
+        self._id_bytes = message_id.size_bytes
         stored_body_at = len(message.data) - (len(payload) - body_at)
         if session is None:
             session = _Field(body_at, stored_body_at, 0)
-        self._middle_at = ids.at if is_id_made else ids.at + ids.size_bytes
+        self._middle_at = message_id.at if is_id_made else message_id.at + message_id.size_bytes
         self._session_at = session.at
         self._end_at = session.at + session.size_bytes
-        self._start = payload[: ids.at]
+        self._start = payload[: message_id.at]
         self._middle = payload[self._middle_at : session.at]
         self._end = payload[self._end_at : body_at]
-        self._stored_start = message.data[: ids.stored_at]
-        self._stored_middle = message.data[ids.stored_at + ids.size_bytes : session.stored_at]
+        self._stored_start = message.data[: message_id.stored_at]
+        self._stored_middle = message.data[message_id.stored_at + message_id.size_bytes : session.stored_at]
         self._stored_end = message.data[session.stored_at + session.size_bytes : stored_body_at]
 
     def read(self, payload: bytes, new_message_id: Callable[[], str], *, is_id_key: bool) -> Message | None:
@@ -176,9 +183,10 @@ def pattern_of(payload: bytes, sections: Sections, message: Message, *, is_id_ma
         )
         if there is not None and stored_there is not None:
             session = _Field(before + there, stored_before + stored_there, sections.properties[there - 1])
-    behind_start = body_at if session is None else session.at
-    ids = _Field(behind_start if is_id_made else before + id_text_at, stored_before + id_text_at, id_bytes)
-    return Pattern(payload, body_at, message, ids, session, is_id_made=is_id_made)
+    start_bytes = body_at if session is None else session.at
+    id_at = start_bytes if is_id_made else before + id_text_at
+    message_id = _Field(id_at, stored_before + id_text_at, id_bytes)
+    return Pattern(payload, body_at, message, message_id, session, is_id_made=is_id_made)
 
 
 def _text_at(properties: bytes, field: Property) -> int | None:
