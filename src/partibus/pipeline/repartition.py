@@ -479,12 +479,11 @@ def _state_counts(found: Values) -> str:
 
 def _shares(shares: list[Values]) -> str:
     """Return the table of the shares; a dry run has predicted ones only."""
-    rows = [[number(one["partition"]), percent(one["predicted"])] for one in shares]
-    if all(one["real"] is None for one in shares):
+    if any(one["real"] is None for one in shares):
+        rows = [[number(one["partition"]), percent(one["predicted"])] for one in shares]
         return table(["partition", "predicted"], rows, (0, 1))
-    for row, one in zip(rows, shares, strict=True):
-        row += [
-            text("" if one["real"] is None else percent(one["real"])),
-            text("" if one["messages"] is None else number(one["messages"])),
-        ]
+    rows = [
+        [number(one["partition"]), percent(one["predicted"]), percent(one["real"]), number(one["messages"])]
+        for one in shares
+    ]
     return table(["partition", "predicted", "real", "messages"], rows, (0, 1, 2, 3))
