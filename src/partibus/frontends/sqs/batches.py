@@ -1,7 +1,7 @@
 """Common parts of the batch actions: checks of their entries, and answers by entry."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from partibus.errors import PartibusError
@@ -11,9 +11,26 @@ from partibus.frontends.sqs.errors import SqsError, of_core, prefixed
 ENTRIES_MAX: Final = 10
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
-_NOTHING: Final[Mapping[str, Any]] = {}
+NOTHING: Final[Mapping[str, Any]] = {}
+"""The output of an action that has none."""
 
 Entry = Mapping[str, Any]
+Errors = dict[int, SqsError | PartibusError]
+"""Errors by the index of their entry; that of a request without entries is 0."""
+OnDone = Callable[[Errors], None]
+"""A function that gets the errors once all entries were carried out or refused."""
+
+
+def answer_single(call: Call, output: Mapping[str, Any] | None = None) -> OnDone:
+    """Return what ends a request without entries."""
+
+    def done(errors: Errors) -> None:
+        if errors:
+            call.refuse(errors[0])
+        else:
+            call.answer(output)
+
+    return done
 
 
 def entries_of(call: Call) -> list[Entry]:
@@ -42,47 +59,41 @@ def entries_of(call: Call) -> list[Entry]:
 class Results:
     """The results of a batch's entries, in their order."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, call: Call, entries: list[Entry]) -> None:
+        self._call = call
         self._ids = [entry["Id"] for entry in entries]
         self._done: dict[int, Mapping[str, Any]] = {}
         self._failed: dict[int, SqsError] = {}
-
-    def done(self, index: int, output: Mapping[str, Any] | None = None) -> None:
-        """Note an entry that was carried out."""
-        self._done[index] = output or _NOTHING
 
     def failed(self, index: int, error: SqsError | PartibusError) -> None:
         """Note an entry that was refused."""
         self._failed[index] = of_core(error) if isinstance(error, PartibusError) else error
 
-    def ended(self, indexes: Sequence[int], errors: Mapping[int, SqsError | PartibusError]) -> None:
-        """Note entries that were carried out, but for those with an error."""
+    def end(self, outputs: dict[int, Mapping[str, Any]], errors: Errors) -> None:
+        """Answer: entries with outputs were carried out, but for those with an error."""
         for index, error in errors.items():
+            del outputs[index]
             self.failed(index, error)
-        self._done.update(dict.fromkeys([index for index in indexes if index not in errors], _NOTHING))
+        self._done = outputs
+        refusal = self._common_refusal() if self._failed else None
+        if refusal is not None:
+            self._call.refuse(refusal)
+            return
+        output: dict[str, Any] = {}
+        if outputs:
+            ids = self._ids
+            output["Successful"] = [{"Id": ids[index], **outputs[index]} for index in sorted(outputs)]
+        if self._failed:
+            output["Failed"] = [self._shown(index, self._failed[index]) for index in sorted(self._failed)]
+        self._call.answer(output)
 
-    @property
-    def common_refusal(self) -> SqsError | None:
-        """The error of the whole request if every entry that passed the checks was throttled."""
+    def _common_refusal(self) -> SqsError | None:
+        """Return the error of the whole request if every entry that passed the checks was throttled."""
         if self._done:
             return None
         throttled = [error for error in self._failed.values() if error.code == "RequestThrottled"]
         others = (error for error in self._failed.values() if error.code != "RequestThrottled")
         return throttled[0] if throttled and all(error.is_sender_fault for error in others) else None
-
-    def answer(self, call: Call) -> None:
-        """Answer the request."""
-        refusal = self.common_refusal if self._failed else None
-        if refusal is not None:
-            call.refuse(refusal)
-            return
-        output: dict[str, Any] = {}
-        if self._done:
-            ids, done = self._ids, self._done
-            output["Successful"] = [{"Id": ids[index], **done[index]} for index in sorted(done)]
-        if self._failed:
-            output["Failed"] = [self._shown(index, self._failed[index]) for index in sorted(self._failed)]
-        call.answer(output)
 
     def _shown(self, index: int, error: SqsError) -> dict[str, Any]:
         return {

@@ -1,12 +1,12 @@
 """ChangeMessageVisibility, ChangeMessageVisibilityBatch."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from partibus.errors import PartibusError
 from partibus.frontends.sqs.actions.receipts import Receipt, expired, in_budget, not_available, receipt_of
 from partibus.frontends.sqs.attributes import VISIBILITY_MAX_S
-from partibus.frontends.sqs.batches import Results, entries_of
+from partibus.frontends.sqs.batches import NOTHING, Errors, OnDone, Results, answer_single, entries_of
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value, missing
 from partibus.frontends.sqs.queues import SqsQueue
@@ -17,9 +17,6 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.elastic import Action
 from partibus.routing.partitions import error_of
-
-OnDone = Callable[[dict[int, SqsError | PartibusError]], None]
-"""Gets the errors by index of the changes."""
 
 
 class _Change(NamedTuple):
@@ -32,14 +29,7 @@ def change_visibility(call: Call) -> None:
     queue = call.queue(Right.LISTEN)
     entity = call.entity(queue)
     change = _change(call, queue, entity, call.members)
-
-    def done(errors: dict[int, SqsError | PartibusError]) -> None:
-        if errors:
-            call.refuse(errors[0])
-        else:
-            call.answer()
-
-    _apply(call, queue, entity, [(0, change)], done)
+    _apply(call, queue, entity, [(0, change)], answer_single(call))
 
 
 def change_visibility_batch(call: Call) -> None:
@@ -47,7 +37,7 @@ def change_visibility_batch(call: Call) -> None:
     queue = call.queue(Right.LISTEN)
     entity = call.entity(queue)
     entries = entries_of(call)
-    results = Results(entries)
+    results = Results(call, entries)
     good: list[tuple[int, _Change]] = []
     for index, entry in enumerate(entries):
         try:
@@ -55,11 +45,8 @@ def change_visibility_batch(call: Call) -> None:
         except SqsError as error:
             results.failed(index, error)
 
-    def done(errors: dict[int, SqsError | PartibusError]) -> None:
-        results.ended([index for index, _ in good], errors)
-        results.answer(call)
-
-    _apply(call, queue, entity, good, done)
+    outputs = dict.fromkeys([index for index, _ in good], NOTHING)
+    _apply(call, queue, entity, good, partial(results.end, outputs))
 
 
 def _change(call: Call, queue: SqsQueue, entity: Entity, given: Any) -> _Change:
@@ -84,7 +71,7 @@ def _change(call: Call, queue: SqsQueue, entity: Entity, given: Any) -> _Change:
 def _apply(
     call: Call, queue: SqsQueue, entity: Entity, changes: Sequence[tuple[int, _Change]], on_done: OnDone
 ) -> None:
-    errors: dict[int, SqsError | PartibusError] = {}
+    errors: Errors = {}
     timeouts = {index: change.timeout_ms for index, change in changes}
     receipts = [(index, change.receipt) for index, change in changes]
     groups = in_budget(call, queue, entity, Action.CHANGE, receipts, errors)

@@ -1,11 +1,10 @@
 """DeleteMessage, DeleteMessageBatch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from partibus.errors import PartibusError
 from partibus.frontends.sqs.actions.receipts import Receipt, expired, in_budget, receipt_of, receipts_of
-from partibus.frontends.sqs.batches import Results, entries_of
+from partibus.frontends.sqs.batches import NOTHING, Errors, OnDone, Results, answer_single, entries_of
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError
 from partibus.frontends.sqs.queues import SqsQueue
@@ -15,23 +14,13 @@ from partibus.partition.protocol.replies import Failed
 from partibus.routing.elastic import Action
 from partibus.routing.partitions import error_of
 
-OnDone = Callable[[dict[int, SqsError | PartibusError]], None]
-"""Gets the errors by index of the receipts."""
-
 
 def delete_message(call: Call) -> None:
     """Delete a message by its receipt handle."""
     queue = call.queue(Right.LISTEN)
     entity = call.entity(queue)
     receipt = receipt_of(queue, entity, call.members.get("ReceiptHandle"))
-
-    def done(errors: dict[int, SqsError | PartibusError]) -> None:
-        if errors:
-            call.refuse(errors[0])
-        else:
-            call.answer()
-
-    _delete(call, queue, entity, [(0, receipt)], done)
+    _delete(call, queue, entity, [(0, receipt)], answer_single(call))
 
 
 def delete_message_batch(call: Call) -> None:
@@ -39,7 +28,7 @@ def delete_message_batch(call: Call) -> None:
     queue = call.queue(Right.LISTEN)
     entity = call.entity(queue)
     entries = entries_of(call)
-    results = Results(entries)
+    results = Results(call, entries)
     good: list[tuple[int, Receipt]] = []
     for index, found in enumerate(receipts_of(queue, entity, [entry.get("ReceiptHandle") for entry in entries])):
         if isinstance(found, SqsError):
@@ -47,18 +36,15 @@ def delete_message_batch(call: Call) -> None:
         else:
             good.append((index, found))
 
-    def done(errors: dict[int, SqsError | PartibusError]) -> None:
-        results.ended([index for index, _ in good], errors)
-        results.answer(call)
-
-    _delete(call, queue, entity, good, done)
+    outputs = dict.fromkeys([index for index, _ in good], NOTHING)
+    _delete(call, queue, entity, good, partial(results.end, outputs))
 
 
 def _delete(
     call: Call, queue: SqsQueue, entity: Entity, receipts: Sequence[tuple[int, Receipt]], on_done: OnDone
 ) -> None:
     """Complete messages. A standard queue deletes also those whose visibility timeout has ended."""
-    errors: dict[int, SqsError | PartibusError] = {}
+    errors: Errors = {}
     groups = in_budget(call, queue, entity, Action.DELETE, receipts, errors)
     left = len(groups)
     if not left:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from partibus.errors import PartibusError
+from partibus.frontends.sqs.batches import Errors
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value, missing
 from partibus.frontends.sqs.handles import Handle, read_handles
@@ -72,7 +72,7 @@ def in_budget(
     entity: Entity,
     action: Action,
     receipts: Sequence[tuple[int, Receipt]],
-    errors: dict[int, SqsError | PartibusError],
+    errors: Errors,
 ) -> list[Part]:
     """Return the parts of a request, one for each partition; put those over their budgets into ``errors`` instead."""
     parts: dict[int, Part] = {}

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from msgspec import Struct
 
 from partibus.errors import PartibusError
 from partibus.frontends.sqs.attributes import MESSAGE_BYTES_MAX
-from partibus.frontends.sqs.batches import Entry, Results, entries_of
+from partibus.frontends.sqs.batches import Entry, Errors, OnDone, Results, answer_single, entries_of
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value, missing, prefixed
 from partibus.frontends.sqs.messages import (
@@ -58,10 +59,10 @@ def send_message(call: Call) -> None:
     queue = call.queue(Right.SEND)
     entity = call.entity(queue)
     entity.check_send()
-    grouped = _grouped(call, queue, [call.members]) if queue.fifo else None
-    prepared = grouped[0] if grouped else _prepared(call, queue, call.members, in_batch=False)
-    results = _Single(call)
-    call.admit_sends(entity, 1, lambda: _store(queue, entity, [(0, prepared)], results))
+    usual = _usual(call, queue, [call.members])
+    prepared = usual[0] if usual else _prepared(call, queue, call.members, in_batch=False)
+    on_done = answer_single(call, prepared.output)
+    call.admit_sends(entity, 1, lambda: _store(call, queue, entity, [(0, prepared)], on_done))
 
 
 def send_message_batch(call: Call) -> None:
@@ -70,8 +71,8 @@ def send_message_batch(call: Call) -> None:
     entity = call.entity(queue)
     entity.check_send()
     entries = entries_of(call)
-    grouped = _grouped(call, queue, entries) if queue.fifo else None
-    if queue.fifo and not grouped:
+    usual = _usual(call, queue, entries)
+    if queue.fifo and not usual:
         for entry in entries:  # one of them refuses the batch
             _check_fifo(queue, entry, in_batch=True)
     if len(call.request.body) + len(call.request.query) > MESSAGE_BYTES_MAX:  # both protocols only lengthen texts
@@ -81,50 +82,18 @@ def send_message_batch(call: Call) -> None:
                 "BatchRequestTooLong",
                 f"Batch requests cannot be longer than {MESSAGE_BYTES_MAX} bytes. You have sent {total} bytes.",
             )
-    if queue.takes_plain:
-        plain = _plain_batch(call, queue, entries)
-        if plain is not None:
-            call.admit_sends(entity, len(entries), lambda: _store_plain(call, entity, entries, *plain))
-            return
-    results = _Many(call, entries)
-    good = [*enumerate(grouped or ())]
-    for index, entry in enumerate(() if grouped else entries):
+    results = Results(call, entries)
+    good = [*enumerate(usual or ())]
+    for index, entry in enumerate(() if usual else entries):
         try:
             good.append((index, _prepared(call, queue, entry, in_batch=True)))
         except SqsError as error:
             results.failed(index, error)
+    on_done = partial(results.end, {index: prepared.output for index, prepared in good})
     if good:
-        call.admit_sends(entity, len(good), lambda: _store(queue, entity, good, results))
+        call.admit_sends(entity, len(good), lambda: _store(call, queue, entity, good, on_done))
     else:
-        results.finish()
-
-
-class _Single:
-    """The result of a single send."""
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-
-    def done(self, index: int, output: Mapping[str, Any]) -> None:
-        self.call.answer(output)
-
-    def failed(self, index: int, error: SqsError | PartibusError) -> None:
-        self.call.refuse(error)
-
-    def finish(self) -> None:
-        """Do nothing: the one result was the answer."""
-
-
-class _Many(Results):
-    """The results of a batch."""
-
-    def __init__(self, call: Call, entries: list[Entry]) -> None:
-        super().__init__(entries)
-        self.call = call
-
-    def finish(self) -> None:
-        """Answer: every entry has its result."""
-        self.answer(self.call)
+        on_done({})
 
 
 def _raw_size(entry: Entry) -> int:
@@ -152,10 +121,6 @@ def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch
     """Check one message. Raises `SqsError`."""
     body = body_bytes(given.get("MessageBody"), is_plain=call.parsed.is_plain)
     trace, system_md5 = call.request.headers.get(TRACE_HEADER), None
-    if len(given) == _PLAIN_MEMBERS and queue.takes_plain and trace is None and len(body) <= queue.message_bytes_max:
-        message_id = call.state.new_uuid()
-        (form,) = plain_forms((message_id,), call.caller.name, (body,))
-        return Prepared(Message(form), {"MessageId": message_id, "MD5OfMessageBody": hex_md5(body)})
     raw_attributes = given.get("MessageAttributes")
     attributes = read_attributes(raw_attributes) if raw_attributes else {}
     raw_system = given.get("MessageSystemAttributes")
@@ -197,50 +162,40 @@ def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch
     return Prepared(message, output)
 
 
-def _plain_bodies(call: Call, queue: SqsQueue, entries: Sequence[Entry], members: int) -> list[bytes] | None:
-    """Return the bodies of messages that have at most so many members and texts of printable ASCII; None for others.
+def _usual(call: Call, queue: SqsQueue, entries: Sequence[Entry]) -> list[Prepared] | None:
+    """Return the messages of a request that have nothing but a body, and in a FIFO queue a group and an id.
 
-    Others, and all that are to be refused, take the way of `_prepared`. A batch that may be too long does so as well:
-    the sum of its sizes is checked before anything is hashed.
+    None for any other request, and for those that are to be refused: they take the way of `_prepared`. A request that
+    may be too long does so as well: the sum of its sizes is checked before anything is hashed. Each step takes all
+    messages at once: nine calls for a batch of ten, where `_prepared` would make sixty. Hot path.
     """
     if (
-        not call.parsed.is_plain
+        not (queue.fifo or queue.takes_plain)
+        or not call.parsed.is_plain
         or TRACE_HEADER in call.request.headers
         or len(call.request.body) > MESSAGE_BYTES_MAX
-        or max([len(entry) for entry in entries]) > members
+        or max(map(len, entries)) > (_GROUPED_MEMBERS if queue.fifo else _PLAIN_MEMBERS)
     ):
         return None
     texts: list[str | None] = [entry.get("MessageBody") for entry in entries]
     bodies = [text.encode("ascii") for text in texts if text]
-    if len(bodies) < len(entries) or max([len(body) for body in bodies]) > queue.message_bytes_max:
+    if len(bodies) < len(entries) or max(map(len, bodies)) > queue.message_bytes_max:
         return None
-    return bodies
+    return _grouped(call, queue, entries, bodies) if queue.fifo else _plain(call, bodies)
 
 
-def _plain_batch(
-    call: Call, queue: SqsQueue, entries: Sequence[Entry]
-) -> tuple[list[Message], list[dict[str, str]]] | None:
-    """Return the messages of a batch that have nothing but a body, and their results; None for any other batch.
-
-    Each step takes all messages at once: nine calls for a batch of ten, where `_prepared` would make sixty.
-    """
-    bodies = _plain_bodies(call, queue, entries, _PLAIN_MEMBERS)
-    if bodies is None:
-        return None
+def _plain(call: Call, bodies: list[bytes]) -> list[Prepared]:
+    """Return messages that have nothing but a body."""
     ids = call.state.new_uuids(len(bodies))
     forms = plain_forms(ids, call.caller.name, bodies)
-    results = [
-        {"Id": entry["Id"], "MessageId": message_id, "MD5OfMessageBody": digest}
-        for entry, message_id, digest in zip(entries, ids, hex_md5s(bodies), strict=True)
+    return [
+        Prepared(Message(form), {"MessageId": message_id, "MD5OfMessageBody": digest})
+        for form, message_id, digest in zip(forms, ids, hex_md5s(bodies), strict=True)
     ]
-    return [Message(form) for form in forms], results
 
 
-def _grouped(call: Call, queue: SqsQueue, entries: Sequence[Entry]) -> list[Prepared] | None:
-    """Return the messages of a request to a FIFO queue that have a body, a group and an id; None for any others."""
-    bodies = _plain_bodies(call, queue, entries, _GROUPED_MEMBERS)
-    if bodies is None:
-        return None
+def _grouped(call: Call, queue: SqsQueue, entries: Sequence[Entry], bodies: list[bytes]) -> list[Prepared] | None:
+    """Return messages of a FIFO queue that have a body, a group and an id; None if one lacks them."""
     groups: list[str] = [entry.get("MessageGroupId", "") for entry in entries]
     keys: list[str] = [entry.get("MessageDeduplicationId", "") for entry in entries]
     if not (are_ids(groups) and are_ids(keys)):
@@ -287,59 +242,32 @@ def _delay_ms(queue: SqsQueue, given: int | None) -> int:
 # -- storing -----------------------------------------------------------------------------------------------------------
 
 
-def _store(queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], results: _Single | _Many) -> None:
-    call = results.call
+def _store(call: Call, queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], on_done: OnDone) -> None:
     if call.is_answered:  # the client has left while it waited for credits
         return
     if queue.fifo:
-        _store_by_group(queue, entity, good, results)
-        return
-
-    def sent(errors: Sequence[PartibusError | None] | None) -> None:
-        for number, (index, prepared) in enumerate(good):
-            error = None if errors is None else errors[number]
-            if error is None:
-                results.done(index, prepared.output)
-            else:
-                results.failed(index, error)
-        results.finish()
-
-    call.state.runs.send(entity, [prepared.message for _, prepared in good], call.guarded(sent))
-
-
-def _store_plain(
-    call: Call, entity: Entity, entries: list[Entry], messages: list[Message], outputs: Sequence[dict[str, str]]
-) -> None:
-    """Store a batch of `_plain_batch`."""
-    if call.is_answered:  # the client has left while it waited for credits
+        _store_by_group(call, queue, entity, good, on_done)
         return
 
     def sent(errors: Sequence[PartibusError | None] | None) -> None:
         if errors is None:
-            call.answer({"Successful": outputs})
+            on_done({})
             return
-        results = Results(entries)
-        for index, error in enumerate(errors):
-            if error is None:
-                results.done(index, outputs[index])
-            else:
-                results.failed(index, error)
-        results.answer(call)
+        on_done({index: error for (index, _), error in zip(good, errors, strict=True) if error is not None})
 
-    call.state.runs.send(entity, messages, call.guarded(sent))
+    call.state.runs.send(entity, [prepared.message for _, prepared in good], call.guarded(sent))
 
 
 def _store_by_group(
-    queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], results: _Single | _Many
+    call: Call, queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], on_done: OnDone
 ) -> None:
     """Store the messages of each partition together, all or none; a part that fails fails alone."""
-    call = results.call
+    failed: Errors = {}
     measured = entity.elastic is not None and queue.queue.enforces_throughput
     if measured:
-        admitted = _in_budget(queue, entity, good, results)
-        good = [good[number] for number in admitted]
+        good = _in_budget(call, queue, entity, good, failed)
         if not good:
-            results.finish()
+            on_done(failed)
             return
 
     messages = [prepared.message for _, prepared in good]
@@ -352,26 +280,23 @@ def _store_by_group(
             traced([outcome if isinstance(outcome, PartibusError) else None for outcome in outcomes])
         for (index, prepared), outcome in zip(good, outcomes, strict=True):
             if isinstance(outcome, PartibusError):
-                results.failed(index, outcome)
+                failed[index] = outcome
                 continue
             output = prepared.output
             if len(outcome.tag) == TAG_BYTES:
                 output["MessageId"] = str(UUID(bytes=outcome.tag))
             output["SequenceNumber"] = sequence_text(outcome.counter, outcome.partition_id)
-            results.done(index, output)
-        results.finish()
+        on_done(failed)
 
     unique = len(entity.route.partitions) > 1 and not queue.dedup_by_group(call.broker.clock.now_ms())
     call.state.runs.send_by_group(entity, messages, call.guarded(stored), measured=measured, unique=unique)
 
 
 def _in_budget(
-    queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], results: _Single | _Many
-) -> list[int]:
-    """Refuse the parts over the budgets of their partitions; return the numbers of the other messages."""
+    call: Call, queue: SqsQueue, entity: Entity, good: Sequence[tuple[int, Prepared]], errors: Errors
+) -> list[tuple[int, Prepared]]:
+    """Return the messages within the budgets of their partitions; put the others into ``errors`` instead."""
     places = [entity.route.partition_of(prepared.message.session_id or "") for _, prepared in good]
-    refused = over_budget(results.call, queue, entity, Action.SEND, Counter(places))
-    for (index, _), place in zip(good, places, strict=True):
-        if place in refused:
-            results.failed(index, throttled())
-    return [number for number, place in enumerate(places) if place not in refused]
+    refused = over_budget(call, queue, entity, Action.SEND, Counter(places))
+    errors.update((index, throttled()) for (index, _), place in zip(good, places, strict=True) if place in refused)
+    return [one for one, place in zip(good, places, strict=True) if place not in refused]
