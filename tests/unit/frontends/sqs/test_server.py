@@ -8,7 +8,7 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from partibus.frontends.sqs import server
+from partibus.frontends.sqs import http_request
 from partibus.frontends.sqs.names import QueueName
 from partibus.frontends.sqs.queues import SqsQueue
 from partibus.node.sqs_port import Uuids
@@ -57,15 +57,15 @@ def test_values_of_a_repeated_header_are_joined(sqs: SqsWorld) -> None:
 
 
 def test_lines_are_remembered_within_a_bound(sqs: SqsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "FIELDS_MAX", 5)
+    monkeypatch.setattr(http_request, "FIELDS_MAX", 5)
     for number in range(50):
         assert sqs.ask(with_line(sqs, b"Accept: text/%d" % number)).status == 200
-        assert len(server.KNOWN_FIELDS) <= 5
-    monkeypatch.setattr(server, "FIELDS_MAX", 1_000)
-    long = "Accept: " + "x" * server.FIELD_CHARS
+        assert len(http_request.KNOWN_FIELDS) <= 5
+    monkeypatch.setattr(http_request, "FIELDS_MAX", 1_000)
+    long = "Accept: " + "x" * http_request.FIELD_CHARS
     assert sqs.ask(with_line(sqs, long.encode())).status == 200
-    assert long not in server.KNOWN_FIELDS
-    assert not any(line.startswith("Authorization") for line in server.KNOWN_FIELDS)
+    assert long not in http_request.KNOWN_FIELDS
+    assert not any(line.startswith("Authorization") for line in http_request.KNOWN_FIELDS)
 
 
 def test_a_queue_found_before_is_not_found_after_other_clients_have_deleted_it(sqs: SqsWorld) -> None:
