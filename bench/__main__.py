@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.admission import measure_admission
-from bench.before import ONE_BROKER, measure_before
 from bench.brokers import nats, partibus, rabbitmq
 from bench.cold import measure_cold
 from bench.duplicates import measure_duplicates
@@ -108,25 +107,6 @@ def _latency(run: Run) -> Rows:
     with partibus(WORK / "partibus", run.program) as peer:
         for kind in ("plain, batching off", "plain", "partitioned"):
             yield latencies(peer, kind, peer.foreign, run.scale).as_dict()
-
-
-def _before(run: Run) -> Rows:
-    scale = run.scale
-    for row in measure_before(WORK / "before", run.program, pairs=scale.pairs, count=scale.pair_count):
-        yield row.as_dict()
-
-
-def _one_broker(run: Run) -> Rows:
-    scale = run.scale
-    for row in measure_before(
-        WORK / "one-broker",
-        run.program,
-        pairs=scale.pairs,
-        count=scale.pair_count,
-        what="one broker",
-        commit=ONE_BROKER,
-    ):
-        yield row.as_dict()
 
 
 def _sessions(run: Run) -> Rows:
@@ -317,8 +297,6 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
     "layers": _layers,
     "latency": _latency,
     "life": _life,
-    "before": _before,
-    "one-broker": _one_broker,
     "sessions": _sessions,
     "accept": _accept,
     "duplicates": _duplicates,
@@ -349,11 +327,17 @@ PARTS: dict[str, Callable[[Run], Rows]] = {
 """Parts by name, in the order in which they are measured."""
 
 
-def measure(parts: Sequence[str], run: Run) -> Rows:
-    """The rows of the parts, each with the name of its part."""
+def measure(parts: Sequence[str], run: Run, failures: list[str]) -> Rows:
+    """Measure the parts in turn: rows with the name of their part. A part that fails ends alone."""
     for part in parts:
-        for row in PARTS[part](run):
-            yield row | {"part": part}
+        began = time.monotonic()
+        try:
+            for row in PARTS[part](run):
+                yield row | {"part": part}
+        except PartibusError as error:
+            failures.append(part)
+            print(f"bench: {part}: {error}", file=sys.stderr)
+        print(f"bench: {part} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
 def _commit() -> str:
@@ -383,6 +367,7 @@ def main() -> int:
     WORK.mkdir(parents=True, exist_ok=True)
     machine = this_machine(WORK).as_dict() | {"when": time.strftime("%Y-%m-%d"), "commit": _commit()}
     rows: list[Row] = []
+    failures: list[str] = []
     print(json.dumps({"machine": machine}), flush=True)
     try:
         run = Run(
@@ -390,7 +375,7 @@ def main() -> int:
             QUICK if arguments.quick else FULL,
             arguments.backlog or (QUICK_BACKLOG if arguments.quick else BACKLOG),
         )
-        for row in measure(parts, run):
+        for row in measure(parts, run, failures):
             rows.append(row)
             print(json.dumps(row), flush=True)
     except PartibusError as error:
@@ -398,14 +383,14 @@ def main() -> int:
         return 1
     finally:
         replace_all(WORK / "results.jsonl", machine, rows)
-    if whole:
+    if whole and not failures:
         replace_all(RESULTS, machine, rows)
-    elif arguments.keep:
-        keep(RESULTS, machine, rows)
+    elif whole or arguments.keep:
+        keep(RESULTS, machine, [row for row in rows if row["part"] not in failures])
     if whole or arguments.keep:
         write_page(RESULTS, PAGE)
         print(f"written: {PAGE.relative_to(ROOT)}, {RESULTS.relative_to(ROOT)}")
-    return 0
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.before import FOUNDATION, ONE_BROKER
 from bench.cells import fine, number, percent, rate, section
 from bench.duplicates import WINDOW_S
 from bench.layers import LAYERS, REST
@@ -196,21 +195,6 @@ reached.
         )
         for policy in ("observe", "enforce")
     },
-    "foundation": (
-        "Before and after",
-        f"""\
-The same clients on two brokers: *base* is the foundation (commit {FOUNDATION}: plain and partitioned queues, nothing of
-sessions, schedules and duplicate detection), *other* is this one. Runs in turn; rates and CPU are medians, ratios the
-medians of the ratios of all pairs.
-""",
-    ),
-    "one broker": (
-        "One broker before and after there were several",
-        f"""\
-As above; *base* is commit {ONE_BROKER}: all that a queue does, and nothing of several brokers at work together,
-stores in PostgreSQL, topics and forwarding.
-""",
-    ),
     "topics": (
         "Topics beside queues",
         """\

@@ -40,7 +40,7 @@ class Pairs:
 
     scenario: str = "pairs"
     what: str
-    """``foundation``, ``sessions``, ``duplicates``: what is compared with what is in the targets and on the page."""
+    """``sessions``, ``duplicates``: what is compared with what is in the targets and on the page."""
     run: str
     queue: str
     connections: int

@@ -23,17 +23,15 @@ _LOW_RATE_MS = 0.5
 _START_TO_READY_S = 0.25
 _PARTITIONED_SHARE = 0.8
 _BACKLOG_COST = 1.2
-_FOUNDATION_SHARE = 0.85
 _WHOLE_QUEUE_SHARE = {"sessions": 0.85, "duplicates": 0.7}
 _WHOLE_QUEUE_RUNS = {"sessions": ("send", "receive", "both"), "duplicates": ("send",)}
 """The measures of a kind of queue that have a target; the rest is on the page for information."""
 _EXPRESS_SHARE = 1.3
 _ACKNOWLEDGED_MS = 1
-_ONE_BROKER_SHARE = 0.95
-"""The ratio that counts as no slower: what pairs of runs can tell."""
 _TOPIC_SHARE = 0.8
 _FILTERS_SHARE = 0.5
 _ENTITIES_SHARE = 0.95
+"""The ratio that counts as no slower: what pairs of runs can tell."""
 _FAN_OUT = 1.5
 _SCALE = {(False, 2): 1.8, (False, 4): 3.4, (True, 2): 1.5, (True, 4): 2.6}
 """The ratios by whether messages have keys, and the number of brokers."""
@@ -163,13 +161,7 @@ def _pairs(rows: Sequence[Row]) -> Iterator[Verdict]:
     for row in rows:
         if row["scenario"] == "pairs" and row["connections"] == 1:
             share, run, what = row["rate_ratio"] * 100, row["run"], row["what"]
-            if what == "foundation":
-                name = f"{row['queue']}, {run}, beside the foundation's"
-                yield _at_least(name, share, _FOUNDATION_SHARE * 100, "%")
-            elif what == "one broker":
-                name = f"{row['queue']}, {run}, beside that of one broker alone"
-                yield _at_least(name, share, _ONE_BROKER_SHARE * 100, "%")
-            elif what == "topics":
+            if what == "topics":
                 name = f"topic with one subscription beside a queue, {row['queue']}, {run}"
                 yield _at_least(name, share, _TOPIC_SHARE * 100, "%")
             elif what == "filters" and run == "send":

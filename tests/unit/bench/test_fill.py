@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.before import check_out
 from bench.fill import fill_ids, fill_messages, store_of
 from bench.many import parse_peak
-from partibus.bench.load import BenchError
 from partibus.message import StoredMessage
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import QueueDescription
@@ -77,11 +75,6 @@ def test_ids_are_in_the_latest_half_of_the_window(data: Path) -> None:
         assert all(0 <= accepted_ms - bucket < 10_000 for bucket, _, accepted_ms in found)
         ids = [message_id for _, message_id, _ in found]
         assert len(store.read(q.Duplicates(row, 0, ids))) == 100
-
-
-def test_sources_of_a_commit_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="0000000 is not in this repository"):
-        check_out("0000000", tmp_path)
 
 
 def test_peak_of_memory_is_in_bytes() -> None:
