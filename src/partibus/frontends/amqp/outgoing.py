@@ -120,7 +120,9 @@ class OutgoingLink:
             self._send_held()
         if self._stopping:
             return
-        wanted, flow = self._wanted(), self._link.flow
+        flow = self._link.flow
+        room = self._limits.unsettled_max - self._settlements.unsettled
+        wanted = max(0, min(flow.available - len(self._held), room))
         surplus = flow.available < len(self._held) and not self._delete
         if flow.drain or wanted < self._asked or surplus:
             self._stopping = True
@@ -171,10 +173,6 @@ class OutgoingLink:
             self._end(amqp_error(EntityDisabled(queue.name, queue.description.options.status.value)))
         elif (refusal := self._entity.refusal_of_receivers(self._kind)) is not None:
             self._end(amqp_error(refusal))
-
-    def _wanted(self) -> int:
-        room = self._limits.unsettled_max - self._settlements.unsettled
-        return max(0, min(self._link.flow.available - len(self._held), room))
 
     def _stopped(self) -> None:
         self._asked = 0

@@ -27,24 +27,28 @@ from partibus.partition.protocol.keys import Entry
 class ReadyQueue:
     """A queue by position. Its bytes are those in memory: an entry without its body counts as nothing."""
 
-    __slots__ = ("_in_order", "_returned", "size_bytes")
+    __slots__ = ("_in_order", "_returned", "count", "size_bytes")
 
     def __init__(self) -> None:
         self._in_order: deque[Entry] = deque()
         self._returned: list[tuple[int, Entry]] = []
+        self.count = 0
+        """Its length. Hot path: each step asks for it several times."""
         self.size_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._in_order) + len(self._returned)
+        return self.count
 
-    def extend(self, entries: Iterable[Entry], size_bytes: int) -> None:
+    def extend(self, entries: Collection[Entry], size_bytes: int) -> None:
         """Append entries whose positions are above all that came this way before."""
         self._in_order.extend(entries)
+        self.count += len(entries)
         self.size_bytes += size_bytes
 
     def requeue(self, entry: Entry) -> None:
         """Return an entry to its place."""
         heappush(self._returned, (entry.pos, entry))
+        self.count += 1
         if entry.data is not None:
             self.size_bytes += entry.size_bytes
 
@@ -58,7 +62,7 @@ class ReadyQueue:
     def in_order(self) -> deque[Entry] | None:
         """The entries as `pop` takes them, from the left; None if others are among them.
 
-        A taker of several may take them there, and subtracts their bytes.
+        A taker of several may take them there, and subtracts their number and bytes.
         """
         return None if self._returned else self._in_order
 
@@ -74,6 +78,7 @@ class ReadyQueue:
             entry = heappop(returned)[1]
         else:
             entry = self._in_order.popleft()
+        self.count -= 1
         if entry.data is not None:
             self.size_bytes -= entry.size_bytes
         return entry
@@ -108,6 +113,7 @@ class ReadyQueue:
             if arrived:
                 self._in_order = deque(entry for entry in self._in_order if entry.pos not in positions)
                 removed += arrived
+        self.count -= len(removed)
         self.size_bytes -= sum(entry.size_bytes for entry in removed if entry.data is not None)
         return removed
 
@@ -240,31 +246,27 @@ class Fairness:
 class FairQueue(ReadyQueue):
     """Ready entries in lanes by tenant. `head` is the next one by fairness, not always that of the lowest position."""
 
-    __slots__ = ("_aside", "_fairness", "_in_lanes", "_lanes", "_order", "_version")
+    __slots__ = ("_aside", "_fairness", "_lanes", "_order", "_version")
 
     def __init__(self, fairness: Fairness) -> None:
         super().__init__()
         self._fairness = fairness
         self._lanes: dict[str, ReadyQueue] = {}
         """Entries with a tenant; the others are in the queue itself. No lane is empty."""
-        self._in_lanes = 0
-        """The number of those entries."""
         self._order: list[tuple[int, str]] = []
         """A heap of the heads of lanes; some of it is out of date."""
         self._aside: dict[str, None] = {}
         """Lanes of noisy tenants, which are not in the order."""
         self._version = fairness.version
 
-    def __len__(self) -> int:
-        return super().__len__() + self._in_lanes
-
     @property
     def has_quiet(self) -> bool:
         """Whether it has an entry of a tenant that is not noisy."""
-        return super().__len__() > 0 or any(name not in self._fairness.noisy for name in self._lanes)
+        return bool(self._in_order or self._returned) or any(name not in self._fairness.noisy for name in self._lanes)
 
-    def extend(self, entries: Iterable[Entry], size_bytes: int) -> None:
+    def extend(self, entries: Collection[Entry], size_bytes: int) -> None:
         """Append entries whose positions are above all that came this way before."""
+        self.count += len(entries)
         self.size_bytes += size_bytes
         in_order = self._in_order
         for entry in entries:
@@ -279,6 +281,7 @@ class FairQueue(ReadyQueue):
         if entry.session is None:
             super().requeue(entry)
             return
+        self.count += 1
         if entry.data is not None:
             self.size_bytes += entry.size_bytes
         self._lane(entry.session).requeue(entry)
@@ -286,7 +289,6 @@ class FairQueue(ReadyQueue):
 
     def _lane(self, name: str) -> ReadyQueue:
         """Return the lane that gets another entry."""
-        self._in_lanes += 1
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = ReadyQueue()
@@ -318,7 +320,7 @@ class FairQueue(ReadyQueue):
         if name is None:
             return super().pop()
         entry = self._lanes[name].pop()
-        self._in_lanes -= 1
+        self.count -= 1
         if entry.data is not None:
             self.size_bytes -= entry.size_bytes
         self._note_head(name)
@@ -381,7 +383,7 @@ class FairQueue(ReadyQueue):
         for name, lane in list(self._lanes.items()):
             taken = lane.remove(positions)
             if taken:
-                self._in_lanes -= len(taken)
+                self.count -= len(taken)
                 self.size_bytes -= sum(entry.size_bytes for entry in taken if entry.data is not None)
                 removed += taken
                 self._note_head(name)

@@ -62,17 +62,17 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
         return
     demands = ready_list.demands
     while demands:
-        count = len(ready_list.ready)
+        count = ready_list.ready.count
         if not count and ready_list.tail and ready_list.in_memory:
             ready_list.absorb_tail()
-            count = len(ready_list.ready)
+            count = ready_list.ready.count
         if not count:
             break
         if ready_list.fairness is not None and ready_list.fairness.is_full:
             break
         if ready_list.fairness is not None and ready_list.fairness.noisy:
             ready_list.pass_tail()
-            count = len(ready_list.ready)
+            count = ready_list.ready.count
         share = max(1, count // len(demands))
         demand = next(iter(demands.values()))
         end = ready_list.paged_up_to if ready_list.fairness is None else NEVER
@@ -80,7 +80,7 @@ def serve(state: PartitionState, ready_list: ReadyList, now_ms: int, step: Step)
             end = barrier(ready_list)
         taken = take(state, ready_list, min(share, demand.count), demand.size_bytes, end, now_ms, step)
         if not taken:
-            if ready_list.ready:
+            if ready_list.ready.count:
                 break  # its head waits for a body, or what forwards it for those before
             continue
         del demands[demand.receiver]
@@ -125,6 +125,7 @@ def take(
         taken.append(in_order.popleft())
         budget -= first.size_bytes
         count -= 1
+    ready.count -= len(taken)
     ready.size_bytes -= max_bytes - budget
     while count and (entry := ready.head()) is not None and entry.data is not None:
         if (taken and entry.size_bytes > budget) or entry.pos >= end_pos:

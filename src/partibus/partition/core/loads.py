@@ -38,9 +38,9 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
     head = ready.head()
     # An entry that came back from above the mark can't be handed out before the pages below it are in.
     blocked = head is not None and head.pos >= ready_list.paged_up_to and ready_list.fairness is None
-    low = 2 * len(ready) < limits.window_entries and 2 * ready.size_bytes < limits.window_bytes
+    low = 2 * ready.count < limits.window_entries and 2 * ready.size_bytes < limits.window_bytes
     if ready_list.session is not None:
-        low = 2 * len(ready) < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
+        low = 2 * ready.count < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
         # A receiver that takes one message and leaves gets no read-ahead.
         low = low and (bool(ready_list.demands) or not ready_list.paged_up_to or is_wanted)
     if not ready_list.loading_page and (low or blocked):

@@ -174,6 +174,8 @@ class Partition:
                             look_after_group(state, session)
                     if ready_list.demands:
                         serve(state, ready_list, now_ms, step)
+                    if ready_list.session is not None and not ready_list.weighed and ready_list.is_drained:
+                        continue  # a session whose receiver waits: there is nothing to read or to weigh
                     read_ahead(state, ready_list, step)
                     state.weigh(ready_list)
             if sessions is None or state.closed & 1:

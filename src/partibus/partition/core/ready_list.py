@@ -143,7 +143,7 @@ class ReadyList:
     @property
     def is_drained(self) -> bool:
         """Whether memory holds every entry that waits, and none waits."""
-        return self.paged_up_to >= self.tail_from and not (self.ready or self.tail)
+        return self.paged_up_to >= self.tail_from and not (self.ready.count or self.tail)
 
     @property
     def held(self) -> list[Entry]:
@@ -186,7 +186,7 @@ class ReadyList:
         self.end_pos = end_pos = entries[-1].pos + 1
         ready = self.ready
         is_open = self.paged_up_to >= self.tail_from and not self.tail  # `in_memory`
-        if is_open and len(ready) < window_entries and ready.size_bytes < window_bytes:
+        if is_open and ready.count < window_entries and ready.size_bytes < window_bytes:
             ready.extend(entries, size_bytes)
             self.paged_up_to = self.tail_from = end_pos
             return
@@ -305,7 +305,7 @@ class ReadyList:
     def window_bytes(self) -> int:
         """Memory of its windows."""
         ready = self.ready
-        return ready.size_bytes + self.tail_bytes + ENTRY_BYTES * (len(ready) + len(self.tail))
+        return ready.size_bytes + self.tail_bytes + ENTRY_BYTES * (ready.count + len(self.tail))
 
     def drop_window(self) -> None:
         """Drop the waiting entries, in a partition without a load under way.
