@@ -119,6 +119,8 @@ class Machine:
     python: str
     sync_ms: float
     """Median time of writing 16 KiB and fdatasync, in the directory that holds the data."""
+    python_ms: float
+    """Median time of a loop of a million steps: the speed of a virtual machine differs from day to day."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the fields by name."""
@@ -134,6 +136,7 @@ def this_machine(directory: Path) -> Machine:
         kernel=f"{platform.system()} {platform.release()}",
         python=f"{platform.python_implementation()} {platform.python_version()}",
         sync_ms=round(sync_ms(directory), 3),
+        python_ms=round(python_ms(), 1),
     )
 
 
@@ -152,6 +155,17 @@ def sync_ms(directory: Path, syncs: int = _SYNCS) -> float:
     finally:
         os.close(file)
         path.unlink()
+
+
+def python_ms(rounds: int = 9) -> float:
+    """Median milliseconds of a loop of a million steps in this interpreter."""
+    times: list[float] = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(1_000_000):
+            pass
+        times.append((time.perf_counter() - start) * 1000)
+    return median(times)
 
 
 def parse_cpu_model(cpuinfo: str) -> str:

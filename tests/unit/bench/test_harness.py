@@ -33,8 +33,8 @@ LIFE = {
 }  # fmt: skip
 PAIRS = {
     "scenario": "pairs", "what": "duplicates", "run": "send", "queue": "duplicates", "connections": 1,
-    "messages": 100_000, "pairs": 7, "base_per_s": 40_000.0, "other_per_s": 36_000.0, "rate_ratio": 0.9, "base_cpu_us": 20.0,
-    "other_cpu_us": 22.0, "cpu_ratio": 1.1,
+    "messages": 100_000, "pairs": 7, "base_per_s": 40_000.0, "other_per_s": 36_000.0, "rate_ratio": 0.9,
+    "base_cpu_us": 20.0, "other_cpu_us": 22.0, "cpu_ratio": 1.1,
 }  # fmt: skip
 PERCENTILES = dict.fromkeys(("p50", "p90", "p99", "p999", "most"), 1.5)
 MANY = {

@@ -15,7 +15,7 @@ from partibus.bench.measures import Machine
 from partibus.bench.trial_pages import RUN_COLUMNS, Conditions, described, html_page, run_rows, text_page
 from partibus.bench.trials import NOISE, SHAPES, Judged, Measured, Score, Variant, judge, variants
 
-MACHINE = Machine("a processor", 2, 8.0, "Linux 6", "CPython 3.11", 0.5)
+MACHINE = Machine("a processor", 2, 8.0, "Linux 6", "CPython 3.11", 0.5, 20.0)
 
 
 def of(scenario: str) -> dict[str, Variant]:
