@@ -201,7 +201,7 @@ def test_page_of_a_run_without_some_part_has_no_empty_table(tmp_path: Path) -> N
     text = "\n".join(page_of(tmp_path, RESULTS[:1]))
     assert "Latency" not in text
     assert "backlog" not in text
-    assert "sessions" not in text
+    assert "Sessions beside plain" not in text
 
 
 def test_samples_are_summed_over_stacks() -> None:
