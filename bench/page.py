@@ -57,6 +57,10 @@ the missed targets goes, and what was tried:
   (`tests/unit/frontends/test_calls.py`), none of which takes more than 3 % of the time. Attaching and ending a
   thousand links takes 0.6 s besides. Grants that leave out the ready list of a session whose receiver waits would save
   ten more calls.
+- **Duplicate detection.** An id is one more row of its message, at a random place of a table that holds the whole
+  window.
+- **Several brokers.** Their clients share the two cores with them. Two of four brokers had not used up their quota (the
+  last column of [their table](#brokers-with-a-fifth-of-a-core-each)), so this machine is too small for four.
 - **Start.** Half of it is the import of modules.
 """
 
