@@ -155,12 +155,12 @@ def test_table_without_rows_is_no_head_above_nothing() -> None:
     assert table(["fate", "messages"], [], (1,)) == "<p>None.</p>"
 
 
-@pytest.mark.row("D14")
 def test_a_dry_run_of_a_repartition_has_no_empty_columns() -> None:
     assert ">real</th>" not in page_of("repartition", Case.IDLE)
     assert ">real</th>" in page_of("repartition", Case.ONE)
 
 
+@pytest.mark.row("D14")
 def test_pages_of_dry_runs_say_that_nothing_was_sent() -> None:
     source = {"entity": "orders", "to": "orders", "dead_letters": 75, "matched": 36, "sent": 0, "left": 39,
               "reasons": [], "samples": [], "audit": None}  # fmt: skip
