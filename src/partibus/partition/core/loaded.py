@@ -117,7 +117,7 @@ def _quiet_loaded(
     step.change(ready_list)
 
 
-def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], step: Step) -> None:
+def _page_loaded(state: PartitionState, load: PageLoad, found: tuple[list[EntryRow], bool], step: Step) -> None:
     if load.edited and state.sessions is not None:
         state.sessions.end_drain(load.holder)
     ready_list = _ready_list(state, load)
@@ -128,7 +128,10 @@ def _page_loaded(state: PartitionState, load: PageLoad, rows: list[EntryRow], st
         ready_list.page_stale = False
         step.change(ready_list)
         return
+    rows, is_last = found
     up_to = rows[-1].pos + 1 if rows else load.end_pos
+    if is_last:
+        up_to = max(up_to, load.end_pos)
     if state.express is not None and up_to > load.end_pos:
         # Rows behind the end arrived since, and entries that only memory has may lie before them (D18).
         rows = [row for row in rows if row.pos < load.end_pos]

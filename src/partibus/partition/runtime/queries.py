@@ -111,9 +111,7 @@ def read(store: Store, row: int, load: w.Load) -> Any:
     active = subqueue_key(row, SubqueueKind.ACTIVE)
     match load:
         case w.PageLoad():
-            return store.read(
-                q.Page(subqueue_key(row, load.kind), load.from_pos, load.max_entries, load.max_bytes, load.session)
-            )
+            return _read_page(store, subqueue_key(row, load.kind), load)
         case w.BodyLoad():
             return store.read(q.Bodies(load.bodies))
         case w.RangeScanLoad():
@@ -161,6 +159,20 @@ def read(store: Store, row: int, load: w.Load) -> Any:
             return store.read(q.Dispositions(subqueue_key(row, load.command.kind), load.command.from_number, most))
         case w.ClearLoad():
             return _read_for_janitor(store, subqueue_key(row, load.kind), load)
+
+
+def _read_page(store: Store, subqueue: int, load: w.PageLoad) -> tuple[list[EntryRow], bool]:
+    """Return a page, and whether it surely is the last one up to the end of the load.
+
+    Many sessions have a few messages. A look behind their page tells that a session is empty once those are settled;
+    otherwise the next receiver that takes any session would have to read another page to find that out.
+    """
+    rows = store.read(q.Page(subqueue, load.from_pos, load.max_entries, load.max_bytes, load.session))
+    if not rows or load.session is None:
+        return rows, not rows
+    if len(rows) >= load.max_entries or 2 * sum([len(row.data) for row in rows]) >= load.max_bytes:
+        return rows, False
+    return rows, not store.read(q.Page(subqueue, rows[-1].pos + 1, 1, 1, load.session))
 
 
 def _read_quiet(store: Store, subqueue: int, load: w.QuietLoad) -> tuple[list[EntryRow], str | None, bool]:

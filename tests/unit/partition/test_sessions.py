@@ -1,0 +1,67 @@
+"""Sessions that receivers take one after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from partibus.limits import KIB, PartitionLimits
+from partibus.message import Message, pack
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.options import PartitionOptions
+from tests.unit.partition.one_partition import OnePartition
+
+ACTIVE = int(SubqueueKind.ACTIVE)
+WINDOW = PartitionLimits(session_window_entries=4, session_window_bytes=4 * KIB)
+
+
+class Queue(OnePartition):
+    """A queue with sessions, whose next session a receiver takes, completes some messages of and leaves."""
+
+    def __init__(self, *sessions: str, body_bytes: int = 10) -> None:
+        super().__init__(PartitionOptions(requires_session=True, limits=WINDOW))
+        self.numbers = iter(range(1, 1_000))
+        body = pack(rest=bytes(body_bytes))
+        self.give(c.Enqueue(next(self.numbers), [Message(body, session_id=name) for name in sessions]))
+        self.settle_down()
+
+    @property
+    def candidates(self) -> list[str]:
+        assert self.machine.state.sessions is not None
+        return list(self.machine.state.sessions.candidates)
+
+    def take(self, count: int) -> str:
+        request, receiver = next(self.numbers), next(self.numbers)
+        self.give(c.AcceptSession(request, receiver, None))
+        self.settle_down()
+        accepted = self.replies[request]
+        assert isinstance(accepted, r.SessionAccepted)
+        self.give(c.Receive(ACTIVE, receiver, count, 1 << 20, session=accepted.lock_id))
+        self.settle_down()
+        granted = self.replies[0]
+        assert isinstance(granted, r.Granted)
+        tokens = [(accepted.lock_id, entry.pos) for entry in granted.entries]
+        assert len(tokens) == count
+        self.give(c.Settle(next(self.numbers), ACTIVE, Outcome.COMPLETE, tokens))
+        self.give(c.ReleaseSession(accepted.lock_id))
+        self.settle_down()
+        return accepted.session
+
+
+def test_a_session_without_messages_is_no_candidate_for_the_next_receiver() -> None:
+    queue = Queue("a", "b", "c")
+    assert queue.take(1) == "a"
+    assert queue.candidates == ["b", "c"]
+    assert [queue.take(1), queue.take(1)] == ["b", "c"]
+    assert queue.candidates == []
+
+
+@pytest.mark.parametrize("body_bytes", [10, 1_500, 5 * KIB])
+def test_a_session_with_messages_behind_its_page_stays_a_candidate(body_bytes: int) -> None:
+    """Behind a page that has as many entries as it may, and behind one that ends because of its bytes."""
+    queue = Queue(*"aaaaab", body_bytes=body_bytes)
+    assert queue.take(1) == "a"
+    assert queue.candidates == ["b", "a"]
+    assert [queue.take(1) for _ in range(5)] == list("baaaa")
