@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from ipaddress import ip_address
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,7 @@ def join(settings: Settings, address: "Address", created_ms: int) -> Joined:
     from partibus.store.postgresql.registry import Registry, refuse_other_versions
 
     _refuse_own_catalog(settings.data)
+    check_address(settings)
     refuse_other_versions(address, version())
     prepare_catalog(address, FORMAT_VERSION, partial(schema_steps, "postgresql"))
     try:
@@ -145,7 +147,7 @@ def _join(
     listener = bound_tcp(host, settings.cluster.port)
     try:
         ended = _note_run(settings.data, mark, registry.name, cluster, us)
-        address_shown = _shown_address(settings.cluster.address or host, listener.getsockname()[1])
+        address_shown = _shown_address(_address(settings), listener.getsockname()[1])
         followed = registry.register(address_shown, ended)
     except BaseException:
         listener.close()
@@ -251,9 +253,33 @@ def _digest_of_keys(path: Path, secret: bytes) -> str:
     return hmac.digest(secret, said, "sha256").hex()
 
 
+def check_address(settings: Settings) -> None:
+    """Check that other brokers can connect to the address that this one gives them. Raises `StartError`."""
+    host, _ = _host_and_port(_address(settings))
+    try:
+        is_one = not ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        is_one = True
+    if not is_one:
+        raise StartError(
+            f"Other brokers can't connect to {host}, which is every address of a machine. Give --cluster-address the "
+            "name or address by which they reach this broker."
+        )
+
+
+def _address(settings: Settings) -> str:
+    """Return the address for other brokers, with or without a port."""
+    return settings.cluster.address or settings.cluster.host or settings.host
+
+
+def _host_and_port(address: str) -> tuple[str, str]:
+    """Return the parts of HOST:PORT; the port is empty if the address has none."""
+    host, colon, port = address.rpartition(":")
+    return (host, port) if colon and port.isdecimal() and ("]" in host or ":" not in host) else (address, "")
+
+
 def _shown_address(address: str, port: int) -> str:
-    """HOST:PORT; the port is ours unless the address has one."""
-    host, colon, given = address.rpartition(":")
-    if colon and given.isdecimal() and ("]" in host or ":" not in host):
+    """Return HOST:PORT; the port is ours unless the address has one."""
+    if _host_and_port(address)[1]:
         return address
     return f"[{address}]:{port}" if ":" in address and not address.startswith("[") else f"{address}:{port}"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from partibus.cluster.ownership import Identity
-from partibus.errors import UnusableFile
+from partibus.errors import StartError, UnusableFile
 from partibus.node import joining
-from partibus.node.settings import MARK
+from partibus.node.settings import MARK, ClusterSettings, Settings
 
 
 def started(data: Path, incarnation: str, broker: str = "a") -> list[str]:
@@ -61,3 +61,19 @@ def test_a_mark_without_runs_is_read(tmp_path: Path) -> None:
     assert started(tmp_path, "2") == ["1"]
     with pytest.raises(UnusableFile, match="another namespace"):
         joining._check_mark(tmp_path, "catalog", "another")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "0.0.0.0:5680", "::", "[::]", "[::]:5680"])
+def test_an_address_that_leads_other_brokers_to_themselves_is_refused(tmp_path: Path, address: str) -> None:
+    for settings in (
+        Settings(tmp_path, host=address),
+        Settings(tmp_path, cluster=ClusterSettings(host=address)),
+        Settings(tmp_path, cluster=ClusterSettings(address=address)),
+    ):
+        with pytest.raises(StartError, match=r"Give --cluster-address the name or address"):
+            joining.check_address(settings)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "broker-1", "broker-1:5680", "fd00::1", "[fd00::1]:5680"])
+def test_an_address_of_one_machine_is_taken(tmp_path: Path, address: str) -> None:
+    joining.check_address(Settings(tmp_path, host="0.0.0.0", cluster=ClusterSettings(address=address)))
