@@ -1,8 +1,8 @@
 """The namespaces of a server, by the host names under which clients reach it (rows R9, R10, P6, P8).
 
-The first label of a host name names the namespace: ``acme.localhost``, ``acme.plant.example`` and
-``acme.servicebus.windows.net`` lead to ``acme``, every other name to the default namespace. Each has entities, keys and
-settings of its own. They share stores and brokers.
+The first label of a host name names the namespace: ``acme-01.localhost``, ``acme-01.plant.example`` and
+``acme-01.servicebus.windows.net`` lead to ``acme-01``, every other name to the default namespace. Each has entities,
+keys and settings of its own. They share stores and brokers.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -8,7 +8,7 @@
   "roles_claim": "roles",
   "roles": {
     "Azure Service Bus Data Owner": {"role": "Azure Service Bus Data Owner"},
-    "orders-senders": {"role": "Azure Service Bus Data Sender", "namespace": "acme", "entity": "orders"}
+    "orders-senders": {"role": "Azure Service Bus Data Sender", "namespace": "acme-01", "entity": "orders"}
   }
 }
 ```

@@ -41,7 +41,7 @@ KEY_MAX: Final = 128
 
 COLUMNS: Final = (
     TelemetryColumn("time", "timestamp", "when it was decided, in ms, by the broker's clock (UTC)"),
-    TelemetryColumn("op", "string", f"what was done: {', '.join(OPS)}"),
+    TelemetryColumn("op", "string", f"what was done: {', '.join(dict.fromkeys(OPS))}"),
     TelemetryColumn("namespace", "string", f"of the entity; of a commit `{NAMESPACE}`, since namespaces share stores"),
     TelemetryColumn("entity", "string", "path of the queue, topic or subscription, its sub-queue included"),
     TelemetryColumn("partition_id", "int", "0 of an entity without partitions; of `move`, the target"),

@@ -60,7 +60,7 @@ def test_a_session_without_messages_is_no_candidate_for_the_next_receiver() -> N
 
 @pytest.mark.parametrize("body_bytes", [10, 1_500, 5 * KIB])
 def test_a_session_with_messages_behind_its_page_stays_a_candidate(body_bytes: int) -> None:
-    """Behind a page that has as many entries as it may, and behind one that ends because of its bytes."""
+    """A page ends at its number of entries, at its bytes, or behind one large message."""
     queue = Queue(*"aaaaab", body_bytes=body_bytes)
     assert queue.take(1) == "a"
     assert queue.candidates == ["b", "a"]
