@@ -243,7 +243,7 @@ reached.
     "topics": (
         "Topics beside queues",
         """\
-*Base* is a queue, *other* a topic with one subscription, which takes everything and is received from.
+*Base* is a queue. *Other* is a topic with one subscription that selects every message.
 """,
     ),
     "filters": (

@@ -131,7 +131,7 @@ OPTIONS = (
     Option(
         "failOnDataLoss",
         "Fail when messages are known to be gone that the query should have read. Default: true with a cursor. A "
-        "stream that browses without one has to say `false`: nothing keeps what it has yet to read.",
+        "stream that browses without one must set `false`, because no cursor retains its unread messages.",
         choices=("true", "false"),
     ),
     Option(

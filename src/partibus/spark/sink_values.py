@@ -145,7 +145,7 @@ SINK_COLUMNS = (
     SinkColumn("scheduled_enqueue_time", ("timestamp",), "When the message is to appear; null: at once."),
     SinkColumn("subject", ("string",), "Also called label."),
     SinkColumn("correlation_id", ("string",), "The id of a related message, such as the request that it answers."),
-    SinkColumn("to", ("string",), "For who receives it."),
+    SinkColumn("to", ("string",), "The address of the intended receiver."),
     SinkColumn("reply_to", ("string",), "Where an answer goes."),
     SinkColumn("reply_to_session_id", ("string",), "In which session an answer goes there."),
     SinkColumn("content_type", ("string",), "The type of the body, such as `application/json`."),
