@@ -50,12 +50,15 @@ SINK_OPTIONS = (
     ),
     Option(
         "naming",
-        "How the broker recognizes repeated rows: `ids` (by `idColumn`, else by the source's columns), `positions` (by a "
-        "high-water mark, for plans that only map), `none` (at least once); `auto` is `ids` where that can be.",
+        "How the broker recognizes repeated rows: `ids` (by `idColumn`, else by the source's columns), `positions` (by "
+        "a high-water mark, for plans that only map), `none` (at least once); `auto` is `ids` where that can be.",
         default=Naming.AUTO.value,
         choices=tuple(one.value for one in Naming),
     ),
-    Option("idColumn", "Column whose value names a row: different in every row, and the same when Spark makes the row again."),
+    Option(
+        "idColumn",
+        "Column whose value names a row: different in every row, and the same when Spark makes the row again.",
+    ),
     Option(
         "keyOrder",
         "Messages with the same key keep their order where one Spark partition feeds the key. `warn` tells when keys "
