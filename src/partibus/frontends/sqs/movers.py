@@ -151,7 +151,8 @@ class Mover:
         count = min(BATCH, self._task.rate) if self._task.rate else BATCH
         kind = GroupPoll if self._source.fifo else StandardPoll
         try:
-            kind(self, self._entity, count, LAST_WAIT_MS, LOCK_MS, self._got).start()
+            self._poll = kind(self, self._entity, count, LAST_WAIT_MS, LOCK_MS, self._got)
+            self._poll.start()
         except PartibusError as error:
             self.refuse(error)
 
@@ -162,7 +163,7 @@ class Mover:
     def _got(self, found: Found) -> None:
         entries = [(partition, lock_id, entry) for partition, lock_id, _, some in found for entry in some]
         if not entries:
-            if self.broker.clock.now_ms() < self._locked_until_ms:
+            if self._poll.has_failed or self.broker.clock.now_ms() < self._locked_until_ms:
                 self._movers.call_later(RETRY_MS, self.step)
             else:
                 self._end(COMPLETED)

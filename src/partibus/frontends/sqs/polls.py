@@ -162,6 +162,8 @@ class _Poll:
         """Whether the client has left."""
         self._is_ending = False
         self._is_over = False
+        self.has_failed = False
+        """Whether it may have ended without messages although there are some."""
         self._timer: Any = None
 
     @property
@@ -182,6 +184,7 @@ class _Poll:
     def on_entity_changed(self) -> None:
         """End with nothing when the queue was deleted or hands out no messages."""
         if self._entity.queue.deleted or not self._entity.queue.can_receive:
+            self.has_failed = True
             self._finish()
 
     def _leave(self) -> None:
@@ -290,6 +293,7 @@ class StandardPoll(_Poll):
         """
         if self._is_over:
             return
+        self.has_failed = True
         if isinstance(error, ReadExclusively | ServerBusy) or error.retriable:
             if not self._is_ending:
                 self._is_ending = True
@@ -387,6 +391,7 @@ class GroupPoll(_Poll):
 
     def _answered(self, request: int, partition: PartitionHandle, reply: Any, *, wait: bool) -> None:
         self._asked.pop(request, None)
+        self.has_failed = self.has_failed or isinstance(reply, Failed)
         if isinstance(reply, GroupsGranted):
             if reply.entries:
                 self._add(partition, reply.lock_id, reply.until_ms, reply.entries)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
+from partibus.errors import StoreUnavailable
 from partibus.frontends.sqs.movers import LOCK_MS
 from partibus.frontends.sqs.names import Home, QueueName
+from partibus.frontends.sqs.polls import StandardPoll
 from partibus.frontends.sqs.queues import change_options
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
@@ -50,6 +53,28 @@ def test_a_new_task_is_complete_when_its_messages_have_moved(sqs: SqsWorld) -> N
     assert task.status == "RUNNING"
     sqs.service.look_for_tasks()
     sqs.world.wait(2_000)
+    assert task.status == "COMPLETED"
+
+
+def test_a_task_goes_on_after_a_failure_of_the_store(sqs: SqsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The poll of a failed store ends without messages, which does not mean that there are none."""
+    task = Task(sqs)
+    ask, failures = StandardPoll._ask, [StoreUnavailable("the store has failed"), StoreUnavailable("it still has")]
+
+    def fail_first(poll: StandardPoll) -> None:
+        if failures:
+            poll._source = Mock()
+            poll._failed(failures.pop())
+        else:
+            ask(poll)
+
+    monkeypatch.setattr(StandardPoll, "_ask", fail_first)
+    sqs.service.look_for_tasks()
+    sqs.world.wait(5_000)
+    assert failures == []
+    counts = ["ApproximateNumberOfMessages"]
+    left = sqs.call("GetQueueAttributes", QueueUrl=task.dead, AttributeNames=counts)["Attributes"]
+    assert left == {"ApproximateNumberOfMessages": "0"}
     assert task.status == "COMPLETED"
 
 
