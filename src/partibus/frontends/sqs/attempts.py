@@ -2,7 +2,7 @@
 
 A client whose connection broke before the answer asks again with the same id, and gets the same messages with the same
 handles, as long as it has neither deleted one nor changed its visibility. Partitions remember attempts, too, for other
-brokers and after a restart; they do not note a change of visibility.
+brokers and after a restart; they do not note a change of visibility, which this process remembers alone.
 """
 
 from collections import OrderedDict
@@ -37,6 +37,8 @@ class Attempts:
         self._by_lock: dict[tuple[int, int], Key] = {}
         """Attempts by row of the partition and lock id."""
         self._size_bytes = 0
+        self._changed: OrderedDict[Key, int] = OrderedDict()
+        """Until when attempts can't be repeated, since the visibility of a message was changed."""
 
     def find(self, key: Key, now_ms: int) -> Attempt | None:
         """Return an attempt that can be repeated."""
@@ -49,6 +51,7 @@ class Attempts:
     def keep(self, key: Key, attempt: Attempt) -> None:
         """Keep an answer that has messages."""
         self.forget(key)
+        self._changed.pop(key, None)
         self._attempts[key] = attempt
         self._size_bytes += attempt.size_bytes
         for partition, tokens in attempt.tokens:
@@ -61,7 +64,14 @@ class Attempts:
         """Note that the visibility of a message was changed: its attempt can't be repeated."""
         key = self._by_lock.get((row, lock_id))
         if key is not None:
+            self._changed[key] = self._attempts[key].at_ms + KEPT_MS
+            if len(self._changed) > ATTEMPTS_MAX:
+                self._changed.popitem(last=False)
             self.forget(key)
+
+    def was_changed(self, key: Key, now_ms: int) -> bool:
+        """Tell whether an attempt that a partition may still know can't be repeated."""
+        return now_ms < self._changed.get(key, 0)
 
     def forget(self, key: Key) -> None:
         """Forget an attempt. Idempotent."""

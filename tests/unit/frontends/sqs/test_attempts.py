@@ -86,6 +86,17 @@ def test_a_receive_whose_messages_are_not_all_in_flight_is_a_new_one(queue: Queu
     assert sorted(message["Body"] for message in again) == (["a0", "b1", "c0"] if end == "expired" else ["c0"])
 
 
+def test_a_receive_with_a_changed_visibility_is_a_new_one_and_leaves_the_change(queue: Queue) -> None:
+    queue.send("a", "b")
+    first = queue.receive("once")
+    handle = first[0]["ReceiptHandle"]
+    queue.sqs.call("ChangeMessageVisibility", QueueUrl=queue.url, ReceiptHandle=handle, VisibilityTimeout=600)
+    queue.send("c")
+    assert [message["Body"] for message in queue.receive("once")] == ["c0"]
+    queue.sqs.world.wait(31_000)
+    assert [message["Body"] for message in queue.receive("other")] == ["b1", "c0"]
+
+
 def test_a_receive_that_got_nothing_is_not_remembered(queue: Queue) -> None:
     assert queue.receive("once") == []
     queue.send("a")

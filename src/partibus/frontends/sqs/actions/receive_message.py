@@ -122,12 +122,16 @@ class _Receive:
             attempt = self._call.state.attempts.find(self._attempt_key, self._call.broker.clock.now_ms())
             if attempt is not None:
                 self._repeat(attempt)
+            elif self._call.state.attempts.was_changed(self._attempt_key, self._call.broker.clock.now_ms()):
+                self._poll()
             else:
                 self._look_up(list(self._entity.route.partitions), [])
             return
         self._poll()
 
     def _poll(self) -> None:
+        if self._call.is_answered:  # the client has left: messages would be in flight for nobody
+            return
         kind = GroupPoll if self._queue.fifo else StandardPoll
         wanted = self._wanted
         poll = kind(self._call, self._entity, wanted.count, wanted.wait_ms, wanted.lock_ms, self._answer)
@@ -205,6 +209,8 @@ class _Receive:
 
     def _repeat(self, attempt: Attempt) -> None:
         """Give the same messages again, if all of them are still locked; else receive anew."""
+        if self._call.is_answered:  # the client has left
+            return
         attempts, key = self._call.state.attempts, self._attempt_key
         left, is_whole = len(attempt.tokens), True
 
