@@ -175,6 +175,23 @@ def test_queue_grows_under_load_and_shrinks_when_it_is_calm(world: World) -> Non
 
 
 @pytest.mark.row("S3")
+def test_a_broker_without_clients_of_a_queue_merges_no_partitions(world: World) -> None:
+    """It makes the entity to move slots, and knows nothing of the load at others."""
+    world.load(40, 60)
+    owners = world.owners()
+    assert owners > 1
+    entity = world.broker.entity("q")
+    entity.elastic = None
+    world.broker.elastic.note(entity)  # as at another broker
+    world.receive_all()
+    world.run(400_000)
+    assert world.owners() == owners
+    world.send("group-1")
+    world.receive_all()
+    world.run(400_000)
+    assert world.owners() == 1
+
+
 def test_growth_stops_at_the_quota_of_the_queue(world: World) -> None:
     world.load(30, 200)
     assert world.owners() == MOST

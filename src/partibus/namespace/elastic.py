@@ -108,6 +108,9 @@ class ElasticQueues:
         if any(not move.is_routed for move in queue.slots.moves):
             # The targets of moves that are not routed yet have no measurement.
             return
+        if not elastic.is_used:
+            # A broker without clients of the queue knows nothing of its load: others may be busy with it.
+            return
         decision = elastic.decide(slots, used, queue.description.options.elastic_partitions, now_ms)
         entity.hot_slot = None if decision is None else decision.hot_slot
         if decision is not None and decision.partitions != used:

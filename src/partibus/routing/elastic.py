@@ -21,6 +21,8 @@ from partibus.partition.protocol.slots import Run, runs_of, slot_for_key, slots_
 from partibus.routing.slots import SlotMap
 
 _BUCKET_MS = 1_000
+_BUCKETS_MAX = 600
+"""Seconds that a window remembers at most: more than any is long."""
 EVERY = 7
 """One run of so many is counted, for the cost of a hash: a prime, since keys may come in turn."""
 HOT_SAMPLES = 16
@@ -112,6 +114,8 @@ class _Window:
         number = now_ms // _BUCKET_MS
         if not self.buckets or self.buckets[-1][0] != number:
             self.buckets.append((number, {}))
+            if len(self.buckets) > _BUCKETS_MAX:  # a queue that does not decide never asks for its use
+                self.buckets.popleft()
         counts = self.buckets[-1][1].setdefault((partition, action), [0, 0])
         counts[0] += requests
         counts[1] += messages
@@ -148,11 +152,14 @@ class Elastic:
         """When the load last needed all partitions."""
         self.throttled = 0
         """Requests that were refused."""
+        self.is_used = False
+        """Whether clients of this broker have used the queue."""
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
     def note(self, partition: int, action: Action, messages: int, now_ms: int, *, requests: int = 1) -> None:
         """Count requests to a partition."""
+        self.is_used = True
         self._window.add(partition, action, requests, messages, now_ms)
 
     def charge(self, action: Action, parts: Mapping[int, int], now_ms: int, *, enforce: bool) -> set[int]:

@@ -197,3 +197,12 @@ def test_few_large_batches_of_many_keys_are_no_hot_slot() -> None:
             break
     assert decision is not None
     assert (decision.partitions > 1, decision.hot_slot) == (True, None)
+
+
+def test_a_queue_that_does_not_decide_remembers_the_last_minutes_only() -> None:
+    """One with budgets for each partition and a fixed number of partitions."""
+    elastic = Elastic(SlotLoad())
+    for second in range(5_000):
+        elastic.charge(Action.SEND, {0: 1}, second * 1_000, enforce=True)
+    assert len(elastic._window.buckets) <= 600
+    assert elastic.use_of(5_000_000)
