@@ -89,7 +89,7 @@ def _apply(
                 for place in reply.lost:
                     index, receipt = members[place]
                     if place in reply.gone:
-                        errors[index] = not_available(receipt)
+                        errors[index] = not_available(receipt.text)
                     elif queue.fifo:
                         errors[index] = expired(receipt)
             left -= 1

@@ -1,9 +1,10 @@
 """DeleteMessage, DeleteMessageBatch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from partibus.frontends.sqs.actions.receipts import Receipt, expired, in_budget, receipt_of, receipts_of
+from partibus.frontends.sqs.actions.receipts import MessageGone, Receipt, expired, in_budget, receipt_of, receipts_of
 from partibus.frontends.sqs.batches import NOTHING, Errors, OnDone, Results, answer_single, entries_of
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError
@@ -19,7 +20,11 @@ def delete_message(call: Call) -> None:
     """Delete a message by its receipt handle."""
     queue = call.queue(Right.LISTEN)
     entity = call.entity(queue)
-    receipt = receipt_of(queue, entity, call.members.get("ReceiptHandle"))
+    try:
+        receipt = receipt_of(queue, entity, call.members.get("ReceiptHandle"))
+    except MessageGone:
+        call.answer()
+        return
     _delete(call, queue, entity, [(0, receipt)], answer_single(call))
 
 
@@ -29,14 +34,15 @@ def delete_message_batch(call: Call) -> None:
     entity = call.entity(queue)
     entries = entries_of(call)
     results = Results(call, entries)
+    outputs: dict[int, Mapping[str, Any]] = {}
     good: list[tuple[int, Receipt]] = []
     for index, found in enumerate(receipts_of(queue, entity, [entry.get("ReceiptHandle") for entry in entries])):
-        if isinstance(found, SqsError):
+        if isinstance(found, SqsError) and not isinstance(found, MessageGone):
             results.failed(index, found)
-        else:
+            continue
+        outputs[index] = NOTHING
+        if not isinstance(found, SqsError):
             good.append((index, found))
-
-    outputs = dict.fromkeys([index for index, _ in good], NOTHING)
     _delete(call, queue, entity, good, partial(results.end, outputs))
 
 

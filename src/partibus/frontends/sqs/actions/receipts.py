@@ -44,11 +44,14 @@ def receipts_of(queue: SqsQueue, entity: Entity, texts: Sequence[str | None]) ->
         if handle is None or not text:
             found.append(_no_handle(text))
             continue
+        if handle[:2] != of_queue:
+            found.append(_unknown(text, "valid for this queue"))
+            continue
         if handle.partition_id != place:  # they mostly come from one
             place = handle.partition_id
             partition = entity.route.partition(place)
-        if partition is None or handle[:2] != of_queue:
-            found.append(_unknown(text, "valid for this queue"))
+        if partition is None:  # it was merged away, which only an empty one is
+            found.append(not_available(text))
         else:
             found.append(tuple.__new__(Receipt, (text, handle, partition, (handle.lock_id, handle.pos))))
     return found
@@ -93,10 +96,13 @@ def expired(receipt: Receipt) -> SqsError:
     return invalid_value(receipt.text, "ReceiptHandle", "The receipt handle has expired.")
 
 
-def not_available(receipt: Receipt) -> SqsError:
-    """Return the error for a message that does not exist."""
-    return invalid_value(
-        receipt.text,
-        "ReceiptHandle",
-        "Message does not exist or is not available for visibility timeout change.",
+class MessageGone(SqsError):
+    """The error for a message that does not exist: it was deleted, or its partition was, which had to be empty."""
+
+
+def not_available(text: str) -> MessageGone:
+    """Return the error for a handle whose message does not exist."""
+    error = invalid_value(
+        text, "ReceiptHandle", "Message does not exist or is not available for visibility timeout change."
     )
+    return MessageGone(error.code, error.message)
