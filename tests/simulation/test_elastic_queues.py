@@ -176,7 +176,7 @@ def test_queue_grows_under_load_and_shrinks_when_it_is_calm(world: World) -> Non
 
 @pytest.mark.row("S3")
 def test_a_broker_without_clients_of_a_queue_merges_no_partitions(world: World) -> None:
-    """It makes the entity to move slots, and knows nothing of the load at others."""
+    """Such a broker makes the entity to move slots, and knows nothing of the load at others."""
     world.load(40, 60)
     owners = world.owners()
     assert owners > 1

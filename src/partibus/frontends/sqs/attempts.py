@@ -38,7 +38,7 @@ class Attempts:
         """Attempts by row of the partition and lock id."""
         self._size_bytes = 0
         self._changed: OrderedDict[Key, int] = OrderedDict()
-        """Until when attempts can't be repeated, since the visibility of a message was changed."""
+        """The times until which attempts can't be repeated, since the visibility of a message was changed."""
 
     def find(self, key: Key, now_ms: int) -> Attempt | None:
         """Return an attempt that can be repeated."""
