@@ -28,6 +28,8 @@ from partibus.amqp.codec.types import Symbol
 from partibus.amqp.errors import DecodeError
 
 _PREFIX = Struct(">BBBHIIII")
+TIME_MAX_MS = (1 << 63) - 1
+"""The latest time of AMQP and of the stores, in ms since 1970: 64 bits with a sign."""
 _VERSION = 1
 _DURABLE = 1
 _HAS_TTL = 2

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.section_fields import Property, property_value, text_property
-from partibus.message import Message, head_of, hops_of, id_text, ttl_of, with_hop
+from partibus.message import TIME_MAX_MS, Message, head_of, hops_of, id_text, ttl_of, with_hop
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.slots import SlotMap
 
@@ -96,7 +96,7 @@ def prepare_transfer(data: bytes, pos: int, turn: int, destination: Destination)
     outgoing = _placed(data, pos, turn, destination)
     if isinstance(outgoing, Outgoing):
         scheduled_ms = _annotation(head_of(data)[0], SCHEDULED_TIME)
-        if isinstance(scheduled_ms, int):
+        if isinstance(scheduled_ms, int) and abs(scheduled_ms) <= TIME_MAX_MS:
             outgoing.message.scheduled_ms = int(scheduled_ms)
     return outgoing
 

@@ -31,7 +31,7 @@ from partibus.frontends.amqp.ingress import (
     WRITTEN_BY_BROKER,
     Ingress,
 )
-from partibus.message import TTL_MAX_MS, Message, StoredMessage, ttl_of
+from partibus.message import TIME_MAX_MS, TTL_MAX_MS, Message, StoredMessage, ttl_of
 from partibus.namespace.namespace import Queue
 from tests.unit.frontends.harness import World
 
@@ -217,7 +217,9 @@ class TestWhatIsRefused:
         key = "k" * KEY_CHARS_MAX
         assert one(ingress, queue, encode_properties(message_id=key, group_id=key), BODY).key == key
 
-    @pytest.mark.parametrize("value", ["tomorrow", True, [1]])
+    @pytest.mark.parametrize(
+        "value", ["tomorrow", True, [1], ULong(2**64 - 1), ULong(TIME_MAX_MS + 1), Timestamp(-(2**63))]
+    )
     def test_a_scheduled_enqueue_time_that_is_none(self, ingress: Ingress, queue: Queue, value: Any) -> None:
         annotations = encode_annotations({"x-opt-scheduled-enqueue-time": value})
         with pytest.raises(ArgumentError, match=r"x-opt-scheduled-enqueue-time is .* must be a timestamp"):

@@ -23,7 +23,15 @@ from partibus.errors import ArgumentError, InvalidOperation, MessageTooLarge, Qu
 from partibus.frontends.amqp.egress import LOCK_TOKEN
 from partibus.frontends.amqp.pattern import Repeats
 from partibus.frontends.amqp.plain import is_plain_map, plain_identity
-from partibus.message import DEFAULT_PRIORITY, DELIVERY_ANNOTATIONS_KEY, Message, id_text, lifetime_ms, pack
+from partibus.message import (
+    DEFAULT_PRIORITY,
+    DELIVERY_ANNOTATIONS_KEY,
+    TIME_MAX_MS,
+    Message,
+    id_text,
+    lifetime_ms,
+    pack,
+)
 from partibus.namespace.namespace import Queue
 
 PARTITION_KEY = "x-opt-partition-key"
@@ -379,8 +387,8 @@ def _time(name: str, value: object) -> int | None:
     """Return milliseconds since 1970; None for null."""
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentError(name, value, "a timestamp")
+    if not isinstance(value, int) or isinstance(value, bool) or not -TIME_MAX_MS <= value <= TIME_MAX_MS:
+        raise ArgumentError(name, value, f"a timestamp of at most {TIME_MAX_MS} ms since 1970")
     return int(value)
 
 
