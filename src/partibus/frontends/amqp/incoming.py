@@ -147,6 +147,7 @@ class IncomingLink:
         The link belongs to its address, and client libraries keep it open: a detach would fail the next send of two of
         them.
         """
+        self._repeats = Repeats()  # a message that one takes another may refuse
         with suppress(EntityNotFound, QuotaExceeded):
             if self._entity.queue.deleted:
                 self._entity = self._find_again(self._entity)

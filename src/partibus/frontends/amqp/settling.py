@@ -160,7 +160,8 @@ class Settlements:
             lost = [delivery_ids[i] for i in reply.lost]
             self._entity.requests.failed[RequestKind.SETTLE][Fault.USER] += len(lost)
             self.unsettled -= self._link.settle_many(lost, Rejected(self._lost))
-            delivery_ids = [i for i in delivery_ids if i not in set(lost)]
+            gone = set(lost)
+            delivery_ids = [i for i in delivery_ids if i not in gone]
         self.unsettled -= self._link.settle_many(delivery_ids, settlement.answer)
         self._on_room()
 
