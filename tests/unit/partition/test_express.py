@@ -373,3 +373,14 @@ def test_one_that_expires_soon_does_not_wait_behind_others(broker: Broker) -> No
     assert broker.runtime.express.messages == 1
     broker.rest(BOUND_MS)
     assert (broker.runtime.express.messages, broker.stored()) == (0, 1)
+
+
+def test_purging_all_takes_messages_that_are_not_written_yet() -> None:
+    broker = Broker()
+    broker.send(3)
+    broker.take(r.Accepted)
+    broker.ask(lambda request: c.PurgeAll(request, 0))
+    broker.rest(200)
+    broker.send()
+    broker.take(r.Accepted)
+    assert [entry.sequence for entry in broker.receive(10).entries] == [4]

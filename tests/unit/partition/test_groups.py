@@ -496,3 +496,23 @@ def test_more_delayed_messages_than_a_slice_has_are_active_when_the_change_is_an
         queue.complete(*handles)
     assert len(numbers) == 2_000
     assert numbers == sorted(numbers)
+
+
+def test_messages_whose_locks_a_cursor_has_revoked_come_again_after_it() -> None:
+    queue = Fifo()
+    queue.send("g", "g")
+    (first, *_) = queue.receive(1)
+    opened = queue.ask(c.OpenCursor(0, ACTIVE, "spark", lease_ms=60_000, revoke=True))
+    assert isinstance(opened, r.CursorOpened)
+    queue.ask(c.CloseCursor(0, ACTIVE, "spark", opened.epoch))
+    assert queue.complete(first).lost == [0]
+    assert positions(queue.receive()) == [1, 2]
+
+
+def test_a_session_whose_locks_a_cursor_has_revoked_can_be_accepted_after_it() -> None:
+    queue = Fifo()
+    queue.send("g")
+    queue.receive()
+    opened = queue.ask(c.OpenCursor(0, ACTIVE, "spark", lease_ms=60_000, revoke=True))
+    queue.ask(c.CloseCursor(0, ACTIVE, "spark", opened.epoch))
+    assert isinstance(queue.ask(c.AcceptSession(0, 77, "g")), r.SessionAccepted)

@@ -96,7 +96,13 @@ def take(state: PartitionState, subqueue: Subqueue, cursor: Cursor, until_ms: in
                     subqueue.claimed.discard(entry.sequence)
                 elif entry.due_ms is not None:
                     subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
+    revoked = subqueue.held
     subqueue.locks = LockTable()
+    if subqueue.kind == SubqueueKind.ACTIVE:
+        if state.sessions is not None:
+            state.sessions.take_back(revoked, step)
+        if state.fairness is not None:
+            state.fairness.take_back(revoked)
     subqueue.forwarder = 0
     _forget(subqueue)
 

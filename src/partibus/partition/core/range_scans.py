@@ -203,7 +203,8 @@ def _not_exceeded(state: PartitionState, subqueue: Subqueue, entries: list[Entry
     if not exceeded:
         return entries
     dead_letter_exceeded(state, subqueue.kind, exceeded, step)
-    return [entry for entry in entries if entry not in exceeded]
+    gone = {entry.pos for entry in exceeded}
+    return [entry for entry in entries if entry.pos not in gone]
 
 
 def _cancel(

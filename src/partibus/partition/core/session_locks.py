@@ -89,7 +89,7 @@ def _in_flight_until(state: PartitionState, name: str) -> int | None:
     if not held:
         return None
     batches = [batch for batch in state.subqueues[SubqueueKind.ACTIVE].locks if not held.isdisjoint(batch.entries)]
-    return max(until_ms for batch in batches for until_ms, _ in batch.parts())
+    return max((until_ms for batch in batches for until_ms, _ in batch.parts()), default=None)
 
 
 def close_group(state: PartitionState, session: Session) -> None:

@@ -29,8 +29,10 @@ from partibus.partition.protocol.commands import Enqueue, Purge
 from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.load_requests import (
     Load,
+    LostTokens,
     PageLoad,
     PeekLoad,
+    PurgeSlice,
     RangeLoad,
     RangeScanLoad,
     SessionListLoad,
@@ -143,7 +145,7 @@ def _needed(express: Express, load: Load) -> list[Entry]:
             return [entry for entry in every if entry.pos < load.end_pos]
         case PeekLoad(kind=SubqueueKind.ACTIVE):
             return list(every)
-        case RangeScanLoad(kind=SubqueueKind.ACTIVE, range_scan=Purge()):
+        case RangeScanLoad(kind=SubqueueKind.ACTIVE, range_scan=Purge() | PurgeSlice() | LostTokens()):
             return list(every)
         case SessionScan() | SessionListLoad() | SessionResume():
             return list(every)
