@@ -174,7 +174,6 @@ def test_queue_grows_under_load_and_shrinks_when_it_is_calm(world: World) -> Non
     assert sum(map(len, world.receive_all().values())) == 25
 
 
-@pytest.mark.row("S3")
 def test_a_broker_without_clients_of_a_queue_merges_no_partitions(world: World) -> None:
     """Such a broker makes the entity to move slots, and knows nothing of the load at others."""
     world.load(40, 60)
@@ -192,6 +191,7 @@ def test_a_broker_without_clients_of_a_queue_merges_no_partitions(world: World) 
     assert world.owners() == 1
 
 
+@pytest.mark.row("S3")
 def test_growth_stops_at_the_quota_of_the_queue(world: World) -> None:
     world.load(30, 200)
     assert world.owners() == MOST

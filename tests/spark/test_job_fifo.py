@@ -42,7 +42,6 @@ def result(spark: SparkSession, folder: Path, rows: list[dict[str, Any]], **want
 
 
 @pytest.mark.usefixtures("several_partitions")
-@pytest.mark.row("S3", "S4")
 def test_partitions_rate_and_age_over_time(spark: SparkSession, tmp_path: Path) -> None:
     rows = []
     for second in range(10):
