@@ -219,3 +219,15 @@ def test_a_largest_message_may_change(world: World, client: Client) -> None:
     updated(client, "q", MaxMessageSizeInKilobytes=256)
     (state,) = client.send(sender, message(bytes(300 * 1024)))
     assert condition(state) == "amqp:link:message-size-exceeded"
+
+
+def test_a_queue_that_was_made_again_with_sessions_refuses_what_the_link_sent_before(
+    world: World, client: Client
+) -> None:
+    """The link knows the form of its last messages, which is not checked again for each of them."""
+    sender = client.sender(world.queue("q"))
+    assert client.send(sender, *[message()] * 4) == [ACCEPTED] * 4
+    world.broker.delete("q")
+    world.carry()
+    world.queue("q", RequiresSession=True)
+    assert [condition(state) for state in client.send(sender, message())] == ["amqp:not-allowed"]
