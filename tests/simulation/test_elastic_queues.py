@@ -139,7 +139,6 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(moving, "SCREEN_MS", 30_000)
-    monkeypatch.setattr(moving, "MARGIN_MS", 5_000)
     world = World(tmp_path)
     yield world
     world.catalog.close()

@@ -411,7 +411,6 @@ class World:
 def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let slots come back soon."""
     monkeypatch.setattr(moving, "SCREEN_MS", WINDOW_MS)
-    monkeypatch.setattr(moving, "MARGIN_MS", 5_000)
 
 
 def simulate(folder: Path, seed: int) -> World:

@@ -22,7 +22,6 @@ from partibus.frontends.sqs.protocol import Answer, Request, parse
 from partibus.frontends.sqs.queues import DUPLICATE_WINDOW_MS
 from partibus.frontends.sqs.service import SqsService
 from partibus.limits import Limits
-from partibus.namespace import moving
 from partibus.namespace.access import AccessPolicies
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
@@ -319,7 +318,6 @@ class World:
 @pytest.fixture(autouse=True)
 def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let slots come back soon, but not before ids of their former owners are forgotten."""
-    monkeypatch.setattr(moving, "MARGIN_MS", 5_000)
 
 
 def simulate(folder: Path, seed: int, wanted: frozenset[str] = frozenset()) -> tuple[World, list[Violation]]:

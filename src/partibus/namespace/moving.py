@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 LOOK_MS = 250.0
 SCREEN_MS = 10 * 60_000
 """The least time for which former owners of slots are asked for duplicates: forwarded messages may come again, too."""
-MARGIN_MS = 60_000
-"""The time for the steps of a move before the source refuses messages."""
 
 ChangeSlots = Callable[[str, Callable[[EntityRecord], tuple[EntitySlots, int]]], Entity]
 Wanted = Iterable[tuple[int, int, Sequence[Run]]]
@@ -131,7 +129,7 @@ class Movers:
             move.target,
             version,
             move.runs,
-            move.until_ms,
+            lambda: move.screened_until(self._clock.now_ms()),
             queue.slots.first_sequence,
             has_sessions=queue.has_sessions,
             call_later=self._call_later,
@@ -156,7 +154,8 @@ class Movers:
 
     def _routed(self, queue: Queue, version: int) -> None:
         move = queue.slots.move(version)
-        self._change(queue, lambda old: old.slots.routed(version, len(old.placements)))
+        now_ms = self._clock.now_ms()
+        self._change(queue, lambda old: old.slots.routed(version, len(old.placements), now_ms))
         if move is not None and not move.is_routed:
             self._tell(queue, move, "route")
 
@@ -224,5 +223,5 @@ def plan(record: EntityRecord, wanted: Wanted, partitions: int, now_ms: int, why
                 )
             seen.add(slot)
     window_ms = options.duplicate_detection_window_ms if options.requires_duplicate_detection else 0
-    until_ms = now_ms + max(window_ms, SCREEN_MS) + MARGIN_MS
+    until_ms = now_ms + max(window_ms, SCREEN_MS)
     return slots.planned(moves, count, now_ms, until_ms, why), max(partitions, count)

@@ -24,7 +24,7 @@ class Move(Struct, frozen=True):
     runs: tuple[Run, ...]
     began_ms: int
     until_ms: int
-    """The time until which the source is asked for duplicates."""
+    """The time until which the source is asked for duplicates; before the move is routed, if it were so at once."""
     why: str
     is_routed: bool = False
     """Whether the map names the target. Partitions know of the move before."""
@@ -33,6 +33,10 @@ class Move(Struct, frozen=True):
     def slots(self) -> int:
         """The number of slots."""
         return sum(last - first + 1 for first, last in self.runs)
+
+    def screened_until(self, given_ms: int) -> int:
+        """Return the time until which the source is asked for duplicates, if it gave the slots at ``given_ms``."""
+        return self.until_ms if self.is_routed else given_ms + self.until_ms - self.began_ms
 
 
 class PastMove(Struct, frozen=True):
@@ -107,13 +111,14 @@ class EntitySlots(Struct, frozen=True):
             moves.append(Move(version, source, target, tuple(runs), now_ms, until_ms, why))
         return replace(self, version=version, moves=tuple(moves), partitions=self.partitions or partitions)
 
-    def routed(self, version: int, partitions: int) -> "EntitySlots":
-        """Return these slots with a move in the map."""
+    def routed(self, version: int, partitions: int, now_ms: int) -> "EntitySlots":
+        """Return these slots with a move in the map, after its source has given the slots."""
         move = self.move(version)
         if move is None or move.is_routed:
             return self
         moved = self.map(partitions).moved(move.runs, move.target, partitions)
-        moves = tuple(replace(one, is_routed=True) if one.version == version else one for one in self.moves)
+        there = replace(move, is_routed=True, until_ms=move.screened_until(now_ms))
+        moves = tuple(there if one.version == version else one for one in self.moves)
         return replace(self, version=self.version + 1, runs=moved.runs, moves=moves)
 
     def finished(self, version: int, now_ms: int) -> "EntitySlots":

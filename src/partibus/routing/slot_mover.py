@@ -1,8 +1,8 @@
 """The mover: it carries out one move of slots between two partitions of an entity (ADR 0026).
 
 ```text
- take (target) ─▶ give (source) ─▶ route (catalog) ─▶ drain (source) ─▶ finish (target) ─▶ finish (catalog)
-                                                       └─▶ groups are opened one by one
+ take (target) ─▶ give (source) ─▶ screen (target) ─▶ route (catalog) ─▶ drain (source) ─▶ finish (target, catalog)
+                                                                          └─▶ groups are opened one by one
 ```
 
 The broker that owns the target's store runs the mover. Each step can be repeated, so another broker may begin again
@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 from partibus.partition.protocol.commands import (
+    UNTIL_GIVEN,
     AskGroups,
     AwaitHeld,
     Command,
@@ -65,7 +66,7 @@ class SlotMover:
         target: int,
         version: int,
         runs: Sequence[Run],
-        until_ms: int,
+        screen_until: Callable[[], int],
         first_sequence: int,
         *,
         has_sessions: bool,
@@ -75,6 +76,7 @@ class SlotMover:
     ) -> None:
         """Prepare a move.
 
+        ``screen_until`` returns the time until which the source is asked for duplicates, if it gives the slots now.
         ``first_sequence`` is above the counters of a removed partition that may have had the target's id.
         ``on_given`` is called when the source refuses messages of the slots: the catalog's map may name the target.
         ``on_finished`` is called when the source has nothing of them.
@@ -85,7 +87,7 @@ class SlotMover:
         self._version = version
         self._runs = list(runs)
         self._wanted = set(slots_in(runs))
-        self._until_ms = until_ms
+        self._screen_until = screen_until
         self._first_sequence = first_sequence
         self._has_sessions = has_sessions
         self._call_later = call_later
@@ -134,15 +136,18 @@ class SlotMover:
         self.step = "take"
         first = max(reply.end_pos + SLACK, self._first_sequence)
 
+        self._take(first, UNTIL_GIVEN, lambda: self._give(first))
+
+    def _take(self, first_sequence: int, until_ms: int, done: Callable[[], None]) -> None:
         def taken(reply: Any) -> None:
             if isinstance(reply, Done):
-                self._give(first)
+                done()
             else:
                 self._again()
 
         self._ask(
             self._target,
-            lambda number: TakeSlots(number, self._source, self._version, self._runs, self._until_ms, first),
+            lambda number: TakeSlots(number, self._source, self._version, self._runs, until_ms, first_sequence),
             taken,
         )
 
@@ -151,10 +156,8 @@ class SlotMover:
 
         def given(reply: Any) -> None:
             if isinstance(reply, SlotsGiven) and reply.given:
-                self.step = "route"
-                self._on_given()
-                self.step = "drain"
-                self._scan()
+                self.step = "screen"
+                self._take(sequence_max, self._screen_until(), self._route_and_drain)
             else:
                 self._again()
 
@@ -163,6 +166,12 @@ class SlotMover:
             lambda number: GiveSlots(number, self._target, self._version, self._runs, sequence_max),
             given,
         )
+
+    def _route_and_drain(self) -> None:
+        self.step = "route"
+        self._on_given()
+        self.step = "drain"
+        self._scan()
 
     def _scan(self) -> None:
         """Look whether the source has groups of the slots left; it gets no new ones, so each name is passed once."""

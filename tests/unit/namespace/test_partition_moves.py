@@ -61,9 +61,9 @@ def test_plan_goes_to_the_catalog_and_back() -> None:
     assert (slots.version, move.version, move.slots) == (1, 1, 5)
     assert slots.map(2) == SlotMap(2), "the formula is in force until the move is routed"
     assert slots.unsettled() == {5, 6, 7, 8, 9}
-    routed = slots.routed(1, 2)
+    routed = slots.routed(1, 2, 100)
     assert routed.map(2).owner(5) == 1
-    assert routed.routed(1, 2) is routed
+    assert routed.routed(1, 2, 500) is routed
     done = routed.finished(1, 500)
     assert not done.moves
     assert done.history[0].ended_ms == 500
@@ -85,3 +85,10 @@ def test_old_history_is_forgotten() -> None:
         slots = slots.planned([(0, 1, [(0, 0)])], 2, 0, 10, "test")
         slots = slots.finished(slots.moves[0].version, 20)
     assert len(slots.history) == HISTORY_MAX
+
+
+def test_slots_that_their_source_gives_late_may_go_back_late() -> None:
+    slots = EntitySlots().planned([(0, 1, [(5, 9)])], 2, 100, 900, "test")
+    done = slots.routed(1, 2, 5_000).finished(1, 5_001)
+    assert done.lately_at(5_799)[5] == {0, 1}
+    assert done.lately_at(5_800) == {}

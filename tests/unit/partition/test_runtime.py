@@ -10,6 +10,7 @@ import pytest
 
 from partibus.limits import StoreLimits
 from partibus.message import Message, pack
+from partibus.partition.core import fair_queue
 from partibus.partition.core.meters import Meters
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
@@ -596,3 +597,42 @@ def test_owners_that_are_lost_before_a_lock_is_stored_give_no_lock_twice() -> No
         lock_ids.add(broker.granted().lock_id)
         assert len(broker.commits) == stored, "nothing of the lock is stored when its owner is lost"
     assert len(lock_ids) == 4
+
+
+def test_a_command_that_waits_inside_a_dropped_partition_is_refused() -> None:
+    """A send waits for the ids of its time after a restart; the entity is deleted meanwhile."""
+    broker = Broker()
+    options = PartitionOptions(duplicate_window_ms=60_000)
+    message = Message(pack(rest=b"body"), message_id="1")
+    broker.runtime.submit(ROW, options, c.Enqueue(100, [message]), broker.answers.append)
+    broker.answered(100)
+    broker.runtime = StoreRuntime(broker.open, broker.host, broker, LIMITS)
+    broker.runtime.open()
+    broker.runtime.submit(ROW, options, c.Enqueue(101, [message]), broker.answers.append)
+    broker.run_until(lambda: broker.runtime.slots[ROW].loads)
+    assert not broker.runtime.slots[ROW].waiting, "it waits inside of the machine"
+    broker.runtime.drop(ROW, lambda _: None)
+    (answer,) = broker.answered(101)
+    assert (answer.executed, answer.message) == (False, "the entity was deleted")
+
+
+def test_what_an_unconfirmed_completion_makes_room_for_is_durable_before_it_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fair queue with all its messages in flight gives the next one to a receive that deletes it."""
+    monkeypatch.setattr(fair_queue, "IN_FLIGHT_MAX", 1)
+    broker = Broker()
+    options = PartitionOptions(fair=True, lock_duration_ms=60_000)
+    messages = [Message(pack(rest=b"body")) for _ in range(2)]
+    broker.runtime.submit(ROW, options, c.Enqueue(100, messages), broker.answers.append)
+    broker.runtime.register(1, broker.answers.append)
+    broker.runtime.submit(ROW, options, c.Receive(0, 1, 1, 1 << 20, False))
+    grant = broker.granted()
+    broker.runtime.register(2, broker.answers.append)
+    broker.runtime.submit(ROW, options, c.Receive(0, 2, 1, 1 << 20, True))
+    broker.wait(200)
+    assert len(broker.disk.durable.entries) == 2
+    broker.runtime.submit(ROW, options, c.Settle(0, 0, Outcome.COMPLETE, [(grant.lock_id, grant.entries[0].pos)]))
+    deleted = broker.granted()
+    assert deleted.receiver == 2
+    assert not broker.disk.durable.entries, "the delete is durable before the message is given"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +15,9 @@ from partibus.partition.protocol.generations import History
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.slots import SLOT_COUNT, slot_for_key
+from partibus.routing.entity import EntityRoute
+from partibus.routing.partitions import Numbers
+from partibus.routing.slot_mover import SlotMover
 from tests.unit.partition.one_partition import OnePartition
 
 ALL = [(0, SLOT_COUNT - 1)]
@@ -414,3 +419,68 @@ def test_receiver_of_a_group_that_the_mover_knows_to_wait_is_sent_to_the_source(
     assert (told.names, move.target.answer(asked)) == (["g"], None)
     move.target.ask(c.OpenGroups(0, [], ["g"]))
     assert move.target.answer(asked) == r.SessionElsewhere(asked, SOURCE, resident=True)
+
+
+class Here:
+    """A partition as a mover sees it."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self.commands_left = 9
+        """The number of commands until its store is away."""
+
+    @property
+    def available(self) -> bool:
+        return self.commands_left > 0
+
+    def submit(self, command: Any, on_reply: Callable[[Any], None]) -> None:
+        self.commands_left -= 1
+        number = command.request
+        self.side.give(command)
+        self.side.settle_down()
+        if (reply := self.side.answer(number)) is not None:
+            on_reply(reply)
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_ids_that_the_source_stores_before_it_gives_the_slots_are_known_for_a_whole_window(crash: bool) -> None:
+    """The source's store is away between the first two steps of a move, for longer than the window."""
+    move = Move(window_ms=WINDOW_MS)
+    source, target = Here(move.source), Here(move.target)
+    later: list[Callable[[], None]] = []
+    steps: list[str] = []
+
+    def call_later(_: float, call: Callable[[], None]) -> Any:
+        later.append(call)
+
+    route = SimpleNamespace(partition=[source, target].__getitem__, numbers=Numbers())
+    mover = SlotMover(
+        cast("EntityRoute", route),
+        SOURCE,
+        TARGET,
+        1,
+        ALL,
+        lambda: move.target.now_ms + WINDOW_MS,
+        1,
+        has_sessions=True,
+        call_later=call_later,
+        on_given=lambda: steps.append("given"),
+        on_finished=lambda: steps.append("finished"),
+    )
+    source.commands_left = 1
+    mover.start()
+    for side in (move.source, move.target):
+        side.now_ms += 10 * WINDOW_MS
+    move.source.send("g", ids=["1"])
+    source.commands_left = 9
+    later.pop()()
+    assert steps == ["given"]
+    if crash:
+        move.target.crash()
+    again = c.Enqueue(0, [Message(pack(rest=b"x"), session_id="g", message_id="1")])
+    move.target.now_ms += WINDOW_MS - 1
+    assert move.target.ask(again).sources == {SOURCE: [0]}
+    repeated = c.TakeSlots(0, SOURCE, 1, ALL, c.UNTIL_GIVEN, first_sequence=1)
+    assert isinstance(move.target.ask(repeated), r.Done)
+    move.target.now_ms += 1
+    assert isinstance(move.target.ask(again), r.Accepted)

@@ -69,6 +69,12 @@ class Attempts:
                 self._changed.popitem(last=False)
             self.forget(key)
 
+    def deleted(self, row: int, lock_id: int) -> None:
+        """Forget the attempt of a message that was deleted: a repeat would renew the locks of its other messages."""
+        key = self._by_lock.get((row, lock_id))
+        if key is not None:
+            self.forget(key)
+
     def was_changed(self, key: Key, now_ms: int) -> bool:
         """Tell whether an attempt that a partition may still know can't be repeated."""
         return now_ms < self._changed.get(key, 0)

@@ -32,6 +32,8 @@ def take_slots(state: PartitionState, command: TakeSlots, now_ms: int, step: Ste
         if state.next_sequence < command.first_sequence < NUMBERS_FULL:
             state.next_sequence = command.first_sequence
             step.events.append(NumbersTaken())
+    elif rules.screen_until(command.version, command.until_ms):
+        record_rules(rules, state.inbound_marks, step)
     step.replies.append(Done(command.request))
 
 

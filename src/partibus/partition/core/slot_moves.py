@@ -212,6 +212,13 @@ class SlotRules:
             self.given.pop(slot, None)
         self.gate.close_all()
 
+    def screen_until(self, version: int, until_ms: int) -> bool:
+        """Ask the source of a move for duplicates until this time, if it is earlier; tell whether it is."""
+        later = [slot for slot, rule in self.taken.items() if rule.version == version and rule.until_ms > until_ms]
+        for slot in later:
+            self.taken[slot] = self.taken[slot]._replace(until_ms=until_ms)
+        return bool(later)
+
     def give(self, runs: Iterable[Run], rule: Given) -> None:
         """Record slots that go."""
         for slot in slots_in(runs):

@@ -5,6 +5,7 @@ chooses the numbers ``request`` and ``receiver``; replies carry them back.
 """
 
 from enum import Enum
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -476,10 +477,15 @@ class CommitSink(Struct):
     """The batch; `SINK_ENDS`: nothing of the sink comes again, and all of its ids are forgotten."""
 
 
+UNTIL_GIVEN: Final = 1 << 62
+"""`TakeSlots.until_ms` before the source has given the slots away."""
+
+
 class TakeSlots(Struct):
     """Take slots of another partition: store their messages from now on, and hold back their groups.
 
-    Repeated commands of the same version change nothing. Reply: `Done`, durable.
+    Repeated commands of the same version change nothing but ``until_ms``, which can only become earlier. Reply: `Done`,
+    durable.
     """
 
     request: int
@@ -487,7 +493,7 @@ class TakeSlots(Struct):
     version: int
     runs: list[tuple[int, int]]
     until_ms: int
-    """The time until which the source is asked for duplicates."""
+    """The time until which the source is asked for duplicates; `UNTIL_GIVEN`: it may still store messages."""
     first_sequence: int
     """The sequence counters that are given out from now on are at least this."""
 

@@ -110,7 +110,9 @@ class Decider:
         if step.events:
             if SubqueueKind.TRANSFER in machine.state.subqueues:
                 self._forwards.see_transfers(machine)
-            self._commits.record(slot, machine, step, holdable, unconfirmed=is_unconfirmed(command))
+            # Its step may grant messages to others, whose replies wait for what it records.
+            unconfirmed = not step.replies and is_unconfirmed(command)
+            self._commits.record(slot, machine, step, holdable, unconfirmed=unconfirmed)
             self._backlog.look()
         if self._recorder is not None:
             if step.notes:

@@ -5,9 +5,9 @@ more) is queued behind the waiting ones, not nested in them.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
@@ -15,6 +15,8 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind
 
 OnReply = Callable[[Any], None]
+DELETED: Final = "the entity was deleted"
+"""Why commands of a dropped partition fail."""
 
 
 class ReplyDispatcher:
@@ -27,14 +29,15 @@ class ReplyDispatcher:
         self._call_soon = call_soon
         self.breaks = 0
         """The number of unexpected exceptions in callbacks."""
-        self._requests: dict[int, OnReply] = {}
+        self._requests: dict[int, tuple[int, OnReply]] = {}
+        """The row of each request's partition, and its callback."""
         self._receivers: dict[int, OnReply] = {}
         self._outbox: deque[tuple[OnReply, Any]] = deque()
         self._delivering = False
 
-    def expect(self, request: int, on_reply: OnReply) -> None:
-        """Expect the reply to a request."""
-        self._requests[request] = on_reply
+    def expect(self, row: int, request: int, on_reply: OnReply) -> None:
+        """Expect the reply to a request of a partition."""
+        self._requests[request] = row, on_reply
 
     def forget(self, request: int) -> None:
         """Forget a request whose asker has stopped waiting."""
@@ -52,7 +55,8 @@ class ReplyDispatcher:
         """Return the callback for a reply, or None when its asker has ended. A request is answered once."""
         if type(reply) is r.Granted or type(reply) is r.SessionEnded or type(reply) is r.ReceiveRefused:
             return self._receivers.get(reply.receiver)
-        return self._requests.pop(reply.request, None)  # type: ignore[union-attr]
+        expected = self._requests.pop(reply.request, None)  # type: ignore[union-attr]
+        return None if expected is None else expected[1]
 
     def put(self, call: OnReply, reply: Any) -> None:
         """Queue a reply for the next `deliver`."""
@@ -81,17 +85,17 @@ class ReplyDispatcher:
         """Tell the asker that nothing of a command was done, once. A receiver is forgotten: it begins anew."""
         if isinstance(command, c.Receive):
             number = command.receiver
-            call = self._receivers.pop(number, None)
-        else:
-            number = _request_of(command)
-            call = self._requests.pop(number, None)
-        if call is not None:
-            self.put(call, r.Failed(number, False, full, message))
+            if (call := self._receivers.pop(number, None)) is not None:
+                self.put(call, r.Failed(number, False, full, message))
+        elif (expected := self._requests.pop(number := _request_of(command), None)) is not None:
+            self.put(expected[1], r.Failed(number, False, full, message))
 
-    def fail_requests(self, message: str, *, full: bool = False) -> None:
-        """Fail the requests that still wait for a load; nothing was done for them."""
-        for number in list(self._requests):
-            self.put(self._requests.pop(number), r.Failed(number, False, full, message))
+    def fail_requests(self, message: str, *, rows: Container[int] | None = None, full: bool = False) -> None:
+        """Fail the requests that still wait, those of ``rows`` or all of them; nothing was done for them."""
+        for number, (row, call) in list(self._requests.items()):
+            if rows is None or row in rows:
+                del self._requests[number]
+                self.put(call, r.Failed(number, False, full, message))
 
     def fail_receivers(self, message: str, *, full: bool = False) -> None:
         """Tell every receiver of a failure, and forget it."""
@@ -130,6 +134,8 @@ def _request_of(command: w.Input | w.Load) -> int:
         | w.SessionStateLoad
         | w.SessionListLoad
         | w.SessionResume
+        | w.GroupsLoad
+        | w.SlotScan
         | w.RangeLoad
         | w.DispositionsLoad,
     ):

@@ -25,7 +25,7 @@ from partibus.partition.protocol.load_requests import Input
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Snapshot, Store
 from partibus.partition.runtime.commit_queue import CommitQueue
-from partibus.partition.runtime.dispatcher import ReplyDispatcher
+from partibus.partition.runtime.dispatcher import DELETED, ReplyDispatcher
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Planning, Slot
@@ -305,9 +305,7 @@ class Waiting:
 
     def dropped(self, slot: Slot) -> None:
         """Refuse the commands for a dropped partition; a topic that waited for it goes on with its plan."""
-        self.refuse(slot, "the entity was deleted")
-        if slot.rest is not None:
-            self._answers.refuse(slot.rest, "the entity was deleted")
+        self.refuse(slot, DELETED)
         self._woken(slot)
 
     def refuse(self, slot: Slot, why: str) -> None:

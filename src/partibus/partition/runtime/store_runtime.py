@@ -30,7 +30,7 @@ from partibus.partition.protocol.ports import Store, StoreFull
 from partibus.partition.protocol.queries import TimedPartitions
 from partibus.partition.runtime.commits import Commits, OnFound
 from partibus.partition.runtime.decider import Decider
-from partibus.partition.runtime.dispatcher import OnReply, ReplyDispatcher
+from partibus.partition.runtime.dispatcher import DELETED, OnReply, ReplyDispatcher
 from partibus.partition.runtime.lifecycle import BEING_OPENED, StoreLifecycle
 from partibus.partition.runtime.loading import Backlog, Loading, needs_room
 from partibus.partition.runtime.queries import ColdInspect, ColdInspects, StoreQueries
@@ -88,6 +88,7 @@ class StoreRuntime:
         self._awaits_loads = True
         self._dropped: dict[int, None] = {}
         """The last dropped rows, an ordered set: their users may not know yet. No row is given twice."""
+        self._refuses_soon = False
         self._answers = ReplyDispatcher(host.call_soon)
         self._lifecycle = StoreLifecycle(
             open_store,
@@ -292,7 +293,7 @@ class StoreRuntime:
             lifecycle.check_held()
             store = lifecycle.store
         if on_reply is not None:
-            self._answers.expect(getattr(command, "request", 0), on_reply)
+            self._answers.expect(row, getattr(command, "request", 0), on_reply)
         if store is None or lifecycle.failure is not None:
             self._decider.refuse(command)
             self._answers.deliver()
@@ -306,7 +307,7 @@ class StoreRuntime:
         if slot is None:
             if row in self._dropped:
                 # Loading would create the deleted partition in the store again.
-                self._answers.refuse(command, "the entity was deleted")
+                self._answers.refuse(command, DELETED)
                 self._answers.deliver()
                 return
             if type(command) is c.Inspect:
@@ -404,10 +405,19 @@ class StoreRuntime:
             self._waiting.dropped(slot)
             if slot.machine is not None and slot.machine.state.express is not None:
                 slot.machine.state.express.release()
+            if not self._refuses_soon:
+                self._refuses_soon = True
+                self._call_soon(self._refuse_dropped)
         self._meters.tallies.pop(row, None)
         self._queue.pending.dropped_partitions.append(row)
         self._queue.wait(self._queue.number, on_dropped, row)
         self._schedule.add(waited_for=True, holdable=True)
+
+    def _refuse_dropped(self) -> None:
+        """Refuse what waited inside of dropped partitions, of all that were dropped together."""
+        self._refuses_soon = False
+        self._answers.fail_requests(DELETED, rows=self._dropped)
+        self._answers.deliver()
 
     def release_gone(self) -> None:
         """Release the sessions of receivers at brokers that have ended."""

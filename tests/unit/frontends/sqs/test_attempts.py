@@ -155,3 +155,16 @@ def test_a_packed_grant_is_read_back(granted_ms: int, positions: list[int]) -> N
 def test_other_bytes_are_no_grant_or_any(data: bytes) -> None:
     granted_ms, positions = unpack_attempt(data)
     assert not positions or pack_attempt(granted_ms, positions) == data
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_repeat_after_a_delete_renews_no_lock_of_the_other_messages(queue: Queue, forgets: bool) -> None:
+    queue.send("a", "b")
+    first = queue.receive("once")
+    queue.sqs.world.wait(20_000)
+    queue.sqs.call("DeleteMessage", QueueUrl=queue.url, ReceiptHandle=first[0]["ReceiptHandle"])
+    if forgets:
+        queue.forget()
+    assert queue.receive("once") == []
+    queue.sqs.world.wait(11_000)
+    assert [message["Body"] for message in queue.receive("other")] == ["b1"]

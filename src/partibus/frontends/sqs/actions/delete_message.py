@@ -68,6 +68,8 @@ def _delete(
             errors.update((index, error_of(failed, entity.queue.name)) for index, _ in members)
         else:
             if queue.fifo:
+                for _, receipt in members:
+                    call.state.attempts.deleted(receipt.partition.row, receipt.handle.lock_id)
                 for place in set(lost).difference(gone):
                     index, receipt = members[place]
                     errors[index] = expired(receipt)
