@@ -178,13 +178,12 @@ LOW_VOLUME: Final = Sentence(
 
 
 MEASURED: Final[Mapping[str, Mapping[str, float]]] = {
-    "high-throughput": {"overlapping": 88.47},
-    "several-queues": {"overlapping": 28.18},
-    "low-latency": {"connections": 4.25, "interval_ms": 10.14, "express": 2.15},
+    "high-throughput": {"overlapping": 258.64},
+    "several-queues": {"overlapping": 77.18},
+    "low-latency": {"interval_ms": 10.57},
     "many-senders": {"express": 2.94},
-    "many-receivers": {"prefetch": 2.21},
-    "few-subscriptions": {"overlapping": 24.87},
-    "many-subscriptions": {"express": 2.19, "overlapping": 7.02},
+    "few-subscriptions": {"overlapping": 37.26},
+    "many-subscriptions": {"overlapping": 22.41},
 }
 
 

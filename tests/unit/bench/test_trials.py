@@ -203,5 +203,5 @@ def test_the_gains_that_advice_names_are_those_of_the_page() -> None:
             assert factor >= 2
             told = float(rows[of(name)[setting].label].replace(",", ""))
             assert (1 / told if setting == "express" else told) == pytest.approx(factor, rel=0.02)
-    assert "88" in measured_gain("high-throughput", "overlapping")
+    assert "259" in measured_gain("high-throughput", "overlapping")
     assert measured_gain("high-throughput", "partitioned") == ""
