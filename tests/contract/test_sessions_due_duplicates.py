@@ -144,6 +144,8 @@ def test_more_sessions_than_one_statement_finds(store: Store) -> None:
     assert store.read(q.SessionList(QUEUE, 4_095, 3, None)) == names[4_095:4_098]
     assert store.read(q.SessionList(QUEUE, 4_990, 99, None)) == names[4_990:]
     assert store.read(q.SessionList(QUEUE, 0, 10_000, 4_000)) == names[4_002::2]
+    assert store.read(q.SessionList(QUEUE, 1, 3, None, names[4_095])) == names[4_097:4_100]
+    assert store.read(q.SessionList(QUEUE, 0, 9, None, names[-1])) == []
 
 
 def test_a_list_has_sessions_with_messages_or_a_state_or_those_set_after_a_time(store: Store) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from partibus.errors import PartibusError
+from partibus.errors import PartibusError, StoreUnavailable
 from partibus.limits import ElasticLimits, Limits
 from partibus.message import Message, pack
 from partibus.namespace import moving
@@ -312,3 +312,26 @@ def test_an_error_at_one_queue_stops_no_other(
     assert world.owners() > 1
     assert "internal error: the partitions of 'bad' stay as they are" in caplog.text
     assert "internal error: moves of slots of 'bad' can't be carried out now" in caplog.text
+
+
+def test_a_move_that_ends_before_the_catalog_knows_of_its_owner_is_routed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog can't be used when the source has given the slots; a queue without sessions has nothing to drain."""
+    world.broker.create_queue("plain", {"PartibusElasticPartitions": MOST})
+    movers, failures = world.broker.movers, [StoreUnavailable("the catalog is busy")]
+    change_slots = movers._change_slots
+
+    def change_or_fail(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return change_slots(*arguments)
+
+    monkeypatch.setattr(movers, "_change_slots", change_or_fail)
+    now_ms = world.timeline.now_ms()
+    world.broker.change_slots("plain", lambda old: moving.plan(old, [(0, 1, [(0, 99)])], 2, now_ms, PLANNED))
+    world.run(5_000)
+    assert not failures
+    queue = world.broker.namespace.entity("plain")
+    assert queue.slots.moves == ()
+    assert queue.slots.map(2).counts() == [16_284, 100]

@@ -95,10 +95,15 @@ class ControlChannel:
         self._on_lost = _nothing
         self._lose()
 
-    def _send(self, line: dict[str, Any]) -> None:
+    def _send(self, line: dict[str, Any]) -> bool:
+        """Send a line; tell whether it is short enough. The other end would close the line at a longer one."""
+        data = json.dumps(line).encode() + b"\n"
+        if len(data) > LINE_BYTES_MAX:
+            return False
         # The transport knows a moment earlier than the reader that the other end has closed, and then takes no bytes.
         if not self._writer.is_closing():
-            self._writer.write(json.dumps(line).encode() + b"\n")
+            self._writer.write(data)
+        return True
 
     async def _read(self) -> None:
         try:
@@ -136,8 +141,8 @@ class ControlChannel:
         except Exception as error:  # a bug of ours: the asker must not wait for ever
             log.exception("internal error in the operation '%s'", op)
             answer = {"answer": number, "error": f"internal error: {error}"}
-        if not self._lost:
-            self._send(answer)
+        if not self._lost and not self._send(answer):
+            self._send({"answer": number, "error": f"the answer to '{op}' has more than {LINE_BYTES_MAX:,} bytes"})
 
     def _lose(self) -> None:
         if self._lost:

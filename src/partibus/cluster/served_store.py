@@ -333,7 +333,7 @@ class Receiving:
         """Pass the reply on, or return the messages if the remote broker is lost."""
         store = self._store
         store.receiving.pop(reply.request, None)
-        if store.gives:
+        if not store.remote_broker.gone:  # also while the store is given up: its next owner knows the locks
             store.reply(reply)
         elif isinstance(reply, r.GroupsGranted) and reply.entries:
             tokens = [(reply.lock_id, entry.pos) for entry in reply.entries]

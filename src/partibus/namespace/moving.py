@@ -167,7 +167,13 @@ class Movers:
         move = queue.slots.move(version)
         if move is not None:
             self._tell(queue, move, "finish")
-        self._change(queue, lambda old: old.slots.finished(version, self._clock.now_ms()))
+        now_ms = self._clock.now_ms()
+
+        def change(old: EntityRecord) -> EntitySlots:
+            # The catalog may not have been told yet who owns the slots: it could not be used at that moment.
+            return old.slots.routed(version, len(old.placements), now_ms).finished(version, now_ms)
+
+        self._change(queue, change)
         for call in self.on_finished:
             call(queue)
 

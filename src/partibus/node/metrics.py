@@ -7,6 +7,7 @@ between which the loop does other work.
 """
 
 import asyncio
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, islice, repeat
@@ -54,8 +55,8 @@ PARTITIONS_MAX = 16_384
 """The most partitions of partitioned entities in the metrics of one broker: those of the first 1,000 entities."""
 NAMESPACES_MAX = 1_000
 """The most namespaces in the metrics of one broker, those with the most requests first."""
-BYTES_MAX = 2 << 20
-"""All brokers' answers together: they travel in one line between processes (`partibus.cluster.control`)."""
+BYTES_MAX = 3 << 20
+"""The lists in all brokers' answers together: they travel in one line (`partibus.cluster.control`)."""
 _ENTITY_BYTES = 300
 """The numbers of one entity, written down."""
 _PARTITION_BYTES = 48
@@ -121,14 +122,16 @@ class Measuring:
         async with self._alone:
             slices = Slices()
             await self._count(slices)
-            entities, totals, left_out = await self._entities(BYTES_MAX // max(1, brokers), slices)
+            part = BYTES_MAX // max(1, brokers) // 8
+            entities, totals, left_out = await self._entities(4 * part, slices)
             self._keep_rising(totals)
-            namespaces = await self._of_namespaces(totals, slices)
+            namespaces = dict(await _that_fit((await self._of_namespaces(totals, slices)).items(), 2 * part, slices))
             left_out["namespaces"] = len(self._namespaces) - len(namespaces)
             peers = [protocol.peer for protocol in self._server.protocols]
+            uses = await uses_of(self._namespaces, peers, slices.rest)
             return {
                 "counted_ms": self._namespaces.default.clock.now_ms() - self._since_ms,
-                "uses": await uses_of(self._namespaces, peers, slices.rest),
+                "uses": await _that_fit(uses, part, slices),
                 "process": {"cpu_seconds": sum(os.times()[:2]), "resident_bytes": _resident_bytes()},
                 "clients": {
                     "connections": len(self._server.protocols),
@@ -145,8 +148,8 @@ class Measuring:
                     if (waiting := getattr(_behind(access), "unanswered_bytes", None)) is not None
                 },
                 "telemetry": self._telemetry(),
-                "cursors": self._of_cursors[0],
-                "retained": self._of_cursors[1],
+                "cursors": await _that_fit(self._of_cursors[0], part // 2, slices),
+                "retained": await _that_fit(self._of_cursors[1], part // 2, slices),
                 "namespaces": namespaces,
                 "entities": entities,
                 "left_out": left_out,
@@ -458,6 +461,18 @@ def _resident_bytes() -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * page_bytes
+
+
+async def _that_fit(facts: Iterable[Thing], bytes_max: int, slices: Slices) -> list[Thing]:
+    """Return the first facts that are no longer than ``bytes_max`` together, as they travel: a text in a text."""
+    told: list[Thing] = []
+    for fact in facts:
+        bytes_max -= len(json.dumps(msgspec.json.encode(fact).decode()))
+        if bytes_max < 0:
+            break
+        told.append(fact)
+        await slices.rest()
+    return told
 
 
 async def _fitting(

@@ -10,6 +10,7 @@ with the first one at any time, and two movers do no harm.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -189,34 +190,39 @@ class SlotMover:
                 self._after = reply.after
                 self._scan()
             else:
-                self._move_states(0)
+                self._move_states(None)
 
         self._ask(self._source, lambda number: ScanSlots(number, self._runs, self._after), scanned)
 
-    def _move_states(self, skip: int) -> None:
-        """Move the states of sessions without messages."""
+    def _move_states(self, after: str | None) -> None:
+        """Move the states of sessions without messages, those behind a name; the source gets no new ones."""
 
         def listed(reply: Any) -> None:
             if not isinstance(reply, Sessions):
                 self._again()
                 return
             names = [name for name in reply.sessions if slot_for_key(name) in self._wanted]
+            last = reply.sessions[-1] if len(reply.sessions) == PAGE else None
             if names:
-                move_states(self._route, self._source, self._target, names, moved)
-            elif len(reply.sessions) < PAGE:
-                self._finish()
+                move_states(self._route, self._source, self._target, names, partial(moved, names, last))
             else:
-                self._move_states(skip + PAGE)
+                go_on(last)
 
-        def moved(gone: list[str] | None) -> None:
+        def moved(names: list[str], last: str | None, gone: list[str] | None) -> None:
             if self.over:
                 return
-            if gone is None:
+            if gone is None or len(gone) < len(names):  # a session is held still
                 self._again()
-            else:  # the list has become shorter
-                self._move_states(0)
+            else:
+                go_on(last)
 
-        self._ask(self._source, lambda number: ListSessions(number, skip, PAGE), listed)
+        def go_on(last: str | None) -> None:
+            if last is None:
+                self._finish()
+            else:
+                self._move_states(last)
+
+        self._ask(self._source, lambda number: ListSessions(number, 0, PAGE, None, after), listed)
 
     def _finish(self) -> None:
         self.step = "finish"
@@ -366,7 +372,8 @@ def move_states(
         def stored(reply: Any) -> None:
             if isinstance(reply, Done):
                 cleared: list[tuple[str, bytes | None]] = [(name, None) for name, _ in states]
-                former.submit(SetStates(route.numbers.next(), cleared), forgotten)
+                size = sum(len(value) for _, value in states)
+                former.submit(SetStates(route.numbers.next(), cleared, size), forgotten)
             else:
                 on_moved(None)
 

@@ -372,7 +372,9 @@ class Tables:
             if any(self.entries[key].state == state for key in keys)
         )
 
-    def listed_sessions(self, subqueue: int, skip: int, top: int, updated_after_ms: int | None) -> list[str]:
+    def listed_sessions(
+        self, subqueue: int, skip: int, top: int, updated_after_ms: int | None, after: str | None
+    ) -> list[str]:
         """Return ``top`` sessions with active entries or a state, behind the first ``skip``."""
         updated = {
             session: updated_ms
@@ -381,6 +383,7 @@ class Tables:
         }
         if updated_after_ms is None:
             sessions = updated.keys() | set(self._sessions(subqueue, EntryState.ACTIVE))
+            sessions = {session for session in sessions if after is None or session > after}
         else:
             sessions = {session for session, updated_ms in updated.items() if updated_ms > updated_after_ms}
         return sorted(sessions)[max(0, skip) :][: max(0, top)]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from partibus.cluster.control import Body, ControlChannel, ControlLost, ControlRefused, Handle
+from partibus.cluster.control import LINE_BYTES_MAX, Body, ControlChannel, ControlLost, ControlRefused, Handle
 
 
 async def nothing(op: str, body: Body) -> Body | None:
@@ -71,6 +71,8 @@ def test_a_refusal_says_why_and_a_bug_ends_nothing(caplog: pytest.LogCaptureFixt
             raise ControlRefused("not today")
         if op == "break":
             raise KeyError("bug")
+        if op == "tell all":
+            return {"text": "x" * LINE_BYTES_MAX}
         return None
 
     async def scene(asking: ControlChannel, answering: ControlChannel, lost: list[str]) -> None:
@@ -78,6 +80,9 @@ def test_a_refusal_says_why_and_a_bug_ends_nothing(caplog: pytest.LogCaptureFixt
             await asking.ask("refuse")
         with pytest.raises(ControlRefused, match="internal error"):
             await asking.ask("break")
+        with pytest.raises(ControlRefused, match="'tell all' has more than 4,194,304 bytes"):
+            await asking.ask("tell all")
+        assert lost == []
         assert await asking.ask("anything") == {}
 
     play(scene, handle)

@@ -332,3 +332,24 @@ def test_what_guests_ask_for_is_noted_by_partition_and_size() -> None:
     broker.near.submit(ROW, OPTIONS, c.Settle(0, 0, Outcome.COMPLETE, tokens_of(granted)))
     broker.run()
     assert broker.serving.asked.take() == {}, "what the owner does for its own clients is noted elsewhere"
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_receive_of_groups_is_answered_when_its_store_is_given_up(granted: bool) -> None:
+    """The receive waits for a message, or for the commit of the locks that it got."""
+    broker = FarBroker()
+    if granted:
+        broker.near.submit(ROW, SESSIONS, c.Enqueue(7_001, [Message(pack(), session_id="g")]))
+        broker.run()
+    decided = broker.near.decided
+    broker.submit(c.ReceiveGroups(700, 1, ROOM, 30_000, wait=True), SESSIONS)
+    if granted:
+        broker.run_until(lambda: broker.near.decided > decided)
+    else:
+        broker.run()
+    broker.serving.close(STORE, "handed over")
+    broker.near.close(lambda: None)
+    broker.run()
+    (answer,) = [answer for answer in broker.answers if getattr(answer, "request", None) == 700]
+    assert isinstance(answer, r.GroupsGranted if granted else r.Failed)
+    assert not broker.lines[-1].remote.requests

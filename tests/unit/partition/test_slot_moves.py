@@ -15,6 +15,7 @@ from partibus.partition.protocol.generations import History
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.slots import SLOT_COUNT, slot_for_key
+from partibus.routing import slot_mover
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers
 from partibus.routing.slot_mover import SlotMover
@@ -310,8 +311,9 @@ def test_states_of_sessions_move() -> None:
     move.give()
     assert move.gone("g") == {"g": b"seen"}
     assert isinstance(move.target.ask(c.SetStates(0, [("g", b"seen")])), r.Done)
-    move.source.ask(c.SetStates(0, [("g", None)]))
+    move.source.ask(c.SetStates(0, [("g", None)], 4))
     assert move.gone("g") == {"g": None}
+    assert (move.source.machine.state.size_bytes, move.target.machine.state.size_bytes) == (0, 4)
     move.target.ask(c.OpenGroups(0, ["g"]))
     held = move.target.accept("g")
     assert move.target.ask(c.GetSessionState(0, held.lock_id)).state == b"seen"
@@ -426,6 +428,8 @@ class Here:
 
     def __init__(self, side: Side) -> None:
         self.side = side
+        self.lists = 0
+        """Lists of sessions that it was asked for."""
         self.commands_left = 9
         """The number of commands until its store is away."""
 
@@ -435,11 +439,34 @@ class Here:
 
     def submit(self, command: Any, on_reply: Callable[[Any], None]) -> None:
         self.commands_left -= 1
+        self.lists += type(command) is c.ListSessions
         number = command.request
         self.side.give(command)
         self.side.settle_down()
         if (reply := self.side.answer(number)) is not None:
             on_reply(reply)
+
+
+def mover_of(source: Here, target: Here, steps: list[str], later: list[Callable[[], None]]) -> SlotMover:
+    """Return the mover of all slots; ``steps`` gets what it reports, ``later`` what it does after a pause."""
+
+    def call_later(_: float, call: Callable[[], None]) -> Any:
+        later.append(call)
+
+    route = SimpleNamespace(partition=[source, target].__getitem__, numbers=Numbers())
+    return SlotMover(
+        cast("EntityRoute", route),
+        SOURCE,
+        TARGET,
+        1,
+        ALL,
+        lambda: target.side.now_ms + WINDOW_MS,
+        1,
+        has_sessions=True,
+        call_later=call_later,
+        on_given=lambda: steps.append("given"),
+        on_finished=lambda: steps.append("finished"),
+    )
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -449,24 +476,7 @@ def test_ids_that_the_source_stores_before_it_gives_the_slots_are_known_for_a_wh
     source, target = Here(move.source), Here(move.target)
     later: list[Callable[[], None]] = []
     steps: list[str] = []
-
-    def call_later(_: float, call: Callable[[], None]) -> Any:
-        later.append(call)
-
-    route = SimpleNamespace(partition=[source, target].__getitem__, numbers=Numbers())
-    mover = SlotMover(
-        cast("EntityRoute", route),
-        SOURCE,
-        TARGET,
-        1,
-        ALL,
-        lambda: move.target.now_ms + WINDOW_MS,
-        1,
-        has_sessions=True,
-        call_later=call_later,
-        on_given=lambda: steps.append("given"),
-        on_finished=lambda: steps.append("finished"),
-    )
+    mover = mover_of(source, target, steps, later)
     source.commands_left = 1
     mover.start()
     for side in (move.source, move.target):
@@ -484,3 +494,38 @@ def test_ids_that_the_source_stores_before_it_gives_the_slots_are_known_for_a_wh
     assert isinstance(move.target.ask(repeated), r.Done)
     move.target.now_ms += 1
     assert isinstance(move.target.ask(again), r.Accepted)
+
+
+def test_states_of_many_sessions_move_with_one_list_of_each_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_mover, "PAGE", 2)
+    move = Move()
+    source, target = Here(move.source), Here(move.target)
+    names = [f"session-{n:02}" for n in range(21)]
+    for name in names:
+        held = move.source.accept(name)
+        move.source.ask(c.SetSessionState(0, held.lock_id, b"seen"))
+        move.source.give(c.ReleaseSession(held.lock_id))
+    steps: list[str] = []
+    source.commands_left = target.commands_left = 1_000
+    mover_of(source, target, steps, []).start()
+    assert steps == ["given", "finished"]
+    assert source.lists == 11
+    assert move.target.ask(c.ListSessions(0, 0, 99)).sessions == names
+    assert move.source.ask(c.ListSessions(0, 0, 99)).sessions == []
+
+
+def test_numbers_at_the_target_stay_above_those_that_the_source_gave_out_in_a_pause() -> None:
+    """The source gives out more numbers than the slack between two steps, as after a restore of its store."""
+    move = Move()
+    source, target = Here(move.source), Here(move.target)
+    steps: list[str] = []
+    later: list[Callable[[], None]] = []
+    source.commands_left = 1
+    mover_of(source, target, steps, later).start()
+    move.source.machine.state.next_sequence += 2 * SLACK
+    move.source.send("g")
+    last = move.source.machine.state.next_sequence
+    source.commands_left = 9
+    while not steps:
+        later.pop()()
+    assert move.target.send("h").first_sequence > last

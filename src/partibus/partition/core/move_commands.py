@@ -24,14 +24,15 @@ from partibus.partition.protocol.slots import slots_in
 def take_slots(state: PartitionState, command: TakeSlots, now_ms: int, step: Step) -> None:
     """Store messages of slots from now on, numbered above all that the source has given out."""
     rules = _rules(state)
+    if state.next_sequence < command.first_sequence < NUMBERS_FULL:
+        # Also when the command is repeated: the source may have used up the numbers below the first one since.
+        state.next_sequence = command.first_sequence
+        step.events.append(NumbersTaken())
     if not rules.has_version(command.version, taken=True):
         is_held = state.sessions is not None
         rules.take(command.runs, Taken(command.source, command.version, command.until_ms, is_held))
         record_rules(rules, state.inbound_marks, step)
         _reconsider(state, rules)
-        if state.next_sequence < command.first_sequence < NUMBERS_FULL:
-            state.next_sequence = command.first_sequence
-            step.events.append(NumbersTaken())
     elif rules.screen_until(command.version, command.until_ms):
         record_rules(rules, state.inbound_marks, step)
     step.replies.append(Done(command.request))
@@ -128,6 +129,7 @@ def set_states(state: PartitionState, command: SetStates, now_ms: int, step: Ste
         if value is not None:
             # When another mover repeats the command, the bytes are counted twice: the count is a bound, not a sum.
             state.session_state_bytes += len(value)
+    state.session_state_bytes = max(0, state.session_state_bytes - command.removed_bytes)
     step.replies.append(Done(command.request))
 
 

@@ -347,6 +347,7 @@ class ListSessions(Struct):
     skip: int
     top: int
     updated_after_ms: int | None = None
+    after: str | None = None
 
 
 class Transact(Struct):
@@ -555,6 +556,8 @@ class SetStates(Struct):
 
     request: int
     states: list[tuple[str, bytes | None]]
+    removed_bytes: int = 0
+    """The size of the states that are removed."""
 
 
 class ScanSlots(Struct):

@@ -128,12 +128,14 @@ class AbsentSessions(OfSubqueue[list[str]]):
 class SessionList(OfSubqueue[list[str]]):
     """``top`` sessions behind the first ``skip``.
 
-    They are those with ACTIVE entries or a state; with ``updated_after_ms``, those whose state was set later.
+    They are those with ACTIVE entries or a state, behind the name ``after``; with ``updated_after_ms``, those whose
+    state was set later, whatever their name.
     """
 
     skip: int
     top: int
     updated_after_ms: int | None
+    after: str | None = None
 
 
 class SessionState(OfRow[bytes | None]):

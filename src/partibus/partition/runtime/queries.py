@@ -128,7 +128,7 @@ def read(store: Store, row: int, load: w.Load) -> Any:
             return store.read(q.BySequence(active, load.sequences))
         case w.SessionListLoad():
             wanted = load.command
-            return store.read(q.SessionList(active, wanted.skip, wanted.top, wanted.updated_after_ms))
+            return store.read(q.SessionList(active, wanted.skip, wanted.top, wanted.updated_after_ms, wanted.after))
         case w.DuplicateLoad():
             return store.read(q.Duplicates(row, load.first_bucket, load.ids))
         case w.QuietLoad():

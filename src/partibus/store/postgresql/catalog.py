@@ -228,7 +228,9 @@ class CatalogSchema:
             cursor.nextset()
             row = cursor.fetchone()
         except psycopg.Error as error:
-            raise self._failed(connection, error) from error
+            failed = self._failed(connection, error)
+            self.rollback()  # it has begun, if another change held the version for too long
+            raise failed from error
         version = -1 if row is None else int(row[0])
         if version < self._latest:
             self.rollback()

@@ -215,7 +215,7 @@ def absent_sessions(connection: Connection, subqueue: int, sessions: Sequence[st
 
 
 def list_sessions(
-    connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None
+    connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None, after: str | None
 ) -> list[str]:
     """List ``top`` sessions after the first ``skip``, in order of their UTF-8 bytes."""
     parameters: Parameters = {
@@ -224,7 +224,9 @@ def list_sessions(
         "most": min(max(0, top), _BIGINT_MAX),
     }
     if updated_after_ms is None:
-        return _names(_rows(connection, statement("list_sessions"), parameters | {"subqueue": subqueue}))
+        start = b"" if after is None else after.encode() + b"\0"
+        parameters |= {"subqueue": subqueue, "start": start}
+        return _names(_rows(connection, statement("list_sessions"), parameters))
     return _names(_rows(connection, statement("list_updated_sessions"), parameters | {"after_ms": updated_after_ms}))
 
 

@@ -47,13 +47,13 @@ def absent_sessions(connection: Connection, subqueue: int, sessions: Sequence[st
 
 
 def list_sessions(
-    connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None
+    connection: Connection, subqueue: int, skip: int, top: int, updated_after_ms: int | None, after: str | None
 ) -> list[str]:
     """Return sessions with active entries or a state (`queries.SessionList`)."""
     found: list[str] = []
     skip, top = max(0, skip), max(0, top)
     if updated_after_ms is None:
-        pages = _named(connection, subqueue, skip + top)
+        pages = _named(connection, subqueue, skip + top, after)
     else:
         pages = _updated(connection, subqueue >> KIND_BITS, updated_after_ms)
     if top == 0:
@@ -72,9 +72,9 @@ def session_state(connection: Connection, partition_row: int, session: str) -> b
     return None if row is None else row[0]
 
 
-def _named(connection: Connection, subqueue: int, most: int) -> Iterator[list[str]]:
+def _named(connection: Connection, subqueue: int, most: int, after: str | None) -> Iterator[list[str]]:
     """Yield the first ``most`` sessions with active entries or a state, in pages; each transaction is short."""
-    start = ""
+    start = "" if after is None else _following(after)
     while most > 0:
         wanted = min(most, _NAMES_AT_ONCE)
         parameters = (subqueue, subqueue >> KIND_BITS, start, wanted)

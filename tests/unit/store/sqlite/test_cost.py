@@ -100,7 +100,7 @@ LOADS: dict[str, Callable[[sqlite3.Connection], object]] = {
     "by sequence": lambda c: reader.read_sequences(c, QUEUE, [2, 12, 1_002]),
     "by sequence among dead letters": lambda c: reader.read_sequences(c, DEAD_LETTERS, [5, 15, 1_005]),
     "the next sessions": lambda c: sessions.scan_sessions(c, QUEUE, "000050", 9),
-    "a list of sessions": lambda c: sessions.list_sessions(c, QUEUE, 20, 9, None),
+    "a list of sessions": lambda c: sessions.list_sessions(c, QUEUE, 20, 9, None, None),
     "a state": lambda c: sessions.session_state(c, PARTITION, "000100"),
     "ids": lambda c: apply.find_duplicates(c, PARTITION, 1, [IDS[8], IDS[9], bytes(16)]),
     "the next ids": lambda c: apply.scan_duplicates(c, PARTITION, (1, IDS[8]), 9),
