@@ -139,6 +139,9 @@ class Channel(asyncio.Protocol):
         self._unread = bytearray()
         self._over = False
         self._heard_s = self._spoke_s = self._beat_s = 0.0
+        self._written_bytes = 0
+        self._taken_bytes: int | None = None
+        """The bytes that had left at the last heartbeat while this end does not read; None while it reads."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -177,11 +180,14 @@ class Channel(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading on the answering end: the peer does not read its answers."""
         if not self._asks:
+            self._taken_bytes = self._written_bytes - self._transport.get_write_buffer_size()
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Read again on the answering end."""
         if not self._asks and not self._over:
+            self._taken_bytes = None
+            self._heard_s = self._loop.time()
             self._transport.resume_reading()
 
     # -- the way in --------------------------------------------------------------------------------------------------
@@ -242,6 +248,7 @@ class Channel(asyncio.Protocol):
             return
         batch[:HEAD_BYTES] = length.to_bytes(HEAD_BYTES, "big")
         self._spoke_s = self._loop.time()
+        self._written_bytes += len(batch)
         self._transport.write(batch)
         unsent_bytes = self._transport.get_write_buffer_size()
         most = self._limits.unsent_bytes_max
@@ -256,6 +263,11 @@ class Channel(asyncio.Protocol):
         now_s = self._loop.time()
         if now_s > self._beat_s + self._limits.heartbeat_s:
             self._heard_s = now_s  # this process itself stood still: what the peer said meanwhile is still to be read
+        if self._taken_bytes is not None:
+            # It is not read, so its heartbeats are not either. It lives as long as it takes what it is sent.
+            taken_bytes = self._written_bytes - self._transport.get_write_buffer_size()
+            if taken_bytes > self._taken_bytes:
+                self._taken_bytes, self._heard_s = taken_bytes, now_s
         if now_s - self._heard_s > self._limits.silence_s:
             self._fail(f"the peer has said nothing for {self._limits.silence_s:g} seconds")
             return

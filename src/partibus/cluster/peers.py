@@ -122,7 +122,12 @@ class Link:
 
     async def _dial(self, channel: Channel) -> None:
         self._channel = channel
-        await connect(self._address, lambda: channel, self._loop)
+        seconds = self._limits.handshake_s
+        try:
+            async with asyncio.timeout(seconds):
+                await connect(self._address, lambda: channel, self._loop)
+        except TimeoutError:  # the system would go on for minutes, in steps that grow
+            raise TimeoutError(f"no connection within {seconds:g} s") from None
 
     async def _reconnect(self) -> None:
         await self._pause()

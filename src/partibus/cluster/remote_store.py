@@ -351,20 +351,17 @@ class RemoteStore:
             if isinstance(command, c.Enqueue | c.Transact):
                 self._submit_bulk(command.request, encode_frame(frame), on_reply, type(command))
                 return
-            batch = _NEVER if type(command) in _LEAVES_NOTHING else broker.outbox.batch
+            if on_reply is not None:  # first: the channel may be lost while the frame is put, and tells its askers
+                kind = type(command)
+                batch = _NEVER if kind in _LEAVES_NOTHING else broker.outbox.batch
+                recorded = c.Settle if kind is c.Settle else None
+                again = (row, options, command) if kind in CAN_WAIT else None
+                broker.requests[r.request_of(command)] = _Asked(on_reply, self, batch, 0, recorded, again)
             broker.outbox.put(frame)
         except (ValueError, TypeError) as error:
+            if on_reply is not None:
+                broker.requests.pop(r.request_of(command), None)
             self._refuse(command, on_reply, f"a {type(command).__name__} can't be sent to {broker.name}: {error}")
-            return
-        if on_reply is None:
-            return
-        kind = type(command)
-        if kind in CAN_WAIT:
-            recorded = c.Settle if kind is c.Settle else None
-            asked = _Asked(on_reply, self, batch, 0, recorded, (row, options, command))
-        else:
-            asked = _Asked(on_reply, self, batch, 0)
-        broker.requests[r.request_of(command)] = asked
 
     def _submit_bulk(self, request: int, frame: bytes, on_reply: OnReply | None, recorded: type) -> None:
         broker = self._broker

@@ -58,13 +58,13 @@ class Serving:
     def open(self, number: int, store: StoreAccess) -> None:
         """Add a store of this broker. Remote brokers that asked for it before are told."""
         self.stores[number] = store
-        for remote_broker in self._remote_brokers:
+        for remote_broker in list(self._remote_brokers):  # one whose channel is lost on the way leaves
             remote_broker.look(number, "the store has just been opened")
 
     def close(self, number: int, why: str) -> None:
         """Remove a store that this broker gives up. Earlier requests are still answered."""
         self.stores.pop(number, None)
-        for remote_broker in self._remote_brokers:
+        for remote_broker in list(self._remote_brokers):
             remote_broker.look(number, why)
 
     def asker_of(self, request: int) -> tuple[str, int] | None:

@@ -352,11 +352,17 @@ class Supervisor:
         return None if child is None else (child.broker, child.incarnation)
 
     async def _do(self, step: Take | GiveUp, child: Child) -> None:
-        with suppress(ControlLost):  # then it is dead, and its end says the rest
+        try:
             if isinstance(step, Take):
                 await child.channel.ask("take", store_no=step.store_no)
                 self._plan.taken(step.store_no, step.broker)
             else:
                 await child.channel.ask("give-up", store_no=step.store_no)
                 self._plan.released(step.store_no, step.broker)
+        except ControlLost:
+            pass  # it is dead, and its end says the rest
+        except ControlRefused as error:
+            log.error("%s (process %d) is killed, since it may have the store: %s", child.broker, child.pid, error)
+            child.kill()
+        else:
             self._reconcile()

@@ -357,3 +357,29 @@ def send(end: End, size_bytes: int) -> None:
     """Write a batch of zeros at once."""
     end.channel.outbox.put_encoded(bytes(size_bytes))
     end.channel.outbox.flush()
+
+
+@on_loop
+async def test_a_peer_that_reads_slowly_is_not_silent(path: Path) -> None:
+    """While this end does not read, since the peer has much to take, it hears no heartbeat."""
+    limits = PeerLimits(unsent_reading_bytes=100_000)
+    beats = int(2 * limits.silence_s / limits.heartbeat_s)
+    async with pair(path, limits=limits, driven=True) as (remote_broker, owner):
+        await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
+        remote_broker._read = lambda batch: []
+        theirs, ours = remote_broker.channel.wire, owner.channel.wire
+        theirs.pause_reading()
+        send(owner, 40_000_000)
+        for _ in range(beats):
+            left = ours.get_write_buffer_size()
+            while ours.get_write_buffer_size() == left:
+                remote_broker.channel.heard.clear()
+                theirs.resume_reading()
+                await remote_broker.channel.heard.wait()
+                theirs.pause_reading()
+            assert not ours.is_reading()
+            owner.clock.move(limits.heartbeat_s)
+        assert owner.whys == []
+        for _ in range(beats):
+            owner.clock.move(limits.heartbeat_s)
+        assert owner.whys == ["the peer has said nothing for 5 seconds"]

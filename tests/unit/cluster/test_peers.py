@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from partibus.clock import SystemClock
+from partibus.cluster import peers
 from partibus.cluster.handshake import load_secret
 from partibus.cluster.ownership import Identity
 from partibus.cluster.peers import PeerChannels
 from partibus.cluster.serving import Serving
-from partibus.cluster.sockets import Address, TcpAddress, bound_tcp, listen, listen_tls
+from partibus.cluster.sockets import Address, TcpAddress, bound_tcp, connect, listen, listen_tls
 from partibus.errors import UnusableFile
 from partibus.message import Message, pack
 from partibus.node.host import AsyncioHost
@@ -407,3 +409,27 @@ def test_secret_is_made_once_and_is_for_its_owner_only(tmp_path: Path) -> None:
 def test_secret_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     with pytest.raises(UnusableFile, match="can't be used"):
         load_secret(tmp_path / "missing")
+
+
+@on_loop
+async def test_a_connection_that_is_not_answered_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network drops the first packets, as between two machines; the system would try once a minute."""
+    tries = 0
+
+    async def connect_later(*arguments: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            await asyncio.Event().wait()
+        await connect(*arguments)
+
+    monkeypatch.setattr(peers, "connect", connect_later)
+    async with brokers(tmp_path, "a", "b") as (a, b):
+        a.peers._limits = replace(a.peers._limits, handshake_s=0.01)
+        b.own(1)
+        a.peers.lead(a.routes[1], b.identity, 1)
+        await a.reached(1)
+        assert (await a.send(1)).first_sequence == 1
+    assert tries == 3

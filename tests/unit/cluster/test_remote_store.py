@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from partibus.cluster.channel import BATCH_BYTES
 from partibus.limits import PeerLimits
 from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
@@ -348,3 +349,21 @@ def test_session_that_is_accepted_when_nobody_wants_it_any_more_is_free() -> Non
     broker.submit(c.AcceptSession(982, broker.register(), "s"), SESSIONS)
     (again,) = broker.until(r.SessionAccepted)
     assert again.request == 982
+
+
+def test_a_request_whose_frame_breaks_the_channel_is_answered() -> None:
+    """The frame fills the batch, which is written at once, and the peer takes no more."""
+    broker = FarBroker()
+    broker.answered(broker.send())
+    remote = broker.lines[-1].remote
+
+    def lose(batch: bytearray) -> None:
+        remote.lost("the peer does not take what it is sent")
+
+    remote.outbox._write = lose
+    state = bytes(BATCH_BYTES)
+    broker.submit(c.SetSessionState(700, 1, state), SESSIONS)
+    broker.turn()
+    (answer,) = [answer for answer in broker.answers if getattr(answer, "request", None) == 700]
+    assert isinstance(answer, r.Failed)
+    assert not remote.requests

@@ -38,6 +38,9 @@ async def main():
                 os.kill(os.getpid(), signal.SIGSTOP)
         elif op == "take":
             mine[body["store_no"]] = body["store_no"]
+            if mode == "errs" and os.path.exists(said):
+                os.unlink(said)
+                raise KeyError("bug")
         elif op == "give-up":
             del mine[body["store_no"]]
         elif op == "facts":
@@ -238,3 +241,16 @@ def test_an_error_at_one_child_leaves_the_others_watched(
 
     play(tmp_path, "mute", scene)
     assert "broker-0 (process" in caplog.text
+
+
+def test_a_child_that_can_not_take_a_store_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(supervisor: Supervisor) -> None:
+        await supervisor.start()
+        (tmp_path / "said").touch()
+        supervisor.children["broker-1"].kill()
+        await at_rest(supervisor)
+        restarts = [one["restarts"] for one in (await supervisor.admin.status())["brokers"]]
+        assert sum(restarts) == 2
+
+    play(tmp_path, "errs", scene)
+    assert "is killed, since it may have the store: internal error" in caplog.text

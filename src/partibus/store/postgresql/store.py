@@ -312,15 +312,20 @@ class PostgreSQLStore:
         try:
             if self._closed or self._writer.refusal is not None:
                 return
-            if self.lease_left_ms > self._settings.lease_ms - self._settings.renewal_ms / 2:
-                return
-            self._writer.renew()
-            self._writer.look_at_durability()
+            if self._renew_if_due():
+                self._writer.look_at_durability()
         finally:
             try:
                 self._follow_writer()
             finally:  # whatever fails: commits, and the close, wait for the lock without a limit
                 self._commit_lock.release()
+
+    def _renew_if_due(self) -> bool:
+        """Renew the lease unless that was done a moment ago, and tell whether; the lock of commits is held."""
+        if self.lease_left_ms > self._settings.lease_ms - self._settings.renewal_ms / 2:
+            return False
+        self._writer.renew()
+        return True
 
     def _follow_writer(self) -> None:
         """Renew the readers' connections after the writer reconnected: the old server may no longer be the primary."""
@@ -332,6 +337,7 @@ class PostgreSQLStore:
         parameters = {"partition_row": partition_row, "most": SLICE_ROWS, "most_states": _SWEPT_STATES}
         with self._commit_lock:
             self._check_usable()
+            self._renew_if_due()  # the keeper rarely finds the lock free between the slices of a large partition
             return bool(self._writer.transact(statement("sweep_partition"), parameters))
 
     def _check_usable(self) -> None:

@@ -185,13 +185,16 @@ class Writer:
                 last_commit = self.ownership.renew(self.connection)
             except StoreFenced as error:
                 now = read_owner(self.connection)
-                if now.epoch == self.ownership.epoch + 1 and now.taken_at >= number:
-                    # The commit happened before the store was taken over, so acknowledging it is right; the next commit
-                    # is refused.
-                    self.refusal = str(error)
-                    self.ownership.learned(number)
-                    return True
-                raise self._fenced(error) from error
+                if now.taken_at < number:
+                    raise self._fenced(error) from error
+                self.refusal = str(error)
+                if now.epoch > self.ownership.epoch + 1:
+                    # The last owner took the store after a commit of that number: ours, or the one of an owner between.
+                    raise store_error(lost, self._address.name, "a commit", executed=None) from error
+                # The commit happened before the store was taken over, so acknowledging it is right; the next commit is
+                # refused.
+                self.ownership.learned(number)
+                return True
             except (psycopg.Error, StoreError) as error:
                 if boot_ms() >= give_up_ms or not isinstance(error, psycopg.OperationalError):
                     failed = store_error(lost, self._address.name, "a commit", executed=None)

@@ -163,3 +163,25 @@ def test_nothing_is_read_from_a_server_that_lost_commits() -> None:
     with pytest.raises(StoreError, match="last commit is 1, while 3 was acknowledged"):
         positions(store)
     store.close()
+
+
+def test_a_commit_before_two_take_overs_is_in_doubt() -> None:
+    """The last owner says where it took the store, not where the one before it did."""
+    with way_to_store() as (way, address, direct):
+
+        def take_over_twice() -> None:
+            way.closed = True
+            for _ in range(2):
+                open_store(direct, THEY, evict=True).close()
+            way.closed = False
+
+        store = open_store(address, settings=PATIENT)
+        store.commit(enqueued(0))
+        way.on_cut = take_over_twice
+        way.lose_answer = True
+        with pytest.raises(StoreError) as failed:
+            store.commit(enqueued(1))
+        assert failed.value.executed is None
+        with pytest.raises(StoreError, match="taken"):
+            store.commit(enqueued(2))
+        store.close()

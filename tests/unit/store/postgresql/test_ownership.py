@@ -291,3 +291,17 @@ def test_the_keeper_of_a_lease_logs_the_first_error_of_each_outage(caplog: pytes
     keeper.stop()
     line = "the lease of a store was not renewed: the server is gone; the broker tries again every 0.001 s"
     assert caplog.messages == [line] * 2
+
+
+def test_a_large_deletion_renews_the_lease() -> None:
+    """Its slices hold the lock of commits nearly all the time, so the keeper does not get it."""
+    address = new_address()
+    store = open_store(address, settings=PostgreSQLSettings(lease_ms=600))
+    store._keeper.stop()
+    taken = sql(address, "SELECT until_ms FROM owner")
+    give_up = time.monotonic() + 20
+    while sql(address, "SELECT until_ms FROM owner") == taken:
+        assert time.monotonic() < give_up, "renewed by the deletion"
+        store._remove_slice(7)
+    assert store.is_held
+    store.close()
