@@ -27,7 +27,10 @@ from partibus.namespace.placement import Placement
 from partibus.node.options import partition_options
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.runtime.store_runtime import StoreRuntime
+from partibus.routing.cursors import OpenAll
+from partibus.routing.entity import inspect_all
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
 from partibus.routing.session_source import SessionHold
@@ -335,3 +338,33 @@ def test_a_move_that_ends_before_the_catalog_knows_of_its_owner_is_routed(
     queue = world.broker.namespace.entity("plain")
     assert queue.slots.moves == ()
     assert queue.slots.map(2).counts() == [16_284, 100]
+
+
+@pytest.mark.parametrize("kind", [SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER])
+def test_a_cursor_is_in_partitions_that_come_later_before_their_first_message(world: World, kind: int) -> None:
+    opened: list[Any] = []
+    route = world.broker.entity("q").route
+    OpenAll(
+        route,
+        kind,
+        "c",
+        lambda partition_id: c.EARLIEST,
+        {},
+        opened.append,
+        dispositions=True,
+        bound_bytes=1 << 20,
+        lease_ms=0,
+        revoke=False,
+    ).start()
+    world.run(100)
+    world.load(40, 60)
+    assert world.owners() > 1
+    world.receive_all()
+    infos: list[r.Inspected] = []
+    inspect_all(route, infos.extend, lambda failed: None)
+    world.run(100)
+    cursors = [[(one.kind, one.name, one.position, one.bound_bytes) for one in info.cursors] for info in infos]
+    assert cursors == [[(kind, "c", 0, 1 << 20)]] * len(route.partitions)
+    assert all(one.disposition_position >= 0 for info in infos for one in info.cursors)
+    if kind == SubqueueKind.ACTIVE:
+        assert sum(info.retained[kind][0] for info in infos) == sum(world.sent.values())

@@ -23,13 +23,17 @@ from partibus.partition.protocol.commands import (
     GiveSlots,
     Inspect,
     ListSessions,
+    OpenCursor,
     OpenGroups,
     ScanSlots,
     SetStates,
     TakeSlots,
 )
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import (
+    CursorInfo,
     Done,
+    Failed,
     GroupsGone,
     GroupsHeld,
     Inspected,
@@ -55,6 +59,7 @@ ASKED_MAX = 256
 POLLED_MAX = 1_024
 """Groups that are asked for again in one round: some 20 ms of a reader."""
 PAGE = 1_000
+_WITH_CURSORS = (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)
 
 
 class SlotMover:
@@ -134,12 +139,41 @@ class SlotMover:
         if not isinstance(reply, Inspected):
             self._again()
             return
-        self.step = "take"
         first = max(reply.end_pos + SLACK, self._first_sequence)
+        self.step = "open cursors"
+        self._open_cursors(
+            [cursor for cursor in reply.cursors if cursor.kind in _WITH_CURSORS],
+            lambda: self._take(first, UNTIL_GIVEN, lambda: self._give(first)),
+        )
 
-        self._take(first, UNTIL_GIVEN, lambda: self._give(first))
+    def _open_cursors(self, cursors: list[CursorInfo], done: Callable[[], None]) -> None:
+        """Open the source's cursors at the target: they keep what leaves it, from its first message on."""
+        if not cursors:
+            done()
+            return
+        cursor, *others = cursors
+
+        def opened(reply: Any) -> None:
+            if isinstance(reply, Failed):
+                self._again()
+            else:  # a refused one: the target has as many as it may
+                self._open_cursors(others, done)
+
+        self._ask(
+            self._target,
+            lambda number: OpenCursor(
+                number,
+                cursor.kind,
+                cursor.name,
+                dispositions=cursor.disposition_position >= 0,
+                bound_bytes=cursor.bound_bytes,
+            ),
+            opened,
+        )
 
     def _take(self, first_sequence: int, until_ms: int, done: Callable[[], None]) -> None:
+        self.step = "take" if until_ms == UNTIL_GIVEN else "screen"
+
         def taken(reply: Any) -> None:
             if isinstance(reply, Done):
                 done()
@@ -157,7 +191,6 @@ class SlotMover:
 
         def given(reply: Any) -> None:
             if isinstance(reply, SlotsGiven) and reply.given:
-                self.step = "screen"
                 self._take(sequence_max, self._screen_until(), self._route_and_drain)
             else:
                 self._again()

@@ -13,6 +13,7 @@ from partibus.amqp.section_encoding import encode_application_properties, encode
 from partibus.client.extensions.ranges import Frame, unpack_frame
 from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.operations.ranges import WAIT_MAX_MS
+from partibus.namespace import moving
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.partition.protocol.commands import CloseCursor
 from tests.unit.frontends import node_requests
@@ -568,3 +569,13 @@ def test_a_reader_that_waits_is_told_that_its_queue_was_deleted(world: World) ->
     world.wait()
     (_, answer) = client.deliveries(replies)
     assert IncomingMessage(answer.payload).application_properties["statusCode"] == 200
+
+
+def test_the_version_of_the_map_rises_with_the_partitions(world: World) -> None:
+    world.queue("q", PartibusElasticPartitions=4)
+    client = world.client()
+    now_ms = world.broker.clock.now_ms()
+    world.broker.change_slots("q", lambda old: moving.plan(old, [(0, 1, [(0, 99)])], 2, now_ms, "test"))
+    answer = ask(client, "q", "partitions")
+    assert [one["partition-id"] for one in answer["partitions"]] == [0, 1]
+    assert answer["map-version"] > 1

@@ -40,8 +40,6 @@ WAIT_MAX_MS = 25_000
 DISPOSITIONS_MAX = 50_000
 """The most lines in one answer: some 40 bytes each."""
 LONG = 0x81
-_MAP_VERSION = 1
-"""The version of the partition map, which never changes for these entities."""
 
 
 def partitions(request: EntityRequest) -> None:
@@ -92,7 +90,7 @@ def _map(request: EntityRequest, found: list[Inspected]) -> dict[object, object]
         "entity": subqueue_path(queue.name, kind),
         # A namespace does not reuse an entity's number; two namespaces do not make one in the same millisecond.
         "entity-id": f"{queue.entity_id}-{queue.created_ms}" + (f"-{kind}" if kind else ""),
-        "map-version": Int(_MAP_VERSION),
+        "map-version": Int(1 + queue.slots.version),
         "partitions": rows,
     }
 
