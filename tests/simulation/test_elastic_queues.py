@@ -30,6 +30,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.cursors import OpenAll
+from partibus.routing.elastic import Action
 from partibus.routing.entity import inspect_all
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
@@ -176,19 +177,20 @@ def test_queue_grows_under_load_and_shrinks_when_it_is_calm(world: World) -> Non
     assert sum(map(len, world.receive_all().values())) == 25
 
 
-def test_a_broker_without_clients_of_a_queue_merges_no_partitions(world: World) -> None:
-    """Such a broker makes the entity to move slots, and knows nothing of the load at others."""
-    world.load(40, 60)
+def test_a_broker_decides_by_the_load_through_all_brokers(world: World) -> None:
+    """The other broker's clients have most of the load at first, and then all of it."""
+    elastic, number = world.broker.elastic, str(world.queue.entity_id)
+    world.load(20, 20)
+    assert world.owners() == 1
+    elastic.hear([{number: [(0, Action.SEND, 20.0, 20.0)]}])
+    world.load(20, 20)
     owners = world.owners()
     assert owners > 1
-    entity = world.broker.entity("q")
-    entity.elastic = None
-    world.broker.elastic.note(entity)  # as at another broker
+    elastic.hear([{number: [(n, Action.SEND, 20.0, 20.0) for n in range(owners)]}])
     world.receive_all()
     world.run(400_000)
-    assert world.owners() == owners
-    world.send("group-1")
-    world.receive_all()
+    assert world.owners() == owners, "busy with the clients of the other broker"
+    elastic.hear([])
     world.run(400_000)
     assert world.owners() == 1
 

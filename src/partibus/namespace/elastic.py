@@ -1,11 +1,12 @@
 """Elastic queues: their partitions follow the load (ADR 0026).
 
 Each second every broker looks at the elastic queues that its clients use (`partibus.routing.elastic` decides), and
-begins moves. A partition without slots is removed when it is empty and no duplicates are looked up there.
+begins moves. Brokers tell each other the load through them. A partition without slots is removed when it is empty and
+no duplicates are looked up there.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from partibus.namespace.entity import Entity
 from partibus.namespace.moving import ChangeSlots, plan
 from partibus.namespace.namespace import Queue
 from partibus.namespace.partition_moves import EntitySlots, even_counts, even_moves
-from partibus.routing.elastic import Action, Elastic, owners_used
+from partibus.routing.elastic import Action, Elastic, Told, owners_used
 from partibus.routing.entity import inspect_all
 from partibus.routing.fault_injections import CallLater
 
@@ -75,6 +76,26 @@ class ElasticQueues:
             self._entities[queue.entity_id] = entity
             self._look_later()
 
+    # -- among several brokers ---------------------------------------------------------------------------------------
+
+    @property
+    def told(self) -> dict[str, Told]:
+        """The load of the queues through this broker for the others, by entity id."""
+        now_ms = self._clock.now_ms()
+        loads = {
+            str(entity_id): of.told(now_ms) for entity_id, entity in self._entities.items() if (of := entity.elastic)
+        }
+        return {number: load for number, load in loads.items() if load}
+
+    def hear(self, elsewhere: Sequence[Mapping[str, Told]]) -> None:
+        """Take what each of the other brokers has `told` last."""
+        for entity_id, entity in self._entities.items():
+            if entity.elastic is not None:
+                number = str(entity_id)
+                entity.elastic.hear([there[number] for there in elsewhere if number in there])
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
     def _look_later(self) -> None:
         if self._is_waiting or self._call_later is None:
             return
@@ -108,10 +129,8 @@ class ElasticQueues:
         if any(not move.is_routed for move in queue.slots.moves):
             # The targets of moves that are not routed yet have no measurement.
             return
-        if not elastic.is_used:
-            # A broker without clients of the queue knows nothing of its load: others may be busy with it.
-            return
-        decision = elastic.decide(slots, used, queue.description.options.elastic_partitions, now_ms)
+        most = queue.description.options.elastic_partitions
+        decision = elastic.decide(slots, used, most, now_ms, queue.slots.changed_ms)
         entity.hot_slot = None if decision is None else decision.hot_slot
         if decision is not None and decision.partitions != used:
             self._goals[queue.entity_id] = decision.partitions

@@ -85,6 +85,12 @@ class EntitySlots(Struct, frozen=True):
         return {slot for move in self.moves for slot in slots_in(move.runs)}
 
     @property
+    def changed_ms(self) -> int:
+        """When a broker last began to move slots; 0: never."""
+        changes: tuple[Move | PastMove, ...] = (*self.history, *self.moves)
+        return max((move.began_ms for move in changes), default=0)
+
+    @property
     def is_arranged(self) -> bool:
         """Whether the last moves were an operator's, so that partitions may differ in their slots."""
         changes: tuple[Move | PastMove, ...] = (*self.history, *self.moves)

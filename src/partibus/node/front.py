@@ -199,21 +199,24 @@ class Front:
     def told(self) -> dict[str, Any]:
         """The facts that the other brokers need all the time, as JSON can hold them.
 
-        ``used``: what premium namespaces have used of this broker; ``clients``: its clients, by numbers of namespaces.
+        ``used``: what premium namespaces have used of this broker; ``clients``: its clients, and ``elastic``: the load
+        of elastic queues, both by numbers of namespaces.
         """
-        clients = {str(one.namespace.record.namespace_id): one.clients.told for one in self.namespaces}
+        brokers = {str(broker.namespace.record.namespace_id): broker for broker in self.namespaces}
         return {
             "used": self.units.used,
-            "clients": {number: told for number, told in clients.items() if told is not None},
+            "clients": {number: told for number, one in brokers.items() if (told := one.clients.told) is not None},
+            "elastic": {number: loads for number, one in brokers.items() if (loads := one.elastic.told)},
         }
 
     def hear(self, others: Sequence[Mapping[str, Any]]) -> None:
         """Take over what each of the other brokers has `told` last. A broker that ended is not among them."""
         self.units.add_up(one.get("used", {}) for one in others)
-        clients = [one.get("clients", {}) for one in others]
+        clients, loads = ([one.get(what, {}) for one in others] for what in ("clients", "elastic"))
         for broker in self.namespaces:
             number = str(broker.namespace.record.namespace_id)
             broker.clients.hear([there[number] for there in clients if number in there])
+            broker.elastic.hear([there[number] for there in loads if number in there])
 
     async def listen(self, host: str, ports: Ports, *, shared: bool = False) -> Ports:
         """Accept connections; returns the ports.

@@ -1,7 +1,7 @@
 """The number of partitions that an elastic queue should have, from its measured load (ADR 0026).
 
-Pure: time and load are arguments. One object belongs to one queue in one broker, and measures what this broker's
-clients do. Of several brokers each decides by its own clients.
+Pure: time and load are arguments. One object belongs to one queue in one broker. It measures what this broker's clients
+do, and hears what others have measured, so that each broker decides by the whole load.
 
 ```text
  use of a partition = the largest of requests/s : 300 and messages/s : 3,000, per action, over 10 s
@@ -11,7 +11,7 @@ clients do. Of several brokers each decides by its own clients.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from math import ceil
 from typing import NamedTuple
@@ -27,6 +27,7 @@ EVERY = 7
 """One run of so many is counted, for the cost of a hash: a prime, since keys may come in turn."""
 HOT_SAMPLES = 16
 """Counted keys from which on a slot may be called hot. Large batches are few runs, and few of those are counted."""
+_NEVER_MS = 1 << 62
 _AGED_AT = 100_000.0
 """Weight at which the loads of slots are halved, so that the last messages count most."""
 
@@ -45,6 +46,12 @@ class Use(NamedTuple):
 
     requests: float
     messages: float
+
+
+Told = Sequence[tuple[int, int, float, float]]
+"""The use of a queue through one broker: partition, action, requests and messages per second."""
+TOLD_MIN = 0.01
+"""The least part of a partition's capacity that other brokers are told of."""
 
 
 class Decision(NamedTuple):
@@ -105,10 +112,12 @@ class SlotLoad:
 class _Window:
     """Requests and messages of the last seconds, by partition and action."""
 
-    __slots__ = ("buckets",)
+    __slots__ = ("_known", "buckets")
 
     def __init__(self) -> None:
         self.buckets: deque[tuple[int, dict[tuple[int, Action], list[int]]]] = deque()
+        self._known: tuple[int, int, dict[tuple[int, Action], Use]] = (0, 0, {})
+        """The last answer, with its second and the length of its window."""
 
     def add(self, partition: int, action: Action, requests: int, messages: int, now_ms: int) -> None:
         number = now_ms // _BUCKET_MS
@@ -121,8 +130,11 @@ class _Window:
         counts[1] += messages
 
     def uses(self, window_ms: int, now_ms: int) -> dict[tuple[int, Action], Use]:
-        """Return the use per second over the window."""
+        """Return the use per second over the window, which changes once a second."""
         current = now_ms // _BUCKET_MS
+        second, length_ms, known = self._known
+        if second == current and length_ms == window_ms:
+            return known
         while self.buckets and self.buckets[0][0] < current - window_ms // _BUCKET_MS:
             self.buckets.popleft()
         sums: dict[tuple[int, Action], list[int]] = {}
@@ -134,7 +146,13 @@ class _Window:
                 total[0] += requests
                 total[1] += messages
         seconds = window_ms / 1_000
-        return {key: Use(requests / seconds, messages / seconds) for key, (requests, messages) in sums.items()}
+        uses = {key: Use(requests / seconds, messages / seconds) for key, (requests, messages) in sums.items()}
+        self._known = current, window_ms, uses
+        return uses
+
+
+def _sum(one: Use | None, other: Use) -> Use:
+    return other if one is None else Use(one.requests + other.requests, one.messages + other.messages)
 
 
 class Elastic:
@@ -147,19 +165,18 @@ class Elastic:
         self._window = _Window()
         self._tokens: dict[tuple[int, Action], tuple[float, int]] = {}
         """Requests left and when they were counted, by partition and action."""
-        self._changed_ms: int | None = None
+        self._elsewhere: dict[tuple[int, Action], Use] = {}
+        """The use through other brokers, per second."""
+        self._changed_ms = -_NEVER_MS
         self._busy_ms: int | None = None
         """When the load last needed all partitions."""
         self.throttled = 0
         """Requests that were refused."""
-        self.is_used = False
-        """Whether clients of this broker have used the queue."""
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
     def note(self, partition: int, action: Action, messages: int, now_ms: int, *, requests: int = 1) -> None:
         """Count requests to a partition."""
-        self.is_used = True
         self._window.add(partition, action, requests, messages, now_ms)
 
     def charge(self, action: Action, parts: Mapping[int, int], now_ms: int, *, enforce: bool) -> set[int]:
@@ -200,10 +217,32 @@ class Elastic:
         left, at_ms = self._tokens.get((partition, action), (rate, now_ms))
         return min(rate, left + max(0, now_ms - at_ms) * rate / 1_000)
 
+    def told(self, now_ms: int) -> Told:
+        """Return the use through this broker, for the others."""
+        uses = self._window.uses(self.limits.window_ms, now_ms)
+        return [(*key, use.requests, use.messages) for key, use in uses.items() if self._part_of(use) >= TOLD_MIN]
+
+    def hear(self, elsewhere: Iterable[Told]) -> None:
+        """Take what each of the other brokers has `told` last."""
+        self._elsewhere = {}
+        for told in elsewhere:
+            for partition, action, requests, messages in told:
+                key = (partition, Action(action))
+                self._elsewhere[key] = _sum(self._elsewhere.get(key), Use(requests, messages))
+
+    def _uses(self, now_ms: int) -> dict[tuple[int, Action], Use]:
+        """Return the use through all brokers, per second."""
+        uses = self._window.uses(self.limits.window_ms, now_ms)
+        if self._elsewhere:
+            uses = dict(uses)
+            for key, use in self._elsewhere.items():
+                uses[key] = _sum(uses.get(key), use)
+        return uses
+
     def use_of(self, now_ms: int) -> dict[int, float]:
         """Return the use of each partition with load: 1 is its capacity."""
         found: dict[int, float] = {}
-        for (partition, _), use in self._window.uses(self.limits.window_ms, now_ms).items():
+        for (partition, _), use in self._uses(now_ms).items():
             found[partition] = max(found.get(partition, 0.0), self._part_of(use))
         return found
 
@@ -213,23 +252,26 @@ class Elastic:
     def _needed(self, now_ms: int) -> float:
         """Return the load of the busiest action in partitions."""
         totals: dict[Action, Use] = {}
-        for (_, action), use in self._window.uses(self.limits.window_ms, now_ms).items():
-            had = totals.get(action, Use(0, 0))
-            totals[action] = Use(had.requests + use.requests, had.messages + use.messages)
+        for (_, action), use in self._uses(now_ms).items():
+            totals[action] = _sum(totals.get(action), use)
         return max((self._part_of(use) for use in totals.values()), default=0.0)
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
-    def decide(self, slots: SlotMap, used: int, most: int, now_ms: int) -> Decision | None:
-        """Return what to do now, or None. ``used``: partitions that own slots; ``most``: the quota."""
+    def decide(
+        self, slots: SlotMap, used: int, most: int, now_ms: int, changed_ms: int = -_NEVER_MS
+    ) -> Decision | None:
+        """Return what to do now, or None.
+
+        ``used``: partitions that own slots; ``most``: the quota; ``changed_ms``: when a broker last changed them.
+        """
         limits = self.limits
-        if self._busy_ms is None:
-            self._busy_ms = now_ms
+        changed_ms = max(self._changed_ms, changed_ms)
+        self._busy_ms = now_ms if self._busy_ms is None else max(self._busy_ms, changed_ms)
         uses, needed = self.use_of(now_ms), self._needed(now_ms)
         if used > 1 and needed / (used - 1) >= limits.merge_below:
             self._busy_ms = now_ms
-        is_cool = self._changed_ms is None or now_ms - self._changed_ms >= limits.cool_ms
-        if not is_cool:
+        if now_ms - changed_ms < limits.cool_ms:
             return None
         busiest = max(uses, key=uses.__getitem__, default=None)
         if busiest is not None and uses[busiest] >= limits.split_at and used < most:

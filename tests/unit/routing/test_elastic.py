@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from partibus.limits import ElasticLimits
@@ -206,3 +208,32 @@ def test_a_queue_that_does_not_decide_remembers_the_last_minutes_only() -> None:
         elastic.charge(Action.SEND, {0: 1}, second * 1_000, enforce=True)
     assert len(elastic._window.buckets) <= 600
     assert elastic.use_of(5_000_000)
+
+
+def test_two_brokers_that_hear_each_other_decide_the_same_and_once() -> None:
+    """Each has half of the load, below the threshold; the one that looks second sees that the first has begun."""
+    near, far = Elastic(SlotLoad()), Elastic(SlotLoad())
+    now_ms, changed_ms, used = 1_000_000, 0, 1
+    decisions: list[tuple[Elastic, Decision]] = []
+    for _ in range(40):
+        for one, partition in product((near, far), range(used)):
+            one.note(partition, Action.SEND, 130 // used, now_ms, requests=130 // used)
+        now_ms += 1_000
+        near.hear([far.told(now_ms)])
+        far.hear([near.told(now_ms)])
+        for one in (near, far):
+            decision = one.decide(SlotMap(used), used, MOST, now_ms, changed_ms)
+            if decision is not None:
+                decisions.append((one, decision))
+                used, changed_ms = decision.partitions, now_ms
+    assert used == 2
+    assert len(decisions) == 1
+    near.hear([])
+    assert near.use_of(now_ms) == {0: pytest.approx(65 / 300), 1: pytest.approx(65 / 300)}
+
+
+def test_other_brokers_are_not_told_of_a_hundredth_of_the_capacity() -> None:
+    elastic = Elastic(SlotLoad())
+    elastic.note(0, Action.SEND, 20, 1_000_000, requests=20)
+    elastic.note(1, Action.DELETE, 400, 1_000_000, requests=40)
+    assert elastic.told(1_001_000) == [(1, Action.DELETE, 4.0, 40.0)]
