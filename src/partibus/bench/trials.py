@@ -326,11 +326,11 @@ def _sentence(judged: Judged) -> str:
 
     parts = []
     if held := named("holds"):
-        parts.append(f"what holds here: {_listed(held)}")
+        parts.append(f"advice that holds here: {_listed(held)}")
     if same := named("no difference"):
-        parts.append(f"what makes no difference: {_listed(same)}")
+        parts.append(f"advice without a difference: {_listed(same)}")
     if broken := named("does not hold", why=True):
-        parts.append(f"what does not hold here: {_listed(broken)}")
+        parts.append(f"advice that does not hold here: {_listed(broken)}")
     return f"The advice is {times(judged.gain)} as good as its opposite; {'; '.join(parts)}."
 
 

@@ -122,9 +122,9 @@ def test_a_setting_holds_where_it_is_better_beyond_the_noise() -> None:
         "connections": ("does not hold", 0.5),
     }
     assert found.sentence.startswith("The advice is 10 times as good as its opposite; ")
-    assert "what holds here: batching interval (2.00 times)" in found.sentence
-    assert "what makes no difference: prefetch (1.02 times)" in found.sentence
-    assert "what does not hold here: number of connections (0.50 times: a round trip on one machine" in found.sentence
+    assert "advice that holds here: batching interval (2.00 times)" in found.sentence
+    assert "advice without a difference: prefetch (1.02 times)" in found.sentence
+    assert "advice that does not hold here: number of connections (0.50 times: a round trip on one" in found.sentence
     assert "the broker used 50% of a core" in found.sentence
 
 
