@@ -1,4 +1,4 @@
-"""Elastic queues: their partitions follow the load (ADR 0026).
+"""Elastic queues, whose partitions follow the load (ADR 0026), and queues with an enforced throughput.
 
 Each second every broker looks at the elastic queues that its clients use (`partibus.routing.elastic` decides), and
 begins moves. Brokers tell each other the load through them. A partition without slots is removed when it is empty and
@@ -31,7 +31,7 @@ UNEVEN = 64
 
 
 class ElasticQueues:
-    """The elastic queues of a namespace that this broker's clients use."""
+    """The elastic queues of a namespace that this broker's clients use, and those with an enforced throughput."""
 
     def __init__(
         self,
@@ -55,11 +55,10 @@ class ElasticQueues:
     def note(self, entity: Entity) -> None:
         """Look at an entity that is used for the first time, or has changed."""
         queue, route = entity.queue, entity.route
-        if not queue.is_elastic:
+        if not queue.is_elastic and not queue.enforces_throughput:
             self._entities.pop(queue.entity_id, None)
-            if not queue.enforces_throughput:
-                entity.elastic = route.on_sent = None
-                return
+            entity.elastic = route.on_sent = None
+            return
         limits = limits_of(queue, self.limits)
         if entity.elastic is not None:
             entity.elastic.limits = limits
@@ -72,9 +71,8 @@ class ElasticQueues:
                     elastic.note(partition, Action.SEND, messages, now_ms)
 
             route.on_sent = sent
-        if queue.is_elastic:
-            self._entities[queue.entity_id] = entity
-            self._look_later()
+        self._entities[queue.entity_id] = entity
+        self._look_later()
 
     # -- among several brokers ---------------------------------------------------------------------------------------
 
@@ -112,6 +110,7 @@ class ElasticQueues:
         for entity_id, entity in list(self._entities.items()):
             if entity.queue.deleted:
                 del self._entities[entity_id]
+            if entity.queue.deleted or not entity.queue.is_elastic:
                 continue
             try:
                 self._look_at(entity)

@@ -212,8 +212,16 @@ class Elastic:
             self._tokens[partition, action] = (self._left(partition, action, now_ms) - 1, now_ms)
 
     def _left(self, partition: int, action: Action, now_ms: int) -> float:
-        """Return the requests that a partition's budget has left; a second fills it."""
+        """Return the requests that a partition's budget has left here; a second fills it.
+
+        Of a partition whose load exceeds its capacity each broker gives out as much as its part of the load.
+        """
         rate = float(self.limits.requests_per_s)
+        if (elsewhere := self._elsewhere.get((partition, action))) is not None:
+            here = self._window.uses(self.limits.window_ms, now_ms).get((partition, action))
+            asked = 1.0 if here is None else here.requests + 1
+            if (load := asked + elsewhere.requests) > rate:
+                rate *= asked / load
         left, at_ms = self._tokens.get((partition, action), (rate, now_ms))
         return min(rate, left + max(0, now_ms - at_ms) * rate / 1_000)
 

@@ -237,3 +237,17 @@ def test_other_brokers_are_not_told_of_a_hundredth_of_the_capacity() -> None:
     elastic.note(0, Action.SEND, 20, 1_000_000, requests=20)
     elastic.note(1, Action.DELETE, 400, 1_000_000, requests=40)
     assert elastic.told(1_001_000) == [(1, Action.DELETE, 4.0, 40.0)]
+
+
+def test_brokers_share_the_budget_of_a_partition_by_their_load() -> None:
+    """One broker's clients ask three times as much as the other's; both together ask for twice the capacity."""
+    brokers = {450: Elastic(SlotLoad()), 150: Elastic(SlotLoad())}
+    now_ms = 1_000_000
+    taken = dict.fromkeys(brokers, 0)
+    for second in range(30):
+        for rate, one in brokers.items():
+            one.hear([other.told(now_ms) for other in brokers.values() if other is not one])
+            passed = sum(not one.charge(Action.SEND, {0: 1}, now_ms + n, enforce=True) for n in range(rate))
+            taken[rate] += passed if second >= 20 else 0
+        now_ms += 1_000
+    assert taken == {450: pytest.approx(2_250, rel=0.02), 150: pytest.approx(750, rel=0.02)}
