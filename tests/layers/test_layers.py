@@ -44,6 +44,7 @@ def covers(name: str, place: str) -> bool:
     return len(names) <= len(parts) and all(map(fnmatchcase, parts, names))
 
 
+@cache
 def rule_of(place: str) -> str | None:
     """The longest name in the arrows that covers a place."""
     return max((name for name in ARROWS if covers(name, place)), key=len, default=None)
