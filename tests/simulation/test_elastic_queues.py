@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from partibus.errors import PartibusError, StoreUnavailable
+from partibus.forwarding.forwarder import Forwarder
 from partibus.limits import ElasticLimits, Limits
 from partibus.message import Message, pack
 from partibus.namespace import moving
@@ -22,6 +23,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.elastic import ElasticQueues
 from partibus.namespace.moving import Movers
 from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.partition_moves import PLANNED, REBALANCED, Move
 from partibus.namespace.placement import Placement
 from partibus.node.options import partition_options
@@ -66,6 +68,9 @@ class World:
             call_later=self.host.call_later,
         )
         self.broker.elastic.limits = LIMITS
+        self.forwarder = Forwarder(Namespaces(self.broker), self.host.call_later)
+        for store in self.stores:
+            store._forwards.forward = partial(self._forward, store)
         self.broker.create_queue("q", {"RequiresSession": True, "PartibusElasticPartitions": MOST})
         self.sent: dict[str, int] = {}
         self.errors: list[PartibusError] = []
@@ -74,6 +79,9 @@ class World:
         runtime = self.stores[placement.store_no]
         options = partition_options(queue, Limits())
         return PartitionHandle(placement.partition_no, placement.partition_row, runtime, options, batched=False)
+
+    def _forward(self, store: StoreRuntime, row: int, transfers: bool) -> None:
+        self.forwarder.see(store, row, transfers=transfers)
 
     @property
     def queue(self) -> Queue:
@@ -370,3 +378,21 @@ def test_a_cursor_is_in_partitions_that_come_later_before_their_first_message(wo
     assert all(one.disposition_position >= 0 for info in infos for one in info.cursors)
     if kind == SubqueueKind.ACTIVE:
         assert sum(info.retained[kind][0] for info in infos) == sum(world.sent.values())
+
+
+def test_dead_letters_are_forwarded_from_partitions_that_were_removed_and_came_again(world: World) -> None:
+    world.broker.create_queue("failed", {})
+    world.broker.update("q", {"ForwardDeadLetteredMessagesTo": "failed"})
+    rows: list[list[int]] = []
+    for _ in range(2):
+        world.load(40, 60)
+        world.receive_all()
+        assert len(world.queue.partitions) > 1
+        rows.append([place.partition_row for place in world.queue.partitions])
+        pumps = world.forwarder._forwarding[world.queue.entity_id]._pumps
+        assert [pumps[index, SubqueueKind.DEAD_LETTER]._source.row for index in range(len(rows[-1]))] == rows[-1]
+        world.run(400_000)
+        assert len(world.queue.partitions) == 1
+        assert list(pumps) == [(0, SubqueueKind.DEAD_LETTER)]
+        world.broker.update("q", {"MaxDeliveryCount": 5})
+    assert rows[0][1] != rows[1][1], "a removed partition does not come again under its row"

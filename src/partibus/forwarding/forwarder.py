@@ -70,7 +70,11 @@ class Forwarder:
         if store.failure is not None:
             store.when_usable(lambda: self.opened(store_no, store))
             return
-        missing = [(queue, index) for queue, index in places if not queue.deleted and not self._pumps(queue, index)]
+        missing = [
+            (queue, index)
+            for queue, index in places
+            if not queue.deleted and index < len(queue.partitions) and not self._pumps(queue, index)
+        ]
         for queue, index in missing:
             self._namespaces.entity_of(queue).route.partitions[index].wake()
         if missing:
@@ -100,7 +104,7 @@ class Forwarder:
             entity = self._namespaces.entity_of(queue)
             forwarding = self._forwarding[queue.entity_id] = _Forwarding(self, entity)
             entity.join(forwarding)
-        forwarding.see(store, index, transfers=transfers)
+        forwarding.see(store, row, index, transfers=transfers)
 
     def _find_any(self, row: int) -> tuple[Queue, int] | None:
         """Find the entity of a partition row, and the partition's index in it."""
@@ -129,8 +133,8 @@ class _Forwarding:
     def __init__(self, forwarder: Forwarder, entity: Entity) -> None:
         self._forwarder = forwarder
         self._entity = entity
-        self._stores: dict[int, StoreAccess] = {}
-        """The stores of the partitions loaded here, by partition index."""
+        self._places: dict[int, tuple[StoreAccess, int]] = {}
+        """The store and the row of each partition loaded here, by partition index."""
         self._pumps: dict[tuple[int, int], Pump] = {}
         """The pumps by partition index and kind of sub-queue. A stopping pump stays until it has stopped."""
         self._stopping: set[tuple[int, int]] = set()
@@ -142,19 +146,25 @@ class _Forwarding:
 
     def has(self, index: int) -> bool:
         """Tell whether the partition of that index is loaded here."""
-        return index in self._stores
+        return index in self._places
 
-    def see(self, store: StoreAccess, index: int, *, transfers: bool) -> None:
+    def see(self, store: StoreAccess, row: int, index: int, *, transfers: bool) -> None:
         """Start the pumps of a loaded partition."""
+        if self._places.get(index) != (store, row):
+            # The store has been opened here, possibly again, or the partition was removed and another one added:
+            # discard what an earlier pump had in flight.
+            self._abandon(index)
+            self._places[index] = store, row
         if transfers:
             self._sent_through.add(index)
-        if self._stores.get(index) is not store:
-            # The store has been opened here, possibly again: discard what an earlier pump had in flight to it.
-            self._stores[index] = store
-            for key in [key for key in self._pumps if key[0] == index]:
-                self._pumps.pop(key).abandon()
-                self._stopping.discard(key)
         self._begin(index)
+
+    def _abandon(self, index: int) -> None:
+        """Stop the pumps of a partition at once, and forget where it is."""
+        self._places.pop(index, None)
+        for key in [key for key in self._pumps if key[0] == index]:
+            self._pumps.pop(key).abandon()
+            self._stopping.discard(key)
 
     def on_entity_changed(self) -> None:
         """Apply changed targets, or stop when the entity has none."""
@@ -165,12 +175,15 @@ class _Forwarding:
             self._entity.leave(self)
             self._forwarder.forget(self._entity.queue.entity_id)
             return
+        for index in [index for index in self._places if index >= len(self._entity.route.partitions)]:
+            self._abandon(index)  # an elastic queue has removed this partition, which was empty
+            self._sent_through.discard(index)
         targets: dict[int, str | None] = {**targets_of(self._entity.queue), SubqueueKind.TRANSFER: None}
         for key, pump in list(self._pumps.items()):
             if (key[1] not in targets or targets[key[1]] != pump.target) and key not in self._stopping:
                 self._stopping.add(key)
                 pump.stop(lambda key=key, pump=pump: self._ended(key, pump))  # type: ignore[misc]
-        for index in self._stores:
+        for index in self._places:
             self._begin(index)
 
     def _begin(self, index: int) -> None:
@@ -181,7 +194,7 @@ class _Forwarding:
             targets[SubqueueKind.TRANSFER] = None
         for kind, target in targets.items():
             key = (index, kind)
-            if key in self._pumps or index not in self._stores:
+            if key in self._pumps or index not in self._places:
                 continue
             source, lost = self._source(index, kind, partition), partial(self._lost, key)
             pump = self._forwarder.pump(queue, source, target, lost)
@@ -189,14 +202,15 @@ class _Forwarding:
             pump.begin()
 
     def _source(self, index: int, kind: int, partition: PartitionHandle) -> Source:
+        store, row = self._places[index]
         return Source(
-            self._stores[index],
-            partition.row,
+            store,
+            row,
             kind,
             lambda: partition.options,
             self._entity.queue.name,
             partition.partition_id,
-            partial(_generations_of, self._stores[index]),
+            partial(_generations_of, store),
         )
 
     def _ended(self, key: tuple[int, int], pump: Pump) -> None:
@@ -209,9 +223,9 @@ class _Forwarding:
     def _lost(self, key: tuple[int, int]) -> None:
         """Remove a pump whose store has failed or moves to another broker."""
         self._pumps.pop(key, None)
-        store = self._stores.pop(key[0], None)
-        if store is not None:
-            row = self._entity.route.partitions[key[0]].row
+        place = self._places.pop(key[0], None)
+        if place is not None:
+            store, row = place
             transfers = key[0] in self._sent_through
             self._sent_through.discard(key[0])
             store.when_usable(lambda: self._again(store, row, transfers=transfers))
