@@ -107,7 +107,7 @@ class _Way:
         self.tokens: list[LockToken] = []
         """The lock tokens of ``sent``."""
         self.maybe_stored = False
-        """Whether ``sent`` has left and its outcome is unknown."""
+        """Whether an attempt to store ``sent`` is in doubt; so it remains, whatever a later attempt brings."""
         self.stalled = False
         """Whether a pending callback will retry the batch."""
         self.retry_ms = RETRY_MS_MIN
@@ -172,6 +172,8 @@ class Pump:
         for way in self._ways.values():
             self._give_back(way.waiting)
             way.waiting, way.messages = [], []
+            if way.stalled and not way.maybe_stored:
+                self._give_back(self._take_off(way))
         self._see_stopped()
 
     def abandon(self) -> None:
@@ -356,21 +358,24 @@ class Pump:
         self._attempt(way)
 
     def _is_over(self, way: _Way) -> bool:
-        """Tell whether the pump has ended or restarted since this way was created."""
-        return not self._alive or self._ways.get((way.target, way.index)) is not way
+        """Tell whether there is nothing to do for a batch: it was given back, or the pump has ended or restarted."""
+        return not self._alive or way.sent is None or self._ways.get((way.target, way.index)) is not way
 
     def _attempt(self, way: _Way) -> None:
         if self._is_over(way):
             return
         way.stalled = False
+        if self._stopped is not None and not way.maybe_stored:
+            self._go_elsewhere(way)
+            return
         destination = self._find(way.target)
         why_not = check(way.target, destination)
         if destination is None or (why_not is not None and not way.maybe_stored):
             self._settle(way, why_not)
             self._go_on(way)
             return
-        if way.partitions is not destination.partitions:
-            self._begin_again()  # another entity of that name, with other partitions
+        if way.partitions is not destination.partitions or way.index >= len(way.partitions):
+            self._go_elsewhere(way)  # another entity of that name, or fewer partitions
             return
         partition = destination.partitions[way.index]
         if partition.failure is not None or partition.overloaded:
@@ -383,7 +388,6 @@ class Pump:
         command = Enqueue(
             self._numbers.next(), sent.messages, origin=sent.origin, screened=sent.screened, history=sent.history
         )
-        way.maybe_stored = True
         partition.submit(command, lambda reply: self._answered(way, reply))
 
     def _answered(self, way: _Way, reply: Any) -> None:
@@ -393,7 +397,7 @@ class Pump:
             # Slots belong to other partitions now (ADR 0026). The source grants the messages again, and by then this
             # broker knows where they go.
             way.stalled = True
-            self._call_later(RETRY_MS_MIN, lambda: None if self._is_over(way) else self._begin_again())
+            self._call_later(RETRY_MS_MIN, lambda: None if self._is_over(way) else self._go_elsewhere(way))
             return
         if isinstance(reply, ScreenFirst):
             self._screen(way, list(reply.sources))
@@ -401,7 +405,7 @@ class Pump:
         if not isinstance(reply, Accepted):
             # The destination is full, was lost before storing, or the outcome is in doubt. Resend: the destination's
             # mark decides.
-            way.maybe_stored = isinstance(reply, Failed) and reply.executed is not False
+            way.maybe_stored = way.maybe_stored or (isinstance(reply, Failed) and reply.executed is not False)
             way.stalled = True
             self._call_later(way.retry_ms, lambda: self._attempt(way))
             way.retry_ms = min(2 * way.retry_ms, RETRY_MS_MAX)
@@ -411,6 +415,14 @@ class Pump:
             self._trace(self._tracer, way, way.sent)
         self._settle(way, None)
         self._go_on(way)
+
+    def _go_elsewhere(self, way: _Way) -> None:
+        """Return a batch that can't stay on its way: to the source if the pump is stopping, else by a restart."""
+        if self._stopped is None:
+            self._begin_again()
+        else:
+            self._give_back(self._take_off(way))
+            self._see_stopped()
 
     def _screen(self, way: _Way, sources: list[int]) -> None:
         """Ask former owners of slots which messages of a batch they have stored; then send it again."""
@@ -438,15 +450,20 @@ class Pump:
 
     def _settle(self, way: _Way, why_not: Undeliverable | None) -> None:
         """Settle a batch that the destination has stored or can't accept."""
-        tokens, way.tokens, way.sent, way.maybe_stored = way.tokens, [], None, False
-        self._held -= len(tokens)
-        self._bytes -= sum([self._held_bytes.pop(pos) for _, pos in tokens])
+        tokens = self._take_off(way)
         if why_not is None:
             self._submit(Forwarded(0, self._source.kind, tokens))
         elif self._stopped is not None:
             self._give_back(tokens)
         else:
             self._undeliverable(tokens, why_not)
+
+    def _take_off(self, way: _Way) -> list[LockToken]:
+        """Take a batch off its way; return its tokens."""
+        tokens, way.tokens, way.sent, way.maybe_stored = way.tokens, [], None, False
+        self._held -= len(tokens)
+        self._bytes -= sum([self._held_bytes.pop(pos) for _, pos in tokens])
+        return tokens
 
     def _go_on(self, way: _Way) -> None:
         if self._stopped is not None:

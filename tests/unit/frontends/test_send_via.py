@@ -209,3 +209,80 @@ def test_what_is_sent_through_to_a_disabled_entity_is_a_transfer_dead_letter(wor
     link = desk.client.sender("via", desk.session, properties={THROUGH: "one"})
     assert desk.client.send(link, message(b"1", partition_key="k")) == [ACCEPTED]
     assert left(world, "via/$Transfer/$DeadLetterQueue") == [b"1"]
+
+
+def full(world: World, name: str) -> None:
+    """Make a queue in which no message has room."""
+    world.queue(name)
+    queue = world.namespace.queue(name)
+    queue.partition_size_max_bytes = 1
+    world.broker._entities.follow(world.broker.entity(name))
+    world.client().send(world.client().sender(name), message(b"first"))
+
+
+@pytest.mark.parametrize("target", ["other", ""])
+def test_another_target_takes_the_messages_for_which_the_old_one_has_no_room(world: World, target: str) -> None:
+    full(world, "full")
+    world.queue("other")
+    world.queue("src", ForwardTo="full")
+    client = world.client()
+    client.send(client.sender("src"), message(b"1"), message(b"2"))
+    world.broker.update("src", {"ForwardTo": target})
+    world.wait(2_000)
+    assert left(world, target or "src") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("target", ["other", ""])
+def test_another_target_takes_messages_while_the_store_of_the_old_one_is_away(world: World, target: str) -> None:
+    world.queue("old")
+    world.queue("other")
+    world.queue("src", ForwardTo="old")
+    old = world.store_of("old")
+    assert old is not world.store_of("src")
+    assert old is not world.store_of("other")
+    client = world.client()
+    old.stays_away = True
+    old.fails = StoreError("the disk fails", executed=False)
+    client.send(client.sender("old"), message(b"fails"))
+    client.send(client.sender("src"), message(b"1"))
+    world.broker.update("src", {"ForwardTo": target})
+    world.wait()
+    assert left(world, target or "src") == [b"1"]
+
+
+def test_a_batch_in_doubt_is_not_sent_to_another_target_as_well(world: World) -> None:
+    """The first attempt is stored without an answer; the later ones surely store nothing."""
+    world.queue("old")
+    world.queue("other")
+    world.queue("src", ForwardTo="old")
+    old = world.store_of("old")
+    assert old is not world.store_of("src")
+    client = world.client()
+    old.fails = StoreError("the disk fails")
+    client.send(client.sender("src"), message(b"1"))
+    old.fails = StoreError("the disk fails", executed=False)
+    world.wait(5_000)
+    world.broker.update("src", {"ForwardTo": "other"})
+    world.wait()
+    old.fails = None
+    world.wait(10_000)
+    assert (left(world, "old"), left(world, "other")) == ([b"1"], [])
+
+
+def test_a_target_that_is_made_again_while_its_pump_stops_ends_the_pump(world: World) -> None:
+    world.queue("old")
+    world.queue("other")
+    world.queue("src", ForwardTo="old")
+    client = world.client()
+    old = world.store_of("old")
+    assert old is not world.store_of("src")
+    old.fails = StoreError("the disk fails")
+    client.send(client.sender("src"), message(b"1"))
+    old.fails = StoreError("the disk fails", executed=False)
+    world.wait(5_000)
+    world.broker.update("src", {"ForwardTo": "other"})
+    world.broker.delete("old")
+    world.queue("old")
+    old.fails = None
+    world.wait(10_000)
+    assert left(world, "other") == [b"1"]
