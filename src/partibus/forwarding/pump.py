@@ -32,6 +32,7 @@ from partibus.forwarding.destination import (
     prepare_transfer,
 )
 from partibus.message import Message, with_receives, without_destination
+from partibus.namespace.names import fold_name
 from partibus.partition.protocol.commands import (
     CancelReceive,
     Command,
@@ -154,8 +155,8 @@ class Pump:
         """Start receiving from the source, which grants messages held before again."""
         self._alive = True
         self._generations = self._source.generations()
-        self._ways: dict[tuple[str, int], _Way] = {}
-        """The ways by destination name and partition index."""
+        self._ways: dict[str, dict[int, _Way]] = {}
+        """The ways by folded name of the destination, and partition index. Those of a name lead to one entity."""
         self._held = 0
         self._held_bytes: dict[int, int] = {}
         self._bytes = 0
@@ -169,7 +170,7 @@ class Pump:
         """Return all unsent messages; call ``on_stopped`` when no batch is in flight."""
         self._stopped = on_stopped
         self._submit(CancelReceive(0, self._source.kind, self._receiver))
-        for way in self._ways.values():
+        for way in self._all_ways():
             self._give_back(way.waiting)
             way.waiting, way.messages = [], []
             if way.stalled and not way.maybe_stored:
@@ -223,7 +224,7 @@ class Pump:
         if self._stopped is not None:
             self._see_stopped()
             return
-        for way in self._ways.values():
+        for way in self._all_ways():
             way.waiting, way.messages = [], []
 
         def again() -> None:
@@ -249,6 +250,9 @@ class Pump:
         undeliverable: dict[Undeliverable, list[LockToken]] = {}
         for token, entry in zip(tokens, entries, strict=True):
             way = self._take_one(token, entry)
+            if way is None:
+                self._begin_again()
+                return
             if isinstance(way, Undeliverable):
                 undeliverable.setdefault(way, []).append(token)
             else:
@@ -259,8 +263,12 @@ class Pump:
             self._send(way)
         self._ask()
 
-    def _take_one(self, token: LockToken, entry: Entry) -> _Way | Undeliverable:
-        """Queue a message on its way, or return why it can't be forwarded."""
+    def _take_one(self, token: LockToken, entry: Entry) -> _Way | Undeliverable | None:
+        """Queue a message on its way, or return why it can't be forwarded.
+
+        Return None if the destination was deleted and made again since earlier messages were queued. All of them have
+        to go to the new entity in their order: its marks would drop an earlier message that comes after this one.
+        """
         assert entry.data is not None, "granted with its body"
         name, data = self.target, entry.data
         destination: Destination | None = None
@@ -282,10 +290,12 @@ class Pump:
             return outgoing
         assert name is not None, "found"
         assert destination is not None, "checked"
-        way = self._ways.get((name, outgoing.partition))
+        ways = self._ways.setdefault(fold_name(name), {})
+        if ways and next(iter(ways.values())).partitions is not destination.partitions:
+            return None
+        way = ways.get(outgoing.partition)
         if way is None:
-            way = _Way(destination, name, outgoing.partition)
-            self._ways[name, outgoing.partition] = way
+            way = ways[outgoing.partition] = _Way(destination, name, outgoing.partition)
         way.waiting.append(token)
         way.messages.append(outgoing.message)
         self._held += 1
@@ -324,7 +334,7 @@ class Pump:
                 return
             self._refusing -= 1
             if not self._refusing:
-                for way in list(self._ways.values()):
+                for way in self._all_ways():
                     self._send(way)
 
         source.store.submit(source.row, source.options(), command, refused, holdable=True)
@@ -357,9 +367,14 @@ class Pump:
         way.since_ns = 0 if self._tracer is None else self._tracer.now_ns()
         self._attempt(way)
 
+    def _all_ways(self) -> list[_Way]:
+        return [way for ways in self._ways.values() for way in ways.values()]
+
     def _is_over(self, way: _Way) -> bool:
         """Tell whether there is nothing to do for a batch: it was given back, or the pump has ended or restarted."""
-        return not self._alive or way.sent is None or self._ways.get((way.target, way.index)) is not way
+        if not self._alive or way.sent is None:
+            return True
+        return self._ways.get(fold_name(way.target), {}).get(way.index) is not way
 
     def _attempt(self, way: _Way) -> None:
         if self._is_over(way):
@@ -470,11 +485,14 @@ class Pump:
             self._see_stopped()
             return
         if self.target is None and way.sent is None and not way.waiting:
-            del self._ways[way.target, way.index]  # there may be any number of destinations
+            ways = self._ways[fold_name(way.target)]  # there may be any number of destinations
+            del ways[way.index]
+            if not ways:
+                del self._ways[fold_name(way.target)]
         self._send(way)
         self._ask()
 
     def _see_stopped(self) -> None:
-        if self._stopped is not None and self._alive and all(way.sent is None for way in self._ways.values()):
+        if self._stopped is not None and self._alive and all(way.sent is None for way in self._all_ways()):
             self.abandon()
             self._stopped()

@@ -286,3 +286,21 @@ def test_a_target_that_is_made_again_while_its_pump_stops_ends_the_pump(world: W
     old.fails = None
     world.wait(10_000)
     assert left(world, "other") == [b"1"]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("name", ["Orders", "orders"])
+def test_a_destination_that_is_made_again_gets_every_message(world: World, name: str, *, partitioned: bool) -> None:
+    """The first message waits for room in the deleted entity when the second one is sent to the new one."""
+    world.queue("via")
+    full(world, "Orders")
+    client = world.client()
+    first = client.sender("via", properties={THROUGH: "Orders"})
+    assert client.send(first, message(b"1", partition_key="k")) == [ACCEPTED]
+    world.wait(5_000)
+    world.broker.delete("Orders")
+    world.queue(name, EnablePartitioning=partitioned)
+    second = client.sender("via", properties={THROUGH: name})
+    assert client.send(second, message(b"2", partition_key="k")) == [ACCEPTED]
+    world.wait(5_000)
+    assert left(world, name) == [b"1", b"2"]
