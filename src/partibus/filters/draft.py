@@ -45,7 +45,7 @@ from partibus.filters.model import (
 )
 from partibus.filters.values import TICKS_PER_MS, TIMESPAN, Ticks, kind_name, plain
 from partibus.filters.view import (
-    VIA_PARTITION_KEY,
+    ANNOTATIONS,
     MessageView,
     View,
     annotations_section,
@@ -156,12 +156,7 @@ _FIELDS: Final = {
 _KEYS: Final = frozenset({"messageid", "sessionid", "partitionkey", "viapartitionkey"})
 _SAME: Final = {"subject": "label"}
 """System properties with a second name."""
-_ANNOTATIONS: Final = {
-    "partitionkey": "x-opt-partition-key",
-    "viapartitionkey": VIA_PARTITION_KEY,
-    "scheduledenqueuetimeutc": "x-opt-scheduled-enqueue-time",
-}
-SETTABLE: Final = frozenset({*_FIELDS, *_ANNOTATIONS, "timetolive"})
+SETTABLE: Final = frozenset({*_FIELDS, *ANNOTATIONS, "timetolive"})
 """System properties that an action may set. It may also remove them, except message ids."""
 
 
@@ -282,7 +277,7 @@ def _write_system(stored: StoredMessage, changes: dict[str, object]) -> None:
     fields = {_FIELDS[name]: value for name, value in changes.items() if name in _FIELDS}
     if fields:
         stored.properties = _with_fields(stored.properties, fields)
-    notes = {_ANNOTATIONS[name]: value for name, value in changes.items() if name in _ANNOTATIONS}
+    notes = {ANNOTATIONS[name]: value for name, value in changes.items() if name in ANNOTATIONS}
     if notes:
         pairs = {key: value for key, value in iter_map(bytes(annotations_section(stored))) if key not in notes}
         pairs |= {key: encode(value) for key, value in notes.items() if value is not None}

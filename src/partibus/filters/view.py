@@ -14,7 +14,7 @@ from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.encoder import write_compound
 from partibus.amqp.codec.types import Timestamp
 from partibus.amqp.errors import DecodeError
-from partibus.amqp.section_fields import Property, map_value, properties
+from partibus.amqp.section_fields import Property, iter_map, properties
 from partibus.filters.model import MESSAGE_WORK_MAX, RULE_WORK_MAX, EvaluationError
 from partibus.filters.values import TICKS_PER_MS, Ticks, plain, text_of
 from partibus.message import Message, StoredMessage, is_durable
@@ -24,7 +24,12 @@ _MAP8: Final = 0xC1
 _STRING8: Final = 0xA1
 _LONG8: Final = 0x55
 _ANNOTATIONS_SECTION: Final = b"\x00\x53\x72"
-VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
+ANNOTATIONS: Final = {
+    "partitionkey": "x-opt-partition-key",
+    "viapartitionkey": "x-opt-via-partition-key",
+    "scheduledenqueuetimeutc": "x-opt-scheduled-enqueue-time",
+}
+"""The message annotations of system properties, by the names of these in lower case."""
 
 TIME_MAX: Final = Timestamp(253_402_300_799_999)
 """The end of the year 9999, .NET's largest date."""
@@ -94,14 +99,15 @@ def by_name(pairs: dict[str, object]) -> dict[str, object]:
 class MessageView(View):
     """A message that is being published at ``now_ms``."""
 
-    __slots__ = ("fields", "message", "now_ms", "raw", "stored", "via_partition_key")
+    __slots__ = ("annotated", "fields", "message", "now_ms", "raw", "stored")
 
     stored: StoredMessage
     fields: list[object]
     """The thirteen fields of the properties section."""
     raw: dict[str, object]
     """The application properties as received."""
-    via_partition_key: object
+    annotated: dict[str, object]
+    """The values of `ANNOTATIONS`, by name of the system property."""
 
     def __init__(self, message: Message, now_ms: int, new_id: Callable[[], UUID] = uuid4) -> None:
         self.message = message
@@ -121,10 +127,10 @@ class MessageView(View):
                 value = properties(self.stored.properties)
         elif name == "raw":
             value = application_properties(self.stored.application_properties)
-        elif name == "via_partition_key":
-            value = None
+        elif name == "annotated":
+            value = {}
             with suppress(DecodeError):
-                value = plain(map_value(bytes(annotations_section(self.stored)), VIA_PARTITION_KEY))
+                value = _read_annotated(self.stored)
         elif name == "stored":
             value = StoredMessage(self.message.data)
         else:
@@ -189,6 +195,11 @@ def read_user(section: bytes) -> dict[str, object]:
     return found
 
 
+def _read_annotated(stored: StoredMessage) -> dict[str, object]:
+    found = dict(iter_map(bytes(annotations_section(stored))))
+    return {name: plain(decode(found[key])[0]) for name, key in ANNOTATIONS.items() if key in found}
+
+
 def annotations_section(stored: StoredMessage) -> bytearray:
     """Return the sender's annotations as a section."""
     section = bytearray(_ANNOTATIONS_SECTION)
@@ -227,9 +238,17 @@ def _expires_at(view: MessageView) -> object:
     return TIME_MAX if ttl_ms is None else Timestamp(view.now_ms + ttl_ms)
 
 
+def _partition_key(view: MessageView) -> object:
+    """Return the key of the message, or of its annotation: messages that were stored before have no other."""
+    key = view.message.partition_key
+    return view.annotated.get("partitionkey") if key is None else key
+
+
 def _scheduled(view: MessageView) -> object:
-    scheduled_ms = view.message.scheduled_ms
-    return None if scheduled_ms is None else Timestamp(scheduled_ms)
+    scheduled_ms: object = view.message.scheduled_ms
+    if scheduled_ms is None:
+        scheduled_ms = view.annotated.get("scheduledenqueuetimeutc")
+    return Timestamp(scheduled_ms) if isinstance(scheduled_ms, int) else None
 
 
 SYSTEM_PROPERTIES: Final[dict[str, Callable[[MessageView], object]]] = {
@@ -246,7 +265,7 @@ SYSTEM_PROPERTIES: Final[dict[str, Callable[[MessageView], object]]] = {
     "lockeduntilutc": _constant(None),
     "locktoken": _constant(None),
     "messageid": _field(Property.MESSAGE_ID),
-    "partitionkey": lambda view: view.message.partition_key,
+    "partitionkey": _partition_key,
     "replyto": _field(Property.REPLY_TO),
     "replytosessionid": _field(Property.REPLY_TO_GROUP_ID),
     "scheduledenqueuetimeutc": _scheduled,
@@ -257,7 +276,7 @@ SYSTEM_PROPERTIES: Final[dict[str, Callable[[MessageView], object]]] = {
     "subject": _field(Property.SUBJECT),
     "timetolive": _ttl,
     "to": _field(Property.TO),
-    "viapartitionkey": lambda view: view.via_partition_key,
+    "viapartitionkey": lambda view: view.annotated.get("viapartitionkey"),
 }
 """Functions by name in lower case. Subject is what newer SDKs call Label."""
 

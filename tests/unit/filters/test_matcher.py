@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -334,14 +335,14 @@ class TestBudget:
 
     def test_annotations_are_read_once_for_all_rules(self, monkeypatch: pytest.MonkeyPatch) -> None:
         reads: list[None] = []
-        original = section_fields.map_value
+        original = section_fields.iter_map
 
-        def counting(section: bytes, key: str) -> object:
+        def counting(section: bytes) -> Iterator[tuple[str, bytes]]:
             reads.append(None)
-            return original(section, key)
+            return original(section)
 
-        monkeypatch.setattr(view, "map_value", counting)
-        text = " OR ".join(["sys.ViaPartitionKey = 'x'"] * 30)
+        monkeypatch.setattr(view, "iter_map", counting)
+        text = " OR ".join(["sys.ViaPartitionKey = 'x'", "sys.PartitionKey = 'x'"] * 15)
         published = message(annotations={f"x-{number}": 1 for number in range(100)})
         matched({1: [rule(text)], 2: [rule(f"NOT ({text})")]}, published)
         assert len(reads) == 1

@@ -9,11 +9,12 @@ from partibus.amqp.section_encoding import encode_batch
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation
 from partibus.filters.model import CorrelationFilter, Rule, SqlFilter
+from partibus.forwarding.forwarder import Forwarder
 from partibus.namespace.access import Right, SasPolicy
 from partibus.namespace.entities import EntityKind
 from partibus.partition.protocol.ports import StoreError
 from tests.unit.frontends.harness import Client, World, body_of, message
-from tests.unit.frontends.node_requests import peek
+from tests.unit.frontends.node_requests import now_ms, peek, scheduled
 
 PATH = "t/Subscriptions/s"
 KEY = "mine-key-of-16-characters"
@@ -216,3 +217,20 @@ def test_links_end_with_what_they_live_by(world: World, change: str) -> None:
     else:
         assert client.refusal(link).condition == "amqp:unauthorized-access"
     assert client.closed is None
+
+
+@pytest.mark.parametrize("expression", ["sys.PartitionKey = 'k'", "sys.ScheduledEnqueueTimeUtc IS NOT NULL"])
+@pytest.mark.parametrize("forwarded", [False, True])
+def test_rules_read_key_and_time_of_a_message_that_was_scheduled(
+    world: World, client: Client, expression: str, *, forwarded: bool
+) -> None:
+    topology(world)
+    world.broker.create_subscription("t", "x", {}, rule=Rule("r", SqlFilter(expression)))
+    if forwarded:
+        forwarder = Forwarder(world.namespaces, world.timeline.call_later)
+        world.queue("q", ForwardTo="t")
+        store = world.store_of("q").runtime
+        store._forwards.forward = lambda row, transfers: forwarder.see(store, row, transfers=transfers)
+    client.send(client.sender("q" if forwarded else "t"), scheduled(now_ms(world) + 60_000, b"1", key="k"))
+    world.wait(70_000)
+    assert bodies(client, PATH) == bodies(client, "t/Subscriptions/x") == [b"1"]
