@@ -16,7 +16,7 @@ from partibus.namespace.entities import EntityDescription, EntityKind, EntityOpt
 from partibus.namespace.entity import EntitiesInUse, Entity, MakeHandle
 from partibus.namespace.moving import Movers
 from partibus.namespace.names import subscription_path
-from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.namespace import Namespace, Queue, Topic
 from partibus.namespace.namespace_options import DEFAULT_ID
 from partibus.namespace.partition_moves import EntitySlots
 from partibus.namespace.properties import (
@@ -228,6 +228,7 @@ class Broker:
         changed = self.namespace.change(path, change, policies=policies, updated_ms=updated_ms)
         entity = self.entity_of(changed)
         self._go_by(entity)
+        self._pass_on(changed)
         self._tell(changed.name)
         return entity
 
@@ -366,6 +367,8 @@ class Broker:
         now = self.namespace.find(path) if path else None
         self.access.follow(path, self.namespace.policies if not path else () if now is None else now.policies)
         entity = None if changed is None else self.in_use(changed)
+        if changed is not None:
+            self._pass_on(changed)
         if entity is not None:
             self._go_by(entity)
         elif now is not None:
@@ -386,6 +389,13 @@ class Broker:
         self._entities.follow(entity)
         self.movers.note(queue)
         self.elastic.note(entity)
+
+    def _pass_on(self, queue: Queue) -> None:
+        """Apply a topic's default time to live to its subscriptions in use."""
+        for subscription in queue.subscriptions if isinstance(queue, Topic) else ():
+            entity = self.in_use(subscription)
+            if entity is not None and entity.route.partitions[0].options.default_ttl_ms != subscription.default_ttl_ms:
+                self._entities.follow(entity)
 
     def _let_go(self, queue: Queue) -> None:
         """Detach the users of a deleted entity."""

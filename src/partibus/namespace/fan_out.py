@@ -77,18 +77,19 @@ class _Rules:
 
 
 class _Options:
-    """The options of subscriptions' partitions: the same object until the subscription is updated."""
+    """The options of subscriptions' partitions: the same object until an update changes them."""
 
     def __init__(self, make: MakeOptions) -> None:
         self._make = make
-        self._made: dict[int, tuple[EntityDescription, PartitionOptions]] = {}
+        self._made: dict[int, tuple[EntityDescription, int | None, PartitionOptions]] = {}
+        """The description, the default time to live, and the options made of them, by entity id."""
 
     def of(self, subscription: Subscription) -> PartitionOptions:
         made = self._made.get(subscription.entity_id)
-        if made is None or made[0] != subscription.description:
-            made = subscription.description, self._make(subscription)
+        if made is None or made[0] != subscription.description or made[1] != subscription.default_ttl_ms:
+            made = subscription.description, subscription.default_ttl_ms, self._make(subscription)
             self._made[subscription.entity_id] = made
-        return made[1]
+        return made[2]
 
     def keep(self, subscriptions: Sequence[Subscription]) -> None:
         """Drop the options of deleted subscriptions, once they are many."""

@@ -103,7 +103,7 @@ class Queue:
         self.lock_duration_ms: int = options.lock_duration_ms
         self.max_delivery_count: int = options.max_delivery_count
         self.default_ttl_ms: int | None = None if options.default_ttl_ms >= UNLIMITED_MS else options.default_ttl_ms
-        """The default time to live; None: no limit."""
+        """The default time to live, of a subscription not above its topic's; None: no limit."""
         self.dead_lettering_on_expiration: bool = options.dead_lettering_on_expiration
         self.batched_operations: bool = options.batched_operations
         self.express_ms: int = options.express_bound_ms if options.express else 0
@@ -178,11 +178,11 @@ class Topic(Queue):
         super().__init__(record, bounds)
 
     def follow(self, record: EntityRecord) -> None:
-        """Apply an update, and pass the message size on to the subscriptions."""
+        """Apply an update, and pass on to the subscriptions what concerns them."""
         super().follow(record)
         self.can_receive = False
         for subscription in self._by_name.values():
-            subscription.message_size_max_bytes = self.message_size_max_bytes
+            subscription.follow_topic()
 
     @property
     def subscriptions(self) -> list["Subscription"]:
@@ -253,10 +253,17 @@ class Subscription(Queue):
         self.can_send = False
         # The topic counts the stored bytes of all subscriptions (row P21).
         self.partition_size_max_bytes = None
-        self.message_size_max_bytes = self.topic.message_size_max_bytes
+        self.follow_topic()
         self.rules: tuple[Rule, ...] = record.rules
         """The rules by folded name."""
         self.topic.note_change()
+
+    def follow_topic(self) -> None:
+        """Apply the topic's message size, and its default time to live where it is the shorter one."""
+        topic = self.topic
+        self.message_size_max_bytes = topic.message_size_max_bytes
+        least_ms = min(self.description.options.default_ttl_ms, topic.description.options.default_ttl_ms)
+        self.default_ttl_ms = None if least_ms >= UNLIMITED_MS else least_ms
 
     def rule(self, name: str) -> Rule:
         """Return a rule. Raises EntityNotFound."""

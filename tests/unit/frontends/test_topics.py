@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from partibus.amqp import ACCEPTED, Plain, Rejected
+from partibus.amqp import ACCEPTED, Modified, Plain, Rejected
 from partibus.amqp.section_encoding import encode_batch
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation
@@ -234,3 +234,22 @@ def test_rules_read_key_and_time_of_a_message_that_was_scheduled(
     client.send(client.sender("q" if forwarded else "t"), scheduled(now_ms(world) + 60_000, b"1", key="k"))
     world.wait(70_000)
     assert bodies(client, PATH) == bodies(client, "t/Subscriptions/x") == [b"1"]
+
+
+@pytest.mark.parametrize("updated", [False, True])
+def test_the_topics_time_to_live_holds_after_a_delay(world: World, client: Client, *, updated: bool) -> None:
+    world.broker.create_topic("t", {} if updated else {"DefaultMessageTimeToLive": "PT1M"})
+    world.broker.create_subscription("t", "s", {"PartibusRedeliveryDelay": "PT5S"})
+    link = client.receiver(PATH)
+    client.send(client.sender("t"), message(b"before"))
+    client.settle(link, client.receive(link, 1), ACCEPTED)
+    if updated:
+        world.broker.update("t", {"DefaultMessageTimeToLive": "PT1M"})
+    assert world.broker.entity(PATH).route.partitions[0].options.default_ttl_ms == 60_000
+    client.send(client.sender("t"), message(b"1"))
+    client.settle(link, client.receive(link, 1), Modified(delivery_failed=True))
+    world.wait(10_000)
+    (found,) = peek(client, PATH)
+    assert found.state == "active"
+    world.wait(120_000)
+    assert peek(client, PATH) == []
