@@ -225,6 +225,6 @@ def inspect_all(
         if inspection.failed:
             on_failed(next(iter(inspection.failed.values())))
         else:
-            on_inspected([inspection.found[index] for index in range(len(route.partitions))])
+            on_inspected([inspection.found[index] for index in sorted(inspection.found)])
 
     inspect_each(route, inspected)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from partibus.errors import PartibusError, StoreUnavailable
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
-from partibus.routing.entity import EntityRoute
+from partibus.routing.entity import EntityRoute, inspect_all
 from partibus.routing.partitions import Numbers, PartitionHandle
+from partibus.routing.slots import SlotMap
 from tests.unit.routing.fakes import FakePartition, entry
 
 
@@ -81,3 +85,20 @@ class TestPlain:
         (failure,) = failures
         assert isinstance(failure, StoreUnavailable)
         assert "'q'" in str(failure)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda route: route.follow([FakePartition(2)], SlotMap(3)), lambda route: route.shrink(1)],
+    ids=["grows", "shrinks"],
+)
+def test_counts_are_of_the_partitions_that_were_asked(change: Callable[[EntityRoute], None]) -> None:
+    """The entity gets a partition, or loses one, before the others have answered."""
+    route, partitions = route_of(2)
+    told: list[Any] = []
+    inspect_all(route, told.append, told.append)
+    change(route)
+    answers = [r.Inspected(0, number, 0, {}) for number in (10, 20)]
+    for partition, answer in zip(reversed(partitions), reversed(answers), strict=True):
+        partition.answer(answer)
+    assert told == [answers]
