@@ -17,12 +17,16 @@ from partibus.amqp.codec.decoder import decode_all
 from partibus.amqp.codec.performatives import Attach, Begin, Open
 from partibus.amqp.frames import AMQP_HEADER, frame
 from partibus.frontends.amqp.server import AmqpServer
+from partibus.message import Message, pack
+from partibus.partition.protocol import commands as c
+from partibus.partition.protocol.options import PartitionOptions
 from tests.plugins.soak import seed_of
 from tests.robustness.fuzz import folder_of, fuzz, read_corpus
 from tests.robustness.parsers import CORPUS, PARSERS, VALUES, Parser, Shape, a_map, colliding_uuids, compound, raw_frame
 from tests.robustness.work import collisions, work_of
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.test_server import FakeLoop, FakeTransport
+from tests.unit.partition.one_partition import OnePartition
 
 CONSTANT = 3_000
 """Steps of any call, however small: what is made once for an error text, a connection, an event loop."""
@@ -143,3 +147,21 @@ def test_damaged_inputs_are_refused_or_taken(parser: Parser) -> None:
 
 def test_every_parser_has_a_corpus() -> None:
     assert {folder.name for folder in CORPUS.iterdir()} == {folder_of(parser).name for parser in PARSERS}
+
+
+def test_locks_that_end_at_the_last_delivery_take_work_by_their_number() -> None:
+    """Each message has a lock of its own; large bodies leave memory while they are locked."""
+
+    def work_of_tick(count: int) -> int:
+        queue = OnePartition(PartitionOptions(max_delivery_count=1, lock_duration_ms=1_000))
+        body = pack(rest=bytes(queue.options.limits.locked_body_max + 1))
+        for request in range(1, count + 1):
+            queue.give(c.Enqueue(request, [Message(body)]))
+            queue.give(c.Receive(0, request, 1, 1 << 20))
+        queue.settle_down()
+        queue.now_ms += 2_000
+        work = work_of(partial(queue.give, c.Tick()))
+        assert len(queue.machine.state.subqueues[0].pending_dead_letters) == count
+        return work
+
+    assert work_of_tick(1_000) < 5 * work_of_tick(250)

@@ -4,7 +4,7 @@ A receiver, too many deliveries, or expiry moves an entry to the dead-letter sub
 were handed out: to their place, away for a while, or to the dead-letter sub-queue.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from partibus.message import with_application_properties
@@ -100,11 +100,11 @@ def dead_letter_exceeded(state: PartitionState, kind: int, entries: list[Entry],
     dead_letter(state, kind, entries, with_reason(MAX_DELIVERIES_REASON, description), step)
 
 
-def dead_letter_pending(state: PartitionState, kind: int, step: Step) -> None:
-    """Move pending dead letters whose bodies are loaded; the machine loads the other bodies."""
+def dead_letter_pending(state: PartitionState, kind: int, entries: Iterable[Entry], step: Step) -> None:
+    """Move those of these pending dead letters whose bodies are loaded; the machine loads the other bodies."""
     subqueue = state.subqueues[kind]
     pending_dead_letters = subqueue.pending_dead_letters
-    whole = [entry for entry in pending_dead_letters.values() if entry.data is not None]
+    whole = [entry for entry in entries if entry.data is not None]
     for entry in whole:
         del pending_dead_letters[entry.pos]
         if entry.session is not None and state.sessions is not None:
@@ -160,14 +160,14 @@ def requeue(
     if not entries:
         return
     subqueue = state.subqueues[kind]
-    pending_dead_letters = False
+    exceeded: list[Entry] = []
     raised = counted and counts_deliveries(kind)
     at_receive = state.options.dead_letter_at_receive
     for entry in entries:
         entry.delivery_count += raised
         if not at_receive and exceeds_max_deliveries(state, kind, entry):
             subqueue.pending_dead_letters[entry.pos] = entry
-            pending_dead_letters = True
+            exceeded.append(entry)
         elif entry.state == EntryState.DEFERRED:
             subqueue.claimed.discard(entry.sequence)
         else:
@@ -180,8 +180,8 @@ def requeue(
                 _to_its_place(state, kind, entry, step)
     if counted or rewritten:
         step.events.append(Updated(kind, entries))
-    if pending_dead_letters:
-        dead_letter_pending(state, kind, step)
+    if exceeded:
+        dead_letter_pending(state, kind, exceeded, step)
         step.change(subqueue)
 
 

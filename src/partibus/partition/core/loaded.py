@@ -170,7 +170,7 @@ def _bodies_loaded(state: PartitionState, load: BodyLoad, bodies: list[bytes | N
                 entry.data = found.get(pos)
             if pos in gone:
                 lost.append(pending_dead_letters.pop(pos))
-        dead_letter_pending(state, load.kind, step)
+        dead_letter_pending(state, load.kind, list(pending_dead_letters.values()), step)
     state.remove(load.kind, lost, Disposition.LOST, step)
     step.change(ready_list)
 
