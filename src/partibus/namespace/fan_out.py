@@ -24,45 +24,33 @@ class TopicSubscribers:
     def __init__(self, topics_by_row: TopicsByRow, make_options: MakeOptions) -> None:
         self._topics_by_row = topics_by_row
         self._options = _Options(make_options)
-        self._rules: dict[int, _Rules] = {}
-        """The rules by entity id of the topic."""
-        self._fan_outs: dict[int, TopicFanOut] = {}
-        """The fan-outs by row of the topic's partition."""
 
     def fan_out(self, row: int) -> "TopicFanOut | None":
         """Return the fan-out of a topic's partition; the same object until the topic's subscriptions change."""
         found = self._topics_by_row.get(row)
         if found is None:
-            self._forget(row)
             return None
         topic, index = found
-        fan_out = self._fan_outs.get(row)
-        if fan_out is None or fan_out.version != topic.version:
-            fan_out = self._fan_outs[row] = TopicFanOut(self._rules_of(topic), index, self._options)
-        return fan_out
-
-    def _rules_of(self, topic: Topic) -> "_Rules":
-        rules = self._rules.get(topic.entity_id)
-        if rules is None or rules.version != topic.version:
-            rules = self._rules[topic.entity_id] = _Rules(topic)
+        rules = topic.compiled
+        if not isinstance(rules, _Rules) or rules.version != topic.version:
+            rules = topic.compiled = _Rules(topic)
             self._options.keep(rules.subscriptions)
-        return rules
-
-    def _forget(self, row: int) -> None:
-        gone = self._fan_outs.pop(row, None)
-        if gone is not None:
-            self._rules.pop(gone.topic_id, None)
+        fan_out = rules.fan_outs.get(index)
+        if fan_out is None:
+            fan_out = rules.fan_outs[index] = TopicFanOut(rules, index, self._options)
+        return fan_out
 
 
 class _Rules:
     """The subscriptions of a topic in one version of it."""
 
-    __slots__ = ("_matcher", "subscriptions", "topic_id", "version")
+    __slots__ = ("_matcher", "fan_outs", "subscriptions", "version")
 
     def __init__(self, topic: Topic) -> None:
-        self.topic_id = topic.entity_id
         self.version = topic.version
         self.subscriptions = tuple(topic.subscriptions)
+        self.fan_outs: dict[int, TopicFanOut] = {}
+        """The fan-outs by index of the topic's partition."""
         self._matcher: Matcher | None = None
 
     @property
@@ -104,11 +92,9 @@ _MADE_MAX = 20_000
 class TopicFanOut:
     """The `partition.protocol.fan_out.FanOut` of one partition of a topic, in one version of the topic."""
 
-    __slots__ = ("_options", "_places", "_rules", "rows", "topic_id", "version")
+    __slots__ = ("_options", "_places", "_rules", "rows")
 
     def __init__(self, rules: _Rules, index: int, options: _Options) -> None:
-        self.topic_id = rules.topic_id
-        self.version = rules.version
         self.rows: Sequence[int] = [
             subscription.partitions[index].partition_row for subscription in rules.subscriptions
         ]

@@ -166,7 +166,7 @@ class Queue:
 class Topic(Queue):
     """A topic: its messages go to the subscriptions whose rules select them."""
 
-    __slots__ = ("_by_name", "_counted", "_sorted", "version")
+    __slots__ = ("_by_name", "_counted", "_sorted", "compiled", "version")
 
     def __init__(self, record: EntityRecord, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.version = 0
@@ -175,6 +175,8 @@ class Topic(Queue):
         self._sorted: list[Subscription] | None = []
         self._counted = (0, 0)
         """A version, and the number of rules in it."""
+        self.compiled: object = None
+        """The compiled rules of `namespace.fan_out`, which end with the topic."""
         super().__init__(record, bounds)
 
     def follow(self, record: EntityRecord) -> None:

@@ -1,5 +1,6 @@
 """The subscriptions as owners of topics' partitions know them."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from partibus.limits import Limits
 from partibus.message import Message
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
-from partibus.namespace.fan_out import TopicSubscribers
+from partibus.namespace.fan_out import TopicFanOut, TopicSubscribers
 from partibus.namespace.namespace import Namespace, Queue
 from partibus.node.options import partition_options
 from partibus.partition.protocol.options import PartitionOptions
@@ -135,3 +136,19 @@ def test_what_is_no_topic_any_more_has_no_subscribers(world: World) -> None:
     assert world.subscribers.fan_out(row) is not None
     world.namespace.delete("t")
     assert world.subscribers.fan_out(row) is None
+
+
+def test_compiled_rules_end_with_their_topic(world: World) -> None:
+    world.subscribe("s", Rule("r", SqlFilter("a = 1")))
+    before = fan_outs()
+    world.shares(message({"a": 1}))
+    assert fan_outs() == before + 1
+    del world.topic
+    world.namespace.delete("t")
+    assert fan_outs() == before
+
+
+def fan_outs() -> int:
+    """Count the fan-outs in memory."""
+    gc.collect()
+    return sum(isinstance(one, TopicFanOut) for one in gc.get_objects())
