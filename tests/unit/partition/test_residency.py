@@ -11,7 +11,7 @@ import pytest
 from partibus.limits import KIB, MIB, PartitionLimits, StoreLimits
 from partibus.message import Message, pack
 from partibus.partition.core.loads import FIRST_PAGE_BYTES
-from partibus.partition.core.machine import MACHINE_BYTES
+from partibus.partition.core.machine import MACHINE_BYTES, MARK_BYTES
 from partibus.partition.core.meters import Meters
 from partibus.partition.core.residency import COLD_MAX, STEPS, Cold, ColdPartitions, Residency
 from partibus.partition.protocol import commands as c
@@ -291,3 +291,17 @@ def test_a_cold_partition_hands_its_first_message_out_before_it_has_read_a_whole
     assert first.max_bytes == MIB
     partition.settle_down()
     assert state.subqueues[0].ready.size_bytes > MIB
+
+
+def test_marks_of_sources_count_as_memory() -> None:
+    broker = Broker(StoreLimits(partition_bytes=1 << 30))
+    for source in range(1, 201):
+        command = c.Enqueue(0, [Message(pack(rest=BODY))], origin=(source << 40, [1]))
+        broker.runtime.submit(0, broker.options, command)
+    broker.rest()
+    broker.settle(0, broker.receive(0, 200))
+    slot = broker.slot(0)
+    assert slot is not None
+    assert slot.machine is not None
+    assert len(slot.machine.state.inbound_marks) == 200
+    assert slot.size_bytes - slot.machine.state.window_bytes == MACHINE_BYTES + 200 * MARK_BYTES
