@@ -396,3 +396,39 @@ def test_dead_letters_are_forwarded_from_partitions_that_were_removed_and_came_a
         assert list(pumps) == [(0, SubqueueKind.DEAD_LETTER)]
         world.broker.update("q", {"MaxDeliveryCount": 5})
     assert rows[0][1] != rows[1][1], "a removed partition does not come again under its row"
+
+
+def test_a_partition_that_came_again_unseen_has_its_new_row(world: World) -> None:
+    """A broker learns of the removal of a partition and of its return in one step."""
+    world.load(40, 60)
+    entity = world.broker.entity("q")
+    partitions = entity.route.partitions
+    count = len(partitions)
+    assert count > 1
+    former = partitions[-1]
+    partitions[-1] = world._handle(world.queue, world.queue.partitions[-1]._replace(partition_row=former.row + 1_000))
+    world.broker._entities.follow(entity)
+    assert [partition.row for partition in partitions] == [place.partition_row for place in world.queue.partitions]
+    assert len(partitions) == count
+
+
+def test_an_error_of_one_user_keeps_no_change_from_the_others(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    class User:
+        waiting = False
+
+        def __init__(self, error: Exception | None) -> None:
+            self.error = error
+            self.told = 0
+
+        def on_entity_changed(self) -> None:
+            self.told += 1
+            if self.error is not None:
+                raise self.error
+
+    users = [User(IndexError("bug")), User(None)]
+    entity = world.broker.entity("q")
+    for user in users:
+        entity.join(user)
+    world.broker.update("q", {"MaxDeliveryCount": 5})
+    assert [user.told for user in users] == [1, 1]
+    assert "a user of 'q' does not follow its change" in caplog.text

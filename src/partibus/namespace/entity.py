@@ -3,6 +3,7 @@
 A namespace keeps those that were used since the start; their routes are made on first use (D1).
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -18,6 +19,8 @@ from partibus.routing.fault_injections import CallLater
 from partibus.routing.front_end_cache import CallIdle
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.tracing.tracer import Tracer
+
+log = logging.getLogger(__name__)
 
 
 class EntityUser(Protocol):
@@ -125,7 +128,10 @@ class Entity:
     def tell_changed(self) -> None:
         """Tell the users of an update, or of the entity's end."""
         for user in list(self._users):
-            user.on_entity_changed()
+            try:
+                user.on_entity_changed()
+            except Exception:  # a bug of ours: the others, and what follows the change, go on
+                log.exception("internal error: a user of '%s' does not follow its change", self.queue.name)
 
 
 MakeHandle = Callable[[Queue, Placement], PartitionHandle]
@@ -177,9 +183,12 @@ class EntitiesInUse:
     def follow(self, entity: Entity) -> None:
         """Apply new options to an entity and its users."""
         queue, route = entity.queue, entity.route
-        added = [self._make_handle(queue, placement) for placement in queue.partitions[len(route.partitions) :]]
-        if len(route.partitions) > len(queue.partitions):
-            route.shrink(len(queue.partitions))
+        # One that was removed may have come again since, with another row.
+        kept = list(map(_is_of, route.partitions, queue.partitions))
+        count = len(kept) if all(kept) else kept.index(False)
+        if len(route.partitions) > count:
+            route.shrink(count)
+        added = [self._make_handle(queue, placement) for placement in queue.partitions[count:]]
         route.is_elastic = queue.is_elastic
         if added or route.slots.version != queue.slots.version:
             route.follow(added, queue.slots.map(len(queue.partitions)))
@@ -217,3 +226,7 @@ class EntitiesInUse:
         entity = self._entities[queue.entity_id] = Entity(queue, route, self._requests, self.tracer)
         self._made(entity)
         return entity
+
+
+def _is_of(partition: PartitionHandle, placement: Placement) -> bool:
+    return partition.row == placement.partition_row
