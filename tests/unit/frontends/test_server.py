@@ -23,22 +23,25 @@ from partibus.amqp import (
     Target,
     TransactionalState,
 )
-from partibus.amqp.codec.performatives import Begin, Disposition, Flow, Open, Received
+from partibus.amqp.codec.performatives import Attach, Begin, Disposition, Flow, Open, Received
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, frame
-from partibus.amqp.section_encoding import encode_data, encode_value
+from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_value
 from partibus.amqp.session import ODD_STATE_IDS
+from partibus.frontends.admission import FAILURES_BURST, SLOW_S
+from partibus.frontends.amqp.claims import TOKEN_REQUEST_BYTES
 from partibus.frontends.amqp.ingress import ODD_DELIVERY_PAIRS, PAIRS_AT_ONCE, PAIRS_MAX
-from partibus.frontends.amqp.node import READ_BYTES, REQUEST_BYTES_MIN
+from partibus.frontends.amqp.node import READ_BYTES, REQUEST_BYTES_MIN, UNDER_WAY_MAX, RequestLink
 from partibus.frontends.amqp.peer import FRAMES_AT_ONCE, IDS_AT_ONCE, PERFORMATIVES_AT_ONCE, Peer
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
 from partibus.frontends.amqp.transactions import AT_ONCE_MAX
 from partibus.limits import Limits
+from partibus.namespace.sas import make_token
 from partibus.units.fair_scheduler import SLICE_NS, FairScheduler
 from tests.robustness.raw import transfer
 from tests.robustness.work import work_of
 from tests.unit.amqp.peers import read_frames
-from tests.unit.frontends.harness import World, body_of, message
+from tests.unit.frontends.harness import NOW_S, World, body_of, message
 
 
 class FakeTransport(asyncio.Transport):
@@ -476,3 +479,31 @@ def test_a_read_of_plain_messages_is_one_turn_however_many_bytes_it_has(tmp_path
         client.send_raw(link, message(bytes(1_000)))
     client.peer.receive_data(client.engine.data_to_send())
     assert not client.peer.more_to_read, "further turns would make more commits, of fewer messages each"
+
+
+def test_a_client_with_too_many_waiting_requests_is_not_read_from(connected: Connected) -> None:
+    """Each token is wrong, so its answer waits for two seconds, and the client ignores its credit."""
+    connected.open()
+    target = Target("$cbs")
+    attach = Attach(name="l", handle=0, role=False, source=Source("x"), target=target, initial_delivery_count=0)
+    connected.receive(frame(0, attach))
+    token = make_token("sb://localhost/q", "root", "wrong-key", NOW_S + 3_600)
+    properties = {"operation": "put-token", "name": "sb://localhost/q", "padding": "x" * 15_000}
+    request = encode_application_properties(properties) + encode_value(token)
+    sent = 0
+    while connected.transport.reading:
+        assert sent < 2 * FAILURES_BURST
+        connected.receive(transfer(request, sent))
+        sent += 1
+        if 0.0 in connected.loop.waiting():
+            connected.loop.fire(0.0)
+    (link,) = connected.protocol.peer._links.incoming.values()
+    assert isinstance(link, RequestLink)
+    bound = 2 * TOKEN_REQUEST_BYTES
+    assert bound < link._waiting_bytes <= bound + len(request)
+    answers = [timer.call for delay_s, timer in connected.loop.timers if delay_s == SLOW_S]
+    assert len(answers) == UNDER_WAY_MAX
+    assert answers[0] is not None
+    answers[0]()
+    assert link._waiting_bytes <= bound
+    assert connected.transport.reading

@@ -107,11 +107,11 @@ class Links:
 
     @property
     def overloaded(self) -> bool:
-        """Whether a store that the client writes to exceeds its limits."""
+        """Whether a store that the client writes to exceeds its limits, or too many requests wait at a node."""
         return any(link.overloaded for link in self.incoming.values())
 
     def when_relieved(self, call: Callable[[], None]) -> None:
-        """Call once, when a store that makes this `overloaded` has caught up; another one may not have."""
+        """Call once, when a store or node that makes this `overloaded` has caught up; another one may not have."""
         next(link for link in self.incoming.values() if link.overloaded).when_relieved(call)
 
     # -- begin -------------------------------------------------------------------------------------------------------

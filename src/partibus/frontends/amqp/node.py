@@ -112,6 +112,8 @@ class ReplyLinks(Struct):
     congested: Callable[[], bool]
     """Tells whether too much is unsent on the connection."""
     bytes_max: int = REPLY_BYTES_MAX
+    overloaded: set["RequestLink"] = field(default_factory=set)
+    """The connection's request links on which too many requests wait."""
     _links: dict[tuple[SessionPort, str], Sender] = field(default_factory=dict)
     _waiting: dict[Sender, deque[bytes]] = field(default_factory=dict)
     _bytes_waiting: int = 0
@@ -241,8 +243,10 @@ class RequestLink:
         self._working = False
         if 2 * self._link.credit <= REQUEST_CREDIT and len(self._waiting) < REQUEST_CREDIT:
             self._link.grant(REQUEST_CREDIT)
-        if self._on_relieved and not self.overloaded:
-            self._tell_relieved()
+        if self._waiting and self.overloaded:
+            self._replies.overloaded.add(self)
+        elif self._replies.overloaded:
+            self._relieve()
 
     def _go_on(self) -> None:
         """End the pause: other links have had their turn."""
@@ -250,7 +254,8 @@ class RequestLink:
         self._begun = self._begun_bytes = 0
         self._work()
 
-    def _tell_relieved(self) -> None:
+    def _relieve(self) -> None:
+        self._replies.overloaded.discard(self)
         calls, self._on_relieved = self._on_relieved, []
         for call in calls:
             call()
@@ -270,7 +275,7 @@ class RequestLink:
         """Drop the waiting requests; replies under way still go to the reply link."""
         self._waiting.clear()
         self._waiting_bytes = 0
-        self._tell_relieved()
+        self._relieve()
 
 
 def read_request(payload: bytes, state: DeliveryState | None = None) -> Request:

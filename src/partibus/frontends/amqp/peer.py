@@ -122,6 +122,8 @@ class Peer:
         broker = namespaces.default
         limits = broker.limits.connection
         self._replies = ReplyLinks(congested, limits.unclaimed_bytes)
+        self.overloaded_nodes = self._replies.overloaded
+        """The request links on which too many requests wait: work that no store is overloaded with."""
         self._serve(broker)
         self._limits, unclaimed = _engine_limits(limits, broker.limits.message_bytes_max)
         self.connection = Connection(server=True, limits=unclaimed)
@@ -199,11 +201,11 @@ class Peer:
 
     @property
     def overloaded(self) -> bool:
-        """Whether a store that this client writes to exceeds its limits."""
+        """Whether a store that this client writes to exceeds its limits, or too many of its requests wait."""
         return self._links.overloaded
 
     def when_relieved(self, call: Callable[[], None]) -> None:
-        """Call once, when a store that makes this `overloaded` has caught up; another one may not have."""
+        """Call once, when a store or node that makes this `overloaded` has caught up; another one may not have."""
         self._links.when_relieved(call)
 
     def resume(self) -> None:

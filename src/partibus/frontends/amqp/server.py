@@ -132,6 +132,7 @@ class PeerProtocol(asyncio.Protocol):
         if (
             self._waits
             or overloaded_stores
+            or self.peer.overloaded_nodes
             or not self._reading
             or self._transport is None
             # Not only what a flush has written: a websocket answers pings itself.
@@ -286,7 +287,7 @@ class PeerProtocol(asyncio.Protocol):
         """
         if self._transport is None or self._transport.is_closing():
             return
-        overloaded = bool(overloaded_stores) and self.peer.overloaded
+        overloaded = bool(overloaded_stores or self.peer.overloaded_nodes) and self.peer.overloaded
         if overloaded and not self._awaiting_relief:
             self._awaiting_relief = True
             self.peer.when_relieved(self._on_relieved)
