@@ -118,6 +118,10 @@ class Sender(Link):
         """Return the contexts of deliveries accepted unsettled and not settled yet, sent or not."""
         return self.outbound.unsettled_of(self)
 
+    def unsettled_by_id(self) -> list[tuple[int, object]]:
+        """Return the ids and contexts of sent deliveries without an outcome from the peer, oldest first."""
+        return self.outbound.unsettled_by_id(self)
+
     def forget(self) -> None:
         """Drop the deliveries of the link."""
         self.flow.available = 0
@@ -336,6 +340,10 @@ class Outbound:
         sent = [entry[1] for held in (self.unsettled, self.stated) for _, entry in self._held_by(link, held)]
         waiting = [one for one in self._waiting if one.link is link and one.delivery_id is None and not one.settled]
         return sent + [one.context for one in waiting]
+
+    def unsettled_by_id(self, link: Sender) -> list[tuple[int, object]]:
+        """Return the ids and contexts of a link's sent deliveries without an outcome from the peer, oldest first."""
+        return [(delivery_id, entry[1]) for delivery_id, entry in self._held_by(link, self.unsettled)]
 
     def on_flow(self, next_incoming_id: int | None, incoming_window: int, events: list[Event]) -> None:
         """Apply the peer's view of its window [2.5.6]; null means that it has not seen our begin."""

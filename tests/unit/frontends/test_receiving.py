@@ -26,6 +26,7 @@ from partibus.amqp import Limits as EngineLimits
 from partibus.amqp.codec.types import Int, Symbol
 from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.outcomes import DELAY_KEY
+from partibus.frontends.amqp.settling import EXPIRED_PARTS
 from partibus.limits import Limits
 from partibus.partition.protocol.commands import Inspect
 from partibus.partition.protocol.ports import StoreError
@@ -483,3 +484,61 @@ class TestAStoreThatFails:
             fill(world, "q", 1)
         assert not client.is_detached(link)
         assert messages_in(world, "q")[0] == len(client.deliveries(link)) > during
+
+
+class TestDeliveriesThatEndWithoutADisposition:
+    BOUND = 5
+
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> World:
+        limits = Limits()
+        return World(tmp_path, replace(limits, connection=replace(limits.connection, unsettled_max=self.BOUND)))
+
+    def test_those_whose_lock_has_expired_do_not_count_as_held(self, world: World) -> None:
+        fill(world, world.queue("q", LockDuration="PT5S", MaxDeliveryCount=100), 20)
+        client = world.client()
+        link = client.receiver("q")
+        first = client.receive(link, 200)
+        assert bodies(first) == numbers(0, self.BOUND)
+        for round_no in range(2, 10):
+            world.wait(6_000)
+            client.peer.tick(0.0)
+            world.wait()
+            assert len(client.deliveries(link)) == round_no * self.BOUND
+        # Those of the last rounds are remembered, and the broker has settled older ones itself.
+        assert client.peer.unsettled == (1 + EXPIRED_PARTS) * self.BOUND
+        seen = client.deliveries(link)
+        for delivery in (seen[-2 * self.BOUND], seen[-1]):
+            client.settle(link, [delivery], ACCEPTED)
+        late, timely = [event.state for event in client.events if isinstance(event, Disposed)][-2:]
+        assert isinstance(late, Rejected)
+        assert late.error is not None
+        assert late.error.condition == "com.microsoft:message-lock-lost"
+        assert timely is ACCEPTED
+
+    def test_those_whose_settlement_a_store_has_failed_do_not_count_for_ever(self, world: World) -> None:
+        fill(world, world.queue("q", LockDuration="PT5S", EnablePartitioning=True), 20)
+        client = world.client()
+        link = client.receiver("q")
+        held = client.receive(link, 100)
+        assert len(held) == self.BOUND
+        for store in world.stores:
+            store.fails = StoreError("sick", executed=False)
+        link.settle_many(held, ACCEPTED, settled=False)
+        world.wait()
+        assert len(client.deliveries(link)) == self.BOUND
+        for store in world.stores:
+            store.fails = None
+        world.wait(6_000)
+        client.peer.tick(0.0)
+        world.wait()
+        assert len(client.deliveries(link)) == 2 * self.BOUND
+
+    def test_a_refused_settlement_makes_room(self, world: World) -> None:
+        fill(world, world.queue("q"), 20)
+        client = world.client()
+        link = client.receiver("q")
+        held = client.receive(link, 100)
+        assert len(held) == self.BOUND
+        client.settle(link, held, Modified(message_annotations={DELAY_KEY: -1}))
+        assert len(client.deliveries(link)) == 2 * self.BOUND

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from partibus.clock import Clock
 from partibus.limits import ConnectionLimits
 from partibus.partition.protocol.commands import LockToken, Outcome, Settle
 from partibus.partition.protocol.replies import Failed, Settled
@@ -136,6 +137,8 @@ class LinkContext(Struct):
     throttle: Throttle
     """The throttle of the namespace's credits."""
     limits: ConnectionLimits
+    clock: Clock
+    """The clock of the stores, by which locks expire."""
     congested_links: CongestedLinks
     """Links that wait for room on the connection."""
     completions: Completions

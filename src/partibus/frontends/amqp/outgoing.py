@@ -88,7 +88,7 @@ class OutgoingLink:
 
     @property
     def unsettled(self) -> int:
-        """The number of messages that the client was given and still holds."""
+        """The number of messages that the client was given and has not settled."""
         return self._settlements.unsettled
 
     @property
@@ -121,8 +121,12 @@ class OutgoingLink:
         if self._stopping:
             return
         flow = self._link.flow
-        room = self._limits.unsettled_max - self._settlements.unsettled
-        wanted = max(0, min(flow.available - len(self._held), room))
+        settlements, unsettled_max = self._settlements, self._limits.unsettled_max
+        wanted = flow.available - len(self._held)
+        if wanted > unsettled_max - settlements.unsettled + settlements.expired:
+            settlements.look_for_expired()
+            wanted = min(wanted, unsettled_max - settlements.unsettled + settlements.expired)
+        wanted = max(0, wanted)
         surplus = flow.available < len(self._held) and not self._delete
         if flow.drain or wanted < self._asked or surplus:
             self._stopping = True
@@ -240,7 +244,8 @@ class OutgoingLink:
         entries = granted.entries
         encoder = self._encoders.get(partition.partition_id) or self._new_encoder(partition)
         encode = encoder.encode
-        until_ms = None if self._delete else granted.until_ms
+        until_ms = granted.until_ms
+        locked_until_ms = None if self._delete else until_ms
         lock_id = granted.lock_id
         start = tag_start(partition.partition_id, lock_id)
         items: list[Item] = []
@@ -251,9 +256,9 @@ class OutgoingLink:
                 sequence=entry.sequence,
                 enqueued_ms=entry.enqueued_ms,
                 delivery_count=entry.delivery_count,
-                locked_until_ms=until_ms,
+                locked_until_ms=locked_until_ms,
             )
-            items.append((delivery_tag(start, entry.pos), parts, (partition, lock_id, entry.pos)))
+            items.append((delivery_tag(start, entry.pos), parts, (partition, lock_id, entry.pos, until_ms)))
         if self._traces is not None:
             traced = [(entry.pos, entry.data, entry.enqueued_ms, entry.delivery_count + 1) for entry in entries]
             self._traces.delivered(partition.row, lock_id, traced, settles=not self._delete)
@@ -315,7 +320,7 @@ class OutgoingLink:
         """Give back the messages that were never sent, except the first ``keep``."""
         surplus = [self._held.pop()[2] for _ in range(len(self._held) - keep)]
         for partition, indexes in by_partition(surplus).items():
-            self._release(partition, [surplus[i][1:] for i in indexes])
+            self._release(partition, [surplus[i][1:3] for i in indexes])
 
     def _release(self, partition: PartitionHandle, tokens: list[LockToken]) -> None:
         """Requeue messages that were never sent, and so can't be settled, without counting a delivery."""

@@ -149,6 +149,7 @@ class Peer:
             self._transactions,
             broker.throttle,
             broker.limits.connection,
+            broker.clock,
             self._congested_links,
             self._completions,
             self._flush,

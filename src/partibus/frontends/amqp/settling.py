@@ -1,6 +1,6 @@
 """Settlement of a link's deliveries: from the client's outcome to the answer when it is durable."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,12 @@ from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.tracing.tracer import Held
 
-Context = tuple[PartitionHandle, int, int]
-"""The context of a delivery on the wire: partition, lock id, position."""
+Context = tuple[PartitionHandle, int, int, int]
+"""The context of a delivery on the wire: partition, lock id, position, and the granted end of the lock in ms."""
+EXPIRED_PARTS = 3
+"""How many times the bound on held messages a link remembers deliveries whose lock has expired."""
+_LOOK_MS = 1_000
+"""The least time between two looks for expired locks: one reads all unsettled deliveries of an AMQP session."""
 
 
 class Settlements:
@@ -39,7 +43,13 @@ class Settlements:
         lost: PartibusError | None = None,
     ) -> None:
         self.unsettled = 0
-        """The number of messages that the client was given and still holds."""
+        """The number of messages that the client was given and has not settled."""
+        self.expired = 0
+        """The number of those whose lock had expired when `look_for_expired` last counted them."""
+        self._look_ms = 0
+        """The time before which no further lock expires, or no look is due."""
+        self._clock = common.clock
+        self._held_max = common.limits.unsettled_max
         self._waiting = 0
         """The settlements that the client waits for."""
         self._link = link
@@ -56,6 +66,28 @@ class Settlements:
     def end(self) -> None:
         """Stop asking for more messages. Answers under way still leave."""
         self._on_room = _nothing
+
+    def look_for_expired(self) -> None:
+        """Count the deliveries whose lock has expired: the client may never settle them.
+
+        A lock that was renewed counts as expired, too. A late settlement is answered, until so many locks have expired
+        that the oldest deliveries are settled here.
+        """
+        now_ms = self._clock.now_ms()
+        if now_ms < self._look_ms:
+            return
+        expired: list[int] = []
+        next_ms = 0
+        contexts: Iterable[tuple[int, Context]] = self._link.unsettled_by_id()  # type: ignore[assignment]
+        for delivery_id, (_, _, _, until_ms) in contexts:
+            if until_ms <= now_ms:
+                expired.append(delivery_id)
+            elif until_ms < next_ms or not next_ms:
+                next_ms = until_ms
+        self._look_ms = max(next_ms, now_ms + _LOOK_MS)
+        surplus = max(0, len(expired) - EXPIRED_PARTS * self._held_max)
+        self.expired = len(expired) - surplus
+        self.unsettled -= self._link.settle_many(expired[:surplus], Rejected(self._lost))
 
     def on_disposed(self, event: Disposed) -> None:
         """Settle deliveries as the client asks; if it waits, answer when the settlement is durable."""
@@ -75,12 +107,12 @@ class Settlements:
             return
         first = contexts[0][0]
         if len(contexts) == 1:
-            self._settle(first, [contexts[0][1:]], event.delivery_ids, settlement, event.settled)
+            self._settle(first, [contexts[0][1:3]], event.delivery_ids, settlement, event.settled)
         elif all(context[0] is first for context in contexts):
-            self._settle(first, [context[1:] for context in contexts], event.delivery_ids, settlement, event.settled)
+            self._settle(first, [context[1:3] for context in contexts], event.delivery_ids, settlement, event.settled)
         else:
             for partition, indexes in by_partition(contexts).items():
-                tokens = [contexts[i][1:] for i in indexes]
+                tokens = [contexts[i][1:3] for i in indexes]
                 self._settle(partition, tokens, [event.delivery_ids[i] for i in indexes], settlement, event.settled)
         self._on_room()
 
@@ -127,7 +159,7 @@ class Settlements:
             settlement = self._settlement_of(state.outcome)
             contexts: list[Context] = event.contexts  # type: ignore[assignment]
             for partition, indexes in by_partition(contexts).items():
-                command = settlement.command(0, self._kind, [contexts[i][1:] for i in indexes])
+                command = settlement.command(0, self._kind, [contexts[i][1:3] for i in indexes])
                 transaction.settle(self._entity, partition, command)
                 if self._traces is not None:
                     traced = self._traces.settling(partition.row, command.tokens, settlement.outcome.name)
@@ -170,6 +202,7 @@ class Settlements:
         self._entity.requests.failed[RequestKind.SETTLE][fault_of(error)] += len(event.delivery_ids)
         if not event.settled:
             self.unsettled -= self._link.settle_many(event.delivery_ids, Rejected(amqp_error(error)))
+        self._on_room()
 
 
 def by_partition(contexts: list[Context]) -> dict[PartitionHandle, list[int]]:
