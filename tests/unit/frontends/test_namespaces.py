@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from partibus.amqp import ACCEPTED, RELEASED, Plain
-from partibus.namespace.access import ROOT_POLICY, AccessPolicies, Right, SasPolicy
+from partibus.namespace.access import ROOT_POLICY, AccessPolicies, Grant, Right, SasPolicy
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespace import Namespace
 from partibus.namespace.namespace_options import NamespaceOptions, NamespaceRecord
 from partibus.namespace.namespaces import Namespaces
+from partibus.namespace.sas import Path as EntityPath
 from tests.unit.frontends.controller import Controller, error_of, send_in
 from tests.unit.frontends.harness import Client, World, body_of, message
 from tests.unit.frontends.node_requests import refusal, token_of, uuids
@@ -403,3 +404,30 @@ class TestOperations:
         status, text = self.refusal(world, f"{operation}-namespace", name="nobody")
         assert status == 404
         assert "namespace nobody" in text
+
+
+@pytest.mark.parametrize("links", [10, 20])
+def test_a_check_of_all_links_looks_at_few_of_many_tokens(
+    world: World, monkeypatch: pytest.MonkeyPatch, links: int
+) -> None:
+    tokens = 30
+    client = world.client(login=None)
+    for number in range(tokens):
+        world.queue(f"q{number}")
+        assert client.put_token("root", f"sb://localhost/q{number}") == 202
+    session = client.session()
+    senders = [client.sender(f"q{number}", session) for number in range(links)]
+    asked: list[Grant] = []
+    allows = Grant.allows
+
+    def count(grant: Grant, path: EntityPath, right: Right, now_s: float) -> bool:
+        asked.append(grant)
+        return allows(grant, path, right, now_s)
+
+    monkeypatch.setattr(Grant, "allows", count)
+    client.peer.check_claims()
+    assert len(asked) == links
+    world.wall_clock.advance(3_600_000)
+    client.peer.check_claims()
+    world.wait()
+    assert all(map(client.is_detached, senders))

@@ -60,6 +60,10 @@ class Claims:
         self._admit = admit
         self._on_added = on_added
         self._grants: dict[tuple[str, Path, Path], Grant] = {}
+        self._by_path: dict[int, dict[Path, list[Grant]]] | None = None
+        """The grants by path, in a dictionary for each length of path; None: to be made again. A connection with many
+        links and tokens finds the few grants for each link there.
+        """
         self._version = policies.version
         """The version of the policies that the grants were checked against."""
 
@@ -115,6 +119,7 @@ class Claims:
     def drop_expired(self) -> None:
         """Remove the grants that have ended."""
         now_s = self._now_s()
+        self._by_path = None
         self._grants = {
             key: grant for key, grant in self._grants.items() if grant.expires_s is None or now_s < grant.expires_s
         }
@@ -134,11 +139,21 @@ class Claims:
         if self._version != self._policies.version:
             self._renew()
         now_s = self._now_s()
-        return any(grant.allows(path, right, now_s) for grant in self._grants.values())
+        by_path = self._by_path
+        if by_path is None:
+            by_path = self._by_path = {}
+            for grant in self._grants.values():
+                by_path.setdefault(len(grant.path), {}).setdefault(grant.path, []).append(grant)
+        for length, grants in by_path.items():
+            for grant in grants.get(path[:length], ()):
+                if grant.allows(path, right, now_s):
+                    return True
+        return False
 
     def _renew(self) -> None:
         """Check the grants again after a change of the policies."""
         self._version = self._policies.version
+        self._by_path = None
         renewed = ((key, self._policies.renewed(grant)) for key, grant in self._grants.items())
         self._grants = {key: grant for key, grant in renewed if grant is not None}
 
@@ -148,6 +163,7 @@ class Claims:
             raise Unauthorized(f"The connection has shown {GRANTS_MAX} tokens already, the most. Use fewer audiences.")
         self._admit()
         self._grants[key] = grant
+        self._by_path = None
         self._on_added()
 
     def _now_s(self) -> float:
