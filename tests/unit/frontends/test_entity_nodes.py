@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from partibus.amqp import Modified
+from partibus.amqp import Modified, Receiver, Sender, Session, Source, Target
 from partibus.amqp.codec.types import Int
-from partibus.amqp.section_encoding import encode_application_properties, encode_value
+from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
+from partibus.client.messages import IncomingMessage
 from partibus.frontends.amqp.operations import rules
 from partibus.partition.protocol.ports import StoreError
 from partibus.routing.slots import partition_for_key
 from tests.unit.frontends.controller import Controller
-from tests.unit.frontends.harness import World, message
+from tests.unit.frontends.harness import Client, World, message
 from tests.unit.frontends.node_requests import ask, messages, peek, refusal
 
 ONE = {"from-sequence-number": 0, "message-count": Int(1)}
@@ -138,3 +139,62 @@ class TestRequests:
             found = refusal(client, "q", operation, ONE, transaction=transaction)
             assert found[:2] == (400, "amqp:not-allowed")
             assert "can't be part of a transaction" in found[2]
+
+
+class TestPairsOfLinks:
+    """Several pairs of links to one node in one session, each with a reply-to of its own."""
+
+    def test_a_reply_goes_to_the_link_that_the_request_names(self, world: World) -> None:
+        client = world.client()
+        session = client.session()
+        world.queue("q")
+        pairs = [self._pair(client, session, name) for name in ("first", "second")]
+        for _, replies in pairs:
+            replies.grant(10)
+        for sender, replies in pairs:
+            self._ask(client, sender, replies.name)
+            assert self._replies(client, pairs) == [[one.name] if one is replies else [] for _, one in pairs]
+            client.events.clear()
+        self._ask(client, pairs[0][0], None)
+        assert self._replies(client, pairs) == [[], [None]], "the latest link"
+        client.events.clear()
+        pairs[1][1].detach()
+        world.wait()
+        for named in ("first", "second"):
+            self._ask(client, pairs[0][0], named)
+        assert self._replies(client, pairs) == [["first", "second"], []]
+
+    def test_replies_are_dropped_from_the_link_that_takes_none(self, world: World) -> None:
+        client = world.client()
+        session = client.session()
+        world.queue("q")
+        pairs = [self._pair(client, session, name) for name in ("first", "second")]
+        client.peer._replies.bytes_max = 2_000
+        for _ in range(20):
+            self._ask(client, pairs[0][0], "first")
+        self._ask(client, pairs[1][0], "second")
+        for _, replies in pairs:
+            replies.grant(100)
+        world.wait()
+        stuck, waiting = self._replies(client, pairs)
+        assert waiting == ["second"]
+        assert 0 < len(stuck) < 20
+
+    @staticmethod
+    def _pair(client: Client, session: Session, name: str) -> tuple[Sender, Receiver]:
+        address = "q/$management"
+        replies = session.attach_receiver(name, source=Source(address), target=Target(name))
+        return client.sender(address, session), replies
+
+    @staticmethod
+    def _ask(client: Client, sender: Sender, reply_to: str | None) -> None:
+        """Send a request whose reply shows the reply-to."""
+        head = encode_properties(message_id=reply_to or "none", reply_to=reply_to)
+        client.send_raw(sender, head + encode_application_properties({"operation": "x"}) + encode_value({}))
+        client.world.wait()
+
+    @staticmethod
+    def _replies(client: Client, pairs: list[tuple[Sender, Receiver]]) -> list[list[object]]:
+        """The reply-to of each reply, by pair."""
+        found = [[IncomingMessage(one.payload).correlation_id for one in client.deliveries(to)] for _, to in pairs]
+        return [[None if name == "none" else name for name in names] for names in found]

@@ -1,11 +1,14 @@
 """Request/response nodes: `$cbs`, and the `$management` of the namespace and of each entity (sections 2 and 6).
 
 A client makes two links in one session: it sends requests on one and gets replies on the other. Reply-to texts are not
-unique between clients (trap 25), so a reply goes to the reply link of the same session and node.
+unique between clients (trap 25), so a reply goes to a reply link of the same session and node: the latest one with the
+request's reply-to as its target, else the latest one.
 """
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from msgspec import Struct, field
@@ -20,12 +23,13 @@ from partibus.amqp import (
     Rejected,
     Sender,
     SessionPort,
+    Target,
     TransactionalState,
 )
 from partibus.amqp.codec.encoder import encode, write_compound
 from partibus.amqp.errors import DECODE_ERROR
 from partibus.amqp.section_encoding import encode_application_properties, value_pieces
-from partibus.amqp.section_fields import Property, decode_body, decode_map, raw_property
+from partibus.amqp.section_fields import Property, decode_body, decode_map, raw_property, text_property
 from partibus.amqp.sections import PROPERTIES, split_sections
 
 _TAG = b"\x00\x00\x00\x00"
@@ -72,6 +76,8 @@ class Request(Struct):
     """The transaction that the request's transfer names (section 8)."""
     size_bytes: int = 0
     """The size of the whole message."""
+    properties_section: bytes = b""
+    """The encoded properties, for `_reply_to`."""
 
     @property
     def operation(self) -> str:
@@ -106,43 +112,79 @@ class Node(Protocol):
         ...
 
 
+_Key = tuple[SessionPort | None, str, str | None]
+
+
+class _Waiting(Struct):
+    """The replies that wait for the credit of one link, and the link's keys in `ReplyLinks`."""
+
+    keys: list[_Key]
+    payloads: deque[bytes] = field(default_factory=deque)
+    size_bytes: int = 0
+
+
 class ReplyLinks(Struct):
-    """The reply links of one connection by session and node address, and the replies that wait for their credit."""
+    """The reply links of one connection, and the replies that wait for their credit."""
 
     congested: Callable[[], bool]
     """Tells whether too much is unsent on the connection."""
     bytes_max: int = REPLY_BYTES_MAX
     overloaded: set["RequestLink"] = field(default_factory=set)
     """The connection's request links on which too many requests wait."""
-    _links: dict[tuple[SessionPort, str], Sender] = field(default_factory=dict)
-    _waiting: dict[Sender, deque[bytes]] = field(default_factory=dict)
+    _links: dict[_Key, dict[Sender, None]] = field(default_factory=dict)
+    """Links, the latest last, by session, node address and target address. Each is found without its target address,
+    and without its session, too.
+    """
+    _waiting: dict[Sender, _Waiting] = field(default_factory=dict)
     _bytes_waiting: int = 0
 
     def add(self, address: str, link: Sender) -> None:
-        """Add an attached reply link; the latest of a session counts."""
-        self._links[link.session, address] = link
-        self._waiting[link] = deque()
+        """Add an attached reply link."""
+        target = link.target.address if isinstance(link.target, Target) else None
+        keys: list[_Key] = [(link.session, address, None), (None, address, None)]
+        if isinstance(target, str):
+            keys.append((link.session, address, str(target)))
+        for key in keys:
+            self._links.setdefault(key, {})[link] = None
+        self._waiting[link] = _Waiting(keys)
 
     def remove(self, link: Sender) -> None:
-        """Remove a detached link and the replies that waited for it."""
-        for payload in self._waiting.pop(link, ()):
-            self._bytes_waiting -= len(payload)
-        for key, known in list(self._links.items()):
-            if known is link:
+        """Remove a detached link and the replies that waited for it; do nothing for a link that is no reply link."""
+        waiting = self._waiting.pop(link, None)
+        if waiting is None:
+            return
+        self._bytes_waiting -= waiting.size_bytes
+        for key in waiting.keys:
+            del self._links[key][link]
+            if not self._links[key]:
                 del self._links[key]
 
-    def send(self, session: SessionPort, address: str, payload: bytes) -> None:
-        """Reply on the session's link, or, if it has none, on another one of the node."""
-        link = self._links.get((session, address))
-        if link is None:
-            link = next((other for (_, node), other in self._links.items() if node == address), None)
-        if link is not None:
-            waiting = self._waiting[link]
-            waiting.append(payload)
-            self._bytes_waiting += len(payload)
-            self.on_credit(link)
-            while len(waiting) > REPLIES_MAX or (waiting and self._bytes_waiting > self.bytes_max):
-                self._bytes_waiting -= len(waiting.popleft())
+    def send(self, session: SessionPort, address: str, request: Request, payload: bytes) -> None:
+        """Reply to a request on a link of the session, or, if it has none, on another one of the node.
+
+        Past the bounds the oldest replies are dropped: those of the link itself, or of the link with the most bytes.
+        """
+        links = self._links
+        found = links.get((session, address, None)) or links.get((None, address, None))
+        if found is None:
+            return
+        if len(found) > 1:
+            found = links.get((session, address, _reply_to(request)), found)
+        link = next(reversed(found))
+        waiting = self._waiting[link]
+        waiting.payloads.append(payload)
+        waiting.size_bytes += len(payload)
+        self._bytes_waiting += len(payload)
+        self.on_credit(link)
+        if len(waiting.payloads) > REPLIES_MAX:
+            self._drop_oldest(waiting)
+        while self._bytes_waiting > self.bytes_max:
+            self._drop_oldest(max(self._waiting.values(), key=attrgetter("size_bytes")))
+
+    def _drop_oldest(self, waiting: _Waiting) -> None:
+        size = len(waiting.payloads.popleft())
+        waiting.size_bytes -= size
+        self._bytes_waiting -= size
 
     def resume(self) -> None:
         """Send waiting replies: there is room again on the connection."""
@@ -152,8 +194,10 @@ class ReplyLinks(Struct):
     def on_credit(self, link: Sender) -> None:
         """Send waiting replies as far as the client's credit allows."""
         waiting = self._waiting.get(link)
-        while waiting and not self.congested() and link.send_many([(_TAG, waiting[0], None)], settled=True):
-            self._bytes_waiting -= len(waiting.popleft())
+        if waiting is not None:
+            payloads = waiting.payloads
+            while payloads and not self.congested() and link.send_many([(_TAG, payloads[0], None)], settled=True):
+                self._drop_oldest(waiting)
         if link.drain_requested:
             link.drained()
 
@@ -265,7 +309,7 @@ class RequestLink:
 
         def respond(reply: Reply) -> None:
             self._under_way -= 1
-            self._replies.send(session, self._address, write_reply(request, reply))
+            self._replies.send(session, self._address, request, write_reply(request, reply))
             self._flush()
             self._work()
 
@@ -292,7 +336,15 @@ def read_request(payload: bytes, state: DeliveryState | None = None) -> Request:
         raw_property(sections.properties, Property.MESSAGE_ID),
         state.txn_id if isinstance(state, TransactionalState) else None,
         len(payload),
+        sections.properties,
     )
+
+
+def _reply_to(request: Request) -> str | None:
+    """Return the reply-to of a request; None if it has none that names a link."""
+    with suppress(DecodeError):
+        return text_property(request.properties_section, Property.REPLY_TO)
+    return None
 
 
 def write_reply(request: Request, reply: Reply) -> bytes:
