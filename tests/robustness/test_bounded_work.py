@@ -165,3 +165,25 @@ def test_locks_that_end_at_the_last_delivery_take_work_by_their_number() -> None
         return work
 
     assert work_of_tick(1_000) < 5 * work_of_tick(250)
+
+
+def test_the_loss_of_many_links_takes_work_that_grows_with_their_number(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.queue("q", EnablePartitioning=True)
+    works = [_work_of_a_loss(world, links) for links in (10, 200, 400)]  # the first one makes what is made once
+    assert works[2] < 2.2 * works[1], works
+
+
+def _work_of_a_loss(world: World, links: int) -> int:
+    client = world.client()
+    session = client.session()
+    for number in range(links):
+        client.session().attach_receiver(f"replies-{number}", source=Source("q/$management"), target=Target("x"))
+    receivers = [
+        session.attach_receiver(f"{number}", source=Source("q"), target=Target("x")) for number in range(links)
+    ]
+    world.wait()
+    for receiver in receivers:
+        receiver.grant(1)
+    world.wait()
+    return work_of(client.lose)

@@ -18,7 +18,7 @@ Beside other front ends, cached messages return to their partitions when this fr
 (``call_idle``). Receivers of other front ends could otherwise wait until the reservations lapse.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
@@ -100,7 +100,9 @@ class FrontEndCache:
         self._numbers = numbers
         self._lock_kept = lock_kept
         self._kept = [_Kept(partition, numbers) for partition in partitions]
-        self._sources: deque[CachedSource] = deque()
+        self._sources: dict[CachedSource, None] = {}
+        self._demand: OrderedDict[CachedSource, None] = OrderedDict()
+        """The receivers with demand, the next one first."""
         self._turn = 0
         self._hand_outs = 0
         self._pumping = False
@@ -124,13 +126,14 @@ class FrontEndCache:
 
     def source(self, *, delete: bool, on_granted: OnGranted, on_failed: OnFailed) -> CachedSource:
         """Add a receiver. ``on_failed`` reports an exclusive reader of the sub-queue (`ReadExclusively`)."""
-        source = CachedSource(self.pump, self._leave, on_granted, on_failed, delete=delete)
-        self._sources.append(source)
+        source = CachedSource(self._demand, self.pump, self._leave, on_granted, on_failed, delete=delete)
+        self._sources[source] = None
         return source
 
     def _leave(self, source: CachedSource) -> None:
-        self._sources.remove(source)
-        self.pump()
+        del self._sources[source]
+        if not self._demand:  # a departure changes nothing for the others
+            self.pump()
 
     def pump(self) -> None:
         """Hand out cached messages to receivers with demand, then ask the partitions for the rest."""
@@ -142,9 +145,13 @@ class FrontEndCache:
                 self._hand_out(source, kept)
         finally:
             self._pumping = False
-        wanted = min(sum([source.wanted for source in self._sources]), ASK_MAX)
+        wanted = 0
+        for source in self._demand:
+            wanted += source.wanted
+            if wanted >= ASK_MAX:
+                break
         if wanted:
-            self._ask(wanted)
+            self._ask(min(wanted, ASK_MAX))
         else:
             self._ask_no_more()
             if self._call_idle is not None and self._idle_since is None:
@@ -167,11 +174,11 @@ class FrontEndCache:
 
     def _next_source(self) -> CachedSource | None:
         """Return the next receiver with demand; receivers take turns."""
-        for _ in range(len(self._sources)):
-            self._sources.rotate(-1)
-            if self._sources[-1].wanted > 0:
-                return self._sources[-1]
-        return None
+        if not self._demand:
+            return None
+        source = next(iter(self._demand))
+        self._demand.move_to_end(source)
+        return source
 
     def _next_kept(self) -> _Kept | None:
         filled = [kept for kept in self._kept if kept.entries]
@@ -188,6 +195,8 @@ class FrontEndCache:
 
     def _hand_out(self, source: CachedSource, kept: _Kept) -> None:
         taken = kept.take(source)
+        if not source.wanted:
+            del self._demand[source]
         if self._lock_kept:
             for lock_id, batch in groupby(taken, key=itemgetter(0)):
                 self._hand_out_locked(source, kept, lock_id, list(batch))
@@ -310,6 +319,7 @@ class FrontEndCache:
         told = list(self._sources)
         for source in told:
             source.wanted = 0
+        self._demand.clear()
         error = error_of(refused, self._entity)
         for source in told:
             source.refused(error)

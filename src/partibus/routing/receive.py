@@ -1,6 +1,6 @@
 """Sources of a receiver's messages: a partition, or the front end's cache in front of several."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 from partibus.errors import PartibusError
@@ -120,12 +120,14 @@ class DirectSource:
 class CachedSource:
     """The outstanding demand of a receiver, in messages and bytes.
 
-    ``pump`` makes the cache serve it, ``leave`` removes it from the cache.
+    ``demand`` has the cache's receivers that want messages, ``pump`` makes the cache serve them, ``leave`` removes this
+    one from the cache.
     """
 
     __slots__ = (
         "_closed",
         "_cut_off",
+        "_demand",
         "_leave",
         "_link_context",
         "_on_failed",
@@ -139,6 +141,7 @@ class CachedSource:
 
     def __init__(
         self,
+        demand: MutableMapping["CachedSource", None],
         pump: Callable[[], None],
         leave: Callable[["CachedSource"], None],
         on_granted: OnGranted,
@@ -146,6 +149,7 @@ class CachedSource:
         *,
         delete: bool,
     ) -> None:
+        self._demand = demand
         self._pump = pump
         self._leave = leave
         self._on_failed = on_failed
@@ -167,11 +171,13 @@ class CachedSource:
         self.wanted += count + self._cut_off  # the cut-off part is unreported, so the receiver does not repeat it
         self._room_bytes = max_bytes
         self._cut_off = 0
+        self._demand[self] = None
         self._pump()
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """Withdraw the demand; call ``on_stopped`` when no message is in flight."""
         self.wanted = self._cut_off = 0
+        self._demand.pop(self, None)
         self._on_stopped = on_stopped
         self._pump()
         self._tell_stopped()
@@ -179,6 +185,7 @@ class CachedSource:
     def close(self) -> None:
         """Remove the receiver."""
         self.wanted = 0
+        self._demand.pop(self, None)
         if not self._closed:
             self._closed = True
             self._leave(self)
@@ -225,14 +232,16 @@ class CachedSource:
         """End the demand, because the sub-queue has an exclusive reader."""
         if not self._closed:
             self.wanted = 0
+            self._demand.pop(self, None)
             self._on_failed(error)
 
     def _end(self, count: int, missing: int) -> None:
         self._link_context -= count
-        if self._on_stopped is not None:
+        if self._on_stopped is not None or self._closed or not missing:
             return
         if self._room_bytes > 0:
             self.wanted += missing
+            self._demand[self] = None
         else:
             self._cut_off += missing
 
