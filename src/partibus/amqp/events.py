@@ -102,7 +102,10 @@ class Detached(Struct):
 
 
 class Deliveries(Struct):
-    """Complete deliveries, in order of arrival."""
+    """Complete deliveries, in order of arrival.
+
+    There may be none: aborted and oversize deliveries are not reported, but they have used credit of the link.
+    """
 
     link: Link
     deliveries: list[Delivery]
@@ -167,6 +170,13 @@ def add_delivery(events: list[Event], delivery: Delivery) -> None:
         event.deliveries.append(delivery)
     else:
         events.append(Deliveries(delivery.link, [delivery]))
+
+
+def add_used_credit(events: list[Event], link: Link) -> None:
+    """Let the owner of a link look at its credit: a delivery has used some and is not reported."""
+    event = events[-1] if events else None
+    if type(event) is not Deliveries or event.link is not link:
+        events.append(Deliveries(link, []))
 
 
 def add_disposed(

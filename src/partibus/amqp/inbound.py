@@ -26,7 +26,7 @@ from partibus.amqp.errors import (
     PeerError,
     Scope,
 )
-from partibus.amqp.events import Deliveries, Delivery, Disposed, Event, add_delivery, add_disposed
+from partibus.amqp.events import Deliveries, Delivery, Disposed, Event, add_delivery, add_disposed, add_used_credit
 from partibus.amqp.link import Link, Role, SessionPort
 
 _RECEIVER_ROLE: Final = True
@@ -164,7 +164,7 @@ class Inbound:
             raise _session_error(INVALID_FIELD, f"a transfer on link {link.name} has no delivery-id or no tag")
         link.flow.on_delivery()
         if end - start > link.taken_bytes_max:
-            self._reject_oversize(link, delivery_id, settled)
+            self._reject_oversize(link, delivery_id, settled, events)
             return
         delivery = Delivery(link, delivery_id, tag, message_format or 0, settled, state, buf[start:end])
         if not settled:
@@ -210,6 +210,7 @@ class Inbound:
             )
         if aborted:
             self.forget_partial(link)
+            add_used_credit(events, link)
             return
         partial.settled = partial.settled or settled
         partial.state = state or partial.state
@@ -246,7 +247,7 @@ class Inbound:
         payload = b"".join(partial.chunks)
         self.forget_partial(link)
         if partial.size > link.taken_bytes_max:
-            self._reject_oversize(link, partial.delivery_id, partial.settled)
+            self._reject_oversize(link, partial.delivery_id, partial.settled, events)
             return
         delivery = Delivery(
             link,
@@ -261,8 +262,9 @@ class Inbound:
             self.unsettled[partial.delivery_id] = delivery
         add_delivery(events, delivery)
 
-    def _reject_oversize(self, link: Receiver, delivery_id: int, settled: bool) -> None:
+    def _reject_oversize(self, link: Receiver, delivery_id: int, settled: bool, events: list[Event]) -> None:
         """Reject an oversize message; the link stays open."""
+        add_used_credit(events, link)
         if settled:
             return
         error = AmqpError(

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from partibus.amqp import ACCEPTED, Rejected
+from partibus.amqp import ACCEPTED, Receiver, Rejected
 from partibus.client.messages import IncomingMessage, OutgoingMessage
 from partibus.limits import Limits, StoreLimits
 from partibus.partition.protocol.host import overloaded_stores
 from partibus.partition.protocol.ports import StoreError, StoreFull
 from partibus.routing.slots import partition_for_key
+from tests.robustness.raw import transfer
 from tests.unit.frontends.harness import Client, World, body_of, message, until
 from tests.unit.frontends.node_requests import peek
 
@@ -206,3 +207,23 @@ def test_a_message_over_the_entitys_size_is_rejected(world: World) -> None:
     sender = client.sender(world.queue("q"))
     (state,) = client.send(sender, OutgoingMessage(body=bytes(300 * 1024)))
     assert condition(state) == "amqp:link:message-size-exceeded"
+
+
+@pytest.mark.parametrize("address", ["q", "$cbs"])
+@pytest.mark.parametrize("fields", [{"settled": True}, {"aborted": True}], ids=["oversize", "aborted"])
+def test_credit_that_unreported_deliveries_have_used_is_granted_again(
+    world: World, address: str, fields: dict[str, bool]
+) -> None:
+    world.queue("q")
+    client = world.client()
+    sender = client.sender(address)
+    (link,) = client.peer._links.incoming
+    assert isinstance(link, Receiver)
+    link.taken_bytes_max = 10
+    credit = link.credit
+    assert credit > 0
+    for number in range(credit):
+        client.peer.receive_data(
+            transfer(bytes(11), number, sender.session.local_channel, handle=sender.handle, **fields)
+        )
+    assert 2 * link.credit >= credit

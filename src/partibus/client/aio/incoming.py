@@ -111,6 +111,9 @@ class Incoming:
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         """Serve the calls that wait, then fill the cache. Hot path."""
+        if not deliveries:
+            self._ask()  # the broker has aborted some
+            return
         self._connection.statistics.messages_received += len(deliveries)
         if self.prefetch:
             self._measure(deliveries)

@@ -96,6 +96,9 @@ class IncomingLink:
 
     def on_deliveries(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Store the deliveries; reject each one that can't be stored. Return those left by the ingress."""
+        if not deliveries:
+            self._finish(_Run(deliveries), None)  # for the credit
+            return []
         if self._throttle.enforces and self._throttle.refuses(Operation.SEND):
             self._throttle.refused(Operation.SEND, len(deliveries))
             run = _Run(deliveries)
