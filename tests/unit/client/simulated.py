@@ -20,6 +20,7 @@ from partibus.amqp import (
     Deliveries,
     Delivery,
     Disposed,
+    Limits,
     Link,
     Opened,
     Receiver,
@@ -165,6 +166,7 @@ class SimulatedBroker:
         self.latency_s = 0.001
         self.commit_s = 0.002
         self.credit = 100
+        self.incoming_window = Limits().incoming_window
         self.max_message_size = 262_144
         self.refuse: Callable[[bytes], AmqpError | None] = lambda payload: None
         """The error for a message, None to store it."""
@@ -245,7 +247,7 @@ class Peer:
         self.broker = broker
         self.wire = wire
         self.dead = False
-        self.engine = Engine(server=True)
+        self.engine = Engine(server=True, limits=Limits(incoming_window=broker.incoming_window))
         self.loop = asyncio.get_running_loop()
         self.commits = Pipe()
         self.answers = Pipe()

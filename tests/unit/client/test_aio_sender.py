@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from partibus.amqp import AmqpError
 from partibus.amqp.sections import BATCH_FORMAT
@@ -24,6 +25,7 @@ from partibus.client.aio import (
     Sending,
     Token,
 )
+from partibus.client.aio import connection as aio_connection
 from partibus.client.errors import (
     AccessDenied,
     ClientError,
@@ -636,6 +638,32 @@ def test_a_broker_killed_in_mid_batch_loses_no_acknowledged_message_and_leaves_n
         in_order = [number for number in finished if not results[number].cancelled()]
         assert in_order == sorted(in_order)
         assert sender.outstanding == sender.outstanding_bytes == 0
+        await client.close()
+
+    run(work())
+
+
+def test_messages_and_requests_that_wait_for_the_window_leave_later_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The window of the broker has room for less than its credit, and the client's queue for a few more."""
+    monkeypatch.setattr(aio_connection, "LIMITS", replace(aio_connection.LIMITS, pending_bytes_max=2_000))
+
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.incoming_window = 10
+        broker.answers["op"] = lambda body: (200, None, body)
+        client = broker.client(batch_flush_interval=0)
+        sender = client.sender("q")
+        await sender.open()
+        results = [sender.send(message(f"{number:03}" + "x" * 500)) for number in range(60)]
+        await asyncio.sleep(0)
+        assert client.statistics.messages_sent < 60
+        await asyncio.gather(*results)
+        assert [text[:3] for text in texts(broker.stored["q"])] == [f"{number:03}" for number in range(60)]
+        assert client.statistics.messages_sent == client.statistics.transfers_sent == 60
+        assert client.statistics.retries == 0
+        bodies = [{"x": f"{number:03}" + "x" * 500} for number in range(60)]
+        replies = await asyncio.gather(*[client.request("q", "op", body) for body in bodies])
+        assert replies == bodies
         await client.close()
 
     run(work())

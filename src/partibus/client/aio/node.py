@@ -112,9 +112,12 @@ class Node(Owner):
     def on_credit(self) -> None:
         """Send waiting requests, once replies can come."""
         while self._queue and self._receiver.is_open and self._sender.credit:
-            message_id, payload, state = self._queue.popleft()
-            if message_id in self._answers:
-                self._sender.send(message_id.encode(), payload, message_id, state=state)
+            message_id, payload, state = self._queue[0]
+            if message_id in self._answers and not self._sender.send(
+                message_id.encode(), payload, message_id, state=state
+            ):
+                break
+            self._queue.popleft()
         self._connection.flush_soon()
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:

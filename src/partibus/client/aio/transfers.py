@@ -70,8 +70,7 @@ class Transfers:
         if link is None:
             self._reopen()
             return
-        statistics = self._connection.statistics
-        singles: list[tuple[bytes, bytes, object]] = []
+        singles: list[tuple[bytes, bytes, Batch]] = []
         while queue and link.credit > len(singles):
             batch = queue[0]
             sendings = [sending for sending in batch.sendings if not sending.done()]
@@ -83,20 +82,39 @@ class Transfers:
             one = sendings[0]
             if len(sendings) == 1 and one.count == 1 and one.txn is None:
                 singles.append((tag, one.payload, batch))
-            else:
-                link.send_many(singles)
-                singles = []
-                if not _send(link, tag, batch):
-                    break
+                queue.popleft()
+                continue
+            if not self._send_singles(link, singles):
+                break
+            if not _send(link, tag, batch):
+                break
             queue.popleft()
+            self._on_sent([batch])
+        self._send_singles(link, singles)
+        self._connection.flush_soon()
+
+    def _send_singles(self, link: Link, singles: list[tuple[bytes, bytes, Batch]]) -> bool:
+        """Send plain single messages and empty the list; return whether the link took all.
+
+        Messages that it did not take return to the head of the queue.
+        """
+        taken = link.send_many(singles)
+        self._on_sent([batch for _, _, batch in singles[:taken]])
+        self.queue.extendleft([batch for _, _, batch in reversed(singles[taken:])])
+        is_complete = taken == len(singles)
+        singles.clear()
+        return is_complete
+
+    def _on_sent(self, batches: list[Batch]) -> None:
+        statistics = self._connection.statistics
+        statistics.transfers_sent += len(batches)
+        for batch in batches:
             batch.attempts += 1
             self._in_flight[batch] = None
-            statistics.transfers_sent += 1
-            statistics.messages_sent += len(sendings) - 1 + one.count
+            sendings = batch.sendings
+            statistics.messages_sent += len(sendings) - 1 + sendings[0].count
             for sending in sendings:
                 sending.outcome = UNKNOWN
-        link.send_many(singles)
-        self._connection.flush_soon()
 
     def _fits(self, sendings: list[Entry]) -> bool:
         """Tell whether the head of the queue, with these messages left, fits into a transfer; else replace it.
