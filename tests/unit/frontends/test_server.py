@@ -23,7 +23,7 @@ from partibus.amqp import (
     Target,
     TransactionalState,
 )
-from partibus.amqp.codec.performatives import Attach, Begin, Disposition, Flow, Open, Received
+from partibus.amqp.codec.performatives import Attach, Begin, Close, Disposition, Flow, Open, Received
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, frame
 from partibus.amqp.section_encoding import encode_application_properties, encode_data, encode_value
@@ -507,3 +507,27 @@ def test_a_client_with_too_many_waiting_requests_is_not_read_from(connected: Con
     answers[0]()
     assert link._waiting_bytes <= bound
     assert connected.transport.reading
+
+
+def test_a_connection_that_does_not_answer_the_brokers_close_is_dropped(connected: Connected) -> None:
+    connected.open()
+    connected.loop.fire(7.0)
+    connected.protocol.close(AmqpError("amqp:connection:forced", "Go."))
+    timers = len(connected.loop.timers)
+    for _ in range(3):
+        connected.receive(EMPTY_FRAME)
+        connected.protocol.check_claims()
+        connected.loop.run()
+        assert connected.loop.waiting() == [7.0]
+    assert len(connected.loop.timers) == timers, "the first one was not replaced by later ones"
+    assert not connected.transport.closing
+    connected.loop.fire(7.0)
+    assert connected.transport.aborted
+
+
+def test_a_connection_that_answers_the_brokers_close_is_closed(connected: Connected) -> None:
+    connected.open()
+    connected.protocol.close(AmqpError("amqp:connection:forced", "Go."))
+    connected.receive(frame(0, Close()))
+    assert connected.transport.closing
+    assert not connected.transport.aborted

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CLOSED: Final = State.CLOSED
+_CLOSE_SENT: Final = State.CLOSE_SENT
 
 WAITING_BYTES_MAX = 256 * 1024
 """The bytes of one connection that may wait for its turn; past it the broker stops reading. The loop reads as much at
@@ -77,6 +78,8 @@ class PeerProtocol(asyncio.Protocol):
         """Whether the peer has been told that the connection is lost."""
         self._scheduler = server.scheduler
         self._ticker: asyncio.TimerHandle | None = None
+        self._awaiting_close = False
+        """Whether the timer ends the connection, because the client has not answered the broker's close."""
 
     # -- the transport's calls ---------------------------------------------------------------------------------------
 
@@ -270,7 +273,11 @@ class PeerProtocol(asyncio.Protocol):
             self._congested_links = False
             self.peer.resume()
             self._flush_soon()
-        if self.peer.connection.state is not _CLOSED:
+        state = self.peer.connection.state
+        if state is _CLOSE_SENT and not self._awaiting_close:
+            self._awaiting_close = True
+            self._tick_after(self._server.limits.handshake_timeout_s, self._transport.abort)
+        if state is not _CLOSED:
             # A client that reads and has taken the answers is checked when more arrives.
             if not self._reading or self._transport.get_write_buffer_size() > self._limits.unsent_bytes_max:
                 self._balance_reading()
