@@ -333,3 +333,17 @@ def test_a_peer_with_many_different_performatives_is_decoded_and_fills_no_memory
         encoded = encode(begin)
         assert decode_performative(encoded, 0, len(encoded))[0] == begin
     assert len(repeated) <= REPEATED_MAX
+
+
+@pytest.mark.parametrize("field_no", [2, 6, 9, 10])
+def test_a_symbol_outside_of_ascii_is_a_decode_error(field_no: int) -> None:
+    """A string is taken for a symbol, and is written back as one."""
+    fields: list[object] = ["$cbs", *[None] * 10]
+    fields[field_no] = "é" * 70
+    encoded = encode(Described(ULong(0x12), ["l", 0, True, None, None, Described(ULong(0x28), fields)]))
+    with pytest.raises(DecodeError, match="only ASCII"):
+        decode_performative(encoded, 0, len(encoded))
+    fields[field_no] = "e" * 70
+    encoded = encode(Described(ULong(0x12), ["l", 0, True, None, None, Described(ULong(0x28), fields)]))
+    attach, _ = decode_performative(encoded, 0, len(encoded))
+    assert decode_performative(encode(attach), 0, len(encode(attach)))[0] == attach

@@ -158,6 +158,21 @@ def _read_text(value: object) -> object:
     return str(value)
 
 
+def _read_symbol(value: object) -> object:
+    """Return a symbol, or a string that can be one: it is written back as a symbol."""
+    if not isinstance(value, str) or not value.isascii():
+        raise DecodeError(f"{_said(value)} is no symbol, which has only ASCII characters")
+    return str(value)
+
+
+def _read_multiple(value: object) -> object:
+    if isinstance(value, str):
+        _read_symbol(value)
+    elif not isinstance(value, Array):
+        raise DecodeError(f"{_said(value)} is no symbol or array of symbols")
+    return value
+
+
 def _write_multiple(out: bytearray, value: object, depth: int) -> None:
     """Write one symbol, an array of symbols, or any iterable of texts."""
     if isinstance(value, Array):
@@ -171,8 +186,8 @@ def _write_multiple(out: bytearray, value: object, depth: int) -> None:
 
 
 STRING: Final = Kind("string", _read_text, text_code=_STRING8)
-SYMBOL: Final = Kind("symbol", _read_text, SCALAR_WRITERS[Symbol])
-SYMBOLS: Final = Kind("symbols", _of_class("symbol or array of symbols", (str, Array)).read, _write_multiple)
+SYMBOL: Final = Kind("symbol", _read_symbol, SCALAR_WRITERS[Symbol])
+SYMBOLS: Final = Kind("symbols", _read_multiple, _write_multiple)
 BOOLEAN: Final = Kind(
     "boolean",
     _of_class("boolean", bool).read,
