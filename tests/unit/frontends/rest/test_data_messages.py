@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from typing import Any
 from uuid import UUID
 
@@ -262,3 +263,16 @@ def test_properties_over_http_have_the_bounds_of_others() -> None:
         batch = json.dumps([{"Body": "", "UserProperties": user}]).encode()
         with pytest.raises(ArgumentError, match=says):
             list(READER.from_batch(batch, QUEUE))
+
+
+@pytest.mark.parametrize("zone", ["", " GMT", " -0000", " +0000"])
+def test_a_scheduled_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    properties = json.dumps({"ScheduledEnqueueTimeUtc": f"Thu, 01 Jan 2026 00:00:00{zone}"})
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("TZ", "America/New_York")
+            time.tzset()
+            message = READER.from_headers([("brokerproperties", properties)], b"", QUEUE)
+    finally:
+        time.tzset()
+    assert message.scheduled_ms == 1_767_225_600_000

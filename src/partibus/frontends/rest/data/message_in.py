@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NoReturn
 
@@ -250,7 +251,10 @@ def _scheduled_ms(value: object) -> int | None:
     try:
         if not isinstance(value, str):
             raise TypeError
-        return int(parsedate_to_datetime(value).timestamp() * 1000)
+        date = parsedate_to_datetime(value)
+        if date.tzinfo is None:  # without a zone, or with -0000: without this it would be the machine's time
+            date = date.replace(tzinfo=UTC)
+        return int(date.timestamp() * 1000)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError("ScheduledEnqueueTimeUtc", value, "a date such as Tue, 01 Dec 2026 08:00:00 GMT") from None
 
