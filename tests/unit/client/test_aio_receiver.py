@@ -692,3 +692,24 @@ def test_every_message_is_completed_once_or_received_again_whatever_breaks(
         assert not broker.locked
 
     run(work())
+
+
+@pytest.mark.parametrize("prefetch", [0, 10])
+def test_a_receive_outlasts_a_delivery_that_the_broker_has_aborted(prefetch: int) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        receiver = client.receiver("q", prefetch=prefetch)
+        await receiver.open()
+        waiting = asyncio.ensure_future(receiver.receive(1, 60.0))
+        await asyncio.sleep(1)
+        link = receiver._incoming._link
+        assert link is not None
+        link.flow.on_delivery()
+        receiver.on_deliveries([])
+        assert link.credit >= 1
+        fill(broker, 1)
+        assert numbers(await waiting) == [0]
+        await client.close()
+
+    run(work())
