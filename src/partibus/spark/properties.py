@@ -63,13 +63,14 @@ def _encoded(value: object) -> str:
 
 
 def _timestamp(value: object) -> str:
-    """Return milliseconds in decimal for a year that does not have four digits."""
+    """Return ISO 8601, or milliseconds in decimal outside of the years 1 to 9999."""
     milliseconds = int(value)  # type: ignore[call-overload]
     try:
         moment = _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
         return str(milliseconds)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    # Not strftime, which does not pad years before 1000 on Linux: .NET's DateTime.MinValue is in the year 1.
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 _FORMS: Mapping[type, tuple[str, Callable[[object], str]]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +12,11 @@ from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Float, Int, Symbol, Timestamp, UInt
 from partibus.amqp.errors import DecodeError
 from partibus.spark.composites import read_map
-from partibus.spark.properties import NamedValues
+from partibus.spark.properties import NamedValues, text_of
+from partibus.spark.sink_values import encoded_value
 from tests.spark.simulated import section
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 names = st.sampled_from(["a", "b", "delay", "x" * 300]) | st.text(max_size=3)
 values = st.one_of(
     st.none(), st.booleans(), st.text(max_size=300), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False),
@@ -71,3 +75,11 @@ def test_damaged_section_is_read_or_refused_as_the_general_decoder_does(
     shape, found = named.section(buf, 0, len(damaged))
     assert shape.names == tuple(map(str, expected))
     assert repr(found) == repr(list(expected.values()))
+
+
+@pytest.mark.parametrize("year", [1, 999, 1000, 9999])
+def test_timestamp_of_any_year_becomes_text_that_a_write_accepts(year: int) -> None:
+    value = Timestamp((datetime(year, 1, 1, 0, 0, 0, 7000, UTC) - EPOCH) // timedelta(milliseconds=1))
+    text = text_of(value)
+    assert text == f"{year:04d}-01-01T00:00:00.007Z"
+    assert encoded_value("at", text, "timestamp") == encode(value)

@@ -176,3 +176,10 @@ def test_encoded_lists_of_every_length_are_fields() -> None:
     ]
     assert decoded(forms[:3], 1).column("to").to_pylist() == [None, None, "to"]
     assert outcome(forms, 1) == outcome(forms, 9)
+
+
+def test_first_year_of_dotnet_is_a_time_with_four_digits() -> None:
+    forms = [stored(b"x", application_properties={"at": Timestamp(-62_135_596_800_000)})] * 3
+    for alike_min in (1, 4):
+        column = decoded(forms, alike_min).column("application_properties")
+        assert column.to_pylist() == [[("at", "0001-01-01T00:00:00.000Z")]] * 3
