@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from partibus.cli.jobs.common import job_options, time_option
 from partibus.cli.main import JOBS, main, pipeline
-from partibus.pipeline import audit, plan, telemetry_job
+from partibus.pipeline import audit, plan, redrive, telemetry_job
 from partibus.pipeline.audit import KINDS
 from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.logs import CONSUMED, PRODUCED
@@ -180,3 +180,23 @@ def test_spark_submit_is_told_where_the_jobs_are() -> None:
     assert Path(where).name == "__main__.py"
     shown = subprocess.run([sys.executable, where, "-h"], capture_output=True, text=True, timeout=60, check=True)
     assert "telemetry" in shown.stdout
+
+
+def test_texts_of_messages_reach_the_terminal_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = {"message_id": "\x1b[2J", "properties": "{}", "body": "\x1b]0;title\x07"}
+    source: dict[str, Any] = {
+        "entity": "orders", "to": "orders", "dead_letters": 1, "matched": 1, "sent": 0, "left": 0, "samples": [sample],
+        "reasons": [{"reason": "\x1b[31mred", "messages": 1}],
+    }  # fmt: skip
+    entity: dict[str, Any] = {
+        "entity": "orders", "load": 1, "keys": 1, "partitions": 1, "plan": {"actions": [], "largest_share": 1.0},
+        "now": {"skew": {"largest_over_mean": 1.0, "gini": 0.0}, "effective_partitions": 1.0},
+        "advice": ["The key '\x1b[1m' is hot."],
+    }  # fmt: skip
+    monkeypatch.setattr(redrive, "run", lambda job, want: {"sources": [source]})
+    monkeypatch.setattr(plan, "run", lambda job, want: {"unit": "messages", "entities": [entity]})
+    for arguments in (["redrive", "--connection", "c", "--entity", "orders", "--dry-run"], ["plan", "x"]):
+        ended, output = call(*arguments)
+        assert ended == 0
+        assert "\\x1b[" in output
+        assert "\x1b" not in output

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from partibus.cli.jobs.common import FOUND, is_quiet, job_options, say_report, time_option
-from partibus.cli.output import CONNECTION, note, print_table
+from partibus.cli.output import CONNECTION, note, print_table, printable
 from partibus.cli.types import duration
 
 if TYPE_CHECKING:
@@ -338,8 +338,8 @@ def _print_redriven(found: dict[str, Any], *, dry_run: bool) -> None:
     )
     for one in found["sources"]:
         for reason in one["reasons"]:
-            note(f"{one['entity']}: {reason['messages']:,} x {reason['reason'] or 'no reason given'}")
+            note(printable(f"{one['entity']}: {reason['messages']:,} x {reason['reason'] or 'no reason given'}"))
         for sample in one["samples"]:
-            note(f"  {sample['message_id']} {sample['properties']} {sample['body']}")
+            note(printable(f"  {sample['message_id']} {sample['properties']} {sample['body']}"))
     if dry_run:
         note("nothing was sent (--dry-run)")

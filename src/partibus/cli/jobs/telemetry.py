@@ -11,7 +11,7 @@ import click
 
 from partibus.cli.jobs import common
 from partibus.cli.jobs.common import Command, is_quiet, job_options, say_report
-from partibus.cli.output import note, print_table
+from partibus.cli.output import note, print_table, printable
 from partibus.cli.types import duration
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def _print_plan(found: dict[str, Any]) -> None:
     )  # fmt: skip
     for entity in found["entities"]:
         for sentence in entity["advice"]:
-            note(f"{entity['entity']}: {sentence}")
+            note(printable(f"{entity['entity']}: {sentence}"))
 
 
 @click.command()
