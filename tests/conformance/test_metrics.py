@@ -304,6 +304,7 @@ def test_nothing_can_be_changed_there(broker: BrokerProcess) -> None:
     with pytest.raises(HTTPError) as refused:
         urlopen(Request(f"{broker.http_url}/metrics", method="POST", data=b"x"), timeout=EVENTUALLY_S)
     assert refused.value.code == 405
+    refused.value.close()
 
 
 def test_each_name_is_documented_and_nothing_else() -> None:
@@ -313,3 +314,16 @@ def test_each_name_is_documented_and_nothing_else() -> None:
     exported = {family.full_name for family, _ in blocks(nothing, Told())}
     documented = set(re.findall(r"^\| `(partibus_\w+)` \|", GUIDE.read_text(), re.MULTILINE))
     assert documented == exported
+
+
+@pytest.mark.parametrize("broker", [1], indirect=True)
+def test_counts_of_a_namespace_do_not_fall_when_its_last_entity_is_deleted(broker: BrokerProcess) -> None:
+    names = ("namespace_incoming_messages_total", "namespace_outgoing_messages_total")
+    broker.create_queue("orders")
+    use(broker, "orders")
+    before = [Metrics(broker).sum(name, namespace="default") for name in names]
+    broker.delete_queue("orders")
+    after = [Metrics(broker).sum(name, namespace="default") for name in names]
+    assert before[0] == 10
+    assert before[1] >= 9
+    assert min(after[0] - before[0], after[1] - before[1]) >= 0, (before, after)

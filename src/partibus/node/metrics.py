@@ -309,8 +309,10 @@ class Measuring:
                 await slices.rest()
         return queues
 
-    def _keep_rising(self, totals: Mapping[int, list[int]]) -> None:
+    def _keep_rising(self, totals: dict[int, list[int]]) -> None:
         """Keep the counts of deleted entities in the sums of their namespaces."""
+        for number in self._passed:  # a namespace without an entity in use has no sum yet
+            totals.setdefault(number, [0, 0, 0, 0])
         for number, total in totals.items():
             last, gone = self._passed.setdefault(number, ([0, 0], [0, 0]))
             for i in (0, 1):
