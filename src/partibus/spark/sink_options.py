@@ -44,9 +44,9 @@ SINK_OPTIONS = (
     Option("entity", "Where to write (required): a queue or a topic."),
     Option(
         "sink",
-        "Name of a batch job, for jobs that are run again after a failure: rows that an earlier run has stored are "
-        "dropped, until two more runs are complete. Without it a run knows its own rows only. A stream goes by its "
-        "checkpoint and takes no name.",
+        "Name of a batch job, for jobs that are run again after a failure: a run drops rows that the last complete run "
+        "has stored, and rows that incomplete runs have stored since the complete run before that one. Without it a "
+        "run knows its own rows only. A stream goes by its checkpoint and takes no name.",
     ),
     Option(
         "naming",

@@ -333,3 +333,17 @@ def test_rows_that_memory_has_no_room_for_are_stored_once(monkeypatch: pytest.Mo
     assert not partition.run_load(), "all that the store has left came with the last batch"
     put(partition, 9, 20, 30)
     assert stored(partition) == [*range(12), 20, 30]
+
+
+@pytest.mark.row("D5")
+def test_run_knows_the_last_complete_run_and_incomplete_ones_since_the_one_before() -> None:
+    partition = OnePartition()
+    put(partition, 1, 10)
+    commit(partition, 100)
+    put(partition, 2, 30)  # a run that fails
+    partition.settle_down()
+    put(partition, 3, 20)
+    commit(partition, 200)
+    put(partition, 4, 10, 20, 30)
+    assert sorted(stored(partition)) == [10, 10, 20, 30]
+    assert accepted(partition, 4).duplicates == 2
