@@ -193,3 +193,21 @@ def test_keys_beyond_the_most_are_one_row_and_sums_stay(spark: SparkSession) -> 
     kept = busiest(busiest(roll_up(add_up(rows)).keys, 3), 2).collect()
     assert {one["key"]: one["sent"] for one in kept} == {"k4": 5, "k3": 4, None: 6}
     assert {one["key"]: one["others"] for one in kept} == {"k4": False, "k3": False, None: True}
+
+
+def test_sums_of_a_stream_and_of_a_batch_never_replace_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    stream, batch = tmp_path / "stream", tmp_path / "batch"
+    part = stream / "tables" / "activity" / "batch=0" / "part.parquet"
+    for file in (part, stream / "checkpoint" / "metadata", batch / "tables" / "activity" / "part.parquet"):
+        file.parent.mkdir(parents=True)
+        file.write_text("kept")
+    want = Want([str(tmp_path)])
+    with pytest.raises(JobError, match=f"{stream} has .* give another --out"), job_of(spark) as job:
+        run(job, want._replace(out=str(stream)))
+    with pytest.raises(JobError, match=f"{batch} has .* give another --out"), job_of(spark) as job:
+        follow_job(job, want._replace(out=str(batch)), 1, True, lambda found: None)
+    assert part.read_text() == "kept"
+
+
+def job_of(spark: SparkSession) -> Job:
+    return Job("telemetry", JobOptions(spark=spark), {})

@@ -19,7 +19,6 @@ finding respects the limits of the broker's promises (docs/loss.md): times of di
 from collections.abc import Callable, Sequence
 from datetime import UTC
 from functools import reduce
-from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from pyspark import StorageLevel
@@ -28,6 +27,7 @@ from pyspark.sql import functions as sf
 
 from partibus.pipeline.job import DONE, FINDINGS, Job, Values
 from partibus.pipeline.logs import CONSUMED, PRODUCED, LogColumn, read_log
+from partibus.pipeline.place import inside
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -314,6 +314,11 @@ def utc_of(at: Any) -> str | None:
 REMAINING = tuple(column for column in PRODUCED if column.name in ID)
 
 
+def findings_in(out: str) -> str:
+    """Return the folder of the table of findings."""
+    return inside(out, "findings")
+
+
 class Want(NamedTuple):
     """The request for an audit."""
 
@@ -355,7 +360,7 @@ def run(job: Job, want: Want) -> Values:
                 "findings": None,
             }
             if want.out is not None:
-                result["findings"] = str(PurePosixPath(want.out, "findings"))
+                result["findings"] = findings_in(want.out)
                 found.write.mode("overwrite").partitionBy("kind").parquet(result["findings"])
     finally:
         found.unpersist()

@@ -9,17 +9,23 @@ from pyspark.sql import SparkSession
 from partibus.pipeline.job import JobError, Values
 
 
+def inside(path: str, *names: str) -> str:
+    """Return the path or URL of an item inside a directory."""
+    # Not `PurePosixPath`, which makes `s3a:/b` of `s3a://b`.
+    return "/".join((path.rstrip("/"), *names))
+
+
 class Place:
     """A directory by its path or URL; blocks."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self.path = path.rstrip("/")
+        self.path = path
         self._jvm: Any = spark._jvm  # noqa: SLF001 (the way to Hadoop)
         self._configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
 
     def at(self, *names: str) -> str:
         """Return the path of an item inside."""
-        return "/".join((self.path, *names))
+        return inside(self.path, *names)
 
     def exists(self, *names: str) -> bool:
         """Tell whether an item exists."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from partibus.pipeline.job import Job, JobError, Values, interruption
 from partibus.pipeline.partial import DDL, SCHEMA
+from partibus.pipeline.place import Place, inside
 from partibus.pipeline.questions import HELD_MAX, Questions, SparkQuestions, questions_here
 from partibus.pipeline.rollup import KEYS_MAX, Rollup, add_up, added, parts_of, roll_up
 from partibus.pipeline.rows import (
@@ -31,6 +32,8 @@ from partibus.pipeline.rows import (
 from partibus.pipeline.telemetry import summarize
 from partibus.pipeline.telemetry_page import telemetry_page
 
+_TABLES = "tables"
+_CHECKPOINT = "checkpoint"
 FILES_MAX = 200
 """Files in one micro-batch. The first start on a full directory works in steps, and a crash repeats one of them."""
 
@@ -47,13 +50,13 @@ def start(
         sums = add_up(batch).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for name, table in zip(Rollup._fields, roll_up(sums, KEYS_MAX), strict=True):
-                path = str(PurePosixPath(tables(out), name, f"batch={number}"))
+                path = inside(tables(out), name, f"batch={number}")
                 table.coalesce(1).write.mode("overwrite").parquet(path)
         finally:
             sums.unpersist()
         after(number)
 
-    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(PurePosixPath(out, "checkpoint")))
+    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint(out))
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{trigger_seconds} seconds")
     return writer.start()
 
@@ -66,7 +69,7 @@ def read(spark: SparkSession, out: str, since: int | None = None) -> Rollup:
     Raises `JobError` when there are none yet.
     """
     try:
-        parts = Rollup(*(spark.read.parquet(str(PurePosixPath(tables(out), name))) for name in Rollup._fields))
+        parts = Rollup(*(spark.read.parquet(inside(tables(out), name)) for name in Rollup._fields))
     except AnalysisException as error:
         raise JobError(f"{tables(out)} holds no sums of telemetry: {error.getCondition() or error}") from None
     parts = Rollup(*(part.drop("batch") for part in parts))
@@ -80,8 +83,13 @@ def read(spark: SparkSession, out: str, since: int | None = None) -> Rollup:
 
 
 def tables(out: str) -> str:
-    """Return the folder of the parts."""
-    return str(PurePosixPath(out, "tables"))
+    """Return the folder of the sums."""
+    return inside(out, _TABLES)
+
+
+def checkpoint(out: str) -> str:
+    """Return the folder of the stream's checkpoint."""
+    return inside(out, _CHECKPOINT)
 
 
 class Want(NamedTuple):
@@ -98,7 +106,12 @@ class Want(NamedTuple):
 
 
 def run(job: Job, want: Want) -> Values:
-    """Return the result of the present telemetry."""
+    """Return the result of the present telemetry. Raises `JobError`, also if ``want.out`` belongs to `follow`."""
+    if want.out is not None and Place(job.spark, want.out).exists(_CHECKPOINT):
+        raise JobError(
+            f"{want.out} has the sums and the checkpoint of `telemetry --follow`, which this run would overwrite: give "
+            "another --out, or continue with --follow"
+        )
     files = local_files(job.spark, want.paths)
     return _of_rows(job, want) if files is None else _of_files(job, files, want)
 
@@ -138,13 +151,22 @@ def _in_spark(job: Job, parts: Sequence[PartFile]) -> DataFrame:
 def _write(job: Job, sums: DataFrame, out: str) -> None:
     with job.step("write the tables"):
         for name, table in zip(Rollup._fields, roll_up(sums), strict=True):
-            table.write.mode("overwrite").parquet(str(PurePosixPath(tables(out), name)))
+            table.write.mode("overwrite").parquet(inside(tables(out), name))
 
 
 def follow(job: Job, want: Want, every_seconds: float, once: bool, show: Callable[[Values], None]) -> None:
-    """Add up new rows, and report after every batch, until interrupted. With ``once`` until no row is new."""
+    """Add up new rows, and report after every batch, until interrupted. With ``once`` until no row is new.
+
+    Raises `JobError`, also if ``want.out`` has the sums of `run`.
+    """
     assert want.out is not None
     out, spark = want.out, job.spark
+    place = Place(spark, out)
+    if place.exists(_TABLES) and not place.exists(_CHECKPOINT):
+        raise JobError(
+            f"{out} has sums without the checkpoint of a stream, as `telemetry` without --follow writes them: give "
+            f"another --out, or remove {tables(out)}"
+        )
     rows = of_entities(within(follow_rows(spark, want.paths[0], FILES_MAX), want.since, want.until), want.entities)
     # The numbers of unreported batches. Batches of a former run are reported even when no row is new.
     asked = [-1]

@@ -200,3 +200,11 @@ def test_texts_of_messages_reach_the_terminal_escaped(monkeypatch: pytest.Monkey
         assert ended == 0
         assert "\\x1b[" in output
         assert "\x1b" not in output
+
+
+def test_folders_of_an_out_keep_the_scheme_of_its_url() -> None:
+    for out in ("s3a://b/x", "s3a://b/x/"):
+        assert telemetry_job.tables(out) == "s3a://b/x/tables"
+        assert telemetry_job.checkpoint(out) == "s3a://b/x/checkpoint"
+        assert audit.findings_in(out) == "s3a://b/x/findings"
+    assert telemetry_job.tables("build/usage") == "build/usage/tables"
