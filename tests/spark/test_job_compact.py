@@ -133,3 +133,20 @@ def test_folders_that_hold_no_capture_and_logs_of_other_formats_are_refused(made
     log.write_text(log.read_text().replace("v1", "v9", 1))
     with pytest.raises(JobError, match="has the format 'v9'"):
         made.run()
+
+
+def test_second_compaction_at_once_is_refused_and_changes_no_row(made: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    join = compact._join
+
+    def join_after_another_run(*arguments: Any) -> int:
+        monkeypatch.setattr(compact, "_join", join)
+        made.run()
+        return join(*arguments)
+
+    monkeypatch.setattr(compact, "_join", join_after_another_run)
+    with pytest.raises(JobError, match="another compaction ran meanwhile; nothing was changed"):
+        made.run()
+    assert made.positions() == made.expected
+    made.run(keep_s=0)
+    assert made.positions() == made.expected
+    assert len(made.files()) == 2

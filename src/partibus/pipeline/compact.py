@@ -193,9 +193,15 @@ def _below(place: Place, name: str, uri: str) -> str:
 
 
 def _swap(place: Place, name: str, batch: int, old: set[str], new: Sequence[Sequence[str]]) -> None:
-    """Replace lines of a compact log file."""
+    """Replace lines of a compact log file. Raises `JobError` if some are not there, and then changes nothing."""
     log = f"{batch}{_COMPACT}"
-    left = [file.line for file in _entries(place, name, log) if file.line not in old]
+    listed = [file.line for file in _entries(place, name, log)]
+    if missing := len(old.difference(listed)):
+        raise JobError(
+            f"{place.at(name, LOG, log)} does not list {missing:,} of {len(old):,} joined files any more: another "
+            "compaction ran meanwhile; nothing was changed: repeat the command"
+        )
+    left = [line for line in listed if line not in old]
     lines = [json.dumps(_entry(place, names), separators=(",", ":")) for names in new]
     # Hadoop's checksum does not fit the new text. Readers look for it only where it is.
     place.remove(name, LOG, f".{log}.crc")
