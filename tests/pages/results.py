@@ -149,7 +149,8 @@ def _namespace(case: Case, name: str) -> Values:
     return {
         "namespace": name, "from": START.isoformat(), "to": START.isoformat(), "credits": 3e7, "mean_per_s": 830.4,
         "peak_per_s": 12_345_678.0, "throttled": throttled, "first_at": START.isoformat() if throttled else None,
-        "throttled_seconds": 12_345, "longest_seconds": 345, "refused_requests": 1_234_567.0, "refused_credits": 2e6,
+        "throttled_seconds": 12_345, "ranked_seconds": 9_876, "longest_seconds": 345, "refused_requests": 1_234_567.0,
+        "refused_credits": 2e6,
         **dict.fromkeys(("entities", "clients", "rules", "operations"), ranked),
         "series": [
             {"at": EPOCH + 60 * n, "asked_per_s": 0.0 if n in idle else 800 + n % 37 * 20,

@@ -13,9 +13,9 @@ Refused requests are not repeated here, and withheld deliveries are not made lat
 periods.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from math import ceil
 from typing import Any, Final, NamedTuple
 
@@ -135,6 +135,50 @@ def replay(sums: Iterable[PeriodSum], period_credits: int) -> Iterator[Refused]:
             yield Refused(one.namespace, one.period, one.cost, left * size, left)
 
 
+@dataclass(slots=True)
+class Refusals:
+    """The refusals of one namespace."""
+
+    first: int
+    """The first period."""
+    last: int
+    periods: int = 0
+    run: int = 0
+    """Neighbouring periods up to the last one."""
+    longest: int = 0
+    requests: float = 0.0
+    credits: float = 0.0
+    points: dict[int, float] = field(default_factory=dict)
+    """Credits by the first period of each step of the curve."""
+    ranked: int = 0
+    """The periods among the first `PERIODS_MAX` of all namespaces."""
+
+
+def sum_up(refused: Iterable[Refused], first: int, step: int) -> tuple[dict[str, Refusals], list[Refused]]:
+    """Sum up all refusals by namespace, and return the first `PERIODS_MAX` of them, too.
+
+    ``refused`` is as `replay` yields it. A curve begins at the period ``first`` and has steps of ``step`` periods.
+    """
+    found: dict[str, Refusals] = {}
+    ranked: list[Refused] = []
+    for one in refused:
+        sums = found.get(one.namespace)
+        if sums is None:
+            sums = found[one.namespace] = Refusals(one.period, one.period - 1)
+        sums.run = sums.run + 1 if one.period == sums.last + 1 else 1
+        sums.longest = max(sums.longest, sums.run)
+        sums.last = one.period
+        sums.periods += 1
+        sums.requests += one.requests
+        sums.credits += one.refused
+        at = (one.period - first) // step * step + first
+        sums.points[at] = sums.points.get(at, 0.0) + one.refused
+        if len(ranked) < PERIODS_MAX:
+            ranked.append(one)
+            sums.ranked += 1
+    return found, ranked
+
+
 def with_refused(demand: DataFrame, refused: DataFrame) -> DataFrame:
     """Add to the demand the part of its cost that would have been refused, and its cost in periods with refusals.
 
@@ -199,7 +243,9 @@ def _period() -> Column:
 POINTS = 400
 """Points of a curve over time."""
 PERIODS_MAX = 1_000_000
-"""The most periods with refusals that are told apart: ten days of nothing else."""
+"""The most periods with refusals by which the costs are ranked, in the order of namespaces: ten days of nothing else.
+Sums have all of them.
+"""
 REFUSED = "namespace string, period bigint, cost double, refused double, requests double"
 USES, MESSAGES = "uses", "messages"
 
@@ -231,10 +277,11 @@ def run(job: Job, want: Want) -> Values:
             totals = job.watched(lambda: _totals(sums))
         with job.step("replay"):
             in_order = (PeriodSum(*row) for row in sums.orderBy("namespace", "period").toLocalIterator())
-            refused = list(islice(replay(in_order, settings.period_credits), PERIODS_MAX))
-            series = job.watched(lambda: _series(sums, totals, refused))
+            first, last, step = _steps(totals)
+            refused, periods = sum_up(replay(in_order, settings.period_credits), first, step)
+            series = job.watched(lambda: _series(sums, refused, range(first, last + 1, step)))
         with job.step("find who cost most"):
-            priced = with_refused(asked, spark.createDataFrame(refused, REFUSED))
+            priced = with_refused(asked, spark.createDataFrame(periods, REFUSED))
             ranked = job.watched(costs(priced, want.names_max).collect)
     finally:
         sums.unpersist()
@@ -275,39 +322,39 @@ def _totals(sums: DataFrame) -> list[Any]:
     return found
 
 
-def _series(sums: DataFrame, totals: Sequence[Any], refused: Sequence[Refused]) -> dict[str, list[Values]]:
+def _steps(totals: Sequence[Any]) -> tuple[int, int, int]:
+    """Return the first and the last period of all namespaces, and the step of the curves between them."""
+    first, last = min((one["first"] for one in totals), default=0), max((one["last"] for one in totals), default=-1)
+    return first, last, max(1, -(-(last - first + 1) // POINTS))
+
+
+def _series(sums: DataFrame, refused: Mapping[str, Refusals], places: range) -> dict[str, list[Values]]:
     """Compute curves by namespace: mean and peak demand and would-be refusals in equal steps, in credits per second."""
-    if not totals:
-        return {}
-    first, last = min(one["first"] for one in totals), max(one["last"] for one in totals)
-    step = max(1, -(-(last - first + 1) // POINTS))
+    first, step = places.start, places.step
     at = (sf.floor((sf.col("period") - first) / step) * step + first).alias("at")
     rows = sums.groupBy("namespace", at).agg(sf.sum("cost").alias("cost"), sf.max("cost").alias("peak"))
-    lost: dict[tuple[str, int], float] = {}
-    for one in refused:
-        key = (one.namespace, (one.period - first) // step * step + first)
-        lost[key] = lost.get(key, 0.0) + one.refused
     asked = {(row["namespace"], row["at"]): row for row in rows.collect()}
     series: dict[str, list[Values]] = {}
     for namespace in sorted({namespace for namespace, _ in asked}):
-        for at in range(first, last + 1, step):
-            row = asked.get((namespace, at))
+        lost = refused[namespace].points if namespace in refused else {}
+        for place in places:
+            row = asked.get((namespace, place))
             series.setdefault(namespace, []).append(
                 {
-                    "at": at,
+                    "at": place,
                     "asked_per_s": row["cost"] / step if row else 0.0,
                     "peak_per_s": row["peak"] if row else 0.0,
-                    "refused_per_s": lost.get((namespace, at), 0.0) / step,
+                    "refused_per_s": lost.get(place, 0.0) / step,
                 }
             )
     return series
 
 
 def _namespace(
-    total: Any, refused: Sequence[Refused], ranked: Sequence[Any], series: dict[str, list[Values]]
+    total: Any, refused: Mapping[str, Refusals], ranked: Sequence[Any], series: dict[str, list[Values]]
 ) -> Values:
     name = total["namespace"]
-    own = [one for one in refused if one.namespace == name]
+    own = refused.get(name)
     seconds = total["last"] - total["first"] + 1
     return {
         "namespace": name,
@@ -318,12 +365,13 @@ def _namespace(
         "mean_per_s": total["cost"] / seconds,
         "peak_per_s": total["peak"],
         "peak_at": _time(total["peak_period"]),
-        "throttled": bool(own),
-        "first_at": _time(own[0].period) if own else None,
-        "throttled_seconds": len(own),
-        "longest_seconds": _longest([one.period for one in own]),
-        "refused_requests": sum(one.requests for one in own),
-        "refused_credits": sum(one.refused for one in own),
+        "throttled": own is not None,
+        "first_at": _time(own.first) if own else None,
+        "throttled_seconds": own.periods if own else 0,
+        "longest_seconds": own.longest if own else 0,
+        "refused_requests": own.requests if own else 0.0,
+        "refused_credits": own.credits if own else 0.0,
+        "ranked_seconds": own.ranked if own else 0,
         **{
             kind: [
                 {column: row[column] for column in ("name", "requests", "units", "cost", "refused", "throttled_cost")}
@@ -334,16 +382,6 @@ def _namespace(
         },
         "series": series.get(name, []),
     }
-
-
-def _longest(periods: Sequence[int]) -> int:
-    """Return the length of the longest run of neighbours."""
-    longest = run = 0
-    before = None
-    for period in periods:
-        run = run + 1 if before is not None and period == before + 1 else 1
-        longest, before = max(longest, run), period
-    return longest
 
 
 def _time(seconds: int) -> str:

@@ -88,6 +88,14 @@ def _overview(namespaces: list[Values]) -> str:
 
 def _blocks(one: Values, found: Values) -> list[str]:
     blocks = [_credits(one, found["credits_per_s"])]
+    if one["ranked_seconds"] < one["throttled_seconds"]:
+        blocks.append(
+            paragraph(
+                f"The refusals of entities, clients, operations and rules are those of {number(one['ranked_seconds'])} "
+                f"of the {number(one['throttled_seconds'])} seconds with refusals: run the job for this namespace, or "
+                "for a shorter time."
+            )
+        )
     for key, noun in _BY.items():
         rows = one[key]
         if rows and key != "operations":
@@ -111,12 +119,12 @@ def _credits(one: Values, allowed: float) -> str:
 
 def _shares(one: Values, rows: list[Values], group: str) -> str:
     # Without refusals the whole time counts.
-    measure = "throttled_cost" if one["throttled"] else "cost"
+    measure = "throttled_cost" if one["ranked_seconds"] else "cost"
     total = sum(row[measure] for row in one["operations"]) or 1.0
     return figure(
         ranking(
             f"{group.capitalize()} of {one['namespace']} that cost most",
-            f"{group}: credits {'while something was refused' if one['throttled'] else 'in all'}",
+            f"{group}: credits {'while something was refused' if one['ranked_seconds'] else 'in all'}",
             [(row["name"], row[measure]) for row in rows[:_PLOTTED]],
             lambda value: percent(value / total),
         )

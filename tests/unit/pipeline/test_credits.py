@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.clock import ManualClock
+from partibus.pipeline import credits
 from partibus.pipeline.credits import PeriodSum, Refused, replay
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.throttle import Throttle
@@ -94,3 +95,23 @@ def test_what_is_owed_is_repaid_by_the_periods_behind() -> None:
 
 def test_nothing_is_refused_of_what_costs_nothing() -> None:
     assert not list(replay([PeriodSum("a", FIRST, 0.0, 1_000.0)], CREDITS))
+
+
+def test_sums_of_refusals_have_all_of_them_beyond_those_by_which_costs_are_ranked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(credits, "PERIODS_MAX", 5)
+    sums = [PeriodSum(name, FIRST + second, 300.0, 3.0) for name, first in (("a", 0), ("b", 6)) for second in
+            (*range(first, 8), 20)]  # fmt: skip
+    refused = list(replay(sums, CREDITS))
+    found, ranked = credits.sum_up(iter(refused), FIRST, 4)
+    assert ranked == refused[:5]
+    for name, least in (("a", 0), ("b", 6)):
+        own = [one for one in refused if one.namespace == name]
+        sums_of = found[name]
+        assert (sums_of.first, sums_of.last) == (FIRST + least, FIRST + 20)
+        assert (sums_of.periods, sums_of.longest) == (len(own), 8 - least)
+        assert sums_of.requests == sum(one.requests for one in own)
+        assert sums_of.credits == sum(one.refused for one in own) == sum(sums_of.points.values())
+        assert sums_of.points[FIRST + 20] == own[-1].refused
+    assert (found["a"].ranked, found["b"].ranked) == (5, 0)
