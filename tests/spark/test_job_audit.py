@@ -265,3 +265,49 @@ def test_a_doubled_message_without_consumers_names_none(spark: SparkSession) -> 
     consumed = fitted(spark.createDataFrame(twice, "message_id string, received_time string"), CONSUMED, "c")
     (found,) = doubled(reconciled(normalized(Logs(produced, consumed)))).collect()
     assert found.detail == "sends: 1, completions: 2"
+
+
+@pytest.mark.row("D12")
+def test_logs_that_prove_nothing_end_the_job_with_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    produced, consumed = good()
+    for outcome in ("Success", "sent"):
+        for row in produced.values():
+            row["outcome"] = outcome
+        with pytest.raises(
+            JobError, match=f"outcomes such as '{outcome.lower()}'; an outcome is ok, failed or unknown"
+        ):
+            audit(spark, tmp_path, produced, consumed)
+    empty = [tmp_path / f"{name}.parquet" for name in ("p", "c")]
+    for path, columns in zip(empty, (PRODUCED, CONSUMED), strict=True):
+        pd.DataFrame({column.name: pd.Series([], dtype=str) for column in columns}).to_parquet(path)
+    with (
+        pytest.raises(JobError, match="no rows, so nothing was audited"),
+        Job("audit", JobOptions(spark=spark), {}) as job,
+    ):
+        run(job, Want([str(empty[0])], [str(empty[1])]))
+
+
+@pytest.mark.row("D12")
+def test_lost_is_not_checked_without_an_acknowledged_send_and_no_key_is_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    produced: Log = {"a": {"message_id": "a", "sent_time": at(0), "outcome": "unknown"}}
+    consumed: Log = {"a": {"message_id": "a", "received_time": at(1)}}
+    found = audit(spark, tmp_path, produced, consumed)
+    assert found["unchecked"] == ["lost", "out_of_order", "lock_overlap"]
+    assert found["totals"]["keys"] == 0
+    assert "the producers have no acknowledged send" in (tmp_path / "report.html").read_text()
+
+
+def test_times_since_1970_are_read_in_any_unit(spark: SparkSession) -> None:
+    seconds = int(START.timestamp())
+    rows = [("s", seconds), *((name, seconds * 10**power + 1) for name, power in (("ms", 3), ("us", 6), ("ns", 9)))]
+    for kind in ("bigint", "double"):
+        table = spark.createDataFrame(
+            [(name, float(time) if kind == "double" else time) for name, time in rows],
+            f"message_id string, sent_time {kind}",
+        )
+        found = {row.message_id: row.sent_time.astimezone(UTC) for row in fitted(table, PRODUCED, "p").collect()}
+        micros = {name: time - START for name, time in found.items()}
+        expected = {"s": 0, "ms": 1000, "us": 1, "ns": 0}
+        assert micros == {name: timedelta(microseconds=late) for name, late in expected.items()}

@@ -25,7 +25,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from partibus.pipeline.job import DONE, FINDINGS, Job, Values
+from partibus.pipeline.job import DONE, FINDINGS, Job, JobError, Values
 from partibus.pipeline.logs import CONSUMED, PRODUCED, LogColumn, read_log
 from partibus.pipeline.place import inside
 from partibus.pipeline.report.page import (
@@ -49,6 +49,7 @@ from partibus.pipeline.report.page import (
 from partibus.pipeline.report.plots import lines
 
 ID: Final = ("entity", "message_id")
+OUTCOMES: Final = ("ok", "failed", "unknown")
 
 
 class Logs(NamedTuple):
@@ -68,21 +69,24 @@ class Terms(NamedTuple):
 
 
 def normalized(logs: Logs) -> Logs:
-    """Fold the case of entities, and count a send without an outcome as acknowledged."""
+    """Fold the case of entities and outcomes, and count a send without an outcome as acknowledged."""
     entity = sf.lower(sf.coalesce("entity", sf.lit("")))
-    produced = logs.produced.withColumn("entity", entity).withColumn(
-        "outcome", sf.lower(sf.coalesce("outcome", sf.lit("ok")))
-    )
+    given = sf.nullif(sf.lower(sf.trim("outcome")), sf.lit(""))
+    produced = logs.produced.withColumn("entity", entity).withColumn("outcome", sf.coalesce(given, sf.lit("ok")))
     remaining = None if logs.remaining is None else logs.remaining.withColumn("entity", entity).select(*ID).distinct()
     return Logs(produced, logs.consumed.withColumn("entity", entity), remaining)
 
 
 def sends(logs: Logs) -> DataFrame:
-    """Make one row per message: how often it was sent, acknowledged and refused, its first time, key and place."""
+    """Make one row per message: how often it was sent, acknowledged and refused, its first time, key and place.
+
+    ``strange`` is an outcome outside of `OUTCOMES`, where it has one.
+    """
     return logs.produced.groupBy(*ID).agg(
         sf.count(sf.lit(1)).alias("sends"),
         sf.count_if(sf.col("outcome") == "ok").alias("acknowledged"),
         sf.count_if(sf.col("outcome") == "failed").alias("refusals"),
+        sf.min(sf.when(~sf.col("outcome").isin(*OUTCOMES), sf.col("outcome"))).alias("strange"),
         sf.min("sent_time").alias("sent_time"),
         sf.min_by("key", "sent_time").alias("key"),
         sf.min_by("key_sequence", "sent_time").alias("key_sequence"),
@@ -238,7 +242,7 @@ def totals(both: DataFrame) -> Values:
     }
     row = both.agg(
         *(make().alias(name) for name, make in counts.items()),
-        sf.count_distinct(sf.struct("entity", "key")).alias("keys"),
+        sf.count_distinct(sf.when(sf.col("key").isNotNull(), sf.struct("entity", "key"))).alias("keys"),
         sf.min("sent_time").alias("first"),
         sf.max(sf.coalesce("completed_time", "sent_time")).alias("last"),
     ).first()
@@ -249,12 +253,12 @@ def totals(both: DataFrame) -> Values:
     }
 
 
-_NEEDED: Final = {"out_of_order": "ordered", "lock_overlap": "locked_deliveries"}
+_NEEDED: Final = {"lost": "acknowledged", "out_of_order": "ordered", "lock_overlap": "locked_deliveries"}
 """The total that must not be zero for a check to find anything."""
 
 
 def unchecked(whole: Values) -> list[str]:
-    """Return the kinds of findings for which the logs lack the columns. ``whole`` are the `totals`."""
+    """Return the kinds of findings for which the logs lack columns or rows. ``whole`` are the `totals`."""
     return [kind for kind, needed in _NEEDED.items() if not whole[needed]]
 
 
@@ -332,8 +336,27 @@ class Want(NamedTuple):
     out: str | None = None
 
 
+STRANGE_MAX: Final = 5
+"""Outcomes that an error lists."""
+
+
+def check_logs(both: DataFrame) -> None:
+    """Raise `JobError` for empty logs, and for outcomes that are not known: they would hide lost messages."""
+    if not both.count():
+        raise JobError("the logs have no rows, so nothing was audited; check --produced, --consumed and --format")
+    found = both.where(sf.col("strange").isNotNull()).select("strange").distinct().limit(STRANGE_MAX).collect()
+    if found:
+        raise JobError(
+            f"the log of the producers has outcomes such as {', '.join(sorted(repr(row[0]) for row in found))}; an "
+            f"outcome is {', '.join(OUTCOMES[:-1])} or {OUTCOMES[-1]}, or null for ok. Change them in the log."
+        )
+
+
 def run(job: Job, want: Want) -> Values:
-    """Run the audit. The `counts` of the result are all zero when every promise was kept."""
+    """Run the audit. The `counts` of the result are all zero when every promise was kept.
+
+    Raises `JobError` for logs that prove nothing: `check_logs`.
+    """
     spark = job.spark
 
     def log(paths: Sequence[str], columns: Sequence[LogColumn]) -> Any:
@@ -345,7 +368,7 @@ def run(job: Job, want: Want) -> Values:
     found = findings(logs, both, Terms(want.slack_ms)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with job.step("join the logs"):
-            job.watched(both.count)
+            job.watched(lambda: check_logs(both))
         with job.step("look for faults"):
             counts = job.watched(lambda: count_by_kind(found))
         with job.step("tell"):
@@ -380,6 +403,7 @@ MEANINGS: Final = {
 }
 
 LACKING: Final = {
+    "lost": "the producers have no acknowledged send",
     "out_of_order": "no row of the producers has both `key` and `key_sequence`",
     "lock_overlap": "no row of the consumers has both `locked_until` and `lock_token`",
 }
@@ -397,9 +421,7 @@ def audit_page(found: Values) -> Page:
         + (f" From {moment_of(totals['from'])} to {moment_of(totals['to'])}." if totals["from"] else "")
         + " The job knows the messages of these logs only. Without a log of what remains in the entity, it counts "
         "messages that wait there as lost.",
-        verdict=Verdict(None, "NO MESSAGES", "Both logs are empty.")
-        if not totals["messages"]
-        else Verdict(
+        verdict=Verdict(
             True, "NOTHING FOUND", f"{counted(totals['messages'], 'message')} kept every promise that was checked."
         )
         if found["holds"]
@@ -413,7 +435,7 @@ def audit_page(found: Values) -> Page:
             (number(totals["delivered_more_than_once"]), "delivered again"),
         ],
         sections=[
-            *([Section("Checks", [_checks(counts, found["unchecked"])])] if totals["messages"] else []),
+            Section("Checks", [_checks(counts, found["unchecked"])]),
             *([Section("Examples", _examples(found))] if found["samples"] else []),
             *([Section("Over time", _over_time(found["series"]))] if found["series"] else []),
         ],

@@ -57,8 +57,11 @@ CONSUMED: Final = (
 
 
 _NANOSECONDS: Final = "spark.sql.legacy.parquet.nanosAsLong"
-_NS_LEAST: Final = 10**16
-"""The least number that is taken for a time in nanoseconds: April 1970. Times in smaller units are below it."""
+_MS_LEAST, _US_LEAST, _NS_LEAST = 10**10, 10**13, 10**16
+"""The least numbers that are taken for times in milliseconds, microseconds and nanoseconds: April 1970. Up to the year
+2286, times in the next larger unit are below them.
+"""
+_NUMBERS: Final = ("bigint", "float", "double", "decimal")
 
 
 def read_parquet(spark: SparkSession, paths: Sequence[str], *, recursive: bool = True) -> DataFrame:
@@ -125,14 +128,24 @@ def _cast(table: DataFrame, found: str | None, column: LogColumn) -> Column:
     if found is None:
         return sf.lit(None).cast(column.type).alias(column.name)
     value = sf.col(f"`{found}`")
-    if dict(table.dtypes)[found] == "bigint" and column.type == "timestamp":
-        # Seconds, as Spark casts numbers, or nanoseconds, as it reads those of pandas.
-        nanoseconds = sf.timestamp_micros(sf.floor(value / 1000).cast("bigint"))
-        return sf.when(value >= _NS_LEAST, nanoseconds).otherwise(value.cast(column.type)).alias(column.name)
-    if dict(table.dtypes)[found] == "string" and column.type != "string":
+    kind = dict(table.dtypes)[found]
+    if kind.startswith(_NUMBERS) and column.type == "timestamp":
+        return _time_of(value if kind == "bigint" else value.cast("double")).alias(column.name)
+    if kind == "string" and column.type != "string":
         # Empty is null, as in CSV. Any other value that does not fit ends the job with an error that shows it.
         value = sf.nullif(sf.trim(value), sf.lit(""))
     return value.cast(column.type).alias(column.name)
+
+
+def _time_of(number: Column) -> Column:
+    """Return the time that a number is, in the unit that follows from its size."""
+    micros = (
+        sf.when(number < _MS_LEAST, number * 1_000_000)
+        .when(number < _US_LEAST, number * 1000)
+        .when(number < _NS_LEAST, number)
+        .otherwise(sf.floor(number / 1000))
+    )
+    return sf.timestamp_micros(micros.cast("bigint"))
 
 
 def _form_of(path: str) -> str:
