@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -274,3 +275,39 @@ def test_blocks_of_the_docs_read_and_export_a_capture(made: Captured, tmp_path: 
             ran += 1
     assert ran == 2
     assert pq.read_table(exported).num_rows == len(made.bench.rows()), "a reader without Spark's log"
+
+
+@pytest.mark.row("D6")
+def test_interrupted_replay_goes_on_with_the_times_of_its_first_request(
+    broker: BrokerProcess, made: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = made.bench
+    target = broker.create_queue("since")
+    newest = max(row.enqueued_time for row in bench.rows().values()).astimezone(UTC)
+    typed = ("2h", None)
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(capture, "forget", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bench.replay(target, Chosen(since=newest), typed=typed)
+    state = Path(bench.out, "replay.json")
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"status": "sending"}))
+    later = newest + timedelta(seconds=1)
+    with pytest.raises(JobError, match="was interrupted"):
+        bench.replay(target, Chosen(since=later), typed=("3h", None))
+    found = bench.replay(target, Chosen(since=later), typed=typed)
+    assert found["resumed"]
+    assert 0 < found["messages"] == found["repeated"] == len(bench.bodies(target))
+
+
+@pytest.mark.row("D6")
+def test_each_replay_has_new_ids_of_its_own(broker: BrokerProcess, made: Captured) -> None:
+    bench = made.bench
+    target = broker.create_queue("detecting", RequiresDuplicateDetection=True)
+    newest = Chosen(since=max(row.enqueued_time for row in bench.rows().values()).astimezone(UTC))
+    sent = [bench.replay(target, newest, new_ids=True)["sent"] for _ in range(2)]
+    assert sent[0] == sent[1] > 0
+    assert len({id_ for id_, _ in bench.bodies(target)}) == sum(sent)

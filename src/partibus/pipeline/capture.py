@@ -46,6 +46,7 @@ from partibus.spark.listener import CommitListener
 from partibus.spark.schema import DDL, DISPOSITION_DDL
 from partibus.spark.sink_options import SinkOptions
 from partibus.spark.sink_rows import sink_key
+from partibus.spark.sink_values import ADDRESS
 from partibus.spark.tail import complete_tail
 
 HERE = "here"
@@ -249,6 +250,11 @@ class Replay(NamedTuple):
     chosen: Chosen = Chosen()
     rate: float | None = None
     new_ids: bool = False
+    typed: tuple[str | None, str | None] | None = None
+    """`since` and `until` as the user typed them; None: as in ``chosen``.
+
+    An interrupted replay is recognized by them, since `2h` is another time when it is requested again.
+    """
 
 
 def run(job: Job, want: Want) -> Values:
@@ -289,17 +295,21 @@ def follow(
 
 
 def replay(job: Job, want: Replay) -> Values:
-    """Send captured messages, each once. A replay that was interrupted continues when it is requested again."""
+    """Send captured messages, each once. A replay that was interrupted continues when it is requested again.
+
+    It keeps the times of the first request, whatever `2h` is by then.
+    """
     spark = job.spark
     place = Place(spark, want.out)
-    rows = chosen(captured(spark, want.out), want.chosen)
-    with job.step("look"):
-        count, times = job.watched(lambda: _extent(rows))
-        check_target(want.connection, want.to, new_ids=want.new_ids)
-    asked = {"to": want.to, "chosen": want.chosen._asdict(), "new_ids": want.new_ids}
+    asked = {"to": want.to, "chosen": _typed(want), "new_ids": want.new_ids}
     mark = blake2b(repr(asked).encode(), digest_size=8).hexdigest()
     before = place.read(REPLAY) or {}
     resumed = before.get("asked") == mark and before.get("status") == "sending"
+    picked = _as_before(want.chosen, before) if resumed else want.chosen
+    rows = chosen(captured(spark, want.out), picked)
+    with job.step("look"):
+        count, times = job.watched(lambda: _extent(rows))
+        check_target(want.connection, want.to, new_ids=want.new_ids)
     if before.get("status") == "sending" and not resumed and not job.options.dry_run:
         raise JobError(
             f"a replay of {want.out} to {before.get('to')!r} was interrupted: ask for it again as it was, with the "
@@ -312,13 +322,16 @@ def replay(job: Job, want: Replay) -> Values:
         job.finish(result, page=replay_page)
         return result
     run_id = str(before["run"]) if resumed else uuid4().hex
-    note: Values = {"run": run_id, "asked": mark, "to": want.to, "status": "sending", "since": datetime.now(UTC)}
+    note: Values = {
+        "run": run_id, "asked": mark, "to": want.to, "status": "sending", "since": datetime.now(UTC),
+        "chosen": picked._asdict(),
+    }  # fmt: skip
     place.write(REPLAY, note)
     options = SinkOptions.parse({"connection": want.connection, "entity": want.to})
     sending = Sending(options, sink_key("replay", run_id), want.rate)
     audit = place.at("replays", f"run={run_id}")
     with job.step("send"):
-        lines = sent(_to_send(rows, want), sending)
+        lines = sent(_to_send(rows, run_id if want.new_ids else None), sending)
         job.watched(lambda: lines.write.mode("overwrite").parquet(audit))
     place.write(REPLAY, note | {"status": "done", "until": datetime.now(UTC)})
     forget(sending)
@@ -337,9 +350,31 @@ def _extent(rows: DataFrame) -> tuple[int, list[float]]:
     return found.messages, [] if found["first"] is None else [found["first"], found["last"]]
 
 
-def _to_send(rows: DataFrame, want: Replay) -> DataFrame:
+def _typed(want: Replay) -> Values:
+    """Return the choice as the user typed it."""
+    if want.typed is None:
+        return want.chosen._asdict()
+    since, until = want.typed
+    return want.chosen._asdict() | {"since": since, "until": until}
+
+
+def _as_before(want: Chosen, note: Values) -> Chosen:
+    """Return the choice with the times in the note of an interrupted replay. Earlier versions noted none."""
+    if "chosen" not in note:
+        return want
+    since, until = (
+        None if text is None else datetime.fromisoformat(text)
+        for text in (note["chosen"]["since"], note["chosen"]["until"])
+    )
+    return want._replace(since=since, until=until)
+
+
+def _to_send(rows: DataFrame, run_id: str | None) -> DataFrame:
+    """Return rows to send. With ``run_id`` they have ids that no other replay gives, and each attempt of it does."""
     rows = rows.withColumn("scheduled_enqueue_time", sf.lit(None).cast("timestamp"))
-    return rows.withColumn("message_id", sf.lit(None).cast("string")) if want.new_ids else rows
+    if run_id is None:
+        return rows
+    return rows.withColumn("message_id", sf.concat_ws("/", sf.lit(run_id), *ADDRESS))
 
 
 def _is_dated(spark: SparkSession, out: str) -> bool:

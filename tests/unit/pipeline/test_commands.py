@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from partibus.cli.jobs.common import job_options, time_option
 from partibus.cli.main import JOBS, main, pipeline
-from partibus.pipeline import audit, plan, redrive, telemetry_job
+from partibus.pipeline import audit, capture, plan, redrive, telemetry_job
 from partibus.pipeline.audit import KINDS
 from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.logs import CONSUMED, PRODUCED
@@ -208,3 +208,19 @@ def test_folders_of_an_out_keep_the_scheme_of_its_url() -> None:
         assert telemetry_job.checkpoint(out) == "s3a://b/x/checkpoint"
         assert audit.findings_in(out) == "s3a://b/x/findings"
     assert telemetry_job.tables("build/usage") == "build/usage/tables"
+
+
+def test_replay_is_told_times_as_they_were_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[capture.Replay] = []
+
+    def replay(job: Job, want: capture.Replay) -> dict[str, Any]:
+        seen.append(want)
+        return {"resumed": False, "sent": 0, "messages": 0}
+
+    monkeypatch.setattr(capture, "replay", replay)
+    ended, output = call("capture", "--connection", "c", "--out", "o", "--replay-to", "q", "--since", "2h")
+    assert ended == 0, output
+    (want,) = seen
+    assert want.typed == ("2h", None)
+    assert want.chosen.since is not None
+    assert want.chosen.until is None

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -39,6 +39,19 @@ def time_option(_: click.Context, __: click.Parameter, value: str | None) -> dat
         return datetime.now(UTC) - timedelta(milliseconds=duration(value))
     except click.BadParameter:
         return datetime.fromtimestamp(moment(value) / 1000, UTC)
+
+
+class TypedTime(NamedTuple):
+    """A time of the command line, for jobs that recognize a repeated command: `2h` is another time then."""
+
+    text: str
+    at: datetime
+
+
+def typed_time(ctx: click.Context, parameter: click.Parameter, value: str | None) -> TypedTime | None:
+    """Parse as `time_option`, and keep the text."""
+    at = time_option(ctx, parameter, value)
+    return None if value is None or at is None else TypedTime(value, at)
 
 
 # For jobs that read telemetry of brokers:

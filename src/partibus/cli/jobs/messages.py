@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from partibus.cli.jobs.common import FOUND, is_quiet, job_options, say_report, time_option
+from partibus.cli.jobs.common import FOUND, TypedTime, is_quiet, job_options, say_report, typed_time
 from partibus.cli.output import CONNECTION, note, print_table, printable
 from partibus.cli.types import duration
 
@@ -51,11 +50,11 @@ _FATES = (
 @click.option("--replay-to", metavar="NAME", help="Capture nothing, and send what DIR has to this queue or topic.")
 @click.option(
     "--since",
-    callback=time_option,
+    callback=typed_time,
     metavar="TIME",
     help="Replay only what is not older: a time, or 2h for two hours ago.",
 )
-@click.option("--until", callback=time_option, metavar="TIME", help="Replay only what is older.")
+@click.option("--until", callback=typed_time, metavar="TIME", help="Replay only what is older.")
 @click.option(
     "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Replay only this one; repeatable."
 )
@@ -74,8 +73,8 @@ def capture(
     follow: bool,
     every: int,
     replay_to: str | None,
-    since: datetime | None,
-    until: datetime | None,
+    since: TypedTime | None,
+    until: TypedTime | None,
     partitions: tuple[int, ...],
     fates: tuple[str, ...],
     rate: float | None,
@@ -100,8 +99,9 @@ def capture(
     from partibus.pipeline.job import Job
 
     if replay_to is not None:
-        chosen = Chosen(since, until, partitions, fates)
-        replay = capture.Replay(connection, out, replay_to, chosen, rate, new_ids)
+        chosen = Chosen(since and since.at, until and until.at, partitions, fates)
+        typed = (since and since.text, until and until.text)
+        replay = capture.Replay(connection, out, replay_to, chosen, rate, new_ids, typed)
         with Job(
             "capture", options, {"out": out, "replay_to": replay_to, "new_ids": new_ids, **chosen._asdict()}
         ) as job:
