@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.sql import functions as sf
 from bench.synthetic_telemetry import Shape, telemetry
 from partibus.pipeline.balance import partition_of, slot_of
 from partibus.pipeline.job import Job, JobError, JobOptions
+from partibus.pipeline.loads import ENTITY, range_of
 from partibus.pipeline.plan import Want, run
 from partibus.routing.slots import partition_for_key, slot_for_key
 from tests.spark.test_job_telemetry import frame, row
@@ -106,17 +108,6 @@ def test_messages_of_pandas_with_nanoseconds_are_read(spark: SparkSession, tmp_p
     assert (later["rows"], later["from"][:10]) == (1, "2026-01-02")
 
 
-def test_partitions_that_changed_meanwhile_are_an_error_with_a_way_out(spark: SparkSession, tmp_path: Path) -> None:
-    rows = [row("send", 0, key="a", slot=0, partition_id=1), row("send", 1, key="b", slot=16_000, partition_id=0)]
-    path = str(tmp_path / "telemetry")
-    frame(spark, rows).write.parquet(path)
-    with pytest.raises(JobError, match="changed meanwhile"):
-        planned(spark, tmp_path, [path])
-    assert planned(spark, tmp_path, [path], partitions=2)["entities"][0]["partitions"] == 2
-    with pytest.raises(JobError, match="--partitions is 1, but"):
-        planned(spark, tmp_path, [path], partitions=1)
-
-
 @pytest.mark.row("D8")
 def test_slots_and_partitions_are_the_brokers(spark: SparkSession) -> None:
     keys = ["a", "ä", "x" * 200, "", None, *(f"k{n}" for n in range(50))]
@@ -157,3 +148,50 @@ def test_plan_file_names_the_slots_that_relieve_a_hot_partition(spark: SparkSess
     assert largest(other["slots"], other["partitions"]) == pytest.approx(other["largest_share_after"])
     assert sum(last - first + 1 for first, last, _ in other["slots"]) == 16_384
     assert {target for *_, target in other["slots"]} == set(range(other["partitions"]))
+
+
+@pytest.mark.row("D8")
+def test_entity_whose_slots_have_moved_is_described_beside_others(spark: SparkSession, tmp_path: Path) -> None:
+    """An elastic queue after a split: its last third went to partition 2. One slot moved in the time of the rows."""
+    owners = {0: 0, 6_000: 2, 9_000: 1, 14_000: 2}
+    rows = [
+        row("send", n, entity="moved", key=f"k{slot}", slot=slot, partition_id=owner)
+        for n in range(50) for slot, owner in owners.items()
+    ]  # fmt: skip
+    rows += [row("send", -1, entity="moved", key="k6000", slot=6_000, partition_id=0)]
+    keys = [f"k{n}" for n in range(100)]
+    rows += [
+        row("send", n, entity="still", key=key, slot=slot_for_key(key), partition_id=partition_for_key(key, 4))
+        for n, key in enumerate(keys)
+    ]
+    path, file = str(tmp_path / "telemetry"), tmp_path / "plan.json"
+    frame(spark, rows).write.parquet(path)
+    found = {one["entity"]: one for one in planned(spark, tmp_path, [path], plan_file=str(file))["entities"]}
+    moved, still = found["moved"], found["still"]
+    assert [still["slots_moved"], still["partitions"]] == [False, 4]
+    assert [moved["slots_moved"], moved["partitions"]] == [True, 3]
+    assert moved["now"]["shares"] == pytest.approx([50 / 201, 50 / 201, 101 / 201], abs=1e-6)
+    assert {key["key"]: key["partition"] for key in moved["largest_keys"]} == {
+        f"k{slot}": owners[slot] for slot in owners
+    }
+    assert (moved["plan"]["actions"], moved["plan"]["partitions"]) == ([], [])
+    assert any("Slots of this entity have moved" in sentence for sentence in moved["advice"])
+    other = next(one for one in json.loads(file.read_text())["entities"] if one["entity"] == "moved")["other_count"]
+    assert (other["partitions"], other["slots"]) == (3, [])
+    counted = planned(spark, tmp_path, [path], partitions=4)["entities"]
+    assert [one["partitions"] for one in counted] == [4, 4]
+    with pytest.raises(JobError, match="--partitions is 1, but messages of 'moved' are in partition 2"):
+        planned(spark, tmp_path, [path], partitions=1)
+
+
+def test_times_of_a_plan_are_utc_in_any_zone(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = sf.timestamp_seconds(sf.lit(1_767_225_600))
+    keys = spark.range(1).select(
+        at.alias("first"), at.alias("last"), sf.lit(1).alias("rows"), *(sf.lit("x").alias(name) for name in ENTITY)
+    )
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Kolkata")
+        time.tzset()
+        found = range_of(keys)
+    time.tzset()
+    assert found["from"] == found["to"] == "2026-01-01 00:00:00+00:00"

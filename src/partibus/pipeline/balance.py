@@ -123,9 +123,24 @@ def loads_of_runs(slots: Mapping[int, float], unkeyed: float, runs: Sequence[Run
     return [upto[run.end] - upto[run.first] + unkeyed / len(runs) for run in runs]
 
 
-def predict(slots: Mapping[int, float], unkeyed: float, count: int, rows: int, sampled_share: float) -> Prediction:
-    """Predict the spread over ``count`` partitions. ``rows`` is the size of the sample; see `Prediction.error`."""
-    loads = loads_of_runs(slots, unkeyed, runs_of(count))
+def predict(
+    slots: Mapping[int, float],
+    unkeyed: float,
+    count: int,
+    rows: int,
+    sampled_share: float,
+    placed: Mapping[int, int] | None = None,
+) -> Prediction:
+    """Predict the spread over ``count`` partitions. ``rows`` is the size of the sample; see `Prediction.error`.
+
+    ``placed`` is the partition of each slot, for an entity whose slots have moved.
+    """
+    if placed is None:
+        loads = loads_of_runs(slots, unkeyed, runs_of(count))
+    else:
+        loads = [unkeyed / count] * count
+        for slot, load in slots.items():
+            loads[placed[slot]] += load
     total = sum(loads)
     shares = [load / total if total else 1 / count for load in loads]
     largest = max(shares)

@@ -1,6 +1,7 @@
 """The load of each key, the input of `balance`."""
 
 from collections.abc import Sequence
+from datetime import UTC
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
@@ -93,12 +94,15 @@ def _time(messages: DataFrame) -> Column:
 
 
 def range_of(keys: DataFrame) -> dict[str, Any]:
-    """Return the first and last time, the rows and the number of entities of `key_loads`."""
+    """Return the first and last time in UTC, the rows and the number of entities of `key_loads`."""
     found = keys.agg(
         sf.min("first").alias("first"), sf.max("last").alias("last"), sf.sum("rows").alias("rows"),
         sf.count_distinct(*ENTITY).alias("entities"),
     ).collect()[0]  # fmt: skip
-    first, last = (None if one is None else one.isoformat(sep=" ") for one in (found["first"], found["last"]))
+    # Spark returns times without a zone, in that of this machine.
+    first, last = (
+        None if one is None else one.astimezone(UTC).isoformat(sep=" ") for one in (found["first"], found["last"])
+    )
     return {"from": first, "to": last, "rows": found["rows"] or 0, "entity_count": found["entities"]}
 
 
@@ -112,10 +116,11 @@ def key_loads(sent: DataFrame, by_bytes: bool) -> DataFrame:
 
 
 def slot_loads(keys: DataFrame) -> DataFrame:
-    """Return the load per entity, partition and slot."""
+    """Return the load per entity, partition and slot, and the time of the last message."""
     return keys.groupBy(*ENTITY, "partition_id", "slot").agg(
-        *(sf.sum(name).alias(name) for name in ("load", "messages", "rows")), sf.count_distinct("key").alias("keys")
-    )
+        *(sf.sum(name).alias(name) for name in ("load", "messages", "rows")), sf.count_distinct("key").alias("keys"),
+        sf.max("last").alias("last"),
+    )  # fmt: skip
 
 
 def largest_keys(keys: DataFrame, most: int) -> DataFrame:
@@ -136,7 +141,8 @@ def collect_loads(spark: SparkSession, keys: DataFrame, *, entities_max: int, ke
         return []
     busy = sf.broadcast(spark.createDataFrame(names, "namespace string, entity string"))
     picked = keys.join(busy, [*ENTITY], "left_semi")
-    slots = slot_loads(picked).collect()
+    # In the order of time: the last partition of a slot that has moved is the present one.
+    slots = slot_loads(picked).sort("last", "partition_id").collect()
     largest = largest_keys(picked, keys_max).collect()
     return [
         _loads(name, [r for r in slots if _name(r) == name], [r for r in largest if _name(r) == name]) for name in names

@@ -1,7 +1,7 @@
 """The job `plan`: hot partitions and keys, the effect of other partition counts, and splits and merges."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -108,17 +108,19 @@ def _messages(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def describe(loads: Loads, want: Want) -> Values:
-    """Describe one entity. Raises `JobError` when its number of partitions can't be derived."""
-    count = _present_count(loads, want)
-    now = predict(loads.slots, loads.unkeyed, count, loads.rows, loads.sampled_share)
+    """Describe one entity. Raises `JobError` when ``want.partitions`` is less than it has."""
+    count, has_moved = _present_count(loads, want)
+    placed = loads.placed if has_moved else None
+    now = predict(loads.slots, loads.unkeyed, count, loads.rows, loads.sampled_share, placed)
     predictions = [
-        predict(loads.slots, loads.unkeyed, other, loads.rows, loads.sampled_share)
+        now if other == count else predict(loads.slots, loads.unkeyed, other, loads.rows, loads.sampled_share)
         for other in sorted({*want.counts, count})
     ]
     known = loads.rows >= SIGNIFICANT_ROWS
-    planned = _planned(loads, want, now, count, known)
+    planned = Plan(want.ratio / count, [], [], [], []) if has_moved else _planned(loads, want, now, count, known)
     observed = [loads.partitions.get(partition, 0.0) for partition in range(count)]
-    largest = _largest_keys(loads, count, known)
+    largest = _largest_keys(loads, count, known, placed)
+    told = advice(loads, count, predictions, planned, largest, want.ratio)
     return {
         "namespace": loads.namespace,
         "entity": loads.entity,
@@ -128,6 +130,7 @@ def describe(loads: Loads, want: Want) -> Values:
         "keys": loads.key_count,
         "keyed_share": 1 - loads.unkeyed / loads.total if loads.total else 0.0,
         "partitions": count,
+        "slots_moved": has_moved,
         "observed": [round(load) for load in observed],
         "observed_skew": skew(observed)._asdict(),
         "now": _prediction(now),
@@ -138,24 +141,27 @@ def describe(loads: Loads, want: Want) -> Values:
         ],
         "largest_keys": largest,
         "predictions": [_prediction(one) for one in predictions],
-        "plan": _plan(planned),
-        "advice": advice(loads, count, predictions, planned, largest, want.ratio),
+        "plan": _plan(planned, now),
+        "advice": [*told, _MOVED] if has_moved else told,
     }
 
 
-def _present_count(loads: Loads, want: Want) -> int:
-    """Return the number of partitions that the entity has now. Raises `JobError`."""
+_MOVED = (
+    "Slots of this entity have moved, or its number of partitions has changed: the figures of now have each slot in "
+    "the partition where its keys were last found, and no splits or merges are planned. If the number has changed, "
+    "repeat this command with `--partitions`."
+)
+
+
+def _present_count(loads: Loads, want: Want) -> tuple[int, bool]:
+    """Return the number of partitions that the entity has now, and whether slots have moved. Raises `JobError`."""
+    least = max(loads.partitions, default=0) + 1
     count = want.partitions or observed_count(loads.placed, sorted(loads.partitions))
     if count is None:
-        raise JobError(
-            f"'{loads.entity}' had its keys in partitions that no one number of partitions explains: its partitions "
-            "changed meanwhile. Give --since after the change, or --partitions with the number of now."
-        )
-    if count <= max(loads.partitions, default=0):
-        raise JobError(
-            f"--partitions is {count}, but messages of '{loads.entity}' are in partition {max(loads.partitions)}"
-        )
-    return count
+        return least, True
+    if count < least:
+        raise JobError(f"--partitions is {count}, but messages of '{loads.entity}' are in partition {least - 1}")
+    return count, False
 
 
 def _planned(loads: Loads, want: Want, now: Prediction, count: int, known: bool) -> Plan:
@@ -167,13 +173,13 @@ def _planned(loads: Loads, want: Want, now: Prediction, count: int, known: bool)
     return plan(loads.slots, loads.unkeyed, runs_of(count), want.ratio * mean, max(want.count_max, count))
 
 
-def _largest_keys(loads: Loads, count: int, known: bool) -> list[Values]:
+def _largest_keys(loads: Loads, count: int, known: bool, placed: Mapping[int, int] | None) -> list[Values]:
     mean = loads.total / count
     return [
         {
             "key": key.key,
             "slot": key.slot,
-            "partition": partition_for_slot(key.slot, count),
+            "partition": partition_for_slot(key.slot, count) if placed is None else placed[key.slot],
             "load": round(key.load),
             "share": key.load / loads.total,
             "times_mean": key.load / mean,
@@ -187,7 +193,7 @@ def _prediction(one: Prediction) -> Values:
     return {**one._asdict(), "shares": [round(share, 6) for share in one.shares], "skew": one.skew._asdict()}
 
 
-def _plan(planned: Plan) -> Values:
+def _plan(planned: Plan, now: Prediction) -> Values:
     actions: list[Values] = [
         {
             "action": "split",
@@ -203,7 +209,7 @@ def _plan(planned: Plan) -> Values:
     return {
         "limit_share": planned.limit_share,
         "actions": actions,
-        "largest_share": max(planned.shares),
+        "largest_share": max(planned.shares, default=now.largest_share),
         "stuck": [run.partition for run in planned.stuck],
         "partitions": [
             {"partition": run.partition, "first_slot": run.first, "end_slot": run.end, "share": share}
@@ -268,7 +274,7 @@ def planned_slots(loads: Loads, entity: Values) -> Values:
             "largest_share_after": relief.after,
         },
         "other_count": {
-            "partitions": len(ends),
+            "partitions": len(ends) or count,
             "slots": numbered(ends) if known and entity["plan"]["actions"] else [],
             "largest_share_before": entity["now"]["largest_share"],
             "largest_share_after": entity["plan"]["largest_share"],

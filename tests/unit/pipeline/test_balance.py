@@ -25,7 +25,7 @@ from partibus.pipeline.balance import (
     runs_of,
     skew,
 )
-from partibus.pipeline.loads import Loads
+from partibus.pipeline.loads import KeyLoad, Loads
 from partibus.pipeline.plan import Want, describe
 from partibus.routing.slots import SLOT_COUNT, partition_for_key, partition_for_slot, slot_for_key
 
@@ -234,3 +234,16 @@ def test_advice_names_no_partition_that_does_not_exist() -> None:
     slots = {9 * 1_024 - 10: 5_000.0, **dict.fromkeys(range(8 * 1_024, 8 * 1_024 + 500, 8), 40.0)}
     numbers = {int(one) for one in re.findall(r"helps partition (\d+)", advised("orders", slots, 16))}
     assert all(one < 16 for one in numbers)
+
+
+@pytest.mark.row("D8")
+def test_slots_that_have_moved_are_counted_where_they_are() -> None:
+    slots, placed = {0: 300.0, 6_000: 100.0, 9_000: 100.0, 16_000: 100.0}, {0: 0, 6_000: 2, 9_000: 1, 16_000: 2}
+    partitions = {0: 300.0, 1: 100.0, 2: 200.0}
+    loads = Loads("default", "q", slots, partitions, 30.0, placed, [KeyLoad("a", 6_000, 100.0)], 4, 630, 1.0)
+    found = describe(loads, Want(["x"]))
+    assert (found["partitions"], found["slots_moved"]) == (3, True)
+    assert found["now"]["shares"] == pytest.approx([310 / 630, 110 / 630, 210 / 630], abs=1e-6)
+    assert found["largest_keys"][0]["partition"] == 2
+    assert found["plan"]["largest_share"] == found["now"]["largest_share"]
+    assert found["now"] in found["predictions"]
