@@ -133,6 +133,7 @@ def test_sessions_are_moved_back_to_one_partition_and_what_can_not_be_moved_is_r
     topic = broker.create_topic("topic")
     plain = broker.create_queue("no-sessions")
     detecting = broker.create_queue("detecting", RequiresDuplicateDetection=True, RequiresSession=True)
+    elastic = broker.create_queue("elastic", PartibusElasticPartitions=4, RequiresSession=True)
     with (
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
         client.get_queue_sender(queue) as sender,
@@ -153,6 +154,7 @@ def test_sessions_are_moved_back_to_one_partition_and_what_can_not_be_moved_is_r
         (base._replace(source=topic), "a topic, which holds no messages"),
         (base._replace(to=queue), "the source itself"),
         (base._replace(to=plain, partitions=None), "RequiresSession is"),
+        (base._replace(to=elastic, partitions=None), "the partitions of 'elastic' follow its load"),
         (base._replace(to=plain, partitions=16), "has 1 partitions, not 16"),
         (base._replace(to=detecting, leave=True), "1 message ids are there more than once"),
     ):

@@ -282,6 +282,11 @@ def _check(want: Want, source: EntityInfo, target: EntityInfo | None) -> int:
         return want.partitions
     if target.kind != "queue":
         raise JobError(f"--to is {want.to!r}, a {target.kind}; messages are moved to a queue")
+    if target.properties.get("PartibusElasticPartitions"):
+        raise JobError(
+            f"the partitions of {want.to!r} follow its load (PartibusElasticPartitions), so the places of its keys "
+            "can't be proved; name a queue with fixed partitions"
+        )
     if want.partitions not in (None, target.partitions):
         raise JobError(f"{want.to!r} is there and has {target.partitions} partitions, not {want.partitions}")
     for name, why in (("RequiresSession", "sessions"), ("ForwardTo", "")):
