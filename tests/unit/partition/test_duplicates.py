@@ -207,3 +207,13 @@ def test_buckets_end_with_their_time_or_their_number_of_ids() -> None:
 def test_duplicate_in_one_batch_is_dropped() -> None:
     ids = DuplicateIds(WINDOW_MS, is_known=True)
     assert ids.accept([name(1), None, name(1), name(2)], 5) == ([False, False, True, False], [name(1), name(2)])
+
+
+def test_an_id_that_the_store_did_not_know_is_known_once_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of the store stay while commands wait, and the id has left the last ones meanwhile."""
+    monkeypatch.setattr(duplicates, "RECENT_MAX", 10)
+    ids = DuplicateIds(WINDOW_MS, is_known=False)
+    ids.take_answers([name(0)], {})
+    remember(ids, 1_000, 0)
+    remember(ids, 1_000, *range(1, 20))
+    assert ids.accept([name(0)], 2_000) == ([True], [])

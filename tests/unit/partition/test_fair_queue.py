@@ -310,3 +310,18 @@ def test_the_queue_keeps_its_counts() -> None:
         assert (len(queue), queue.size_bytes) == (len(here), len(here))
         assert queue.positions() == set(here)
         assert queue.lowest() == min(here, default=None)
+
+
+def test_a_message_that_passed_the_backlog_comes_again_after_a_delay() -> None:
+    queue = Fair(limits=PartitionLimits(window_entries=100, page_entries=50))
+    queue.put("noisy", 400)
+    queue.receive(40)
+    (pos,) = queue.put("quiet")
+    ((handle, _),) = queue.receive(1)
+    assert handle[1] == pos
+    queue.give(c.Settle(77, ACTIVE, c.Outcome.ABANDON, [handle], delay_ms=1_000))
+    queue.settle_down()
+    queue.now_ms += 1_001
+    queue.give(c.Tick())
+    queue.settle_down()
+    assert ("quiet", pos) in [taken for _ in range(45) for taken in queue.take(10)]

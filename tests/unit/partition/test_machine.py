@@ -18,6 +18,7 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from tests.kit.lockstep import ROW, Lockstep
 from tests.kit.stores.memory import MemoryStore
+from tests.unit.partition.one_partition import OnePartition
 
 ACTIVE, DEAD = SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER
 SMALL = PartitionLimits(window_entries=4, window_bytes=2_000, page_entries=3, page_bytes=1_000, locked_body_max=50)
@@ -545,3 +546,27 @@ def test_inspect_tells_counts_and_ends() -> None:
     assert (info.subqueues[ACTIVE].messages, info.subqueues[ACTIVE].locked) == (3, 1)
     assert info.subqueues[DEAD].messages == 0
     assert both.store.read(q.Partition(ROW)) is not None
+
+
+@pytest.mark.parametrize("end", ["lapse", "return"])
+def test_a_message_whose_time_ends_while_it_is_reserved_is_dead_lettered(end: str) -> None:
+    """The scan of due messages passes it, and no receiver asks afterwards."""
+    queue = OnePartition(PartitionOptions(dead_letter_on_expiration=True))
+    queue.give(c.Enqueue(1, [Message(pack(rest=b"b"), ttl_ms=3_000)]))
+    queue.settle_down()
+    queue.give(c.Receive(0, 5, 10, 1 << 20, reserve=True))
+    queue.settle_down()
+    granted = queue.replies[0]
+    assert isinstance(granted, r.Granted)
+    queue.give(c.CancelReceive(0, 0, 5))
+    queue.now_ms += 3_000
+    queue.give(c.Tick())
+    queue.settle_down()
+    if end == "return":
+        queue.give(c.ReturnReserved(0, [(granted.lock_id, granted.entries[0].pos)]))
+    queue.now_ms += 60_000
+    for _ in range(2):
+        queue.give(c.Tick())
+        queue.settle_down()
+    subqueues = queue.machine.state.subqueues
+    assert (subqueues[0].messages, subqueues[1].messages) == (0, 1)

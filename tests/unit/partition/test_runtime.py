@@ -10,7 +10,8 @@ import pytest
 
 from partibus.limits import StoreLimits
 from partibus.message import Message, pack
-from partibus.partition.core import fair_queue
+from partibus.partition.core import fair_queue, sessions
+from partibus.partition.core.machine import Partition
 from partibus.partition.core.meters import Meters
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
@@ -636,3 +637,89 @@ def test_what_an_unconfirmed_completion_makes_room_for_is_durable_before_it_is_g
     deleted = broker.granted()
     assert deleted.receiver == 2
     assert not broker.disk.durable.entries, "the delete is durable before the message is given"
+
+
+SESSIONS = PartitionOptions(lock_duration_ms=60_000, requires_session=True)
+
+
+class SessionBroker(Broker):
+    """A broker with sessions, each of which has one message and a holder at first."""
+
+    def __init__(self, names: str) -> None:
+        super().__init__()
+        self.receiver = 1_000
+        self.request = 100
+        messages = [Message(pack(rest=b"body"), session_id=name) for name in names]
+        self.give(c.Enqueue(self.next(), messages))
+        self.wait(100)
+        self.held = {name: self.take(name) for name in names}
+        self.wait(100)
+
+    def next(self) -> int:
+        self.request += 1
+        return self.request
+
+    def give(self, command: c.Command) -> None:
+        self.runtime.submit(ROW, SESSIONS, command, self.answers.append)
+
+    def ask_for(self, name: str) -> None:
+        """Accept a session and ask for its messages."""
+        self.receiver += 1
+        self.runtime.register(self.receiver, self.answers.append)
+        self.give(c.AcceptSession(self.next(), self.receiver, name))
+        lock_id = self.state.sessions.held[name].lock_id
+        self.runtime.submit(ROW, SESSIONS, c.Receive(0, self.receiver, 10, 1 << 20, session=lock_id))
+
+    def take(self, name: str) -> r.Granted:
+        self.ask_for(name)
+        return self.granted()
+
+    def settle(self, name: str, outcome: Outcome) -> None:  # type: ignore[override]
+        """Settle without a confirmation, and release the session."""
+        grant = self.held[name]
+        tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
+        self.runtime.submit(ROW, SESSIONS, c.Settle(0, 0, outcome, tokens))
+        self.runtime.submit(ROW, SESSIONS, c.ReleaseSession(grant.lock_id))
+
+    @property
+    def state(self) -> Any:
+        return self.machine.state
+
+    @property
+    def machine(self) -> Partition:
+        machine = self.runtime.slots[ROW].machine
+        assert machine is not None
+        return machine
+
+    def granted_again(self) -> list[Any]:
+        self.wait(100)
+        return [answer for answer in self.answers if isinstance(answer, r.Granted) and answer.kind == 0]
+
+
+def test_a_completed_message_does_not_come_again_though_many_sessions_have_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first session's next page waits for its rows; the last one is too many to be remembered."""
+    monkeypatch.setattr(sessions, "CHANGED_MAX", 2)
+    broker = SessionBroker("abc")
+    for name in "abc":
+        broker.settle(name, Outcome.COMPLETE)
+    broker.ask_for("a")
+    broker.ask_for("c")
+    assert broker.granted_again() == []
+    assert broker.state.subqueues[0].messages == 0
+
+
+def test_a_page_of_dead_letters_forgets_no_session_that_has_changed() -> None:
+    broker = SessionBroker("abd")
+    broker.settle("d", Outcome.DEAD_LETTER)
+    broker.wait(100)
+    broker.machine.drop_windows()
+    broker.settle("a", Outcome.COMPLETE)
+    broker.runtime.register(1, broker.answers.append)
+    broker.runtime.submit(ROW, SESSIONS, c.Receive(SubqueueKind.DEAD_LETTER, 1, 1, 1 << 20))
+    broker.settle("b", Outcome.COMPLETE)
+    broker.ask_for("b")
+    broker.ask_for("a")
+    assert broker.granted_again() == []
+    assert broker.state.subqueues[0].messages == 0

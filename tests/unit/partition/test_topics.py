@@ -782,3 +782,18 @@ def test_the_size_of_a_topic_is_that_of_its_subscriptions_whether_it_is_in_use_o
     broker.start()
     assert broker.inspect(TOPIC).subscriptions_bytes == in_use.subscriptions_bytes
     assert not broker.runtime.slots
+
+
+def test_a_sender_that_waits_for_room_goes_on_after_sends_that_were_refused() -> None:
+    """A topic that is full refuses what has waited for its plan, so no commit follows that would tell the sender."""
+    MESSAGE_WORK[0] = PUBLISH_WORK_MAX
+    broker = Broker(everything, everything, topic=PartitionOptions(topic=True, size_bytes_max=10))
+    broker.publish(1)
+    broker.rest()
+    sent = [broker.publish(*range(1_000)) for _ in range(6)]
+    assert broker.runtime.overloaded
+    told: list[bool] = []
+    broker.runtime.when_usable(lambda: told.append(broker.runtime.overloaded))
+    broker.rest()
+    assert {type(broker.answers[request]) for request in sent} == {r.Refused}
+    assert told == [False]

@@ -148,7 +148,7 @@ class DuplicateIds:
     @property
     def memory_bytes(self) -> int:
         """The memory of the filter and of the ids."""
-        return len(self._cells) + RECENT_BYTES * (len(self._recent) + len(self.originals))
+        return len(self._cells) + RECENT_BYTES * (len(self._recent) + len(self.answered) + len(self.originals))
 
     def begin_scan(self, step: Step, most: int) -> None:
         """Have all ids in the store read, ``most`` at a time."""
@@ -214,6 +214,8 @@ class DuplicateIds:
             accepted.append(item)
             recent[item] = now_ms
             recent.move_to_end(item)
+            if item in answered:  # which outlives it here while commands wait
+                answered[item] = now_ms
         while len(recent) > RECENT_MAX:
             oldest, _ = recent.popitem(last=False)
             self.originals.pop(oldest, None)

@@ -66,7 +66,7 @@ def pause(state: PartitionState, subqueue: Subqueue, command: c.OpenCursor, now_
     state.closed |= 1 << subqueue.kind
     for batch in [batch for batch in subqueue.reservations if batch.until_ms != NEVER]:
         for entry in batch.entries.values():
-            subqueue.ready.requeue(entry)
+            subqueue.requeue(entry)
         subqueue.reservations.unlock(batch.lock_id, list(batch.entries))
     if subqueue.of_sessions:
         stop_probing(state, step)

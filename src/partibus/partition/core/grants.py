@@ -216,7 +216,7 @@ def return_reserved(state: PartitionState, command: ReturnReserved, now_ms: int,
         if batch is not None and batch.held(positions, now_ms):
             first[batch.receiver] = min(reservation, first.get(batch.receiver, reservation))
     for entry in _take_reserved(state, command.kind, command.tokens, now_ms, step):
-        subqueue.ready.requeue(entry)
+        subqueue.requeue(entry)
     end_reservations(subqueue, {receiver: reservation + 1 for receiver, reservation in first.items()}, step)
 
 

@@ -118,7 +118,7 @@ def _quiet_loaded(
 
 
 def _page_loaded(state: PartitionState, load: PageLoad, found: tuple[list[EntryRow], bool], step: Step) -> None:
-    if load.edited and state.sessions is not None:
+    if load.edited and load.session is not None and state.sessions is not None:
         state.sessions.end_drain(load.holder)
     ready_list = _ready_list(state, load)
     if ready_list is None:

@@ -89,7 +89,7 @@ def _load_page(state: PartitionState, ready_list: ReadyList, step: Step) -> None
         ready_list.holder,
         edited=ready_list.edited,
     )
-    if ready_list.edited and state.sessions is not None:
+    if ready_list.edited and ready_list.session is not None and state.sessions is not None:
         state.sessions.begin_drain(ready_list.holder)
     ready_list.edited = False
     step.loads.append(load)

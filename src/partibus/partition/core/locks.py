@@ -172,6 +172,6 @@ def end_reservations(subqueue: Subqueue, first: Mapping[int, int], step: Step) -
     for batch in list(reservations):
         if batch.until_ms != NEVER and first.get(batch.receiver, NEVER) <= batch.lock_id:
             for entry in batch.entries.values():
-                subqueue.ready.requeue(entry)
+                subqueue.requeue(entry)
             reservations.unlock(batch.lock_id, list(batch.entries))
     step.change(subqueue)

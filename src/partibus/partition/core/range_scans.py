@@ -348,7 +348,8 @@ def _return(state: PartitionState, subqueue: Subqueue, entries: list[Entry], ste
         if entry.due_ms is not None:
             subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
         if entry.pos >= subqueue.paged_up_to:
-            if not subqueue.loading_page:
+            # One behind the tail was made ready past the backlog of noisy tenants, and comes with no page.
+            if not subqueue.loading_page and entry.pos < subqueue.tail_from:
                 subqueue.edited = True
                 subqueue.above.discard(entry.pos)  # it was, if it was found under lock after a restart
                 continue  # a page will bring it

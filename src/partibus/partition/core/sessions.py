@@ -373,7 +373,8 @@ class Sessions:
 
         Above a number of changed sessions this holds for all, until one page has waited.
         """
-        return name in self._changed or name in self._draining or len(self._changed) >= CHANGED_MAX
+        changed, draining = self._changed, self._draining
+        return name in changed or name in draining or max(len(changed), len(draining)) >= CHANGED_MAX
 
     def begin_drain(self, lock_id: int) -> None:
         """Note a page that waits for all rows written until now."""

@@ -109,6 +109,12 @@ class Subqueue(ReadyList):
             for range_scan in (self.range_scan, *self.range_scans)
         )
 
+    def requeue(self, entry: Entry) -> None:
+        """Return a reserved entry to its place. A scan may have passed it when its time to live ended."""
+        self.ready.requeue(entry)
+        if entry.due_ms is not None:
+            self.note_due(entry.state, entry.due_ms)
+
     def note_due(self, state: int, due_ms: int) -> None:
         """Note that an entry in that state has a due time."""
         if due_ms < self.next_due.get(state, NEVER):

@@ -46,11 +46,12 @@ class Decider:
         begin: Callable[[int, PartitionOptions], Slot],
         wake: Callable[[list[int]], None] | None,
         loads_ended: Callable[[], None],
+        planned: Callable[[], None],
     ) -> None:
         """Make the decider of a store whose partitions in use are ``slots``, by row.
 
         ``begin`` begins to use a partition. ``wake`` gets the rows of unused partitions in which something is due.
-        ``loads_ended`` is called after each load.
+        ``loads_ended`` is called after each load, ``planned`` when commands wait no longer for a topic's plan.
         """
         self._slots = slots
         self._lifecycle = lifecycle
@@ -76,6 +77,7 @@ class Decider:
             begin=begin,
             handle=self.handle,
             broke=self.broke,
+            planned=planned,
             call_soon=host.call_soon,
         )
 

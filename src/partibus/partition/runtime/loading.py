@@ -188,7 +188,18 @@ Handle = Callable[[Slot, w.Input, bool], None]
 class Waiting:
     """The commands of one store that can't be handled yet, each partition's in the order of arrival."""
 
-    __slots__ = ("_answers", "_backlog", "_begin", "_broke", "_call_soon", "_clock", "_handle", "_slots", "_topics")
+    __slots__ = (
+        "_answers",
+        "_backlog",
+        "_begin",
+        "_broke",
+        "_call_soon",
+        "_clock",
+        "_handle",
+        "_planned",
+        "_slots",
+        "_topics",
+    )
 
     def __init__(
         self,
@@ -201,13 +212,14 @@ class Waiting:
         begin: Callable[[int, PartitionOptions], Slot],
         handle: Handle,
         broke: Callable[[Exception, Slot, w.Input], None],
+        planned: Callable[[], None],
         call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
         """Make a queue without waiting commands.
 
         ``slots``: the partitions in use, by row. ``begin`` begins to use one more. ``handle`` gives a command to a
         loaded one, and tells whether its rows may be held for a moment (rows C13, C14). ``broke`` fails the store after
-        an unexpected exception.
+        an unexpected exception. ``planned`` is called when commands wait no longer for the plan of the first one.
         """
         self._slots = slots
         self._topics = topics
@@ -217,6 +229,7 @@ class Waiting:
         self._begin = begin
         self._handle = handle
         self._broke = broke
+        self._planned = planned
         self._call_soon = call_soon
 
     def publish(self, topic: Slot, command: w.Input, holdable: bool) -> None:
@@ -281,6 +294,7 @@ class Waiting:
             else:  # without the topic, all that waits is refused
                 self.go_on(topic, prepared=pending_loads is not None)
         self._answers.deliver()
+        self._planned()
 
     def _refuse_copies(self, command: Input, error: TooManyCopies) -> None:
         assert isinstance(command, c.Enqueue | c.Transact), "of a client"

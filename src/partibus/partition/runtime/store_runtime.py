@@ -132,6 +132,7 @@ class StoreRuntime:
             begin=self._begin_slot,
             wake=wake,
             loads_ended=self._go_on_closing,
+            planned=self._tell_usable,
         )
         self._deadlines, self._waiting = self._decider.deadlines, self._decider.waiting
 
