@@ -165,12 +165,12 @@ class DroppedPartition:
         self._on_gone(row)
 
 
-def drop(partitions: Sequence[PartitionHandle], numbers: Numbers, forget: Callable[[list[int]], None]) -> None:
-    """Delete the rows of partitions in their stores.
+def in_batches(count: int, forget: Callable[[list[int]], None]) -> Callable[[int], None]:
+    """Return a function that takes each of ``count`` finished rows and passes them to ``forget``, many at a time.
 
-    ``forget`` gets finished ones, many at a time: each call costs the catalog a sync.
+    Each call of ``forget`` costs the catalog a sync.
     """
-    missing = len(partitions)
+    missing = count
     gone: list[int] = []
 
     def dropped(row: int) -> None:
@@ -182,5 +182,11 @@ def drop(partitions: Sequence[PartitionHandle], numbers: Numbers, forget: Callab
             gone.clear()
             forget(rows)
 
+    return dropped
+
+
+def drop(partitions: Sequence[PartitionHandle], numbers: Numbers, forget: Callable[[list[int]], None]) -> None:
+    """Delete the rows of partitions in their stores; ``forget`` gets finished ones, many at a time."""
+    dropped = in_batches(len(partitions), forget)
     for partition in partitions:
         DroppedPartition(partition, numbers, dropped).start()

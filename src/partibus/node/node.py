@@ -12,6 +12,7 @@ from partibus.cluster.admin import facts_of
 from partibus.cluster.ownership import Identity
 from partibus.errors import StoreUnavailable
 from partibus.namespace.catalog import Catalog
+from partibus.namespace.changes import in_batches
 from partibus.namespace.policies import load_policies
 from partibus.node.clocks import stored_time
 from partibus.node.coordinator import Coordinator
@@ -162,12 +163,14 @@ class Broker:
         """Forward from a store that has just been opened, and drop the rows of deleted entities in it."""
         self.front.forwarder.opened(store_no, runtime)
         try:
-            for row, number in self.front.catalog.dropped_partitions():
-                if number == store_no:
-                    runtime.drop(row, lambda dropped: self.front.namespace.forget_dropped([dropped]))
+            rows = [row for row, number in self.front.catalog.dropped_partitions() if number == store_no]
         except StoreUnavailable as error:
             name = self.places[store_no].store_id
             log.warning("the rows of deleted entities in %s stay until it is opened again: %s", name, error)
+            return
+        forget = in_batches(len(rows), self.front.namespace.forget_dropped)
+        for row in rows:
+            runtime.drop(row, forget)
 
     async def give_up(self, store_no: int) -> None:
         """Commit pending rows, and close a store."""

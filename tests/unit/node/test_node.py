@@ -7,6 +7,7 @@ import json
 import socket
 import sqlite3
 import stat
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from partibus.clock import ManualClock, SystemClock
 from partibus.errors import PartibusError, StoreUnavailable
+from partibus.namespace.catalog import Catalog
 from partibus.node.node import Broker
 from partibus.node.settings import Settings
 from partibus.node.single_process import make_broker
@@ -165,3 +167,30 @@ def test_what_was_deleted_just_before_a_crash_is_dropped_at_the_next_start(tmp_p
     asyncio.run(delete())
     asyncio.run(look())
     assert asyncio.run(look()) == (["kept"], [])
+
+
+def test_many_dropped_partitions_of_a_store_are_forgotten_in_few_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change of the catalog is a sync on the loop: one for each row would hold the start up for minutes."""
+    settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0)
+    told: list[list[int]] = []
+    forget = Catalog.forget_dropped
+
+    def note(catalog: Catalog, rows: Iterable[int]) -> None:
+        told.append(list(rows))
+        forget(catalog, told[-1])
+
+    monkeypatch.setattr(Catalog, "forget_dropped", note)
+
+    async def run() -> None:
+        await (await started(settings)).stop()
+
+    asyncio.run(run())
+    with closing(sqlite3.connect(settings.data / "catalog.db")) as catalog, catalog:
+        catalog.executemany("INSERT INTO dropped_partition VALUES (?, 0)", [(row,) for row in range(9_001, 11_001)])
+    asyncio.run(run())
+    assert sorted(row for rows in told for row in rows) == list(range(9_001, 11_001))
+    assert len(told) <= 4
+    with closing(sqlite3.connect(settings.data / "catalog.db")) as catalog:
+        assert catalog.execute("SELECT count(*) FROM dropped_partition").fetchone() == (0,)
