@@ -210,15 +210,19 @@ class CatalogFile:
         if self._failed_sync:
             self._open_anew()
         self.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
-        version = self._version()
-        if version < self._latest:
+        try:
+            version = self._version()
+            if version < self._latest:
+                raise StoreUnavailable(
+                    f"{self._path}: the catalog is an older copy, which ends with change {version}, but must have "
+                    f"change {self._latest}, which was stored; nothing was changed. Put back a newer copy, or restart "
+                    "this broker, which names the command to go on with this one."
+                )
+            self._learn(version)
+        except BaseException:
+            # A later change would take an open transaction for its outer one, and never commit.
             self.rollback()
-            raise StoreUnavailable(
-                f"{self._path}: the catalog is an older copy, which ends with change {version}, but must have change "
-                f"{self._latest}, which was stored; nothing was changed. Put back a newer copy, or restart this "
-                "broker, which names the command to go on with this one."
-            )
-        self._learn(version)
+            raise
         self._rows_before = self._connection.total_changes
 
     def commit(self) -> None:

@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from partibus.errors import EntityExists, StoreUnavailable, UnusableFile
 from partibus.limits import CATALOG_NUMBERS_SKIPPED
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_database import FORMAT_VERSION
-from partibus.namespace.catalog_file import FILE_NAME
+from partibus.namespace.catalog_file import FILE_NAME, CatalogFile
 from partibus.namespace.entities import EntityOptions, QueueDescription
 from partibus.store.acknowledged import FOLDER, AcknowledgedChanges, accept_loss
 from tests.unit.namespace.catalogs import database
@@ -261,3 +262,18 @@ def test_brokers_that_share_a_catalog_never_turn_its_record_back(tmp_path: Path)
     assert recorded(tmp_path) == 4
     for one in (slow, quick, slow_record):
         one.close()
+
+
+def test_a_change_that_can_not_begin_leaves_no_transaction_open(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_file: CatalogFile) -> int:
+        raise StoreUnavailable("the disk is sick")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(CatalogFile, "_version", fail)
+        with pytest.raises(StoreUnavailable, match="sick"):
+            catalog.create(QueueDescription("refused"), 0)
+    catalog.create(QueueDescription("q"), 0)
+    with closing(Catalog(tmp_path, STORES)) as second:
+        assert [record.description.name for record in second.list_entities()] == ["q"]
