@@ -278,6 +278,7 @@ class Front:
 
     async def drain(self) -> None:
         """Stop accepting and tell clients to go; requests under way may still end."""
+        self._backups.stop()  # before the stores are closed: a copy under way keeps their logs
         for timer in (self._idle_timer, self._cursor_timer):
             if timer is not None:
                 timer.cancel()
@@ -299,7 +300,6 @@ class Front:
             closing.callback(self._tracing.close)
             if self._identity is not None:
                 closing.callback(self._identity.close)
-            self._backups.stop()
             for task in self._tasks:
                 task.cancel()
 

@@ -167,6 +167,10 @@ def estimate_appended_bytes(writes: Writes) -> int:
     return size_bytes
 
 
-def checkpoint(connection: sqlite3.Connection, mode: str = "PASSIVE") -> None:
-    """Copy what can be copied without waiting (``PASSIVE``), or copy all and empty the log (``TRUNCATE``)."""
-    connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+def checkpoint(connection: sqlite3.Connection, mode: str = "PASSIVE") -> bool:
+    """Copy what can be copied without waiting (``PASSIVE``), or copy all and empty the log (``TRUNCATE``).
+
+    Return whether the database has all of the log now. A reader may keep some of it back; SQLite raises nothing then.
+    """
+    ((busy, frames, copied),) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+    return bool(not busy or copied == frames >= 0)

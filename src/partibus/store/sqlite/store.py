@@ -272,8 +272,9 @@ class SQLiteStore:
             if not keep_log:
                 try:
                     # Not needed for durability: leaves one file and nothing to recover at the next start.
-                    checkpoint(self._writer.connection, "TRUNCATE")
-                    self._lock_file.mark_closed()
+                    keep_log = not checkpoint(self._writer.connection, "TRUNCATE")
+                    if not keep_log:
+                        self._lock_file.mark_closed()
                 except sqlite3.Error:
                     keep_log = True
             self._writer.close(keep_log=keep_log)

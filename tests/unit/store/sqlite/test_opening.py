@@ -13,7 +13,7 @@ import pytest
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import writer
-from partibus.store.sqlite.sql import FORMAT_VERSION
+from partibus.store.sqlite.sql import FORMAT_VERSION, connect_reader
 from tests.contract.stores import QUEUE, enqueued, positions
 from tests.plugins.specification import PROJECT
 from tests.unit.store.sqlite.places import SETTINGS, open_store, rewrite, unprivileged_directory
@@ -267,3 +267,33 @@ if sys.argv[2] == "kill":
     os._exit(9)
 store.close()
 """
+
+
+def test_a_store_whose_log_a_reader_has_kept_is_not_marked_as_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loss of that log loses commits, so their numbers must not be given out again."""
+    store = open_store(tmp_path, SETTINGS._replace(busy_timeout_ms=0))
+    store.commit(enqueued(1))
+    with closing(connect_reader(tmp_path / "store-00.db", SETTINGS)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM entry").fetchall()
+        store.commit(enqueued(2))
+        store.close()
+        assert (tmp_path / "store-00.lock").read_bytes().endswith(b"open\n")
+    store = open_store(tmp_path)
+    assert (positions(store), len(store.generations)) == ([1, 2], 1)
+    store.close()
+    assert not (tmp_path / "store-00.lock").read_bytes().endswith(b"open\n")
+
+    store = open_store(tmp_path, SETTINGS._replace(busy_timeout_ms=0))
+    with closing(connect_reader(tmp_path / "store-00.db", SETTINGS)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM entry").fetchall()
+        store.commit(enqueued(3))
+        store.close()
+    (tmp_path / "store-00.db-wal").unlink()
+    store = open_store(tmp_path)
+    assert (positions(store), len(store.generations)) == ([1, 2], 2)
+    assert "its last owner did not close it" in caplog.text
+    store.close()
