@@ -47,6 +47,8 @@ class Child:
         """Whether it was told its identity, or is about to be before any other message."""
         self.leaving = False
         """Whether it gives up its stores, and ends."""
+        self.closing = False
+        """Whether it was told to close: it may be silent until it has ended."""
 
     @property
     def is_stopped(self) -> bool:

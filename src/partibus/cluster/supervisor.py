@@ -115,9 +115,12 @@ class Supervisor:
     async def stop(self) -> None:
         """Send clients elsewhere, close the stores, and wait until all children have ended."""
         self._stopping = True
-        for op, seconds in (("drain", DRAIN_S), ("close", self._close_s)):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.children.ask_all(op), seconds)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.children.ask_all("drain"), DRAIN_S)
+        for child in self.children:
+            child.closing = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.children.ask_all("close"), self._close_s)
         children = list(self.children)
         ended = [asyncio.ensure_future(child.process.wait()) for child in children]
         if ended:
@@ -254,7 +257,12 @@ class Supervisor:
                     log.exception("internal error: %s (process %d) can't be looked at", child.broker, child.pid)
 
     def _look_at(self, child: Child) -> None:
-        """Ask a child whether it is there, and kill one that has not answered for too long."""
+        """Ask a child whether it is there, and kill one that has not answered for too long.
+
+        A closing child waits for its telemetry and traces on its loop. Time-outs bound that.
+        """
+        if child.closing:
+            return
         if not child.joined:
             child.silent_ticks = child.silent_ticks + 1 if child.is_stopped else 0
         else:
@@ -312,6 +320,7 @@ class Supervisor:
             await self._moved()
         with suppress(ControlLost, ControlRefused, TimeoutError):
             await asyncio.wait_for(child.channel.ask("drain"), DRAIN_S)
+            child.closing = True
             await asyncio.wait_for(child.channel.ask("close"), self._close_s)
         try:
             await asyncio.wait_for(child.process.wait(), ENDED_S)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from partibus.cluster.children import Child, Process
+from partibus.cluster.control import ControlChannel
 from partibus.cluster.supervisor import SILENT_TICKS_MAX, TICK_S, Supervisor, SupervisorError
 
 NAMES = [f"store-{number:02}" for number in range(6)]
@@ -254,3 +255,35 @@ def test_a_child_that_can_not_take_a_store_is_replaced(tmp_path: Path, caplog: p
 
     play(tmp_path, "errs", scene)
     assert "is killed, since it may have the store: internal error" in caplog.text
+
+
+@pytest.mark.parametrize("one", [False, True])
+def test_a_child_that_closes_is_not_killed_for_its_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: bool
+) -> None:
+    ask = ControlChannel.ask
+
+    async def scene(supervisor: Supervisor) -> None:
+        await supervisor.start()
+
+        async def ask_silent(channel: ControlChannel, op: str, **body: Any) -> Any:
+            if op == "ping":
+                await asyncio.Event().wait()
+            if op == "close":
+                for _ in range(SILENT_TICKS_MAX + 2):
+                    for child in supervisor.children:
+                        supervisor._look_at(child)
+            return await ask(channel, op, **body)
+
+        monkeypatch.setattr(ControlChannel, "ask", ask_silent)
+        children = list(supervisor.children)
+        if one:
+            del children[:-1]
+            supervisor.children.brokers.remove(children[0].broker)
+            await supervisor._end(children[0])
+            monkeypatch.undo()
+        else:
+            await supervisor.stop()
+        assert [child.process.returncode for child in children] == [0] * len(children)
+
+    play(tmp_path, "well", scene)
