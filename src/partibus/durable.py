@@ -52,8 +52,8 @@ def rewrite(database: Path, file: int) -> None:
     opening calls this. A store that was closed properly has no log.
 
     The caller has a write transaction open and excludes checkpoints, so that there is no other writer. ``file`` is a
-    descriptor of the database. The caller keeps it open for as long as it uses the database: SQLite's locks belong to
-    the process, and end when the process closes any descriptor of the file. Raises `OSError`.
+    descriptor of the database. The caller keeps it open for as long as the process uses the database: SQLite's locks
+    belong to the process, and end when the process closes any descriptor of the file. Raises `OSError`.
     """
     try:
         log = os.open(database.with_name(database.name + LOG_SUFFIX), os.O_RDWR)

@@ -10,6 +10,7 @@ SQLite's errors become errors of the store: they name the failed operation, the 
 """
 
 import errno
+import os
 import re
 import sqlite3
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from sqlite3 import Connection, complete_statement
+from threading import Lock
 from typing import NamedTuple, TypeVar
 
 from partibus.partition.protocol.ports import StoreError, StoreFull
@@ -202,18 +204,95 @@ single ones.
 """
 
 
+FileIdentity = tuple[int, int]
+
+
+def identity(path: Path) -> FileIdentity | None:
+    """Return which file has that name; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class _OpenFiles:
+    """The numbers of this process's connections, by database file, and its own descriptors of such files.
+
+    SQLite's locks belong to the process, and end when it closes any descriptor of the file. Connections that a load has
+    kept open would go on without them, and so would later connections, which share them. Another process could then
+    delete the log in use.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._connections: dict[FileIdentity, int] = {}
+        self._unneeded: dict[FileIdentity, list[int]] = {}
+
+    def opened(self, file: FileIdentity) -> None:
+        """Count a connection."""
+        with self._lock:
+            self._connections[file] = self._connections.get(file, 0) + 1
+
+    def closed(self, file: FileIdentity) -> None:
+        """Count a connection down; after the last one close the descriptors that wait for this."""
+        with self._lock:
+            self._connections[file] -= 1
+            if not self._connections[file]:
+                del self._connections[file]
+                for descriptor in self._unneeded.pop(file, ()):
+                    os.close(descriptor)
+
+    def close_descriptor(self, descriptor: int) -> None:
+        """Close a descriptor now, or after the last connection to its file."""
+        found = os.fstat(descriptor)
+        file = found.st_dev, found.st_ino
+        with self._lock:
+            if file in self._connections:
+                self._unneeded.setdefault(file, []).append(descriptor)
+            else:
+                os.close(descriptor)
+
+
+_OPEN_FILES = _OpenFiles()
+close_descriptor = _OPEN_FILES.close_descriptor
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that is counted until it is closed."""
+
+    file: FileIdentity | None = None
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        super().close()
+        file, self.file = self.file, None
+        if file is not None:
+            _OPEN_FILES.closed(file)
+
+
 def connect(
     path: Path, cache_bytes: int, settings: StoreSettings, *, pragmas: str = "", mode: str = "rw"
 ) -> sqlite3.Connection:
     """Open an existing file, for use by one thread at a time, not always the same. Raises `sqlite3.Error`."""
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=settings.busy_timeout_ms / 1000,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=_CACHED_STATEMENTS,
-    )
+    file = identity(path)
+    if file is not None:
+        _OPEN_FILES.opened(file)
+    try:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=settings.busy_timeout_ms / 1000,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_CACHED_STATEMENTS,
+            factory=_Connection,
+        )
+    except BaseException:
+        if file is not None:
+            _OPEN_FILES.closed(file)
+        raise
+    connection.file = file
     try:
         connection.executescript(
             f"PRAGMA cache_size = -{max(1, cache_bytes // 1024)};PRAGMA temp_store = MEMORY;" + pragmas

@@ -19,8 +19,10 @@ from partibus.store.sqlite.sql import (
     FORMAT_VERSION,
     OLDEST_VERSION,
     StoreSettings,
+    close_descriptor,
     connect_reader,
     connect_writer,
+    identity,
     is_failed_sync,
     refused,
     statement,
@@ -43,13 +45,13 @@ class Writer:
         self._path = path
         self._settings = settings
         self._descriptor = os.open(path, os.O_RDWR)
-        """A descriptor for `rewrite`; closed after all connections."""
+        """A descriptor for `rewrite`; closed after all connections of this process."""
         try:
             self.connection = connect_writer(path, settings)
         except BaseException:
-            os.close(self._descriptor)
+            close_descriptor(self._descriptor)
             raise
-        self._file = _identity(path)
+        self._file = identity(path)
         self._log = path.with_name(path.name + LOG_SUFFIX)
         self._log_file: tuple[int, int] | None = None
         """The log's file; None until `take_over`, which makes one."""
@@ -83,7 +85,7 @@ class Writer:
         ``lacks_commits``: later commits than the last one of the file may have been acknowledged.
         """
         self._in_transaction(partial(self._take_over, owner, lacks_commits))
-        self._log_file = _identity(self._log)
+        self._log_file = identity(self._log)
 
     def _take_over(self, owner: Owner, lacks_commits: bool, connection: sqlite3.Connection) -> None:
         self._ownership = Ownership(connection, owner, self._path)
@@ -149,7 +151,7 @@ class Writer:
         (`partibus.durable`).
         """
         with ExitStack() as closing:
-            closing.callback(os.close, self._descriptor)
+            closing.callback(close_descriptor, self._descriptor)
             if keep_log:
                 with suppress(sqlite3.Error):
                     # This connection can't take the lock that a final checkpoint needs, and keeps others from taking
@@ -201,7 +203,7 @@ class Writer:
 
         A deleted or replaced file still takes commits, and they vanish with the last handle.
         """
-        if _identity(self._path) != self._file:
+        if identity(self._path) != self._file:
             error = refused(
                 self._path,
                 "was deleted, moved or replaced while it is in use; put the file back with its -wal, or restore it "
@@ -209,7 +211,7 @@ class Writer:
             )
             self.refusal = str(error)
             raise error
-        if _identity(self._log) != self._log_file:
+        if identity(self._log) != self._log_file:
             lost = refused(self._log, f"was deleted, moved or replaced while it is in use; {self._save_log()}")
             self.refusal = str(lost)
             raise lost
@@ -243,12 +245,3 @@ class Writer:
         if store_id != expected_id:
             raise refused(self._path, f"is store {store_id!r}, not {expected_id!r}; give the file its own name back")
         self.format_version = version
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return which file has that name; None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -5,11 +5,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from partibus.partition.protocol.ports import StoreError
+from partibus.store.sqlite.writer import Writer
 from tests.contract.stores import complete, enqueued, positions
 from tests.unit.store.sqlite.places import files_no_larger_than, open_store
 
@@ -144,3 +146,58 @@ def test_a_value_that_no_column_takes_fails_its_commit_only(tmp_path: Path, valu
     store.commit(enqueued(1))
     assert positions(store) == [1]
     store.close()
+
+
+_READING = """
+import sys
+from contextlib import closing
+from pathlib import Path
+from partibus.store.sqlite.sql import DEFAULTS, connect
+with closing(connect(Path(sys.argv[1]), 0, DEFAULTS)) as connection:
+    connection.execute("SELECT count(*) FROM entry").fetchall()
+"""
+
+
+@pytest.mark.parametrize("outcome", ["opened", "refused first"])
+def test_a_load_that_outlives_its_store_leaves_the_log_to_the_store_that_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    """Another process that reads and closes would delete the log if the locks of this process had ended."""
+    before = open_store(tmp_path)
+    before.commit(enqueued(1))
+    with before._readers.reader() as connection:
+        cursor = connection.execute("SELECT key FROM entry")
+        if outcome == "refused first":
+            with monkeypatch.context() as failing:
+                failing.setattr(Writer, "_rewrite", _refuse)
+                with pytest.raises(StoreError, match="sick"):
+                    before.reopen()
+        store = before.reopen()
+        cursor.fetchall()
+    store.commit(enqueued(2))
+    log = tmp_path / "store-00.db-wal"
+    inode = log.stat().st_ino
+    subprocess.run([sys.executable, "-c", _READING, str(tmp_path / "store-00.db")], check=True)
+    assert log.stat().st_ino == inode
+    store.commit(enqueued(3))
+    assert positions(store) == [1, 2, 3]
+    descriptors = open_descriptors(tmp_path / "store-00.db")
+    store.close()
+    assert descriptors
+    assert not open_descriptors(tmp_path / "store-00.db")
+
+
+def _refuse(_writer: Writer) -> None:
+    raise OSError(5, "the disk is sick")
+
+
+def open_descriptors(path: Path) -> list[str]:
+    """List this process's descriptors of a file."""
+    found = path.stat()
+    descriptors = []
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            one = os.fstat(int(name))
+            if (one.st_dev, one.st_ino) == (found.st_dev, found.st_ino):
+                descriptors.append(name)
+    return descriptors
