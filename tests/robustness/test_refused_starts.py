@@ -168,3 +168,13 @@ def test_an_older_catalog_is_refused_until_its_loss_is_accepted(tmp_path: Path, 
         broker.create_queue("new")
         for queue in ("before", "new"):
             assert broker.describe(queue).messages == 0
+
+
+def test_a_start_that_fails_late_closes_the_stores(tmp_path: Path) -> None:
+    identity = tmp_path / "identity.json"
+    identity.write_text("{}")
+    assert "identity.json" in refusal(tmp_path / "data", "--identity", str(identity))
+    locks = sorted((tmp_path / "data" / "stores").glob("*.lock"))
+    assert len(locks) == 16
+    assert [path.name for path in locks if path.read_bytes().endswith(b"open\n")] == []
+    assert list((tmp_path / "data" / "stores").glob("*-wal")) == []

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -37,13 +39,19 @@ def make_broker(settings: Settings, loop: asyncio.AbstractEventLoop) -> Broker:
     """
     us = Identity(NAME, token_hex(8))
     clock: Clock = ManualClock(SystemClock().now_ms()) if settings.manual_clock else SystemClock()
-    lock = lock_data_directory(settings.data, Owner(*us))
-    places = find_stores(settings.data, settings.stores, created_ms=clock.now_ms())
-    catalog = Catalog(
-        settings.data, len(places), busy_timeout_s=CATALOG_BUSY_S, record=AcknowledgedChanges(settings.data)
-    )
-    keys = prepare_namespaces(settings, catalog, clock.now_ms())
-    return Broker(us, settings, loop, clock, places, catalog, SingleProcess, lock.release, keys)
+    with ExitStack() as opened:  # closed if the start fails
+        lock = lock_data_directory(settings.data, Owner(*us))
+        opened.callback(lock.release)
+        places = find_stores(settings.data, settings.stores, created_ms=clock.now_ms())
+        catalog = Catalog(
+            settings.data, len(places), busy_timeout_s=CATALOG_BUSY_S, record=AcknowledgedChanges(settings.data)
+        )
+        opened.callback(catalog.close)
+        keys = prepare_namespaces(settings, catalog, clock.now_ms())
+        coordinate = partial(SingleProcess, opened=opened)
+        broker = Broker(us, settings, loop, clock, places, catalog, coordinate, lock.release, keys)
+        opened.pop_all()
+    return broker
 
 
 class OwnStores:
@@ -51,20 +59,24 @@ class OwnStores:
 
     credits = None
 
-    def __init__(self, broker: Broker) -> None:
-        """Open the stores, several at once. Raises the first `StoreError` when none can be opened."""
+    def __init__(self, broker: Broker, opened: ExitStack) -> None:
+        """Open the stores, several at once, and add them to ``opened``.
+
+        Raises the first `StoreError` when none can be opened.
+        """
         owner, data = Owner(*broker.us), broker.settings.data
         openers = [Opener(place, owner, data, check_time=broker.check_time) for place in broker.places]
-        opened = open_each(openers)
-        failures = [store for store in opened if isinstance(store, StoreError)]
-        if len(failures) == len(opened):
+        stores = open_each(openers)
+        failures = [store for store in stores if isinstance(store, StoreError)]
+        if len(failures) == len(stores):
             raise failures[0]
         self.runtimes: dict[int, StoreRuntime] = {}
-        for store_no, (opener, store) in enumerate(zip(openers, opened, strict=True)):
+        for store_no, (opener, store) in enumerate(zip(openers, stores, strict=True)):
             if isinstance(store, StoreError):
                 self.runtimes[store_no] = broker.make_runtime(store_no, opener)
                 self.runtimes[store_no].begin(lambda: None, str(store))
             else:
+                opened.callback(store.close)
                 self.runtimes[store_no] = broker.make_runtime(store_no, opener, store)
         self.access: Mapping[str, StoreAccess] = {
             place.store_id: runtime for place, runtime in zip(broker.places, self.runtimes.values(), strict=True)
@@ -80,9 +92,10 @@ class SingleProcess:
 
     announce = staticmethod(nobody_else)
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, opened: ExitStack) -> None:
+        """Open the stores and add them to ``opened``. Raises `StoreError`."""
         self._broker = broker
-        self.stores = OwnStores(broker)
+        self.stores = OwnStores(broker, opened)
 
     async def join(self) -> None:
         """Use the stores, which are open."""

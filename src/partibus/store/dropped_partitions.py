@@ -85,7 +85,8 @@ class PartitionRemover:
 
     def _start(self) -> None:
         if self._thread is None and not self._stopping.is_set():
-            self._thread = thread = Thread(target=self._run, name="sweep of dropped partitions")
+            # A daemon: each slice is a transaction of its own, so the process may end between two.
+            self._thread = thread = Thread(target=self._run, name="sweep of dropped partitions", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # the process has too many threads

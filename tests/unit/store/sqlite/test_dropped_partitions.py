@@ -1,6 +1,8 @@
 """Dropped partitions: hidden at once, removed in slices."""
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from threading import Thread
@@ -172,3 +174,17 @@ def test_a_sweep_whose_thread_does_not_start_is_made_up_for_at_the_next_opening(
     store.wait_until_swept()
     store.close()
     assert rows_in(tmp_path)["entry"] == 0
+
+
+SWEEPING = """
+from partibus.store.dropped_partitions import PartitionRemover
+
+def fail(_partition_row):
+    raise OSError("the disk is sick")
+
+PartitionRemover(fail, [1])
+"""
+
+
+def test_a_sweep_under_way_keeps_no_process_from_ending() -> None:
+    subprocess.run([sys.executable, "-c", SWEEPING], check=True, timeout=60)
