@@ -5,16 +5,21 @@ file system, a deleted lock file), the later opener raises the epoch and the ear
 
 The owner also decides whether the store begins a generation (`partition.protocol.generations`). A copy of a store's
 file has numbers of the past. `partibus backup` marks its copies. Other copies (`cp`, `rsync`) are known by the file
-itself: the store holds the identity of the file that it was last opened in, and a copy is another file. A snapshot of
-the whole file system is the same file again and can't be told.
+itself: the store holds the identity of the file that it was last opened in, and a copy is another file. `cp` over the
+existing file keeps its identity. So the lock file notes the last commit, and the time at which the file was written
+last; a copy ends earlier, or was written later. The time of the inode's last change would tell more copies, but it also
+changes with each ``chown``, as containers run it at each start. A snapshot of the whole file system is the same file
+again and can't be told.
 """
 
 import fcntl
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from sqlite3 import Connection
 from struct import Struct
+from typing import NamedTuple
 from zlib import crc32
 
 from partibus.partition.protocol.generations import FIRST_NUMBER, Generation, LeftOff, left_off
@@ -25,12 +30,34 @@ from partibus.store.sqlite.sql import statement
 
 _OPEN = b"open\n"
 """The end of the text while the store's log is in use."""
+_NOTE = re.compile(rb"^epoch (\d{1,18}), commit (\d{1,18}), written (\d{1,20})\n", re.MULTILINE)
+
+
+class Note(NamedTuple):
+    """The state of a store at a moment, as its lock file notes it."""
+
+    epoch: int
+    commit: int
+    written_ns: int = 0
+    """The time at which the file of a closed store was written last; 0: the store was not closed."""
+
+    def is_before(self, path: Path) -> bool:
+        """Tell whether the file has been written since it was closed."""
+        return 0 < self.written_ns < path.stat().st_mtime_ns
+
+    def __bytes__(self) -> bytes:
+        return b"epoch %d, commit %d, written %d\n" % self
+
+
+_NO_NOTE = Note(0, 0)
+"""The note of a lock file without one: another version wrote it, or it is new."""
 
 
 class LockFile:
     """An exclusive lock that the system releases when the process ends. The file stays.
 
-    Its text names the holder, and tells whether a holder has ended without closing the store (`is_left_open`).
+    Its text names the holder, notes the state of the store, and tells whether a holder has ended without closing the
+    store (`is_left_open`).
     """
 
     def __init__(self, path: Path, holder: str) -> None:
@@ -47,28 +74,33 @@ class LockFile:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            text = os.pread(self._descriptor, 500, 0).removesuffix(_OPEN).decode(errors="replace").strip()
+            text = os.pread(self._descriptor, 500, 0).decode(errors="replace").partition("\n")[0]
             text = text or "an unknown process"
             os.close(self._descriptor)
             raise StoreError(
                 f"{path}: in use by {text}; stop that process or choose another data directory", executed=False
             ) from error
         self._text = f"process {os.getpid()} ({holder})\n".encode()
-        self.is_left_open = os.pread(self._descriptor, 500, 0).endswith(_OPEN)
+        former = os.pread(self._descriptor, 500, 0)
+        self.is_left_open = former.endswith(_OPEN)
         """Whether the last holder that marked the store as open has not marked it as closed."""
-        self._write(self._text + _OPEN if self.is_left_open else self._text)
+        found = _NOTE.search(former)
+        self.note = Note(*map(int, found.groups())) if found else _NO_NOTE
+        """The last note of the former holders."""
+        self._write(self.note, _OPEN if self.is_left_open else b"")
 
-    def mark_open(self) -> None:
+    def mark_open(self, note: Note) -> None:
         """Note that the store's log is in use from now on."""
-        self._write(self._text + _OPEN)
+        self._write(note, _OPEN)
 
-    def mark_closed(self) -> None:
+    def mark_closed(self, note: Note) -> None:
         """Note, durably, that all of the log is in the database."""
-        self._write(self._text)
+        self._write(note, b"")
         with suppress(OSError):
             os.fsync(self._descriptor)
 
-    def _write(self, text: bytes) -> None:
+    def _write(self, note: Note, end: bytes) -> None:
+        text = self._text + (b"" if note is _NO_NOTE else bytes(note)) + end
         # On a full disk the lock still holds; only the text is missing.
         with suppress(OSError):
             os.pwrite(self._descriptor, text, 0)
@@ -89,6 +121,7 @@ class Ownership:
         self._path = path
         self._incarnation = owner.incarnation
         self.epoch: int
+        """The number of take-overs, this one included."""
         self.last_commit: int
         """The number of the last commit that is durable. The writer raises it."""
         self.highest_ms: int
@@ -140,17 +173,18 @@ def begin_generation(connection: Connection, above: int, from_ms: int) -> Genera
     return generation
 
 
-def is_copy(connection: Connection, descriptor: int) -> bool:
+def is_copy(connection: Connection, descriptor: int, *, is_written: bool) -> bool:
     """Tell whether the file is a copy that has not been opened since, and record the file's identity.
 
-    ``descriptor`` is of the file. The caller has begun a transaction.
+    ``descriptor`` is of the file. ``is_written``: the file has been written since it was closed. The caller has begun a
+    transaction.
     """
     ((marked,),) = connection.execute(statement("select_is_copy")).fetchall()
     ((known,),) = connection.execute("PRAGMA application_id").fetchall()
     file = file_identity(descriptor)
     if known != file:
         connection.execute(f"PRAGMA application_id = {file}")
-    moved = known not in (0, file) and len(read_generations(connection)) <= MOVES_MAX
+    moved = (is_written or known not in (0, file)) and len(read_generations(connection)) <= MOVES_MAX
     return bool(marked) or moved
 
 

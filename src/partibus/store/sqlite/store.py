@@ -37,7 +37,7 @@ from partibus.store.sqlite.apply import (
     sets_session_state,
 )
 from partibus.store.sqlite.checkpoint import Checkpoints, checkpoint, estimate_appended_bytes
-from partibus.store.sqlite.owner import LockFile, Owner
+from partibus.store.sqlite.owner import LockFile, Note, Owner
 from partibus.store.sqlite.reserved_space import Room, free_bytes
 from partibus.store.sqlite.sql import (
     BINDING_ERRORS,
@@ -121,12 +121,12 @@ class SQLiteStore:
         with ExitStack() as opening:
             opening.callback(self._lock_file.release)
             try:
-                self._writer = self._open_writer(lacks_commits=self._misses_log())
+                self._writer = self._open_writer(self._misses_log(), self._lock_file.note.is_before(path))
             except (sqlite3.Error, OSError) as error:
                 raise store_error(error, path, "opening the store", executed=False) from error
             opening.callback(self._writer.close, keep_log=True)
             self._remover = PartitionRemover(self._remove_slice, self._writer.dropped_partitions)
-            self._lock_file.mark_open()
+            self._lock_file.mark_open(self._note())
             opening.pop_all()
 
     @classmethod
@@ -274,10 +274,13 @@ class SQLiteStore:
                     # Not needed for durability: leaves one file and nothing to recover at the next start.
                     keep_log = not checkpoint(self._writer.connection, "TRUNCATE")
                     if not keep_log:
-                        self._lock_file.mark_closed()
-                except sqlite3.Error:
+                        self._lock_file.mark_closed(self._note(self._path.stat().st_mtime_ns))
+                except (sqlite3.Error, OSError):
                     keep_log = True
             self._writer.close(keep_log=keep_log)
+
+    def _note(self, written_ns: int = 0) -> Note:
+        return Note(self.epoch, self.last_commit, written_ns)
 
     def _misses_log(self) -> bool:
         """Tell, and log, whether the log is gone of a store that its last owner could not close."""
@@ -291,21 +294,24 @@ class SQLiteStore:
         )
         return True
 
-    def _open_writer(self, *, lacks_commits: bool) -> Writer:
+    def _open_writer(self, lacks_commits: bool, is_written: bool) -> Writer:
         if not os.access(self._path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             # SQLite would open it for reading, and leave read-only files beside it.
             raise PermissionError(errno.EACCES, "the file is read-only for this user")
         writer = Writer(self._path, self._store_id, self._settings)
+        take_over = partial(
+            writer.take_over, self._owner, self._lock_file.note, lacks_commits=lacks_commits, is_written=is_written
+        )
         try:
             if writer.format_version < FORMAT_VERSION:
                 creation.migrate(self._path, writer.format_version, self._settings, self._free)
             self._room = Room(self._path, self._settings, self._free, self.checkpoints)
             try:
-                writer.take_over(self._owner, lacks_commits=lacks_commits)
+                take_over()
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL or not self._room.ran_out(writer.connection):
                     raise
-                writer.take_over(self._owner, lacks_commits=lacks_commits)
+                take_over()
             # The log or the file is new. SQLite syncs the directory too, but ignores the error.
             creation.sync_directory(self._path.parent)
         except BaseException:

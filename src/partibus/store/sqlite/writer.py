@@ -13,7 +13,7 @@ from partibus.durable import LOG_SUFFIX, rewrite
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import LOCK_MS_MAX, StoreFenced
 from partibus.store.generations import NoNumbersLeft
-from partibus.store.sqlite.owner import Owner, Ownership, begin_generation, is_copy, read_generations
+from partibus.store.sqlite.owner import Note, Owner, Ownership, begin_generation, is_copy, read_generations
 from partibus.store.sqlite.sql import (
     BINDING_ERRORS,
     FORMAT_VERSION,
@@ -79,17 +79,21 @@ class Writer:
         assert self._ownership is not None, "taken over"
         return self._ownership
 
-    def take_over(self, owner: Owner, *, lacks_commits: bool = False) -> None:
+    def take_over(self, owner: Owner, note: Note, *, lacks_commits: bool = False, is_written: bool = False) -> None:
         """Make this run of this broker the owner. Raises `sqlite3.Error`; then the owner is unchanged.
 
-        ``lacks_commits``: later commits than the last one of the file may have been acknowledged.
+        ``note``: a file that ends before it lacks commits. ``lacks_commits``: later commits than the last one of the
+        file may have been acknowledged. ``is_written``: the file has been written since it was closed.
         """
-        self._in_transaction(partial(self._take_over, owner, lacks_commits))
+        self._in_transaction(partial(self._take_over, owner, note, lacks_commits, is_written))
         self._log_file = identity(self._log)
 
-    def _take_over(self, owner: Owner, lacks_commits: bool, connection: sqlite3.Connection) -> None:
-        self._ownership = Ownership(connection, owner, self._path)
-        if is_copy(connection, self._descriptor) or lacks_commits:
+    def _take_over(
+        self, owner: Owner, note: Note, lacks_commits: bool, is_written: bool, connection: sqlite3.Connection
+    ) -> None:
+        self._ownership = ownership = Ownership(connection, owner, self._path)
+        lacks_commits |= (ownership.epoch - 1, ownership.last_commit) < (note.epoch, note.commit)
+        if is_copy(connection, self._descriptor, is_written=is_written) or lacks_commits:
             self._begin_generation(0, connection)
         self.generations = read_generations(connection)
         self.dropped_partitions = [

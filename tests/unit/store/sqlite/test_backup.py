@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
 import shutil
 import signal
 import sqlite3
@@ -27,6 +28,7 @@ from partibus.partition.protocol.ports import FINISHED, Disposition, StoreError,
 from partibus.store.backup import CATALOG, LIST, Backup, back_up, read_backup, store_file
 from partibus.store.sqlite import owner
 from partibus.store.sqlite.backup import BackupStopped, Moment, StoreCopy, copy_store
+from partibus.store.sqlite.checkpoint import checkpoint
 from partibus.store.sqlite.directory import close_stores, lock_data_directory, open_stores
 from partibus.store.sqlite.store import SQLiteStore
 from tests.contract.stores import PARTITION, QUEUE, complete, enqueue
@@ -434,3 +436,76 @@ def test_a_process_that_is_killed_leaves_nothing_that_looks_whole(
         assert positions(copy) == list(range(1, MESSAGES + 1))
     with pytest.raises(StoreError, match="is not empty"):
         make(filled, catalog, directory)
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_a_copy_over_the_file_begins_a_generation(filled: Path, tmp_path: Path, in_use: bool) -> None:
+    """`cp -p` over a file keeps its inode. The lock file beside it knows the last commit, also of one run."""
+    store = open_store(filled.parent)
+    if in_use:
+        checkpoint(store._writer.connection, "TRUNCATE")
+    else:
+        store.close()
+    shutil.copy2(filled, tmp_path / "kept.db")
+    if not in_use:
+        store = open_store(filled.parent)
+    commit(store, MESSAGES + 1, 1)
+    store.close()
+    inode = filled.stat().st_ino
+    shutil.copy2(tmp_path / "kept.db", filled)
+    assert filled.stat().st_ino == inode
+    assert_begins_one_generation_above(MESSAGES + 1, filled)
+
+
+def test_a_copy_over_the_file_of_an_owner_that_was_killed_begins_a_generation(filled: Path, tmp_path: Path) -> None:
+    open_store(filled.parent).close()
+    shutil.copy2(filled, tmp_path / "kept.db")
+    store = open_store(filled.parent)
+    commit(store, MESSAGES + 1, 1)
+    text = filled.with_suffix(".lock").read_bytes()
+    store.close()
+    filled.with_suffix(".lock").write_bytes(text)  # as after a kill
+    shutil.copy2(tmp_path / "kept.db", filled)
+    filled.with_name("store-00.db-wal").touch()
+    assert_begins_one_generation_above(MESSAGES + 1, filled)
+
+
+def test_a_copy_over_the_folder_with_its_lock_files_begins_a_generation(filled: Path, tmp_path: Path) -> None:
+    open_store(filled.parent).close()
+    shutil.copytree(filled.parent, tmp_path / "kept")
+    store = open_store(filled.parent)
+    commit(store, MESSAGES + 1, 1)
+    store.close()
+    shutil.copytree(tmp_path / "kept", filled.parent, copy_function=shutil.copy, dirs_exist_ok=True)
+    assert_begins_one_generation_above(MESSAGES + 1, filled)
+
+
+def test_a_closed_store_whose_mode_or_links_change_begins_no_generation(filled: Path, tmp_path: Path) -> None:
+    """Containers set the owner of their files at each start, and backups make links."""
+    open_store(filled.parent).close()
+    filled.chmod(0o600)
+    os.chown(filled, os.getuid(), os.getgid())
+    os.link(filled, tmp_path / "linked")
+    store = open_store(filled.parent)
+    assert len(store.generations) == 1
+    store.close()
+
+
+def test_a_lock_file_of_an_older_version_has_no_note(filled: Path) -> None:
+    filled.with_suffix(".lock").write_bytes(b"process 1 (broker broker-1, incarnation run-1)\n")
+    os.utime(filled)
+    for _ in range(2):
+        store = open_store(filled.parent)
+        assert len(store.generations) == 1
+        store.close()
+
+
+def assert_begins_one_generation_above(given_out: int, path: Path) -> None:
+    store = open_store(path.parent)
+    began = store.generations
+    assert len(began) == 2
+    assert began[-1].first > given_out
+    store.close()
+    store = open_store(path.parent)
+    assert store.generations == began
+    store.close()
