@@ -219,3 +219,30 @@ def test_a_copy_of_a_backup_can_be_served(
     assert store_file(tmp_path / "data", "store-00").exists()
     with BrokerProcess(tmp_path) as other:
         assert other.describe(queue).messages == 20
+
+
+def test_a_restore_to_another_place_than_its_progress_says_is_refused(
+    broker: BrokerProcess,
+    python: PythonSync,
+    make_queue: MakeQueue,
+    partibus: Callable[..., str],
+    restore: Callable[[str, str], dict[str, int]],
+    tmp_path: Path,
+) -> None:
+    queue = make_queue()
+    python.send(queue, *(Outgoing(b"x") for _ in range(20)))
+    partibus("backup", str(tmp_path / "backup"))
+    assert restore(queue, "side-gone")["sent"] == 20
+    again = [
+        *("restore", str(tmp_path / "backup"), "--entity", queue, "--into", "side-gone"),
+        *("--progress", str(tmp_path / "progress.json"), "--connection"),
+    ]
+    with BrokerProcess(tmp_path) as other:
+        refused = run_to_the_end(*again, other.connection_string)
+        assert (refused.returncode, "of another restore" in refused.stderr) == (1, True), refused
+    broker.delete_queue("side-gone")
+    for _ in range(2):
+        refused = run_to_the_end(*again, broker.connection_string)
+        assert (refused.returncode, "says that 20 messages were sent" in refused.stderr) == (1, True), refused
+    (tmp_path / "progress.json").unlink()
+    assert restore(queue, "side-gone")["sent"] == 20

@@ -7,6 +7,7 @@ import click
 from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, size_text
 from partibus.cli.types import OutputFile
 from partibus.client.extensions.cluster import back_up
+from partibus.client.sync import Client
 from partibus.errors import InvalidOperation
 from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.partition.protocol.ports import StoreError
@@ -79,8 +80,9 @@ def restore(
         job = {"backup": str(backup.absolute()), "entity": entity, "into": into, "only": only or ""}
         if namespace != DEFAULT_NAME:
             job["namespace"] = namespace
-        noted = Progress(path, job)
-        sent = _restore(source, noted, into, only or "", connection)
+        with open_client(connection) as client:
+            noted = Progress(path, job | {"to": client.endpoint.namespace})
+            sent = _restore(source, noted, into, only or "", client)
     except StoreError as error:
         raise InvalidOperation(str(error)) from error
     if as_json:
@@ -91,9 +93,8 @@ def restore(
     click.echo(f"{sent:,} {'message' if sent == 1 else 'messages'} of '{entity}' sent to '{into}'.")
 
 
-def _restore(source: Source, progress: Progress, into: str, only: str, connection: str) -> int:
+def _restore(source: Source, progress: Progress, into: str, only: str, client: Client) -> int:
     if source.record.description.name.casefold() == into.casefold():
         note(f"'{into}' is the name of the queue in the backup: what is still in it will be there twice.")
-    with open_client(connection) as client:
-        make_side_entity(client, source, into)
-        return run(source, client.sender(into), progress, only, lambda _: None)
+    make_side_entity(client, source, into, progress)
+    return run(source, client.sender(into), progress, only, lambda _: None)

@@ -45,7 +45,7 @@ class Progress:
         ``restore`` names the source and the destination. Raises `InvalidOperation` when the file belongs to another
         restore or is no progress file.
         """
-        self._path = path
+        self.path = path
         self._document: dict[str, object] = dict(restore)
         self._next: dict[str, int] = {}
         self.sent = 0
@@ -70,21 +70,21 @@ class Progress:
         self._next[f"{partition_id}/{kind}"] = next_pos
         self.sent += sent
         document = self._document | {"sent": self.sent, "next": self._next}
-        replace_file(self._path, json.dumps(document, indent=2).encode())
+        replace_file(self.path, json.dumps(document, indent=2).encode())
 
     def _read(self, restore: dict[str, str]) -> None:
         try:
-            found = json.loads(self._path.read_text("utf-8"))
+            found = json.loads(self.path.read_text("utf-8"))
             is_ours = all(found.get(key) == value for key, value in restore.items())
             self.sent = int(found["sent"])
             self._next = {str(place): int(pos) for place, pos in found["next"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidOperation(
-                f"{self._path} is no progress of a restore ({error}). Give another file, or take it away."
+                f"{self.path} is no progress of a restore ({error}). Give another file, or take it away."
             ) from error
         if not is_ours:
             raise InvalidOperation(
-                f"{self._path} is the progress of another restore. Give another file, or take it away to begin anew."
+                f"{self.path} is the progress of another restore. Give another file, or take it away to begin anew."
             )
 
 
@@ -166,18 +166,24 @@ def _nothing_in(topic: EntityRecord, subscriptions: Sequence[EntityRecord]) -> I
     return InvalidOperation(f"'{topic.description.name}' is a topic: its messages are in its subscriptions. {what}")
 
 
-def make_side_entity(client: Requests, source: Source, into: str) -> bool:
+def make_side_entity(client: Requests, source: Source, into: str, progress: Progress) -> bool:
     """Create the queue that messages are restored into, like the one in the backup; returns False when it exists.
 
     It lacks what would take messages away again: times to live, deletion when idle, and forwarding. It also lacks
-    duplicate detection, since old messages far apart may have the same id. Raises `InvalidOperation` when the existing
-    queue requires sessions and the one in the backup does not.
+    duplicate detection, since old messages far apart may have the same id. Raises `InvalidOperation` when the queue is
+    missing although ``progress`` has begun, and when the existing queue requires sessions and the one in the backup
+    does not.
     """
     entities = Entities(client)
     options = source.record.description.options
     try:
         requires_session = entities.get(into).properties.get("RequiresSession") is True
     except NotFound:
+        if progress.begun:
+            raise InvalidOperation(
+                f"{progress.path} says that {progress.sent:,} messages were sent to '{into}', and there is no such "
+                "queue. Take the file away to begin anew."
+            ) from None
         properties = dict(properties_of(EntityKind.QUEUE, options)) | {
             "DefaultMessageTimeToLive": UNLIMITED_TEXT,
             "AutoDeleteOnIdle": UNLIMITED_TEXT,

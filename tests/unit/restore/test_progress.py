@@ -9,7 +9,7 @@ import pytest
 from partibus.errors import InvalidOperation
 from partibus.restore.run import Progress
 
-RESTORE = {"backup": "/b", "entity": "orders", "into": "side"}
+RESTORE = {"backup": "/b", "entity": "orders", "into": "side", "to": "sb://one:5671/"}
 
 
 def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["progress.json"]
 
 
-@pytest.mark.parametrize("key", ["backup", "entity", "into"])
+@pytest.mark.parametrize("key", ["backup", "entity", "into", "to"])
 def test_that_of_another_restore_is_refused(tmp_path: Path, key: str) -> None:
     Progress(tmp_path / "p", RESTORE).note(0, 0, 1, 1)
     with pytest.raises(InvalidOperation, match="of another restore"):

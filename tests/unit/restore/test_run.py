@@ -152,7 +152,7 @@ def test_a_queue_that_is_missing_is_made_like_the_one_in_the_backup(
 
     broker.answers["partibus:get-entity"] = lambda _: (404, "amqp:not-found", "not there", None)
     broker.answers["partibus:create-entity"] = create
-    assert make_side_entity(client, find(backup, "orders"), "side")
+    assert make_side_entity(client, find(backup, "orders"), "side", Progress(backup / "p", {}))
     (body,) = made
     assert body["name"] == "side"
     assert body["properties"]["LockDuration"] == "PT1M"
@@ -165,6 +165,16 @@ def test_a_queue_that_requires_sessions_is_refused_where_there_were_none(
     answer = {**QUEUE, "properties": {"RequiresSession": True}}
     broker.answers["partibus:get-entity"] = lambda _: (200, None, "OK", answer)
     with pytest.raises(InvalidOperation, match="requires sessions"):
-        make_side_entity(client, find(backup, "orders"), "side")
+        make_side_entity(client, find(backup, "orders"), "side", Progress(backup / "p", {}))
     broker.answers["partibus:get-entity"] = lambda _: (200, None, "OK", QUEUE)
-    assert not make_side_entity(client, find(backup, "orders"), "side")
+    assert not make_side_entity(client, find(backup, "orders"), "side", Progress(backup / "p", {}))
+
+
+def test_a_queue_that_is_gone_since_messages_were_sent_to_it_is_not_made_anew(
+    backup: Path, tmp_path: Path, broker: TinyBroker, client: Client
+) -> None:
+    """Its messages are gone with it, and the progress says that they need not be sent."""
+    run(backup, tmp_path / "p", FakeSender())
+    broker.answers["partibus:get-entity"] = lambda _: (404, "amqp:not-found", "not there", None)
+    with pytest.raises(InvalidOperation, match=r"p says that 413 messages were sent to 'side'.*Take the file away"):
+        make_side_entity(client, find(backup, "orders"), "side", Progress(tmp_path / "p", {}))
