@@ -246,3 +246,24 @@ def test_a_restore_to_another_place_than_its_progress_says_is_refused(
         assert (refused.returncode, "says that 20 messages were sent" in refused.stderr) == (1, True), refused
     (tmp_path / "progress.json").unlink()
     assert restore(queue, "side-gone")["sent"] == 20
+
+
+def test_transfer_dead_letters_are_in_the_other_queue(
+    broker: BrokerProcess,
+    python: PythonSync,
+    make_queue: MakeQueue,
+    partibus: Callable[..., str],
+    restore: Callable[[str, str], dict[str, int]],
+    tmp_path: Path,
+) -> None:
+    target = make_queue()
+    source = make_queue(ForwardTo=target)
+    broker.delete_queue(target)
+    python.send(source, *(Outgoing(b"%d" % i) for i in range(5)))
+    transfer_dead = f"{source}/$Transfer/$DeadLetterQueue"
+    eventually("none can be forwarded", lambda: len(peek_all(python, transfer_dead)) == 5)
+    partibus("backup", str(tmp_path / "backup"))
+    assert restore(source, "side-transfer")["sent"] == 5
+    found = peek_all(python, "side-transfer")
+    assert [message.body for message in found] == [b"%d" % i for i in range(5)]
+    assert {message.dead_letter_reason for message in found} == {"MessagingEntityNotFound"}

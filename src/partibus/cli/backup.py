@@ -11,7 +11,7 @@ from partibus.client.sync import Client
 from partibus.errors import InvalidOperation
 from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.partition.protocol.ports import StoreError
-from partibus.restore.run import Progress, Source, find, make_side_entity
+from partibus.restore.run import KINDS, Progress, Source, find, make_side_entity
 from partibus.restore.run import restore as run
 
 
@@ -49,8 +49,9 @@ def backup(directory: Path, stores: tuple[str, ...], connection: str, as_json: b
 @click.option("--into", required=True, metavar="QUEUE", help="The target queue; created like NAME if it is missing.")
 @click.option(
     "--only",
-    type=click.Choice(["active", "dead-letter"]),
-    help="Only the messages of the queue itself, or only its dead letters.",
+    type=click.Choice(list(KINDS)),
+    help="Only the messages of the queue itself, its dead letters, its transfer dead letters, or the messages that "
+    "were sent through it and wait for their transfer.",
 )
 @click.option(
     "--progress",

@@ -1,7 +1,7 @@
 """Restoring of an entity's messages from a backup into a queue of a running broker.
 
-Partition by partition, first the messages of the queue, then its dead letters, each in order of arrival. So the order
-within a key or session is kept. Nothing in the backup is served or changed.
+Partition by partition, first the messages of the queue, then its dead letters and transfers, each in order of arrival.
+So the order within a key or session is kept. Nothing in the backup is served or changed.
 
 A small file has the progress, and is replaced as a whole after each run of messages that the broker has stored. An
 interrupted restore goes on from there. It repeats the messages that were sent but not answered: at most one run of one
@@ -89,7 +89,7 @@ class Progress:
 
 
 RESTORED_FROM = "x-opt-partibus-restored-from"
-"""The entity, or its dead-letter sub-queue, that the message was in."""
+"""The entity, or its sub-queue, that the message was in."""
 RESTORED_NUMBER = "x-opt-partibus-restored-sequence-number"
 """Its sequence number there. Two restored messages with the same one are the same message."""
 
@@ -114,9 +114,13 @@ _COUNTER_BITS = 48
 _STORES_MAX = 10_000
 """A bound that the catalog never reaches here: it needs the number of stores only to place partitions."""
 _NAMED_MAX = 10
-DEAD_LETTER = "/$DeadLetterQueue"
-KINDS = {"active": (SubqueueKind.ACTIVE,), "dead-letter": (SubqueueKind.DEAD_LETTER,)}
-"""Sub-queues by option; all of them otherwise."""
+KINDS = {
+    "active": (SubqueueKind.ACTIVE, ""),
+    "dead-letter": (SubqueueKind.DEAD_LETTER, "/$DeadLetterQueue"),
+    "transfer-dead-letter": (SubqueueKind.TRANSFER_DEAD_LETTER, "/$Transfer/$DeadLetterQueue"),
+    "transfer": (SubqueueKind.TRANSFER, "/$Transfer"),
+}
+"""Sub-queues and the ends of their addresses by option, in the order of sending. Without an option all are sent."""
 
 OnSent = Callable[[int], None]
 """Gets the number of messages sent so far."""
@@ -205,18 +209,18 @@ def make_side_entity(client: Requests, source: Source, into: str, progress: Prog
 def restore(source: Source, sender: Sender, progress: Progress, which: str, on_sent: OnSent) -> int:
     """Send the messages that are not sent yet; returns their number.
 
-    Raises `SendFailed` and other kinds of `ClientError`; another run then goes on from there.
+    ``which``: one of `KINDS`, or "" for all. Raises `SendFailed` and other kinds of `ClientError`; another run then
+    goes on from there.
     """
     before = progress.sent
     name = source.record.description.name
     for place in source.record.placements:
         with StoreCopy(source.files[place.store_no]) as copy:
-            for kind in KINDS.get(which, (SubqueueKind.ACTIVE, SubqueueKind.DEAD_LETTER)):
-                origin = name + (DEAD_LETTER if kind == SubqueueKind.DEAD_LETTER else "")
+            for kind, suffix in [KINDS[which]] if which else KINDS.values():
                 first = progress.next_pos(place.partition_no, kind)
                 for page in copy.pages(place.partition_row, kind, first):
                     for start in range(0, len(page), RUN):
-                        _send(page[start : start + RUN], origin, place.partition_no, kind, sender, progress)
+                        _send(page[start : start + RUN], name + suffix, place.partition_no, kind, sender, progress)
                         on_sent(progress.sent)
     return progress.sent - before
 

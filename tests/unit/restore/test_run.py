@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -13,7 +14,7 @@ from partibus.client.errors import Busy, ConnectionLost, SendFailed
 from partibus.client.messages import IncomingMessage
 from partibus.client.sync import Sender
 from partibus.errors import EntityNotFound, InvalidOperation
-from partibus.message import pack
+from partibus.message import pack, with_destination
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_file import FILE_NAME
 from partibus.namespace.entities import EntityOptions, QueueDescription
@@ -21,7 +22,7 @@ from partibus.namespace.placement import Placement
 from partibus.partition.protocol.keys import SubqueueKind, body_key, entry_key, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Writes
 from partibus.restore.run import RESTORED_FROM, RESTORED_NUMBER, RUN, Progress, find, make_side_entity, restore
-from partibus.store.backup import back_up, store_file
+from partibus.store.backup import LIST, back_up, store_file
 from partibus.store.sqlite.directory import store_id
 from partibus.store.sqlite.store import SQLiteStore
 from tests.kit.plain_client import Client
@@ -178,3 +179,45 @@ def test_a_queue_that_is_gone_since_messages_were_sent_to_it_is_not_made_anew(
     broker.answers["partibus:get-entity"] = lambda _: (404, "amqp:not-found", "not there", None)
     with pytest.raises(InvalidOperation, match=r"p says that 413 messages were sent to 'side'.*Take the file away"):
         make_side_entity(client, find(backup, "orders"), "side", Progress(tmp_path / "p", {}))
+
+
+# -- what the entity had to transfer -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def transferring(backup: Path) -> Path:
+    """The backup with one message of each kind of transfer."""
+    (place,) = find(backup, "orders").record.placements
+    path = store_file(backup, store_id(place.store_no))
+    store = SQLiteStore.open(path, store_id=path.stem, owner=US, settings=SETTINGS)
+    writes = Writes()
+    for kind in (SubqueueKind.TRANSFER_DEAD_LETTER, SubqueueKind.TRANSFER):
+        number = body_key(place.partition_row, kind * 10_000 + 1)
+        data = pack(rest=b"\x00\x53\x75\xa0\x01x")
+        writes.bodies += [number, with_destination(data, "there") if kind == SubqueueKind.TRANSFER else data]
+        entry = (entry_key(subqueue_key(place.partition_row, kind), 1), number, kind * 10_000 + 1, 0)
+        writes.entries += [*entry, EntryState.ACTIVE, 0, None, None]
+    store.commit(writes)
+    store.close()
+    listing = backup / LIST
+    document = json.loads(listing.read_text())
+    document["stores"][path.stem] = path.stat().st_size
+    listing.write_text(json.dumps(document))
+    return backup
+
+
+def test_transfer_dead_letters_and_waiting_transfers_are_restored_last(transferring: Path, tmp_path: Path) -> None:
+    sender = FakeSender()
+    assert run(transferring, tmp_path / "p", sender) == ACTIVE + DEAD + 2
+    assert sender.numbers() == [*ALL, 20_001, 30_001]
+    (dead,), (waiting,) = sender.runs[-2:]
+    assert IncomingMessage(dead).annotations[RESTORED_FROM] == "Orders/$Transfer/$DeadLetterQueue"
+    assert IncomingMessage(waiting).annotations[RESTORED_FROM] == "Orders/$Transfer"
+    assert IncomingMessage(waiting).annotations["x-opt-partibus-destination"] == "there"
+
+
+@pytest.mark.parametrize(("which", "number"), [("transfer-dead-letter", 20_001), ("transfer", 30_001)])
+def test_only_one_kind_of_transfer(transferring: Path, tmp_path: Path, which: str, number: int) -> None:
+    sender = FakeSender()
+    run(transferring, tmp_path / "p", sender, which)
+    assert sender.numbers() == [number]
