@@ -4,15 +4,17 @@ import sqlite3
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
+from partibus.durable import LOG_SUFFIX
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import creation
 from partibus.store.sqlite.owner import LockFile, Owner
 from partibus.store.sqlite.reserved_space import free_bytes
-from partibus.store.sqlite.sql import DEFAULTS, StoreSettings, statement, store_error
+from partibus.store.sqlite.sql import DEFAULTS, StoreSettings, store_error
 from partibus.store.sqlite.store import SQLiteStore
+from partibus.store.sqlite.writer import Writer
 
 STORES_DEFAULT = 16
 """A 16-partition queue touches each store once (D1)."""
@@ -115,14 +117,26 @@ def mark_copies(data_dir: Path) -> int:
     lock = LockFile(data_dir / "lock", "accept-loss")
     try:
         for path in paths:
-            try:
-                with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-                    connection.execute(statement("update_is_copy"), (1,))
-            except sqlite3.Error as error:
-                raise store_error(error, path, "the mark of a copy", executed=False) from error
+            _mark_copy(path)
     finally:
         lock.release()
     return len(paths)
+
+
+def _mark_copy(path: Path) -> None:
+    """Mark a store as a copy. Leave the log of a store that was not closed, which its next owner looks for."""
+    lock = LockFile(path.with_suffix(".lock"), "accept-loss")
+    try:
+        keep_log = lock.is_left_open and path.with_name(path.name + LOG_SUFFIX).exists()
+        writer = Writer(path, path.stem, DEFAULTS)
+        try:
+            writer.mark_copy()
+        finally:
+            writer.close(keep_log=keep_log)
+    except (sqlite3.Error, OSError) as error:
+        raise store_error(error, path, "the mark of a copy", executed=False) from error
+    finally:
+        lock.release()
 
 
 def close_stores(stores: list[SQLiteStore]) -> None:

@@ -100,6 +100,10 @@ class Writer:
             row for (row,) in connection.execute(statement("select_dropped_partitions")).fetchall()
         ]
 
+    def mark_copy(self) -> None:
+        """Have the next owner begin a generation. Raises `sqlite3.Error`. The caller holds the store's lock."""
+        self._in_transaction(lambda connection: connection.execute(statement("update_is_copy"), (1,)))
+
     def set_time(self, now_ms: int) -> None:
         """Turn `highest_ms` back to ``now_ms``, durably, and cut locks and leases accordingly.
 

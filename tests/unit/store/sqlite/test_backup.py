@@ -509,3 +509,27 @@ def assert_begins_one_generation_above(given_out: int, path: Path) -> None:
     store = open_store(path.parent)
     assert store.generations == began
     store.close()
+
+
+def test_an_operator_who_marks_stores_leaves_the_log_of_one_that_was_not_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next start would take a log that is missing for a loss."""
+    stores = open_stores(tmp_path / "data", owner=US, created_ms=0, count=2)
+    stores[1].close()
+    commit(stores[0], 1, 3)
+    killed = tmp_path / "as after a kill"
+    shutil.copytree(tmp_path / "data", killed)
+    stores[0].close()
+    log = killed / "stores" / "store-00.db-wal"
+    size_bytes = log.stat().st_size
+    done = CliRunner().invoke(main, ["cluster", "accept-loss", "stores", "--data", str(killed)])
+    assert done.exit_code == 0, done.output
+    assert log.stat().st_size >= size_bytes
+    assert not log.with_name("store-01.db-wal").exists()
+    for opens in (1, 2):
+        stores = open_stores(killed, owner=US, created_ms=0, count=2)
+        assert [len(store.generations) for store in stores] == [2, 2], opens
+        close_stores(stores)
+    assert positions(killed / "stores" / "store-00.db") == [1, 2, 3]
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
