@@ -5,6 +5,7 @@ gigabytes into the log (measured). So the commit that drops it only notes it, th
 removes the rows. Partition rows are never reused, so the remaining rows can't be mistaken for others.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from threading import Event, Lock, Thread
 from typing import Any, TypeVar, cast
@@ -12,6 +13,8 @@ from typing import Any, TypeVar, cast
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import KIND_BITS, POSITION_BITS
 from partibus.partition.protocol.ports import Query
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -28,11 +31,12 @@ _LOOK_S = 0.02
 class PartitionRemover:
     """The dropped partitions of one store. The thread runs while there are any."""
 
-    def __init__(self, remove_slice: Callable[[int], bool], dropped: Iterable[int]) -> None:
-        """Prepare to remove the ``dropped`` partitions.
+    def __init__(self, store: str, remove_slice: Callable[[int], bool], dropped: Iterable[int]) -> None:
+        """Prepare to remove the ``dropped`` partitions of the store with this name.
 
         ``remove_slice`` removes a slice of a partition in its own transaction; it returns True when no row is left.
         """
+        self._store = store
         self._remove_slice = remove_slice
         self._dropped = set(dropped)
         self._stopping = Event()
@@ -42,6 +46,8 @@ class PartitionRemover:
         """The error of the latest slice, or of the start of the thread. The rows stay hidden. The thread tries again;
         without one the next drop or opening does.
         """
+        self._told = ""
+        """The error that was logged last; "" after a slice that worked."""
         if self._dropped:
             self._start()
 
@@ -92,10 +98,26 @@ class PartitionRemover:
             except RuntimeError as error:  # the process has too many threads
                 self._thread = None
                 self.last_error = error
+                self._tell()
+
+    def _tell(self) -> None:
+        """Log the error of the latest slice, or its end, once."""
+        text = "" if self.last_error is None else str(self.last_error)
+        if text and text != self._told:
+            log.warning(
+                "%s: the messages of deleted entities can't be removed now (%s). They are hidden, but take room on the "
+                "disk; the broker tries again",
+                self._store,
+                text,
+            )
+        elif self._told and not text:
+            log.info("%s: the messages of deleted entities are being removed again", self._store)
+        self._told = text
 
     def _run(self) -> None:
         pause_s = _PAUSE_S
         while not self._stopping.wait(pause_s):
+            self._tell()  # after the pause: a store that is being closed refuses the last slice
             with self._lock:
                 if not self._dropped:
                     self._thread = None

@@ -119,7 +119,7 @@ class PostgreSQLStore:
             self._writer.open(identity, created_ms, evict=evict)
         except psycopg.Error as error:
             raise store_error(error, address.name, "opening the store", executed=False) from error
-        self._remover = PartitionRemover(self._remove_slice, self._writer.dropped_partitions)
+        self._remover = PartitionRemover(self.name, self._remove_slice, self._writer.dropped_partitions)
         try:
             self._keeper = LeaseKeeper(self._keep_lease, settings.renewal_ms, address.name)
         except RuntimeError as error:

@@ -17,6 +17,7 @@ Readers, also those of other processes, begin no checkpoint. Another program tha
 wal_checkpoint`` there, breaks the order.
 """
 
+import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -25,6 +26,8 @@ from threading import Lock, Thread
 
 from partibus.partition.protocol.ports import DUPLICATE_COLUMNS, ENTRY_COLUMNS, SINK_ID_COLUMNS, Writes
 from partibus.store.sqlite.sql import KIB, PAGE_BYTES, StoreSettings, connect, is_failed_sync
+
+log = logging.getLogger(__name__)
 
 _PAGES_PER_COMMIT = 5
 """Owner, counters, counts, an entry page and its parent: the pages that a commit of one message appends beside the
@@ -87,7 +90,7 @@ class Checkpoints:
             except RuntimeError as error:
                 # The process has too many threads. The commit is durable; the next commit tries again.
                 self.thread = None
-                self.last_error = error
+                self.failed(error)
 
     def run_now(self, connection: sqlite3.Connection) -> None:
         """Copy as much of the log as possible without waiting, unless the thread is about to.
@@ -131,18 +134,30 @@ class Checkpoints:
                 with self._commit_lock:
                     checkpoint(connection)
                     self._appended_bytes = 0
-            self.last_error = None
+            self._worked()
         except Exception as error:  # noqa: BLE001 (the thread has no caller)
             self.failed(error)
         finally:
             self.thread = None
 
     def failed(self, error: Exception) -> None:
-        """Note the error of a checkpoint, or of another change that has no caller."""
+        """Note the error of a checkpoint, or of another change that has no caller. Log it unless it is the last one."""
+        if self.last_error is None or str(self.last_error) != str(error):
+            log.warning(
+                "%s: a checkpoint failed (%s). No message is lost, and the log grows until a checkpoint succeeds. Look "
+                "at the room and the health of the disk",
+                self._path,
+                error,
+            )
         self.last_error = error
         if isinstance(error, sqlite3.Error) and is_failed_sync(error):
             self._stopped = True
             self._sync_failed(error)
+
+    def _worked(self) -> None:
+        if self.last_error is not None:
+            self.last_error = None
+            log.info("%s: checkpoints succeed again", self._path)
 
 
 def estimate_appended_bytes(writes: Writes) -> int:

@@ -125,7 +125,7 @@ class SQLiteStore:
             except (sqlite3.Error, OSError) as error:
                 raise store_error(error, path, "opening the store", executed=False) from error
             opening.callback(self._writer.close, keep_log=True)
-            self._remover = PartitionRemover(self._remove_slice, self._writer.dropped_partitions)
+            self._remover = PartitionRemover(self.name, self._remove_slice, self._writer.dropped_partitions)
             self._lock_file.mark_open(self._note())
             opening.pop_all()
 

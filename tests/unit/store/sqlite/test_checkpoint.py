@@ -186,3 +186,24 @@ def test_a_load_that_takes_the_last_idle_connection_stops_no_close(tmp_path: Pat
     store._readers._idle = TakenMeanwhile()
     store.close()
     open_store(tmp_path).close()
+
+
+def test_a_checkpoint_that_keeps_failing_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="partibus.store.sqlite.checkpoint")
+    store = open_store(tmp_path, SETTINGS._replace(checkpoint_bytes=1))
+    with monkeypatch.context() as broken:
+        broken.setattr("partibus.store.sqlite.checkpoint.connect", _refuse)
+        for pos in (1, 2):
+            error_after_commit(store, pos)
+        broken.setattr(Thread, "start", no_thread_starts)
+        error_after_commit(store, 3)
+    for pos in (4, 5):
+        assert error_after_commit(store, pos) is None
+    store.close()
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in said] == ["WARNING", "WARNING", "INFO"]
+    for word, (_, text) in zip(("(disk I/O error)", "(can't start new thread)", "succeed again"), said, strict=True):
+        assert word in text
+        assert str(tmp_path / "store-00.db") in text

@@ -182,9 +182,34 @@ from partibus.store.dropped_partitions import PartitionRemover
 def fail(_partition_row):
     raise OSError("the disk is sick")
 
-PartitionRemover(fail, [1])
+PartitionRemover("store-00", fail, [1])
 """
 
 
 def test_a_sweep_under_way_keeps_no_process_from_ending() -> None:
     subprocess.run([sys.executable, "-c", SWEEPING], check=True, timeout=60)
+
+
+def test_slices_that_keep_failing_are_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger=dropped_partitions.__name__)
+    monkeypatch.setattr(dropped_partitions, "RETRY_S", 0.0)
+    store = open_store(tmp_path)
+    store.commit(enqueued(*range(MANY)))
+    remove, failures = store._remover._remove_slice, ["sick", "sick", "locked"]
+
+    def remove_or_fail(partition_row: int) -> bool:
+        if failures:
+            raise StoreError(f"the file is {failures.pop()}", executed=False)
+        return remove(partition_row)
+
+    monkeypatch.setattr(store._remover, "_remove_slice", remove_or_fail)
+    store.commit(dropping(PARTITION))
+    eventually("the rows are removed", lambda: not failures and store._remover._thread is None)
+    store.close()
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in said] == ["WARNING", "WARNING", "INFO"]
+    for word, (_, text) in zip(("(the file is locked)", "(the file is sick)", "again"), said, strict=True):
+        assert word in text
+        assert str(tmp_path / "store-00.db") in text
