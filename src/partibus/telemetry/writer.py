@@ -3,8 +3,8 @@
 Signals do not end it, so that a stopped or killed broker leaves whole files; the end of the socket does.
 
 Brokers share the folder. A file gets its name when it is complete, so readers that list the folder see whole files
-only. A name begins with the time: the oldest file comes first. Files that a killed writer has left are hidden, and the
-next writer removes them.
+only. A name begins with the time: the oldest file comes first. Files that a killed writer has left are hidden. The next
+writer of that run removes them, and any writer does after an hour.
 """
 
 import json
@@ -87,12 +87,17 @@ class Files:
             total -= size
 
     def _clean_up(self) -> None:
-        """Remove hidden files; young ones may belong to a writer that is about to finish them."""
-        broker = self._name.rpartition("-")[0].rpartition("-")[0]
+        """Remove the unfinished files of this run's former writers, and old ones of others.
+
+        A young one may belong to a writer that is about to finish it, also of this broker's former run.
+        """
+        run = self._name.rpartition("-")[0]
         before = datetime.now(UTC) - _ABANDONED
         for path in self._folder.glob(f".*{_UNFINISHED}"):
+            writer = path.name.partition("-")[2].rpartition("-")[0]
             try:
-                if broker in path.name or datetime.fromtimestamp(path.stat().st_mtime, UTC) < before:
+                is_ours = writer.rpartition("-")[0] == run
+                if is_ours or datetime.fromtimestamp(path.stat().st_mtime, UTC) < before:
                     path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue

@@ -69,7 +69,7 @@ def test_what_a_killed_writer_has_left_goes_and_anothers_work_stays(tmp_path: Pa
     for path in (left, fresh, old):
         path.write_bytes(b"PAR1")
     os.utime(old, (1, 1))
-    Files(tmp_path, "broker-0-b-1", 1 << 20)
+    Files(tmp_path, "broker-0-a-2", 1 << 20)
     assert list(tmp_path.iterdir()) == [fresh]
 
 
@@ -80,3 +80,14 @@ def test_what_is_missing_is_named_at_the_start(monkeypatch: pytest.MonkeyPatch) 
         TelemetryError, match=r"--telemetry full .* pyarrow is missing. .* pip install 'partibus\[spark"
     ):
         check(TelemetrySettings("full"))
+
+
+def test_what_brokers_with_longer_names_and_former_runs_are_writing_stays(tmp_path: Path) -> None:
+    theirs = {
+        tmp_path / f".20260102T030405.678901Z-{name}-000001.parquet.writing"
+        for name in ("broker-10-a-1", "broker-1-former-1", "a-broker-1-b-1")
+    }
+    for path in theirs:
+        path.write_bytes(b"PAR1")
+    Files(tmp_path, "broker-1-b-2", 1 << 20)
+    assert set(tmp_path.iterdir()) == theirs
