@@ -178,3 +178,17 @@ def test_a_start_that_fails_late_closes_the_stores(tmp_path: Path) -> None:
     assert len(locks) == 16
     assert [path.name for path in locks if path.read_bytes().endswith(b"open\n")] == []
     assert list((tmp_path / "data" / "stores").glob("*-wal")) == []
+
+
+@pytest.mark.parametrize("brokers", ["1", "2"])
+def test_a_start_that_fails_leaves_no_ready_file_of_a_former_run(tmp_path: Path, brokers: str) -> None:
+    ready = tmp_path / "ready.json"
+    arguments = (f"--ready-file={ready}", "--brokers", brokers)
+    with BrokerProcess(tmp_path, arguments=("--brokers", brokers)) as broker:
+        content = ready.read_bytes()
+        assert "in use" in refusal(broker.data, *arguments)
+        assert ready.read_bytes() == content, "the running broker's"
+    ready.write_bytes(content)  # as after a kill
+    damage(broker.data / "catalog.db")
+    assert "catalog.db" in refusal(broker.data, *arguments)
+    assert not ready.exists()

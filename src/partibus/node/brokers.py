@@ -14,7 +14,7 @@ from partibus.cluster.supervisor import CLOSE_S, Supervisor
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.policies import load_policies
 from partibus.node.child import launch
-from partibus.node.ready_file import prepare_namespaces, publish_ready
+from partibus.node.ready_file import prepare_namespaces, publish_ready, remove_ready_file
 from partibus.node.settings import Ports, Settings, settings_to_plain
 from partibus.store.acknowledged import AcknowledgedChanges
 from partibus.store.generations import Owner
@@ -35,6 +35,7 @@ class Brokers:
         self._settings = settings
         clock = SystemClock()
         self._lock = lock_data_directory(settings.data, Owner("supervisor", token_hex(8)))
+        remove_ready_file(settings)
         self._places = find_stores(settings.data, settings.stores, created_ms=clock.now_ms())
         self._access = load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)
         load_secret(settings.data)

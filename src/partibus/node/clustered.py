@@ -34,7 +34,7 @@ from partibus.namespace.changes import Change
 from partibus.node.joining import Joined, catalog_address, join, version
 from partibus.node.metrics import Measurements, packed, unpacked
 from partibus.node.node import Broker
-from partibus.node.ready_file import prepare_namespaces
+from partibus.node.ready_file import prepare_namespaces, remove_ready_file
 from partibus.node.settings import Settings
 from partibus.node.shared_stores import SharedStores
 from partibus.node.tls import make_context
@@ -70,6 +70,7 @@ def make_broker(settings: Settings, loop: asyncio.AbstractEventLoop) -> Broker:
     address = catalog_address(settings)
     clock = SystemClock()
     lock = lock_data_directory(settings.data, Owner(settings.cluster.broker or "a broker", "new"))
+    remove_ready_file(settings)
     joined = join(settings, address, clock.now_ms())
     try:
         from partibus.store.postgresql.catalog import CatalogSchema

@@ -18,6 +18,15 @@ Keys = Mapping[str, SasPolicy | None]
 """A policy with all rights, if there is one, by name of each namespace but the default one."""
 
 
+def remove_ready_file(settings: Settings) -> None:
+    """Remove the ready file of a former run, which readers would take for this run's. Raises OSError.
+
+    The caller has the lock of the data directory, so a running broker keeps its file.
+    """
+    if settings.ready_file is not None:
+        settings.ready_file.unlink(missing_ok=True)
+
+
 def prepare_namespaces(settings: Settings, catalog: Catalog, now_ms: int) -> Keys:
     """Apply the configuration file to the catalog, prepare the certificate, and return the namespaces' first keys.
 

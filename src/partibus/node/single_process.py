@@ -14,7 +14,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.changes import nobody_else
 from partibus.node.metrics import Measurements
 from partibus.node.node import Broker
-from partibus.node.ready_file import prepare_namespaces
+from partibus.node.ready_file import prepare_namespaces, remove_ready_file
 from partibus.node.settings import Settings
 from partibus.partition.protocol.ports import StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
@@ -42,6 +42,7 @@ def make_broker(settings: Settings, loop: asyncio.AbstractEventLoop) -> Broker:
     with ExitStack() as opened:  # closed if the start fails
         lock = lock_data_directory(settings.data, Owner(*us))
         opened.callback(lock.release)
+        remove_ready_file(settings)
         places = find_stores(settings.data, settings.stores, created_ms=clock.now_ms())
         catalog = Catalog(
             settings.data, len(places), busy_timeout_s=CATALOG_BUSY_S, record=AcknowledgedChanges(settings.data)
