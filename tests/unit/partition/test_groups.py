@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from partibus.message import Message, pack
+from partibus.partition.core import sessions
 from partibus.partition.core.groups import PROBED
 from partibus.partition.core.sessions import CANDIDATES_MAX, Groups
 from partibus.partition.core.state import PartitionState
@@ -289,10 +290,10 @@ def test_more_groups_than_memory_has_names_for_are_all_served_in_bounded_memory(
         seen.update(positions(handles))
         queue.complete(*handles)
     assert len(seen) == 2 * many
-    sessions = queue.machine.state.sessions
-    assert sessions is not None
-    assert sessions.groups is not None
-    assert (len(sessions.held), sessions.groups.total, sessions.groups.in_flight) == (0, 0, {})
+    held = queue.machine.state.sessions
+    assert held is not None
+    assert held.groups is not None
+    assert (len(held.held), held.groups.total, held.groups.in_flight) == (0, 0, {})
 
 
 def test_what_arrives_in_the_steady_state_needs_no_page() -> None:
@@ -516,3 +517,48 @@ def test_a_session_whose_locks_a_cursor_has_revoked_can_be_accepted_after_it() -
     opened = queue.ask(c.OpenCursor(0, ACTIVE, "spark", lease_ms=60_000, revoke=True))
     queue.ask(c.CloseCursor(0, ACTIVE, "spark", opened.epoch))
     assert isinstance(queue.ask(c.AcceptSession(0, 77, "g")), r.SessionAccepted)
+
+
+# Fair turns -----------------------------------------------------------------------------------------------------------
+
+
+def rounds_until_served(queue: Fifo, wanted: int) -> int:
+    """Count the rounds until the first messages are served: in each, a new group arrives and one message goes."""
+    left = set(range(1, wanted + 1))
+    for count in range(1, 4 * wanted):
+        queue.send(f"new {count}")
+        (handle,) = queue.receive(1)
+        queue.complete(handle)
+        left.discard(handle[1])
+        if not left:
+            return count
+    raise AssertionError(f"{len(left)} of {wanted} groups are still not served, the first of them {min(left)}")
+
+
+@pytest.mark.parametrize("prefix", ["a", "z"])
+def test_groups_of_the_store_are_served_among_arrivals_after_a_restart(prefix: str) -> None:
+    queue = Fifo()
+    queue.send(*[f"{prefix}{number}" for number in range(600)])
+    queue.crash()
+    assert rounds_until_served(queue, 600) <= 2 * 600
+
+
+def test_groups_that_memory_has_no_names_for_are_served_among_arrivals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "CANDIDATES_MAX", 2 * PROBED)
+    queue = Fifo()
+    many = 10 * PROBED
+    queue.send(*[f"old {number}" for number in range(many)])
+    assert rounds_until_served(queue, many) <= 3 * many
+
+
+def test_groups_with_many_messages_do_not_keep_others_waiting() -> None:
+    queue = Fifo()
+    names = [f"g{number}" for number in range(3 * PROBED)]
+    for _ in range(5):
+        queue.send(*names)
+    seen: set[int] = set()
+    for _ in range(2 * len(names)):
+        (handle,) = queue.receive(1)
+        queue.complete(handle)
+        seen.add(handle[1] % len(names))
+    assert len(seen) == len(names)

@@ -65,3 +65,16 @@ def test_a_session_with_messages_behind_its_page_stays_a_candidate(body_bytes: i
     assert queue.take(1) == "a"
     assert queue.candidates == ["b", "a"]
     assert [queue.take(1) for _ in range(5)] == list("baaaa")
+
+
+def test_sessions_of_the_store_are_next_among_arrivals_after_a_restart() -> None:
+    names = [f"s{number:03}" for number in range(600)]
+    queue = Queue(*names)
+    queue.numbers = iter(range(1, 100_000))
+    queue.crash()
+    left = set(names)
+    for count in range(2 * len(names)):
+        queue.give(c.Enqueue(next(queue.numbers), [Message(pack(rest=b"x"), session_id=f"new {count}")]))
+        queue.settle_down()
+        left.discard(queue.take(1))
+    assert not left

@@ -27,14 +27,13 @@ from partibus.partition.core.duplicates import id_of, note_of
 from partibus.partition.core.events import IdsRemembered
 from partibus.partition.core.grants import take
 from partibus.partition.core.locks import lock
-from partibus.partition.core.session_locks import close_group, open_session
-from partibus.partition.core.sessions import Groups, Session, Sessions
+from partibus.partition.core.session_locks import close_group, open_session, scan_ahead
+from partibus.partition.core.sessions import OPEN_MAX, Groups, Session, Sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER
 from partibus.partition.protocol.commands import CancelReceiveGroups, ReceiveGroups
 from partibus.partition.protocol.keys import Entry, SubqueueKind
-from partibus.partition.protocol.load_requests import SessionScan
 from partibus.partition.protocol.replies import Done, GroupsGranted, pack_attempt
 
 PROBED: Final = 64
@@ -95,13 +94,9 @@ def serve_groups(state: PartitionState, now_ms: int, step: Step) -> None:
             _answer_the_impatient(groups, step)
             return
         _probe(state, sessions, groups, step)
+        scan_ahead(state, sessions, step)
         if not groups.ready or (groups.probed and (groups.ready < asked.count or groups.next_is_probed)):
-            if groups.probed or sessions.scanning:
-                return
-            if sessions.may_have_more:
-                sessions.scanning = True
-                step.loads.append(SessionScan(sessions.scanned_to, state.options.limits.scan_sessions))
-            else:
+            if not groups.probed and not sessions.scanning:
                 _answer_the_impatient(groups, step)
             return
         entries = _gather(state, groups, asked, min(asked.count, room), now_ms, step)
@@ -143,8 +138,17 @@ def _answer_the_impatient(groups: Groups, step: Step) -> None:
 
 
 def _probe(state: PartitionState, sessions: Sessions, groups: Groups, step: Step) -> None:
-    """Open groups that may have messages."""
-    while len(groups.free) < PROBED and (name := sessions.next_candidate()) is not None:
+    """Open groups that may have messages.
+
+    Above `PROBED` one is opened for each group that was served: groups that arrivals open, or that have many messages,
+    would keep the others waiting.
+    """
+    while len(groups.free) < PROBED or (groups.turns > 0 and len(sessions.held) < OPEN_MAX):
+        name = sessions.next_candidate()
+        if name is None:
+            groups.turns = 0
+            break
+        groups.turns -= 1
         session = open_session(state, name, None)
         session.is_group = True
         groups.probe(name)
@@ -171,6 +175,7 @@ def _gather(
         end_pos = groups.barrier(name, ready_list.paged_up_to)
         taken = take(state, ready_list, count - len(entries), budget, end_pos, now_ms, step)
         groups.hand_out(name, taken)
+        groups.turns += 1
         entries += taken
         budget -= sum([entry.size_bytes for entry in taken])
         step.change(ready_list)

@@ -10,6 +10,8 @@
 ```
 """
 
+from typing import Final
+
 from partibus.partition.core.dead_letter import requeue
 from partibus.partition.core.events import SessionLocked, SessionStateSet, SessionUnlocked
 from partibus.partition.core.session_resume import holder_of, look_again, resume_session, take_up
@@ -44,6 +46,9 @@ from partibus.partition.protocol.replies import (
     SessionRenewed,
     SessionState,
 )
+
+SCAN_BELOW: Final = 64
+"""The number of candidates below which the next ones are read ahead of the receivers."""
 
 
 def accept_session(state: PartitionState, command: AcceptSession, now_ms: int, step: Step) -> None:
@@ -245,29 +250,38 @@ def offer(state: PartitionState, step: Step) -> bool:
         session = open_session(state, name, sessions.waiting.popleft())
         step.change(session.ready_list)
         opened = True
+    scan_ahead(state, sessions, step)
     if sessions.waiting and not sessions.scanning:
-        if sessions.may_have_more:
-            sessions.scanning = True
-            step.loads.append(SessionScan(sessions.scanned_to, state.options.limits.scan_sessions))
-        else:
-            for asked in [asked for asked in sessions.waiting if not asked.wait]:
-                sessions.waiting.remove(asked)
-                step.replies.append(NoSession(asked.request))
+        for asked in [asked for asked in sessions.waiting if not asked.wait]:
+            sessions.waiting.remove(asked)
+            step.replies.append(NoSession(asked.request))
     return opened
+
+
+def scan_ahead(state: PartitionState, sessions: Sessions, step: Step) -> None:
+    """Ask for the next sessions in the store while few candidates are left, or arrivals have had half of the turns.
+
+    A scan only when no candidate is left would never come while new sessions arrive as fast as they are served.
+    """
+    if sessions.scanning or not sessions.may_have_more:
+        return
+    most = state.options.limits.scan_sessions
+    if sessions.waiting or len(sessions.candidates) < SCAN_BELOW or sessions.taken >= 2 * most:
+        sessions.scanning = True
+        sessions.taken = 0
+        step.loads.append(SessionScan(sessions.scanned_to, most))
 
 
 def scanned(state: PartitionState, names: list[str]) -> None:
     """Take the result of a scan for sessions.
 
-    A scan runs only while there are no candidates. So at its end every session that it named was held, and becomes a
-    candidate when it is released, or has been probed. There are no others, unless names had to be left out meanwhile.
+    At the end of a scan, every session that it named is a candidate, has been probed, or was held and becomes a
+    candidate when it is released. There are no others, unless names had to be left out meanwhile.
     """
     sessions = _sessions(state)
     sessions.scanning = False
     if names:
-        for name in names:
-            if name not in sessions.held:
-                sessions.add_candidate(name)
+        sessions.add_scanned(names)
         sessions.scanned_to = names[-1]
         return
     sessions.scanned_to = None

@@ -25,6 +25,7 @@ from partibus.partition.protocol.keys import Entry, SubqueueKind
 from partibus.partition.protocol.ports import SessionLockRow
 
 CANDIDATES_MAX = 4_096
+"""Candidates from arrivals and releases; a scan adds up to one page."""
 CHANGED_MAX = 4_096
 OPEN_MAX = 4_096
 """Message groups that arrivals open in memory."""
@@ -129,7 +130,7 @@ class Session:
 class Groups:
     """The message groups that receivers without sessions use (`partibus.partition.core.groups`)."""
 
-    __slots__ = ("free", "in_flight", "probed", "total", "waiting")
+    __slots__ = ("free", "in_flight", "probed", "total", "turns", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[ReceiveGroups] = deque()
@@ -144,6 +145,8 @@ class Groups:
         """The positions of messages in flight, by group."""
         self.total = 0
         """The number of messages in flight."""
+        self.turns = 0
+        """Groups served since candidates were last opened: as many candidates have their turn, too."""
 
     @property
     def ready(self) -> int:
@@ -219,6 +222,7 @@ class Sessions:
         "rules",
         "scanned_to",
         "scanning",
+        "taken",
         "waiting",
     )
 
@@ -236,6 +240,8 @@ class Sessions:
         """The store may have sessions with messages that are neither held nor candidates."""
         self.scanning = False
         self.scanned_to: str | None = None
+        self.taken = 0
+        """Candidates taken since the last scan was asked for."""
         self.overflowed = False
         """A name was left out since the scan that goes on began at the first one."""
         self._changed: set[str] = set()
@@ -361,6 +367,13 @@ class Sessions:
         elif name not in self.candidates:
             self.may_have_more = self.overflowed = True
 
+    def add_scanned(self, names: list[str]) -> None:
+        """Put sessions that a scan found in front of the arrivals, which are younger."""
+        for name in reversed(names):
+            if name not in self.held and (self.rules is None or self.rules.lets_pass(name)):
+                self.candidates[name] = None
+                self.candidates.move_to_end(name, last=False)
+
     # -- what a new holder must not read before it is written -------------------------------------------------------
 
     def note_changed(self, name: str) -> None:
@@ -394,6 +407,7 @@ class Sessions:
         """Take the name of a session without a holder."""
         while self.candidates:
             name, _ = self.candidates.popitem(last=False)
+            self.taken += 1
             if name not in self.held:
                 return name
         return None
