@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from partibus.amqp.errors import DecodeError
 from partibus.forwarding.destination import (
+    NOT_FOUND,
     Destination,
     Find,
     Outgoing,
@@ -58,6 +59,8 @@ WINDOW_BYTES = 1 << 20
 RETRY_MS_MIN = 20.0
 RETRY_MS_MAX = 2_000.0
 """The longest pause between two attempts to store a batch in a destination that is full or temporarily lost."""
+
+SIZE_UNLIMITED = 1 << 62
 
 CallLater = Callable[[float, Callable[[], None]], object]
 """A function that calls another one after so many ms."""
@@ -210,15 +213,15 @@ class Pump:
                 self._on_lost()
             return
         if isinstance(reply, ReceiveRefused):
-            self._wait_for_reader(receiver)
+            self._pause(receiver)
             return
         self._asked = 0 if reply.ended else self._asked - len(reply.entries)
         self._take(reply)
 
-    def _wait_for_reader(self, receiver: int) -> None:
-        """Retry later, because a cursor reads the source exclusively.
+    def _pause(self, receiver: int) -> None:
+        """Retry later, because a cursor reads the source exclusively, or a dead-letter queue of SQS is gone.
 
-        The source has taken back the held messages. The destination's mark drops messages sent by now when they come
+        The source takes back the held messages. The destination's mark drops messages sent by now when they come
         again. The lease may be renewed any number of times, so the pump retries at intervals.
         """
         if self._stopped is not None:
@@ -254,6 +257,9 @@ class Pump:
                 self._begin_again()
                 return
             if isinstance(way, Undeliverable):
+                if way.reason == NOT_FOUND and self._is_sqs:
+                    self._pause(self._receiver)  # no action of SQS reads transfer dead letters
+                    return
                 undeliverable.setdefault(way, []).append(token)
             else:
                 touched[way] = None
@@ -303,15 +309,22 @@ class Pump:
         self._held_bytes[entry.pos] = entry.size_bytes
         return way
 
+    @property
+    def _is_sqs(self) -> bool:
+        """Whether it forwards dead letters of a queue of SQS."""
+        return self._dead_letter_source is not None and self._source.options().dead_letter_at_receive
+
     def _prepare(self, data: bytes, entry: Entry, destination: Destination) -> Outgoing | Undeliverable:
         source = self._source
         if self.target is None:
             return prepare_transfer(data, entry.pos, source.partition_id, destination)
         number = source.partition_id << COUNTER_BITS | entry.sequence
         options = source.options()
-        is_sqs = self._dead_letter_source is not None and options.dead_letter_at_receive
+        is_sqs = self._is_sqs
         if is_sqs:
             data = with_receives(data, entry.delivery_count)
+            # SQS takes messages of 1 MiB at each queue. The entity's maximum is that of AMQP, and smaller.
+            destination = destination._replace(message_size_max_bytes=SIZE_UNLIMITED)
         outgoing = prepare(data, entry.pos, number, self._dead_letter_source, source.partition_id, destination)
         if is_sqs and not options.requires_session and isinstance(outgoing, Outgoing):
             outgoing.message.enqueued_ms = entry.enqueued_ms
@@ -385,6 +398,10 @@ class Pump:
             return
         destination = self._find(way.target)
         why_not = check(way.target, destination)
+        if destination is None and self._is_sqs:
+            way.stalled = True
+            self._pause(self._receiver)
+            return
         if destination is None or (why_not is not None and not way.maybe_stored):
             self._settle(way, why_not)
             self._go_on(way)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -10,6 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from partibus.errors import StoreUnavailable
+from partibus.forwarding.forwarder import Forwarder
+from partibus.frontends.sqs.attributes import MESSAGE_BYTES_MAX
 from partibus.frontends.sqs.movers import LOCK_MS
 from partibus.frontends.sqs.names import Home, QueueName
 from partibus.frontends.sqs.polls import StandardPoll
@@ -94,3 +97,46 @@ def test_a_task_that_was_begun_before_waits_for_messages_that_its_last_mover_may
     counts = ["ApproximateNumberOfMessages"]
     left = sqs.call("GetQueueAttributes", QueueUrl=task.dead, AttributeNames=counts)["Attributes"]
     assert left == {"ApproximateNumberOfMessages": "0"}
+
+
+def redriven(sqs: SqsWorld, suffix: str = "") -> tuple[str, str]:
+    """Return the URLs of a queue and of its dead-letter queue; messages are forwarded."""
+    forwarder = Forwarder(sqs.world.namespaces, sqs.world.timeline.call_later)
+    for store in sqs.world.stores:
+        see = partial(forwarder.see, store.runtime)
+        store.runtime._forwards.forward = lambda row, transfers, see=see: see(row, transfers=transfers)
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"} if suffix else {}
+    dead = sqs.call("CreateQueue", QueueName=f"dead{suffix}", Attributes=attributes)["QueueUrl"]
+    arn = sqs.call("GetQueueAttributes", QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    redrive = {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})}
+    source = sqs.call("CreateQueue", QueueName=f"source{suffix}", Attributes=attributes | redrive)["QueueUrl"]
+    return source, dead
+
+
+def exceed(sqs: SqsWorld, source: str, body: str) -> None:
+    """Send a message and receive it once too often."""
+    sqs.call("SendMessage", QueueUrl=source, MessageBody=body, MessageGroupId="g")
+    assert len(sqs.call("ReceiveMessage", QueueUrl=source, VisibilityTimeout=0)["Messages"]) == 1
+    assert "Messages" not in sqs.call("ReceiveMessage", QueueUrl=source)
+    sqs.world.wait(1_000)
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "FIFO"])
+def test_a_message_of_the_largest_size_reaches_its_dead_letter_queue(sqs: SqsWorld, suffix: str) -> None:
+    source, dead = redriven(sqs, suffix)
+    body = "x" * MESSAGE_BYTES_MAX
+    exceed(sqs, source, body)
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=dead)["Messages"]
+    assert message["Body"] == body
+
+
+def test_messages_wait_for_a_deleted_dead_letter_queue(sqs: SqsWorld) -> None:
+    source, dead = redriven(sqs)
+    exceed(sqs, source, "before")
+    sqs.call("DeleteQueue", QueueUrl=dead)
+    for body in ("first", "second"):
+        exceed(sqs, source, body)
+    sqs.call("CreateQueue", QueueName="dead")
+    sqs.world.wait(5_000)
+    messages = sqs.call("ReceiveMessage", QueueUrl=dead, MaxNumberOfMessages=10)["Messages"]
+    assert [message["Body"] for message in messages] == ["first", "second"]
