@@ -1,6 +1,6 @@
 """A queue as SQS sees it: the parsed form of an entity's options, made once for each change of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from partibus.frontends.sqs.attributes import (
     DELAY,
     LIMIT,
     MAX_SIZE,
+    NUMBERS,
     REDRIVE_POLICY,
     RETENTION,
     SCOPE,
@@ -103,11 +104,18 @@ def attributes_of(options: EntityOptions) -> dict[str, str]:
     attributes = {} if options.sqs is None else dict(options.sqs.attributes)
     if options.sqs is None:
         attributes[VISIBILITY] = str(options.lock_duration_ms // 1000)
-    if options.default_ttl_ms < UNLIMITED_MS:
-        attributes[RETENTION] = str(max(options.default_ttl_ms // 1000, 1))
-    elif options.sqs is None:
-        attributes[RETENTION] = "1209600"
+    has_ttl = options.default_ttl_ms < UNLIMITED_MS
+    attributes[RETENTION] = str(max(options.default_ttl_ms // 1000, 1) if has_ttl else NUMBERS[RETENTION].most)
     return attributes
+
+
+def options_of(options: EntityOptions) -> SqsOptions:
+    """Return the options of SQS; those of a queue of AMQP give it the attributes that it has shown until now."""
+    if options.sqs is not None:
+        return options.sqs
+    attributes = attributes_of(options)
+    del attributes[RETENTION]  # stays an option of the entity
+    return SqsOptions(attributes=attributes)
 
 
 class Queues:
@@ -168,24 +176,28 @@ def properties_for(
     attributes: Mapping[str, str],
     options: SqsOptions,
     redrive: Redrive | None,
+    changed: Container[str],
     partitions_max: int = 0,
 ) -> dict[str, object]:
     """Return the entity's properties that follow from all set ``attributes`` of a queue, by the service's names.
 
+    Only the properties of ``changed`` attributes are among them: an administrator may have set the others otherwise.
     ``partitions_max`` is the entity's present value of PartibusElasticPartitions.
     """
     values = DEFAULTS | dict(attributes)
     kept = {key: value for key, value in attributes.items() if key != RETENTION}
-    options = replace(options, attributes=kept)
-    visibility_ms = int(values[VISIBILITY]) * 1000
-    return {
-        SQS: SqsValue().to_json(options),
-        "LockDuration": format_duration(min(max(visibility_ms, _LOCK_MIN_MS), _LOCK_MAX_MS)),
-        "DefaultMessageTimeToLive": format_duration(int(values[RETENTION]) * 1000),
-        "MaxDeliveryCount": RECEIVES_UNLIMITED if redrive is None else redrive.receives_max,
-        FORWARD_DEAD_LETTERED_TO: "" if redrive is None else entity_name(home, redrive.target),
-        ELASTIC_PARTITIONS: _partitions_max(home, attributes, partitions_max),
-    }
+    properties: dict[str, object] = {SQS: SqsValue().to_json(replace(options, attributes=kept))}
+    if VISIBILITY in changed:
+        visibility_ms = int(values[VISIBILITY]) * 1000
+        properties["LockDuration"] = format_duration(min(max(visibility_ms, _LOCK_MIN_MS), _LOCK_MAX_MS))
+    if RETENTION in changed:
+        properties["DefaultMessageTimeToLive"] = format_duration(int(values[RETENTION]) * 1000)
+    if REDRIVE_POLICY in changed:
+        properties["MaxDeliveryCount"] = RECEIVES_UNLIMITED if redrive is None else redrive.receives_max
+        properties[FORWARD_DEAD_LETTERED_TO] = "" if redrive is None else entity_name(home, redrive.target)
+    if LIMIT in changed:
+        properties[ELASTIC_PARTITIONS] = _partitions_max(home, attributes, partitions_max)
+    return properties
 
 
 def _partitions_max(home: Home, attributes: Mapping[str, str], present: int) -> int:
@@ -210,6 +222,6 @@ def change_options(broker: Broker, home: Home, queue: SqsQueue, change: Callable
     """Give a queue the options of SQS that ``change`` makes of its present ones."""
 
     def properties(old: EntityOptions) -> dict[str, object]:
-        return {SQS: SqsValue().to_json(change(old.sqs or SqsOptions()))}
+        return {SQS: SqsValue().to_json(change(options_of(old)))}
 
     broker.update_by(entity_name(home, queue.name), properties)

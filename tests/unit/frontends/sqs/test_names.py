@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from partibus.frontends.sqs.attributes import (
     Redrive,
@@ -31,6 +33,8 @@ from partibus.frontends.sqs.names import (
     queue_of_entity,
     url_of,
 )
+from tests.unit.frontends.harness import World
+from tests.unit.frontends.sqs.harness import SqsWorld
 
 HOME = Home()
 ORDERS = QueueName("us-east-1", "orders")
@@ -226,3 +230,29 @@ def test_who_may_use_a_dead_letter_queue() -> None:
     ):
         with pytest.raises(SqsError):
             read_redrive_allow(json.dumps(wrong))
+
+
+PLAIN = {"QueueUrl": "http://localhost:9324/000000000000/q"}
+
+
+@pytest.mark.parametrize(
+    ("action", "members"),
+    [
+        ("SetQueueAttributes", {"Attributes": {"ReceiveMessageWaitTimeSeconds": "5"}}),
+        ("AddPermission", {"Label": "x", "AWSAccountIds": ["111122223333"], "Actions": ["SendMessage"]}),
+        ("TagQueue", {"Tags": {"a": "b"}}),
+        ("PurgeQueue", {}),
+    ],
+)
+def test_a_queue_of_amqp_keeps_what_a_request_does_not_name(world: World, action: str, members: dict[str, Any]) -> None:
+    world.queue("errors")
+    world.queue("q", MaxDeliveryCount=5, ForwardDeadLetteredMessagesTo="errors", LockDuration="PT1M")
+    queue, sqs = world.namespace.queue("q"), SqsWorld(world)
+    names = {"AttributeNames": ["VisibilityTimeout", "MessageRetentionPeriod"]}
+    before, shown = queue.description.options, sqs.call("GetQueueAttributes", **PLAIN, **names)["Attributes"]
+    assert shown == {"VisibilityTimeout": "60", "MessageRetentionPeriod": "1209600"}
+    sqs.call(action, **PLAIN, **members)
+    after = queue.description.options
+    assert after.sqs is not None
+    assert replace(after, sqs=None) == before
+    assert sqs.call("GetQueueAttributes", **PLAIN, **names)["Attributes"] == shown

@@ -10,6 +10,7 @@ from partibus.frontends.sqs.attributes import (
     FIFO_QUEUE,
     REDRIVE_ALLOW_POLICY,
     REDRIVE_POLICY,
+    SETTABLE,
     Redrive,
     merged,
     normalised,
@@ -85,7 +86,7 @@ def _create(
     options = SqsOptions(tags=dict(tags))
     largest_mb = sizes_mb(call.broker.namespace.record.options, 1)[-1:]
     size: dict[str, object] = {"MaxSizeInMegabytes": largest_mb[0]} if largest_mb else {}
-    properties = properties_for(call.home, name, attributes, options, redrive) | new_properties(name) | size
+    properties = properties_for(call.home, name, attributes, options, redrive, SETTABLE) | new_properties(name) | size
     call.broker.create_queue(entity_name(call.home, name), properties)
 
 

@@ -67,7 +67,7 @@ def add_permission(call: Call) -> None:
             raise invalid_value(label, "Label", "Already exists.")
         return dict(old) | {POLICY: json.dumps(policy | {"Statement": [*statements, statement]})}
 
-    change_queue(call, queue, change)
+    change_queue(call, queue, change, (POLICY,))
     call.answer_when_followed()
 
 
@@ -85,7 +85,7 @@ def remove_permission(call: Call) -> None:
         del new[POLICY]
         return new | {POLICY: json.dumps(policy | {"Statement": left})} if left else new
 
-    change_queue(call, queue, change)
+    change_queue(call, queue, change, (POLICY,))
     call.answer_when_followed()
 
 

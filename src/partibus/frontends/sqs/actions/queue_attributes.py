@@ -1,6 +1,6 @@
 """GetQueueAttributes, SetQueueAttributes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,9 +24,9 @@ from partibus.frontends.sqs.attributes import (
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, missing
 from partibus.frontends.sqs.names import entity_name
-from partibus.frontends.sqs.queues import SqsQueue, attributes_of, properties_for
+from partibus.frontends.sqs.queues import SqsQueue, attributes_of, options_of, properties_for
 from partibus.namespace.access import Right
-from partibus.namespace.entities import EntityOptions, SqsOptions
+from partibus.namespace.entities import EntityOptions
 from partibus.partition.protocol.commands import DelayScheduled
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed
@@ -87,7 +87,7 @@ def set_queue_attributes(call: Call) -> None:
         raise missing("Attributes")
     changes = normalised(given, fifo=queue.fifo, creating=False)
     checked_redrive(call, queue.name, changes)
-    change_queue(call, queue, lambda old: merged(old, changes, fifo=queue.fifo))
+    change_queue(call, queue, lambda old: merged(old, changes, fifo=queue.fifo), changes)
     if queue.fifo and DELAY in changes:
         call.broker.when_followed(call.guarded(lambda: _delay_waiting(call, queue, int(changes[DELAY]) * 1000)))
     else:
@@ -116,8 +116,11 @@ def _delay_waiting(call: Call, queue: SqsQueue, delay_ms: int) -> None:
         partition.submit(command, call.guarded(delayed))
 
 
-def change_queue(call: Call, queue: SqsQueue, change: Change) -> None:
-    """Give a queue the attributes that ``change`` makes of its present ones. Raises what ``change`` does."""
+def change_queue(call: Call, queue: SqsQueue, change: Change, changed: Container[str]) -> None:
+    """Give a queue the attributes that ``change`` makes of its present ones. Raises what ``change`` does.
+
+    ``changed`` has the names of the attributes that may differ.
+    """
 
     def properties(old: EntityOptions) -> dict[str, object]:
         attributes = change(attributes_of(old))
@@ -125,11 +128,11 @@ def change_queue(call: Call, queue: SqsQueue, change: Change) -> None:
             redrive = read_redrive(call.home, attributes.get(REDRIVE_POLICY, ""), queue.name)
         except SqsError:  # changed by hand, or for another account: not this request's fault
             redrive = None
-        options = old.sqs or SqsOptions()
+        options = options_of(old)
         if attributes.get(SCOPE) != options.attributes.get(SCOPE):
             now_ms = call.broker.clock.now_ms()
             until_ms = 0 if now_ms < options.scope_until_ms else now_ms + call.state.propagation_ms
             options = replace(options, scope_until_ms=until_ms)
-        return properties_for(call.home, queue.name, attributes, options, redrive, old.elastic_partitions)
+        return properties_for(call.home, queue.name, attributes, options, redrive, changed, old.elastic_partitions)
 
     call.broker.update_by(entity_name(call.home, queue.name), properties)
