@@ -21,7 +21,7 @@ from partibus.partition.protocol.commands import (
     Settle,
 )
 from partibus.partition.protocol.keys import Entry, SubqueueKind
-from partibus.partition.protocol.replies import Failed, Granted, GroupsGranted
+from partibus.partition.protocol.replies import Granted, GroupsGranted
 from partibus.routing.entity import Inspection, inspect_each
 from partibus.routing.fault_injections import CallLater
 from partibus.routing.partitions import PartitionHandle
@@ -34,7 +34,7 @@ IN_FLIGHT_MAX: Final = 120_000
 COLD_MS: Final = 250
 """How long a receive that does not wait gives a partition that has messages in its store only."""
 RETRY_MS: Final = 200
-"""The pause before a partition whose store has failed is asked again."""
+"""The pause before a partition is asked again whose store has failed, or which a cursor reads alone."""
 _ACTIVE: Final = int(SubqueueKind.ACTIVE)
 
 Found = Sequence[tuple[PartitionHandle, int, int, list[Entry]]]
@@ -391,14 +391,15 @@ class GroupPoll(_Poll):
 
     def _answered(self, request: int, partition: PartitionHandle, reply: Any, *, wait: bool) -> None:
         self._asked.pop(request, None)
-        self.has_failed = self.has_failed or isinstance(reply, Failed)
         if isinstance(reply, GroupsGranted):
             if reply.entries:
                 self._add(partition, reply.lock_id, reply.until_ms, reply.entries)
-        elif wait and not self._is_ending and isinstance(reply, Failed):
-            # The store is away: ask again, other partitions may have messages meanwhile.
-            self._call.state.call_later(RETRY_MS, lambda: self._wait_at(partition))
-            return
+        else:
+            self.has_failed = True
+            if wait and not self._is_ending:
+                # The store is away, or a cursor reads the queue alone. Other partitions may have messages meanwhile.
+                self._call.state.call_later(RETRY_MS, lambda: self._wait_at(partition))
+                return
         if self._is_over:
             return
         is_full = self._got >= self._count or (wait and self._got > 0)

@@ -9,6 +9,10 @@ import pytest
 
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.handles import read_handles, write_handles
+from partibus.frontends.sqs.polls import RETRY_MS
+from partibus.partition.protocol.commands import Command, OpenCursor
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.routing.partitions import PartitionHandle
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
 
@@ -63,3 +67,27 @@ def test_a_client_that_leaves_while_it_waits_for_credits_gets_no_message(
     sqs.world.wait()
     answer: Any = sqs.call("ReceiveMessage", QueueUrl=url)
     assert [message["Body"] for message in answer["Messages"]] == ["a"]
+
+
+def test_a_long_poll_asks_seldom_while_a_cursor_reads_the_queue_alone(
+    sqs: SqsWorld, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, asked = PartitionHandle.submit, list[object]()
+
+    def counted(partition: PartitionHandle, command: Command, *more: Any, **named: Any) -> None:
+        asked.append(command)
+        assert len(asked) < 1_000, "the poll does not pause between requests"
+        submit(partition, command, *more, **named)
+
+    route = sqs.world.broker.entity_of(sqs.world.namespace.queue("q.fifo")).route
+    for partition in route.partitions:
+        partition.submit(
+            OpenCursor(route.numbers.next(), SubqueueKind.ACTIVE, "alone", lease_ms=60_000), lambda _: None
+        )
+    sqs.world.wait()
+    monkeypatch.setattr(PartitionHandle, "submit", counted)
+    client = sqs.connect()
+    client.send(sqs.signer.request("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5}))
+    sqs.world.wait(6_000)
+    assert client.answers() in ([{}], [None])
+    assert len(asked) <= len(route.partitions) * (5_000 // RETRY_MS + 2)
