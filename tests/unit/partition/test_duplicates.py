@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from partibus.limits import PartitionLimits
 from partibus.message import Message, pack
 from partibus.partition.core import duplicates
-from partibus.partition.core.duplicates import BUCKET_IDS, GENERATIONS_PER_WINDOW, TRIM_IDS, DuplicateIds, id_of
+from partibus.partition.core.duplicates import (
+    BUCKET_IDS,
+    GENERATIONS_PER_WINDOW,
+    TRIM_IDS,
+    TRIM_PAUSE_MS,
+    DuplicateIds,
+    id_of,
+)
 from partibus.partition.core.events import IdsForgotten
 from partibus.partition.core.step import Step
 from partibus.partition.protocol import commands as c
@@ -217,3 +224,27 @@ def test_an_id_that_the_store_did_not_know_is_known_once_it_is_accepted(monkeypa
     remember(ids, 1_000, 0)
     remember(ids, 1_000, *range(1, 20))
     assert ids.accept([name(0)], 2_000) == ([True], [])
+
+
+@pytest.mark.parametrize("reloads", ["before", "after", "both"])
+@pytest.mark.parametrize("count", [1, 2 * TRIM_IDS])
+def test_ids_that_a_purge_forgot_stay_forgotten_after_a_restart(reloads: str, count: int) -> None:
+    partition = OnePartition(PartitionOptions(duplicate_window_ms=WINDOW_MS))
+    send(partition, *range(count))
+    partition.settle_down()
+    if reloads != "after":
+        partition.load()
+    partition.give(c.PurgeAll(2, SubqueueKind.ACTIVE))
+    send(partition, count)
+    partition.settle_down()
+    may_go_cold = partition.machine.may_go_cold
+    for _ in range(5):
+        partition.now_ms += TRIM_PAUSE_MS
+        partition.give(c.Tick())
+        partition.settle_down()
+    assert (may_go_cold, partition.machine.may_go_cold) == (False, True)
+    if reloads != "before":
+        partition.load()
+    send(partition, *range(count + 1))
+    partition.settle_down()
+    assert stored(partition) == count + 1

@@ -69,6 +69,7 @@ class DuplicateIds:
         "_bucket",
         "_cells",
         "_counts",
+        "_forgetting",
         "_forgotten_to",
         "_generation_ms",
         "_longest_ms",
@@ -101,6 +102,8 @@ class DuplicateIds:
         """The one that ids go to now."""
         self._forgotten_to = 0
         """Ids in buckets before this one were forgotten by a purge."""
+        self._forgetting = False
+        """The store may still have forgotten ids. Only memory knows that they are forgotten."""
         self._to_trim = 0
         """Ids in the store whose bucket is out of the window."""
         self.trim_ms: int | None = None
@@ -143,7 +146,8 @@ class DuplicateIds:
     @property
     def is_idle(self) -> bool:
         """Whether no command waits, and the store is not being asked."""
-        return not (self.waiting or self.loading or self.scanning) and self.intents.is_idle
+        is_busy = self.waiting or self.loading or self.scanning or self._forgetting
+        return not is_busy and self.intents.is_idle
 
     @property
     def memory_bytes(self) -> int:
@@ -158,11 +162,13 @@ class DuplicateIds:
         self._counts.clear()
         self._stored = 0
 
-    def end_scan(self) -> None:
+    def end_scan(self, now_ms: int) -> None:
         """Note that all ids in the store have been read."""
         self.scanning = False
         self.is_known = True
         self.trim_ms = self._out_of_window_ms(min(self._counts)) if self._counts else None
+        if self._forgetting:
+            self.trim_ms = now_ms
 
     def first_bucket(self, now_ms: int) -> int:
         """Return a bucket before which none has ids inside of the window."""
@@ -258,15 +264,16 @@ class DuplicateIds:
         self.answered.clear()
 
     def forget_all(self, now_ms: int) -> None:
-        """Forget every id; the store removes its own when they leave the window."""
+        """Forget every id; `trim` has the store remove its own in slices, once a scan has counted them."""
         self._recent.clear()
         self._cells = bytearray(len(self._cells))
         self.forget_answers()
         self.originals.clear()
         self._forgotten_to = max(now_ms, self._bucket) + 1
         self._bucket = self._forgotten_to
-        if self._counts:
-            self.trim_ms = now_ms
+        self._forgetting = not self.is_known or bool(self._counts)
+        if self.is_known:
+            self.trim_ms = now_ms if self._counts else None
 
     def bucket_for(self, count: int, now_ms: int) -> int:
         """Return the bucket in which ``count`` ids are stored now, as its start in ms."""
@@ -349,6 +356,7 @@ class DuplicateIds:
             self.trim_ms = now_ms + TRIM_PAUSE_MS
         else:
             self._to_trim = 0
+            self._forgetting = False
             self.trim_ms = max(now_ms + 1, self._out_of_window_ms(min(self._counts))) if self._counts else None
 
 

@@ -405,7 +405,7 @@ def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]]
         bucket, last_id, _ = rows[-1]
         step.loads.append(DuplicateScan((bucket, last_id), state.options.limits.scan_ids))
     else:
-        duplicates.end_scan()
+        duplicates.end_scan(now_ms)
 
 
 def _without_duplicates(

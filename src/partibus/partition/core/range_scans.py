@@ -240,6 +240,8 @@ def purge_all(state: PartitionState, command: PurgeAll, now_ms: int, step: Step)
     subqueue = state.subqueues[command.kind]
     if command.kind == SubqueueKind.ACTIVE and state.duplicates is not None:
         state.duplicates.forget_all(now_ms)
+        if not (state.duplicates.is_known or state.duplicates.scanning):
+            state.duplicates.begin_scan(step, state.options.limits.scan_ids)
     add_range_scan(state, subqueue, PurgeSlice(command, 0, state.next_sequence), step)
 
 
