@@ -562,3 +562,25 @@ def test_groups_with_many_messages_do_not_keep_others_waiting() -> None:
         queue.complete(handle)
         seen.add(handle[1] % len(names))
     assert len(seen) == len(names)
+
+
+# Purges ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loads", [0, 1])
+def test_a_purge_removes_messages_that_become_due_as_it_begins_and_no_later_ones(loads: int) -> None:
+    queue = Fifo()
+    queue.send(*["a"] * 700, scheduled_ms=queue.now_ms + 60_000)
+    queue.send("b", scheduled_ms=queue.now_ms + 90_000)
+    queue.now_ms += 60_000
+    queue.give(c.Tick())
+    for _ in range(loads):
+        assert queue.run_load()
+    queue.give(c.PurgeAll(1_000, ACTIVE))
+    queue.give(c.Enqueue(1_001, [Message(pack(rest=b"x"), session_id="c")]))
+    queue.settle_down()
+    assert queue.replies[1_000] == r.Done(1_000)
+    queue.advance(60_000)
+    granted = queue.ask(c.ReceiveGroups(0, 10, 1 << 20, LOCK_MS))
+    assert [entry.session for entry in granted.entries] == ["c"]
+    assert queue.ask(c.Inspect(0, count_scheduled=True)).subqueues[ACTIVE].messages == 1

@@ -30,7 +30,7 @@ from partibus.partition.protocol.commands import (
     PurgeAll,
 )
 from partibus.partition.protocol.fan_out import Planned
-from partibus.partition.protocol.keys import Entry, SubqueueKind
+from partibus.partition.protocol.keys import Entry, SubqueueKind, body_number
 from partibus.partition.protocol.load_requests import (
     Consume,
     DelaySlice,
@@ -163,6 +163,8 @@ def _begin(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
         from_here(subqueue, range_scan)
         step.loads.append(RangeScanLoad(subqueue.kind, range_scan, CONSUMED_ENTRIES, 0))
         return
+    if isinstance(range_scan, PurgeSlice) and not range_scan.to_pos:
+        range_scan.to_pos = state.next_sequence
     count = SLICE_ENTRIES
     size_bytes = SLICE_BYTES
     if isinstance(range_scan, Purge):
@@ -236,19 +238,25 @@ def _purge(state: PartitionState, subqueue: Subqueue, range_scan: Purge, entries
 
 
 def purge_all(state: PartitionState, command: PurgeAll, now_ms: int, step: Step) -> None:
-    """Remove every message up to now in slices; the reply leaves after the last one."""
+    """Remove every message that was sent by now in slices; the reply leaves after the last one."""
     subqueue = state.subqueues[command.kind]
     if command.kind == SubqueueKind.ACTIVE and state.duplicates is not None:
         state.duplicates.forget_all(now_ms)
         if not (state.duplicates.is_known or state.duplicates.scanning):
             state.duplicates.begin_scan(step, state.options.limits.scan_ids)
-    add_range_scan(state, subqueue, PurgeSlice(command, 0, state.next_sequence), step)
+    add_range_scan(state, subqueue, PurgeSlice(command, state.next_sequence), step)
 
 
 def _purge_slice(
     state: PartitionState, subqueue: Subqueue, range_scan: PurgeSlice, rows: list[tuple[EntryRow, int]], step: Step
 ) -> None:
-    found = [entry_of(row, None, size_bytes) for row, size_bytes in rows if row.state < FINISHED]
+    sent_before = range_scan.sent_before
+    found = [
+        entry_of(row, None, size_bytes)
+        for row, size_bytes in rows
+        # An activated message has a later number than its body, and a rewritten body has a number out of order.
+        if row.state < FINISHED and min(row.sequence, body_number(row.body)) < sent_before
+    ]
     locked = {pos: batch for batch in subqueue.locks for pos in batch.entries}
     removed: list[Entry] = []
     active: list[Entry] = []
@@ -266,7 +274,7 @@ def _purge_slice(
     state.remove(subqueue.kind, removed, Disposition.PURGED, step)
     if rows:
         last, _ = rows[-1]
-        subqueue.range_scans.appendleft(PurgeSlice(range_scan.command, last.pos + 1, range_scan.to_pos))
+        subqueue.range_scans.appendleft(PurgeSlice(range_scan.command, sent_before, last.pos + 1, range_scan.to_pos))
     else:
         step.replies.append(Done(range_scan.request))
 

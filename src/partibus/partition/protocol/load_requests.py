@@ -121,8 +121,11 @@ class PurgeSlice(Struct):
     """The next slice of entries that a `PurgeAll` removes."""
 
     command: PurgeAll
-    from_pos: int
-    to_pos: int
+    sent_before: int
+    """The first sequence number of messages that are sent after the command, and stay."""
+    from_pos: int = 0
+    to_pos: int = 0
+    """The end of the positions when the purge begins: earlier scans move entries to the end until then. 0: it waits."""
 
     @property
     def request(self) -> int:
