@@ -218,15 +218,30 @@ class Call:
             return
         self._admitted(throttle.admit_send(count, 0, self._known(then)), then)
 
-    def admit(self, operation: Operation, entity: Entity, then: Callable[[], None]) -> None:
-        """Go on once the namespace has credits for one operation; refuse the request if it has none."""
+    def admit_management(self, then: Callable[[], None]) -> None:
+        """Go on once the namespace has credits for a request about queues; refuse it if it has none."""
         throttle = self.broker.throttle
         if throttle.uses is not None:
-            throttle.uses.add(entity.queue.name, _HTTP, operation, 1, 1)
+            throttle.uses.add("", _HTTP, Operation.MANAGEMENT, 1, 1)
         if not throttle.active:
             then()
             return
-        self._admitted(throttle.admit(operation, 1, self._known(then)), then)
+        self._admitted(throttle.admit(Operation.MANAGEMENT, 1, self._known(then)), then)
+
+    def check_receives(self) -> None:
+        """Refuse to receive while the namespace has no credits. Raises `ServerBusy`."""
+        throttle = self.broker.throttle
+        if throttle.enforces and throttle.refuses(Operation.RECEIVE):
+            throttle.refused(Operation.RECEIVE)
+            raise throttle.refusal()
+
+    def charge_receives(self, entity: Entity, count: int) -> None:
+        """Charge for messages that the answer has."""
+        throttle = self.broker.throttle
+        if throttle.uses is not None:
+            throttle.uses.add(entity.queue.name, _HTTP, Operation.RECEIVE, 1, count)
+        if throttle.active:
+            throttle.charge(Operation.RECEIVE, count)
 
     def _known(self, then: Callable[[], None]) -> Callable[[bool], None]:
         return self.guarded(lambda admitted: self._admitted(admitted, then))

@@ -9,7 +9,7 @@ from typing import Final
 
 from partibus.errors import PartibusError
 from partibus.frontends.admission import SignIns
-from partibus.frontends.sqs.actions import ACTIONS
+from partibus.frontends.sqs.actions import ACTIONS, OF_MESSAGES
 from partibus.frontends.sqs.calls import Call, Caller, Respond
 from partibus.frontends.sqs.errors import THROTTLED, SqsError
 from partibus.frontends.sqs.names import Home, QueueName, name_of_url, path_of, region_of
@@ -94,7 +94,11 @@ class SqsService(SqsState):
             claimed(broker)
             if parsed.error is not None:
                 raise parsed.error
-            ACTIONS[parsed.action](call)
+            action = ACTIONS[parsed.action]
+            if parsed.action in OF_MESSAGES:
+                action(call)
+            else:
+                call.admit_management(partial(action, call))
         except _RefusedKey as refused:
             if refused.delay_s:
                 self.call_later(refused.delay_s * 1000, partial(call.refuse, refused.error))

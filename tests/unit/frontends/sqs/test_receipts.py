@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.handles import read_handles, write_handles
 from partibus.frontends.sqs.polls import RETRY_MS
 from partibus.partition.protocol.commands import Command, OpenCursor
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.partitions import PartitionHandle
+from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
+from partibus.throttling.uses import OPERATIONS, Operation
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
 
@@ -49,26 +49,6 @@ def test_a_handle_of_a_partition_that_was_merged_away_is_that_of_a_deleted_messa
     assert "Failed" not in deleted
 
 
-def test_a_client_that_leaves_while_it_waits_for_credits_gets_no_message(
-    sqs: SqsWorld, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    admitted: list[Callable[[], None]] = []
-
-    def later(call: Call, operation: object, entity: object, then: Callable[[], None]) -> None:
-        admitted.append(then)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Call, "admit", later)
-        client = sqs.connect()
-        client.send(sqs.signer.request("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 20}))
-        client.protocol.connection_lost(None)
-    for go_on in admitted:
-        go_on()
-    sqs.world.wait()
-    answer: Any = sqs.call("ReceiveMessage", QueueUrl=url)
-    assert [message["Body"] for message in answer["Messages"]] == ["a"]
-
-
 def test_a_long_poll_asks_seldom_while_a_cursor_reads_the_queue_alone(
     sqs: SqsWorld, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,3 +71,40 @@ def test_a_long_poll_asks_seldom_while_a_cursor_reads_the_queue_alone(
     sqs.world.wait(6_000)
     assert client.answers() in ([{}], [None])
     assert len(asked) <= len(route.partitions) * (5_000 // RETRY_MS + 2)
+
+
+def used(sqs: SqsWorld) -> dict[str, int]:
+    """Return the credits used, by operation."""
+    return {
+        name: count for name, count in zip(OPERATIONS, sqs.world.broker.throttle.counters.used, strict=True) if count
+    }
+
+
+def test_requests_cost_credits_by_the_message_or_by_the_request(sqs: SqsWorld, url: str) -> None:
+    sqs.world.broker.throttle.change(ThrottlingSettings(policy=ThrottlingPolicy.OBSERVE))
+    entries = [{"Id": str(number), "MessageBody": str(number), "MessageGroupId": "h"} for number in range(4)]
+    sqs.call("SendMessageBatch", QueueUrl=url, Entries=entries)
+    assert used(sqs) == {"send": 4}
+    members = {"QueueUrl": url, "MaxNumberOfMessages": 10, "ReceiveRequestAttemptId": "a"}
+    messages = sqs.call("ReceiveMessage", **members)["Messages"]
+    assert len(messages) == 5
+    assert used(sqs) == {"send": 4, "receive": 5}
+    assert sqs.call("ReceiveMessage", **members)["Messages"] == messages
+    assert sqs.call("ReceiveMessage", QueueUrl=url) in ({}, None)
+    sqs.call("DeleteMessage", QueueUrl=url, ReceiptHandle=messages[0]["ReceiptHandle"])
+    assert used(sqs) == {"send": 4, "receive": 10}
+    sqs.call("GetQueueUrl", QueueName="q.fifo")
+    sqs.call("TagQueue", QueueUrl=url, Tags={"a": "b"})
+    assert used(sqs) == {"send": 4, "receive": 10, "management": 20}
+
+
+@pytest.mark.parametrize("action", ["ReceiveMessage", "PurgeQueue"])
+def test_without_credits_requests_are_refused_and_do_nothing(sqs: SqsWorld, url: str, action: str) -> None:
+    settings = ThrottlingSettings(policy=ThrottlingPolicy.ENFORCE, credits_per_s=10)
+    sqs.world.broker.throttle.change(settings)
+    sqs.world.broker.throttle.charge(Operation.SEND, settings.period_credits)
+    reply = sqs.ask(sqs.signer.request(action, {"QueueUrl": url}), 100)
+    assert (reply.status, reply.members["__type"]) == (403, "com.amazonaws.sqs#RequestThrottled")
+    sqs.world.broker.throttle.change(ThrottlingSettings())
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=url, AttributeNames=["All"])["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"

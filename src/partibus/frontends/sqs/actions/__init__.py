@@ -46,3 +46,16 @@ ACTIONS: Final[Mapping[str, Callable[[Call], None]]] = {
     "TagQueue": tag_queue,
     "UntagQueue": untag_queue,
 }
+
+OF_MESSAGES: Final = frozenset(
+    {
+        "ChangeMessageVisibility",
+        "ChangeMessageVisibilityBatch",
+        "DeleteMessage",
+        "DeleteMessageBatch",
+        "ReceiveMessage",
+        "SendMessage",
+        "SendMessageBatch",
+    }
+)
+"""The actions that cost credits by the message, or none. The others are requests about queues."""

@@ -27,7 +27,6 @@ from partibus.partition.protocol.keys import Entry, SubqueueKind, body_number
 from partibus.partition.protocol.ports import EntryRow
 from partibus.partition.protocol.replies import Failed, IdsKnown, unpack_attempt
 from partibus.routing.partitions import PartitionHandle
-from partibus.throttling.uses import Operation
 
 COUNT_MAX: Final = 10
 WAIT_MAX_S: Final = 20
@@ -114,9 +113,7 @@ class _Receive:
         self._budget: ReceiveBudget | None = None
 
     def start(self) -> None:
-        self._call.admit(Operation.RECEIVE, self._entity, self._admitted)
-
-    def _admitted(self) -> None:
+        self._call.check_receives()
         wanted = self._wanted
         if wanted.attempt is not None:
             attempt = self._call.state.attempts.find(self._attempt_key, self._call.broker.clock.now_ms())
@@ -221,6 +218,7 @@ class _Receive:
             if left:
                 return
             if is_whole:
+                self._call.charge_receives(self._entity, len(attempt.messages))
                 self._call.answer({"Messages": attempt.messages})
             else:
                 attempts.forget(key)
@@ -257,6 +255,8 @@ class _Receive:
         if messages and self._wanted.attempt is not None and self._wanted.lock_ms:
             size = sum(entry.size_bytes for _, _, _, entries in found for entry in entries)
             self._call.state.attempts.keep(self._attempt_key, Attempt(now_ms, messages, tokens, size))
+        if messages:
+            self._call.charge_receives(self._entity, len(messages))
         self._call.answer({"Messages": messages} if messages else None)
 
     def _messages(
