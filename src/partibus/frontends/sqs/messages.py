@@ -13,7 +13,7 @@ TYPE_MAX: Final = 256
 ID_MAX: Final = 128
 TRACE: Final = "AWSTraceHeader"
 CONTROLS: Final = bytes(code for code in range(32) if code not in (9, 10, 13))
-_FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ID: Final = re.compile(r"[!-~]{1,128}")
 _ATTRIBUTE_NAME: Final = re.compile(r"[\w.-]{1,256}")
 _RESERVED: Final = ("aws.", "amazon.")
@@ -26,7 +26,7 @@ def is_allowed_text(text: str, encoded: bytes) -> bool:
     """Tell whether XML 1.0 allows all characters of a text."""
     if len(text) == len(encoded):  # ASCII
         return len(encoded.translate(None, CONTROLS)) == len(encoded)
-    return _FORBIDDEN.search(text) is None
+    return FORBIDDEN.search(text) is None
 
 
 def utf8_of(text: str) -> bytes:
@@ -171,6 +171,10 @@ def read_trace(given: Mapping[str, Mapping[str, Any]], header: str | None) -> tu
             raise invalid_value(name[:200], "MessageSystemAttributes", f"Only {TRACE} can be sent.")
         if value.get("DataType") != "String" or not value.get("StringValue"):
             raise invalid_value(name, "MessageSystemAttributes", f"{TRACE} must be of the type String.")
+        if not _is_allowed(value["StringValue"]):
+            raise invalid_value(
+                f"for {TRACE}", "MessageSystemAttributes", "Invalid binary character was found in the value."
+            )
     if not given:
         return header, None
     text: str = given[TRACE]["StringValue"]

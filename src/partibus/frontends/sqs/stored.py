@@ -424,7 +424,10 @@ def _foreign(value: object) -> Attribute | None:
     if isinstance(value, int | float):
         return Attribute("Number", str(value).encode())
     if isinstance(value, str | UUID | datetime):
-        return Attribute("String", utf8_of(str(value))) if str(value) else None
+        text = str(value)
+        encoded = utf8_of(text)
+        # XML can't show some characters: as bytes, the value agrees with its MD5.
+        return Attribute("String" if is_allowed_text(text, encoded) else "Binary", encoded) if text else None
     return None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from partibus.frontends.sqs.errors import SqsError, invalid_value
+from partibus.frontends.sqs.messages import CONTROLS, FORBIDDEN
 from partibus.frontends.sqs.shapes import LIST_ELEMENTS, MAP_ELEMENTS, Kind, Member, Shape
 
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
@@ -20,6 +21,7 @@ NAME_MAX: Final = 128
 """Characters of a parameter's name; a longer one is unknown and ignored."""
 _ESCAPES: Final = re.compile(rb"(?:%[0-9A-Fa-f]{2})+")
 """A run of escapes. The standard library takes 400 ns for a percent sign alone, which a form may have a million of."""
+_NO_CHARACTERS: Final = ("\ufffe".encode(), "\uffff".encode())
 _Tree = dict[str, Any]
 
 
@@ -140,7 +142,7 @@ def write_query(action: str, shape: Shape, output: Mapping[str, Any] | None, req
         # Callers without a parser look for the short form of an empty result, as the service writes it.
         out += (f"<{action}Result>", *result, f"</{action}Result>") if result else (f"<{action}Result/>",)
     out.append(f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{action}Response>")
-    return "".join(out).encode("utf-8", "replace")
+    return _encoded("".join(out))
 
 
 def write_query_error(error: SqsError, request_id: str) -> bytes:
@@ -148,11 +150,19 @@ def write_query_error(error: SqsError, request_id: str) -> bytes:
     if error.code == "UnknownOperationException":
         return b"<UnknownOperationException/>"
     fault = "Sender" if error.is_sender_fault else "Receiver"
-    return (
+    return _encoded(
         f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type><Code>{error.code}</Code>'
         f"<Message>{escaped(error.query_message)}</Message><Detail/></Error><RequestId>{request_id}</RequestId>"
         "</ErrorResponse>"
-    ).encode("utf-8", "replace")
+    )
+
+
+def _encoded(text: str) -> bytes:
+    """Encode an answer, with U+FFFD in place of characters that XML 1.0 forbids, for a parser to read the others."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw.translate(None, CONTROLS)) == len(raw) and _NO_CHARACTERS[0] not in raw and _NO_CHARACTERS[1] not in raw:
+        return raw
+    return FORBIDDEN.sub("\ufffd", text).encode()
 
 
 def _write_members(out: list[str], members: Mapping[str, Any], entry: str) -> None:

@@ -303,3 +303,13 @@ def test_a_message_that_begins_as_a_plain_one_and_goes_on_otherwise_is_read_memb
     assert read_stored(wrong_user) == read_stored(data)
     no_text = data.replace(b"sender", b"\xff\xfeuser").replace(message_id[:2].encode(), b"\xc3\xa9")
     assert read_stored(no_text).body == "body"
+
+
+@pytest.mark.parametrize("value", ["\x00", "a\x1fb", "\uffff"])
+def test_text_that_xml_does_not_allow_is_bytes_in_a_property_and_refused_in_a_trace(value: str) -> None:
+    section = encode_application_properties({"bad": value, "good": "a\tb"})
+    data = pack(application_properties=section, rest=b"\x00\x53\x75\xa0\x01b")
+    attributes = {"bad": Attribute("Binary", value.encode()), "good": text("a\tb")}
+    assert read_stored(data).attributes == attributes
+    with pytest.raises(SqsError, match="Invalid binary character"):
+        read_trace({"AWSTraceHeader": {"DataType": "String", "StringValue": value}}, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlencode
@@ -336,3 +337,15 @@ def test_the_http_port_knows_requests_of_sqs(
     method: str, path: str, query: str, headers: dict[str, str], *, expected: bool
 ) -> None:
     assert speaks_sqs(method, path, query, headers) is expected
+
+
+@given(st.text())
+def test_every_answer_in_xml_can_be_read(text: str) -> None:
+    attribute = {"StringValue": text, "DataType": "String"}
+    message = {"Body": text, "Attributes": {"AWSTraceHeader": text}, "MessageAttributes": {text: attribute}}
+    answer = answer_to(Parsed("ReceiveMessage", False, {}), {"Messages": [message]}, "id")
+    refusal = refusal_of(Parsed("ReceiveMessage", False, {}), SqsError("InvalidParameterValue", text), "id")
+    for body in (answer.body, refusal.body):
+        assert ElementTree.fromstring(body) is not None
+    allowed = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+    assert allowed in [element.text or "" for element in ElementTree.fromstring(answer.body).iter()]
