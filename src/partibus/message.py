@@ -79,7 +79,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
     tag: bytes = b""
     """The note that duplicate detection keeps with the message id, for replies about duplicates."""
     enqueued_ms: int | None = None
-    """When a forwarded message was first stored, from which its time to live runs; None: it is stored now."""
+    """When a forwarded message was first stored, or a message of SQS sent that is delayed; None: it is stored now.
+
+    Its time to live runs from then.
+    """
 
     @property
     def key(self) -> str | None:

@@ -466,10 +466,10 @@ def test_a_shorter_delay_of_the_queue_keeps_groups_in_order() -> None:
     sent_ms = queue.now_ms
     queue.send("a", "b", "a", scheduled_ms=sent_ms + 60_000)
     queue.advance(10_000)
-    assert queue.ask(c.DelayScheduled(0, ACTIVE, 30_000))
+    assert queue.ask(c.DelayScheduled(0, ACTIVE, 60_000, 30_000))
     queue.advance(19_000)
     assert queue.receive() == []
-    assert queue.ask(c.DelayScheduled(0, ACTIVE, 0))
+    assert queue.ask(c.DelayScheduled(0, ACTIVE, 30_000, 0))
     (last,) = queue.send("a")
     granted = queue.ask(c.ReceiveGroups(0, 10, 1 << 20, LOCK_MS))
     bodies = [(entry.session, body_number(entry.body)) for entry in granted.entries]
@@ -480,7 +480,7 @@ def test_a_shorter_delay_of_the_queue_keeps_groups_in_order() -> None:
 def test_a_longer_delay_of_the_queue_holds_delayed_messages_back() -> None:
     queue = Fifo(keeps_send_time=True)
     queue.send("a", scheduled_ms=queue.now_ms + 10_000)
-    assert queue.ask(c.DelayScheduled(0, ACTIVE, 30_000))
+    assert queue.ask(c.DelayScheduled(0, ACTIVE, 10_000, 30_000))
     queue.advance(29_000)
     assert queue.receive() == []
     queue.advance(1_000)
@@ -490,7 +490,7 @@ def test_a_longer_delay_of_the_queue_holds_delayed_messages_back() -> None:
 def test_more_delayed_messages_than_a_slice_has_are_active_when_the_change_is_answered() -> None:
     queue = Fifo(keeps_send_time=True)
     queue.send(*["a"] * 2_000, scheduled_ms=queue.now_ms + 60_000)
-    assert queue.ask(c.DelayScheduled(0, ACTIVE, 0))
+    assert queue.ask(c.DelayScheduled(0, ACTIVE, 60_000, 0))
     numbers = []
     while handles := queue.receive():
         numbers += positions(handles)

@@ -236,12 +236,13 @@ class Mover:
             group = read_stored(entry.data).group
         except DecodeError as error:
             raise SqsError("InvalidMessageContents", f"A stored message can't be read: {error}") from None
-        delay_ms = target.delay_ms
+        delay_ms, now_ms = target.delay_ms, self.broker.clock.now_ms()
         return Message(
             data,
             message_id=message_id if target.queue.requires_duplicate_detection else None,
             session_id=group,
-            scheduled_ms=self.broker.clock.now_ms() + delay_ms if delay_ms else None,
+            scheduled_ms=now_ms + delay_ms if delay_ms else None,
+            enqueued_ms=now_ms if delay_ms else None,
         )
 
     def _next(self, count: int, failure: PartibusError | SqsError | None) -> None:

@@ -214,15 +214,15 @@ def _entries_of(
             continue
         size = len(message.data)
         session = message.session_id if with_session else None
+        since_ms = now_ms if message.enqueued_ms is None else message.enqueued_ms
         if message.scheduled_ms is not None and message.scheduled_ms > now_ms:
             scheduled.append(
                 Entry(
-                    sequence, base | sequence, sequence, now_ms, 0, session, message.scheduled_ms, size,
+                    sequence, base | sequence, sequence, since_ms, 0, session, message.scheduled_ms, size,
                     as_scheduled(message.data), EntryState.SCHEDULED,
                 )
             )  # fmt: skip
             continue
-        since_ms = now_ms if message.enqueued_ms is None else message.enqueued_ms
         ttl = message.ttl_ms
         if default_ttl is not None and (ttl is None or ttl > default_ttl):
             ttl = default_ttl

@@ -280,9 +280,9 @@ def _purge_slice(
 
 
 def delay_scheduled(state: PartitionState, command: DelayScheduled, now_ms: int, step: Step) -> None:
-    """Set the times of scheduled messages anew in slices; the reply leaves when those that are due are active."""
+    """Set the times of delayed messages anew in slices; the reply leaves when those that are due are active."""
     subqueue = state.subqueues[command.kind]
-    if subqueue.waits_for(EntryState.SCHEDULED):
+    if subqueue.waits_for(EntryState.SCHEDULED) and command.delay_ms != command.former_ms:
         add_range_scan(state, subqueue, DelaySlice(command, 0, state.next_sequence), step)
     else:
         step.replies.append(Done(command.request))
@@ -295,7 +295,7 @@ def _delay_slice(
     changed: list[Entry] = []
     for row, size_bytes in rows:
         due_ms = row.enqueued_ms + command.delay_ms
-        if row.state == EntryState.SCHEDULED and row.due_ms != due_ms:
+        if row.state == EntryState.SCHEDULED and row.due_ms == row.enqueued_ms + command.former_ms:
             entry = entry_of(row, None, size_bytes)
             entry.due_ms = due_ms
             subqueue.note_due(EntryState.SCHEDULED, due_ms)

@@ -229,13 +229,15 @@ class PurgeAll(Struct):
 
 
 class DelayScheduled(Struct):
-    """Let scheduled messages become active ``delay_ms`` after they were sent, whatever their time was.
+    """Let messages that were delayed by ``former_ms`` become active ``delay_ms`` after they were sent.
 
-    Reply: `Done`, once those whose time has come by that are active.
+    Other scheduled messages keep their time: their senders have chosen it. Reply: `Done`, once the delayed messages
+    whose time has come by that are active.
     """
 
     request: int
     kind: int
+    former_ms: int
     delay_ms: int
 
 

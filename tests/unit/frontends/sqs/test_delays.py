@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from partibus.amqp import ACCEPTED
+from partibus.amqp.codec.types import Timestamp
+from partibus.amqp.section_encoding import encode_annotations, encode_data, encode_properties
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
 
@@ -109,3 +112,19 @@ def test_a_shorter_retention_ends_messages_that_are_there(sqs: SqsWorld, *, is_f
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     counts = sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"]
     assert counts == dict(zip(names, ("0", "1"), strict=True))
+
+
+def test_a_new_delay_of_a_fifo_queue_is_none_of_messages_that_an_amqp_client_has_scheduled(sqs: SqsWorld) -> None:
+    url, client = fifo(sqs, 60), sqs.world.client()
+    due = Timestamp(sqs.world.timeline.now_ms() + 90_000)
+    annotations = encode_annotations({"x-opt-scheduled-enqueue-time": due})
+    properties = encode_properties(message_id="m", group_id="amqp")
+    assert client.send(client.sender("q.fifo"), annotations + properties + encode_data(b"scheduled")) == [ACCEPTED]
+    send(sqs, url, "delayed", MessageGroupId="g")
+    for delay_s, bodies in ((30, []), (0, ["delayed"])):
+        sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": str(delay_s)})
+        assert [message["Body"] for message in receive(sqs, url)] == bodies
+    sqs.world.wait(85_000)
+    assert "scheduled" not in [message["Body"] for message in receive(sqs, url)]
+    sqs.world.wait(10_000)
+    assert "scheduled" in [message["Body"] for message in receive(sqs, url)]

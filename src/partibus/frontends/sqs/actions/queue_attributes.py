@@ -9,6 +9,7 @@ from partibus.errors import StoreUnavailable
 from partibus.frontends.sqs.actions.create_queue import checked_redrive
 from partibus.frontends.sqs.attributes import (
     COUNTS,
+    DEFAULTS,
     DELAY,
     DELAYED,
     MESSAGES,
@@ -87,14 +88,22 @@ def set_queue_attributes(call: Call) -> None:
         raise missing("Attributes")
     changes = normalised(given, fifo=queue.fifo, creating=False)
     checked_redrive(call, queue.name, changes)
-    change_queue(call, queue, lambda old: merged(old, changes, fifo=queue.fifo), changes)
+    former_s = "0"
+
+    def change(old: Mapping[str, str]) -> Mapping[str, str]:
+        nonlocal former_s
+        former_s = old.get(DELAY, DEFAULTS[DELAY])
+        return merged(old, changes, fifo=queue.fifo)
+
+    change_queue(call, queue, change, changes)
     if queue.fifo and DELAY in changes:
-        call.broker.when_followed(call.guarded(lambda: _delay_waiting(call, queue, int(changes[DELAY]) * 1000)))
+        former_ms, delay_ms = int(former_s) * 1000, int(changes[DELAY]) * 1000
+        call.broker.when_followed(call.guarded(lambda: _delay_waiting(call, queue, former_ms, delay_ms)))
     else:
         call.answer_when_followed()
 
 
-def _delay_waiting(call: Call, queue: SqsQueue, delay_ms: int) -> None:
+def _delay_waiting(call: Call, queue: SqsQueue, former_ms: int, delay_ms: int) -> None:
     """Set the delay of the messages of a FIFO queue that are delayed already, then answer.
 
     Otherwise later messages of a group, with a shorter delay, would overtake them.
@@ -112,7 +121,7 @@ def _delay_waiting(call: Call, queue: SqsQueue, delay_ms: int) -> None:
             call.answer()
 
     for partition in partitions:
-        command = DelayScheduled(route.numbers.next(), int(SubqueueKind.ACTIVE), delay_ms)
+        command = DelayScheduled(route.numbers.next(), int(SubqueueKind.ACTIVE), former_ms, delay_ms)
         partition.submit(command, call.guarded(delayed))
 
 

@@ -150,6 +150,7 @@ def _prepared(call: Call, queue: SqsQueue, given: Mapping[str, Any], *, in_batch
         message_id=_key(queue, deduplication_id, now_ms) if queue.fifo else None,
         session_id=group,
         scheduled_ms=now_ms + delay_ms if delay_ms else None,
+        enqueued_ms=now_ms if delay_ms else None,
         tag=bytes.fromhex(message_id.replace("-", "")) if queue.fifo else b"",
     )
     if not queue.fifo and queue.queue.requires_duplicate_detection:
@@ -202,7 +203,8 @@ def _grouped(call: Call, queue: SqsQueue, entries: Sequence[Entry], bodies: list
         return None
     now_ms = call.broker.clock.now_ms()
     wide = "" if queue.dedup_by_group(now_ms) else WIDE_ID
-    scheduled_ms = now_ms + queue.delay_ms if queue.delay_ms else None
+    # The difference tells a delay from a time that a client of AMQP has chosen.
+    scheduled_ms, enqueued_ms = (now_ms + queue.delay_ms, now_ms) if queue.delay_ms else (None, None)
     ids = call.state.new_uuids(len(bodies))
     forms = grouped_forms(ids, call.caller.name, bodies, groups, keys)
     return [
@@ -212,6 +214,7 @@ def _grouped(call: Call, queue: SqsQueue, entries: Sequence[Entry], bodies: list
                 message_id=f"{wide}{key}",
                 session_id=group,
                 scheduled_ms=scheduled_ms,
+                enqueued_ms=enqueued_ms,
                 tag=bytes.fromhex(message_id.replace("-", "")),
             ),
             {"MessageId": message_id, "MD5OfMessageBody": digest},
