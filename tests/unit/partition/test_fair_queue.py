@@ -325,3 +325,19 @@ def test_a_message_that_passed_the_backlog_comes_again_after_a_delay() -> None:
     queue.give(c.Tick())
     queue.settle_down()
     assert ("quiet", pos) in [taken for _ in range(45) for taken in queue.take(10)]
+
+
+def test_many_tenants_in_flight_are_gone_through_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_queue, "TENANTS_MAX", 10)
+    fairness, sweeps = Fairness(), 0
+    entries = [entry(number, f"t{number}") for number in range(100)]
+    fairness.hand_out(entries)
+    for number in range(200):
+        before = fairness._tenants
+        fairness.hand_out([entry(1_000 + number, f"later {number}")])
+        fairness.take_back([entry(1_000 + number, f"later {number}")])
+        sweeps += fairness._tenants is not before
+    assert 2 <= sweeps <= 4
+    assert len(fairness._tenants) <= 2 * len(entries) + 1
+    fairness.take_back(entries)
+    assert len(fairness._tenants) <= 2 * len(entries) + 1

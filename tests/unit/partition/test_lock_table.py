@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from partibus.partition.core.lock_table import LockBatch, LockTable
 from partibus.partition.protocol.keys import Entry
 
@@ -137,3 +139,30 @@ def test_a_renewal_for_a_shorter_time_ends_in_time() -> None:
     table.renew(found, [5], 100)
     assert table.next_deadline_ms() == 100
     assert [e.pos for b in table.expired(100) for e in b.over(100)] == [5]
+
+
+class Walked(dict[int, Entry]):
+    """The entries of a batch, which count how often all of them are looked at."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        Walked.walks += 1
+        return super().__iter__()
+
+
+def test_the_batches_of_positions_are_found_without_a_look_at_all_locks() -> None:
+    table = LockTable()
+    batches = {lock_id: batch(lock_id, 100, 2 * lock_id, 2 * lock_id + 1) for lock_id in range(1_000)}
+    for one in batches.values():
+        one.entries = Walked(one.entries)
+        table.add(one)
+    assert table.holders([]) == {}
+    assert table.holders([7, 2_000]) == {7: batches[3]}
+    table.unlock(3, [7])
+    table.unlock(4, [8, 9])
+    table.add(batch(1_000, 100, 8))
+    walks = Walked.walks
+    found = table.holders([6, 7, 8, 9, 10])
+    assert {pos: one.lock_id for pos, one in found.items()} == {6: 3, 8: 1_000, 10: 5}
+    assert Walked.walks == walks

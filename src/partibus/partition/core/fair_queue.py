@@ -129,7 +129,7 @@ HALF_LIFE_MS: Final = 60_000
 BUSY_MIN_MS: Final = 30_000
 """The processing time that makes a tenant noisy at the least: that of 30 messages for a second."""
 TENANTS_MAX: Final = 10_000
-"""Tenants whose processing time is remembered."""
+"""Tenants whose processing time is remembered. More are, up to twice as many as have messages in flight."""
 
 
 class _Busy:
@@ -154,10 +154,12 @@ class _Busy:
 class Fairness:
     """The tenants of one queue: their messages in flight, and which of them are noisy."""
 
-    __slots__ = ("_all", "_tenants", "is_on", "noisy", "now_ms", "version")
+    __slots__ = ("_all", "_sweep_at", "_tenants", "is_on", "noisy", "now_ms", "version")
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Busy] = {}
+        self._sweep_at = TENANTS_MAX
+        """The number of tenants at which those without messages in flight are forgotten."""
         self._all = _Busy(0)
         self.noisy: dict[str, int] = {}
         """Noisy tenants -> when they last sent."""
@@ -212,8 +214,9 @@ class Fairness:
             if busy is not None:
                 busy.at(now_ms)
                 busy.in_flight -= 1
-        if len(self._tenants) > TENANTS_MAX:
+        if len(self._tenants) > self._sweep_at:
             self._tenants = {name: busy for name, busy in self._tenants.items() if busy.in_flight}
+            self._sweep_at = max(TENANTS_MAX, 2 * len(self._tenants))
 
     def sent(self, tenants: Iterable[str | None]) -> None:
         """Note what tenants sent."""

@@ -56,13 +56,15 @@ class LockBatch:
 class LockTable:
     """Lock id -> batch, and the deadlines in order."""
 
-    __slots__ = ("_deadlines", "batches")
+    __slots__ = ("_deadlines", "_holders", "batches")
 
     def __init__(self) -> None:
         self.batches: dict[int, LockBatch] = {}
         """The batches by lock id."""
         self._deadlines = DeadlineHeap()
         """A time for each batch before which none of its locks ends."""
+        self._holders: dict[int, LockBatch] | None = None
+        """Position -> batch, from the first `holders` until the table is empty."""
 
     def __len__(self) -> int:
         return sum(len(batch.entries) for batch in self.batches.values())
@@ -87,11 +89,22 @@ class LockTable:
     def add(self, batch: LockBatch) -> None:
         """Lock the entries of a batch."""
         self.batches[batch.lock_id] = batch
+        if self._holders is not None:
+            self._holders.update(dict.fromkeys(batch.entries, batch))
         self._deadlines.set(batch.lock_id, batch.until_ms)
 
     def find(self, lock_id: int) -> LockBatch | None:
         """Return the batch of a lock id; `LockBatch.held` tells whether its locks still hold."""
         return self.batches.get(lock_id)
+
+    def holders(self, wanted: Collection[int]) -> dict[int, LockBatch]:
+        """Return the batches that hold some of the wanted positions, by position. `add` has added all batches."""
+        if not wanted or not self.batches:
+            return {}
+        holders = self._holders
+        if holders is None:
+            holders = self._holders = {pos: batch for batch in self.batches.values() for pos in batch.entries}
+        return {pos: holders[pos] for pos in wanted if pos in holders}
 
     def renew(self, batch: LockBatch, positions: Iterable[int], until_ms: int) -> None:
         """Move the end of some of a batch's locks."""
@@ -114,9 +127,14 @@ class LockTable:
         if batch.renewed:
             for pos in positions:
                 batch.renewed.pop(pos, None)
+        if self._holders is not None:
+            for pos in positions:
+                del self._holders[pos]
         if entries:
             return False
         del self.batches[lock_id]
+        if not self.batches:
+            self._holders = None
         self._deadlines.discard(lock_id)
         return True
 

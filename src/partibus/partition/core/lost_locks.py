@@ -5,7 +5,7 @@ from partibus.partition.core.events import LockChanged, Locked, Updated
 from partibus.partition.core.lock_table import LockBatch
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
-from partibus.partition.core.stored_entries import holders, is_waiting, take_waiting
+from partibus.partition.core.stored_entries import is_waiting, take_waiting
 from partibus.partition.core.subqueue import Subqueue
 from partibus.partition.protocol.commands import ChangeLocks, Settle
 from partibus.partition.protocol.keys import Entry
@@ -37,7 +37,7 @@ def _settle_lost(
     step: Step,
 ) -> tuple[list[int], list[int]]:
     """Complete the messages that exist, or report those that do not: indexes of lost tokens, and of gone messages."""
-    locked = holders(subqueue.locks, stored)
+    locked = subqueue.locks.holders(stored)
     lost: list[int] = []
     gone: list[int] = []
     completed: list[Entry] = []
@@ -82,7 +82,7 @@ def _change_lost(
 
     A late change of a message that was received again sets the end of its present lock, as the service does.
     """
-    locked = holders(subqueue.locks, stored)
+    locked = subqueue.locks.holders(stored)
     lost: list[int] = []
     gone: list[int] = []
     for index in tokens:
@@ -106,13 +106,13 @@ def _change_lost(
             lost.append(index)
             gone.append(index)
         elif not command.late or command.lock_ms[index] <= 0:
-            is_there = is_waiting(state, subqueue, stored[pos]) or pos in holders(subqueue.reservations, stored)
+            is_there = is_waiting(state, subqueue, stored[pos]) or pos in subqueue.reservations.holders(stored)
             lost.append(index)
             if not is_there:
                 gone.append(index)
         elif taken := _take_free(state, subqueue, stored[pos]):
             _lock_again(state, subqueue, taken, now_ms + command.lock_ms[index], step)
-            locked.update(holders(subqueue.locks, stored))
+            locked.update(subqueue.locks.holders(stored))
         else:
             lost.append(index)
             gone.append(index)
@@ -121,7 +121,7 @@ def _change_lost(
 
 def _take_free(state: PartitionState, subqueue: Subqueue, entry: Entry) -> list[Entry]:
     """Take a message that waits, or that is reserved for a front end and not locked yet."""
-    batch = holders(subqueue.reservations, (entry.pos,)).get(entry.pos)
+    batch = subqueue.reservations.holders((entry.pos,)).get(entry.pos)
     if batch is None:
         return take_waiting(state, subqueue, [entry])
     reserved = batch.entries[entry.pos]

@@ -257,7 +257,7 @@ def _purge_slice(
         # An activated message has a later number than its body, and a rewritten body has a number out of order.
         if row.state < FINISHED and min(row.sequence, body_number(row.body)) < sent_before
     ]
-    locked = {pos: batch for batch in subqueue.locks for pos in batch.entries}
+    locked = subqueue.locks.holders([entry.pos for entry in found])
     removed: list[Entry] = []
     active: list[Entry] = []
     for entry in found:

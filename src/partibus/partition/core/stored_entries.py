@@ -1,8 +1,5 @@
 """Entries that a scan has read from the store, compared with memory: which of them wait, which are under lock."""
 
-from collections.abc import Collection
-
-from partibus.partition.core.lock_table import LockBatch, LockTable
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
@@ -15,7 +12,7 @@ def take_in_flight(state: PartitionState, subqueue: Subqueue, entries: list[Entr
     """Take locked messages out of their locks: retention of SQS ends them, too. Those of a session's holder stay."""
     taken: list[Entry] = []
     rows = {entry.pos: entry for entry in entries}
-    for pos, batch in holders(subqueue.locks, rows).items():
+    for pos, batch in subqueue.locks.holders(rows).items():
         entry = batch.entries[pos]
         state.unlock(subqueue, batch, [pos], step, still_covered=False)
         if entry.data is None and entry.body == rows[pos].body:
@@ -65,11 +62,6 @@ def take_waiting(
         if entry.due_ms is not None:
             subqueue.note_due(EntryState.ACTIVE, entry.due_ms)
     return taken
-
-
-def holders(table: LockTable, wanted: Collection[int]) -> dict[int, LockBatch]:
-    """Return the batches that hold some of the wanted positions, by position."""
-    return {pos: batch for batch in table for pos in batch.entries if pos in wanted} if wanted else {}
 
 
 def is_waiting(state: PartitionState, subqueue: Subqueue, entry: Entry) -> bool:
