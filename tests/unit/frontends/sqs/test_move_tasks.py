@@ -130,13 +130,17 @@ def test_a_message_of_the_largest_size_reaches_its_dead_letter_queue(sqs: SqsWor
     assert message["Body"] == body
 
 
-def test_messages_wait_for_a_deleted_dead_letter_queue(sqs: SqsWorld) -> None:
+@pytest.mark.parametrize("name", ["dead", "other"], ids=["made again", "another one"])
+def test_messages_wait_for_a_dead_letter_queue_in_place_of_the_deleted_one(sqs: SqsWorld, name: str) -> None:
     source, dead = redriven(sqs)
     exceed(sqs, source, "before")
     sqs.call("DeleteQueue", QueueUrl=dead)
     for body in ("first", "second"):
         exceed(sqs, source, body)
-    sqs.call("CreateQueue", QueueName="dead")
+    url = sqs.call("CreateQueue", QueueName=name)["QueueUrl"]
+    arn = sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    sqs.call("SetQueueAttributes", QueueUrl=source, Attributes={"RedrivePolicy": policy})
     sqs.world.wait(5_000)
-    messages = sqs.call("ReceiveMessage", QueueUrl=dead, MaxNumberOfMessages=10)["Messages"]
+    messages = sqs.call("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
     assert [message["Body"] for message in messages] == ["first", "second"]
