@@ -277,7 +277,7 @@ class Subscription(Queue):
     @property
     def touched_ms(self) -> int:
         """The time of its creation or latest change, or of an added rule."""
-        return max(self.updated_ms, *(rule.created_ms for rule in self.rules))
+        return max([self.updated_ms, *(rule.created_ms for rule in self.rules)])
 
     def is_as(self, record: EntityRecord) -> bool:
         """Tell whether the subscription and its rules match a catalog record."""

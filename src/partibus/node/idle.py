@@ -58,15 +58,16 @@ class IdleQueues:
         """Note the queues used until now, here and, by their ids, ``elsewhere``; return those that have expired."""
         used_elsewhere = set(elsewhere)
         now_ms = self._clock.now_ms()
-        before, self._used_ms = self._used_ms, {}
+        noted_ms: dict[int, int] = {}
         over = []
         for queue in self._bounded():
-            used_ms = max(before.get(queue.entity_id, self._started_ms), queue.touched_ms)
+            used_ms = max(self._used_ms.get(queue.entity_id, self._started_ms), queue.touched_ms)
             if self._is_used(queue) or queue.entity_id in used_elsewhere:
                 used_ms = now_ms
-            self._used_ms[queue.entity_id] = used_ms
+            noted_ms[queue.entity_id] = used_ms
             if _is_over(queue, used_ms, now_ms):
                 over.append(queue)
+        self._used_ms = noted_ms
         return over
 
     def check(self, most: int | None = None, elsewhere: Iterable[int] = ()) -> None:
@@ -103,7 +104,7 @@ class IdleQueues:
         used_ms = max(self._used_ms.get(queue.entity_id, now_ms), queue.touched_ms)
         if self._is_used(queue) or any(one.has_scheduled for one in found):
             used_ms = now_ms
-        self._used_ms[queue.entity_id] = max(used_ms, *(one.activated_ms for one in found))
+        self._used_ms[queue.entity_id] = max([used_ms, *(one.activated_ms for one in found)])
         if not _is_over(queue, self._used_ms[queue.entity_id], now_ms):
             return
         broker = self._namespaces.broker_of(queue)

@@ -297,3 +297,10 @@ def test_a_very_long_chain_is_walked(namespace: Namespace) -> None:
     chain(namespace, *names)
     with pytest.raises(InvalidOperation, match=r"q59 -> q0 -> q1 -> .*\(\d+ more\).* -> q58 -> q59"):
         namespace.update("q59", EntityOptions(forward_to="q0"))
+
+
+def test_a_subscription_without_rules_was_touched_when_it_changed(namespace: Namespace) -> None:
+    topic(namespace)
+    own = subscription(namespace)
+    namespace.delete_rule(PATH, "$default")
+    assert (own.rules, own.touched_ms) == ((), own.updated_ms)

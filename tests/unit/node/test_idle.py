@@ -276,3 +276,32 @@ def test_a_subscription_is_kept_by_receivers_and_rules_and_not_by_its_topic(worl
     publish(world)
     client = world.client()
     assert len(client.receive(client.receiver("t/Subscriptions/stays"), 10)) == 4
+
+
+def test_a_subscription_without_rules_is_deleted_and_a_used_queue_stays(world: IdleWorld) -> None:
+    topic(world, subscription_idle="PT10M")
+    world.broker.delete_rule("t/Subscriptions/s", "$Default")
+    world.queue("used", AutoDeleteOnIdle="PT10M")
+    for _ in range(3):
+        world.pass_time(IDLE_MS // 2)
+        client = world.client()
+        client.send(client.sender("used"), message())
+        client.lose()
+    assert not world.has("t/Subscriptions/s")
+    assert world.has("used")
+
+
+def test_a_look_that_fails_forgets_no_use(world: IdleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(queue: object) -> bool:
+        raise RuntimeError("a look that fails")
+
+    world.queue("q", AutoDeleteOnIdle="PT10M")
+    world.pass_time(IDLE_MS - MINUTE_MS)
+    send(world)
+    world.idle.note()
+    with monkeypatch.context() as patched:
+        patched.setattr(world.idle, "_is_used", fail)
+        with pytest.raises(RuntimeError, match="a look that fails"):
+            world.idle.note()
+    world.pass_time(2 * MINUTE_MS)
+    assert world.has("q")
