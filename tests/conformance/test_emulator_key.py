@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from partibus.client.extensions.namespaces import Namespaces
 from partibus.client.messages import OutgoingMessage
 from partibus.namespace.access import EMULATOR_KEY
 from partibus.testing.broker_process import BrokerProcess
+from tests.conformance.clients.admin import Http, entry
 from tests.kit.eventually import EVENTUALLY_S
 from tests.kit.plain_client import connect
 
@@ -79,3 +81,31 @@ def test_a_page_of_another_site_opens_no_websocket(everywhere: BrokerProcess, or
 def test_a_page_of_another_site_changes_nothing_over_http(everywhere: BrokerProcess) -> None:
     assert status(everywhere, "POST", "/q/messages", {"Origin": "https://evil.example"}) == 403
     assert status(everywhere, "POST", "/q/messages", {}) == 401
+
+
+def test_over_http_it_neither_shows_nor_sets_policies_where_others_can_reach_it(everywhere: BrokerProcess) -> None:
+    http = Http(everywhere)
+    operator = json.loads((everywhere.data / "keys.json").read_text())["policies"][0]["primaryKey"]
+    rule = (
+        '<AuthorizationRules><AuthorizationRule i:type="SharedAccessAuthorizationRule"><Rights><AccessRights>Listen'
+        "</AccessRights></Rights><KeyName>{}</KeyName><PrimaryKey>a-key-of-32-letters-that-is-mine</PrimaryKey>"
+        "</AuthorizationRule></AuthorizationRules>"
+    )
+    for kind, name in (("QueueDescription", "kept-q"), ("TopicDescription", "kept-t")):
+        own = entry(kind, rule.format("theirs"))
+        assert http("PUT", name, own, token=http.token(key=operator)).text("KeyName") == "theirs"
+        assert b"Authorization" not in http("GET", name).body
+        assert b"Authorization" not in http("GET", "").body
+        for planted in (rule.format("mine"), rule.format("theirs").replace("Listen", "Manage")):
+            refused = http("PUT", name, entry(kind, planted), If_Match="*")
+            assert refused.status == 401
+            assert "needs a key of the operator" in refused.detail
+            assert http("PUT", f"{name}-new", entry(kind, planted)).status == 401
+            assert http("GET", f"{name}-new").status == 404
+        for unsaid in ("", "<AuthorizationRules/>"):
+            changed = http("PUT", name, entry(kind, unsaid), If_Match="*")
+            assert changed.status == 200
+            assert b"Authorization" not in changed.body
+        shown = http("GET", name, token=http.token(key=operator))
+        assert shown.text("KeyName") == "theirs"
+        assert shown.body.count(b"<KeyName>") == 1

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
+from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
-from azure.servicebus.management import ServiceBusAdministrationClient
+from azure.servicebus.management import AccessRights, AuthorizationRule, ServiceBusAdministrationClient
 
+from partibus.client.extensions.entities import Policies
 from partibus.client.messages import OutgoingMessage
 from partibus.testing.broker_process import BrokerProcess
 from tests.kit.eventually import EVENTUALLY_S
@@ -165,3 +167,23 @@ def test_without_a_provider_the_refusal_says_what_to_configure(
         status, text = request(broker, "GET", "/q", ISSUER.token(roles=[OWNER]))
         assert status == 401
         assert "serve with --identity FILE" in text
+
+
+def test_an_owner_neither_sees_nor_sets_policies_over_http(served: BrokerProcess) -> None:
+    with connect(served.connection_string, timeout_s=EVENTUALLY_S) as root:
+        policies = Policies(root, "other")
+        before = policies.set("theirs", ["Listen"])
+        address = f"localhost:{served.ready['https_port']}"
+        options: dict[str, Any] = {"connection_verify": str(served.ca_file), "retry_total": 0}
+        with ServiceBusAdministrationClient(address, Credential(OWNER), **options) as admin:
+            queue = admin.get_queue("other")
+            assert not queue.authorization_rules
+            queue.max_delivery_count = 7
+            admin.update_queue(queue)
+            assert admin.get_queue("other").max_delivery_count == 7
+            queue.authorization_rules = [
+                AuthorizationRule(type="SharedAccessAuthorizationRule", key_name="mine", rights=[AccessRights.LISTEN])
+            ]
+            with pytest.raises(ClientAuthenticationError, match="needs a key of the operator"):
+                admin.update_queue(queue)
+        assert policies.list() == [before]

@@ -1,7 +1,7 @@
 """Descriptions of entities: elements to properties and back (dialect section 9.3).
 
 Elements are read in any order; the namespace has the defaults of absent ones. They are written in the service's order,
-and always (trap 30). Authorization rules are part of a description.
+and always (trap 30). Authorization rules are part of a description that the operator reads or writes.
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -35,7 +35,7 @@ def read_policies(found: Element) -> list[SasPolicy]:
 
 
 def policies_xml(policies: Iterable[SasPolicy]) -> str:
-    """Return an ``AuthorizationRules`` with keys: its readers may do everything with the entity."""
+    """Return an ``AuthorizationRules`` with keys, for readers with Manage by a key of the operator."""
     return element(AUTHORIZATION_RULES, "".join(_policy_xml(policy) for policy in policies))
 
 
@@ -188,12 +188,16 @@ def read_description(
     return Described(properties, None if rules is None else read_policies(rules), seen.get(DEFAULT_RULE_DESCRIPTION))
 
 
-def description_xml(queue: Queue, counts: Counts, host: str) -> str:
-    """Return the content of the description of an entity of any kind; ``host`` is that of the request."""
+def description_xml(queue: Queue, counts: Counts, host: str, *, keys: bool) -> str:
+    """Return the content of the description of an entity of any kind; ``host`` is that of the request.
+
+    Without ``keys`` the authorization rules are absent, not empty: clients send back what they have read.
+    """
     order = _ORDER[queue.kind]
     elements = {name: text_element(name, text) for name, text in _facts(queue, counts).items()}
     elements["CountDetails"] = counts_xml(counts)
-    elements[AUTHORIZATION_RULES] = policies_xml(queue.policies)
+    if keys:
+        elements[AUTHORIZATION_RULES] = policies_xml(queue.policies)
     own = []
     for name, value in properties_of(queue.kind, queue.description.options).items():
         if name in _TARGETS:

@@ -7,7 +7,7 @@ after that check, the answer says so, and the partition follows when it is back.
 
 from starlette.responses import Response
 
-from partibus.errors import OutcomeUnknown, StoreUnavailable
+from partibus.errors import OutcomeUnknown, StoreUnavailable, Unauthorized
 from partibus.frontends.rest.atom.calls import Call
 from partibus.frontends.rest.atom.counts import ask_counts, counts_of
 from partibus.frontends.rest.atom.descriptions import (
@@ -20,6 +20,7 @@ from partibus.frontends.rest.atom.descriptions import (
 from partibus.frontends.rest.atom.envelope import Entry
 from partibus.frontends.rest.atom.rules import read_default_rule
 from partibus.frontends.rest.requests import answer_of, check_api_version
+from partibus.namespace.access import NOT_OPERATOR, SasPolicy
 from partibus.namespace.entities import EntityKind
 from partibus.namespace.entity import Entity
 from partibus.namespace.names import subscription_path
@@ -57,7 +58,7 @@ async def put_entity(call: Call) -> Response:
     check_api_version(call.request, name, partitioned=described.properties.get("EnablePartitioning") is True)
     _check_targets(call, described)
     create = call.broker.create_queue if kind is EntityKind.QUEUE else call.broker.create_topic
-    return await _created(call, create(name, described.properties, policies=described.policies))
+    return await _created(call, create(name, described.properties, policies=_policies(call, described)))
 
 
 async def put_subscription(call: Call) -> Response:
@@ -98,7 +99,9 @@ def entry_of(call: Call, entity: Entity, inspection: Inspection) -> Entry:
         queue.name,
         queue.short_name if isinstance(queue, Subscription) else queue.name,
         ELEMENTS[queue.kind],
-        description_xml(queue, counts_of(inspection, forwards=bool(queue.forward_to)), call.host),
+        description_xml(
+            queue, counts_of(inspection, forwards=bool(queue.forward_to)), call.host, keys=call.grant.operates
+        ),
         queue.created_ms,
         queue.updated_ms,
     )
@@ -114,7 +117,7 @@ async def _update(call: Call, kind: EntityKind, path: str, described: Described)
         path,
         own_properties(queue) | described.properties,
         whole=True,
-        policies=described.policies,
+        policies=_policies(call, described),
         kind=kind,
         updated_ms=queue.updated_ms if seen else None,
     )
@@ -156,6 +159,19 @@ async def _show(call: Call, entity: Entity, status: int = 200) -> Response:
 def tag_of(queue: Queue) -> str:
     """Return the tag of an entity's present state: each change and each entity has another one."""
     return f'"{queue.entity_id}.{queue.updated_ms}"'
+
+
+def _policies(call: Call, described: Described) -> list[SasPolicy] | None:
+    """Return the new policies; None leaves the present ones. Raises `Unauthorized`.
+
+    Only a key of the operator reads and writes policies. An empty list of another client changes nothing: some
+    libraries send one where they have read none.
+    """
+    if call.grant.operates:
+        return described.policies
+    if described.policies:
+        raise Unauthorized(f"AuthorizationRules can't be set here. {NOT_OPERATOR}")
+    return None
 
 
 def _check_targets(call: Call, described: Described) -> None:
