@@ -35,8 +35,8 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProce
         yield broker
 
 
-def status(broker: BrokerProcess, method: str, path: str, headers: dict[str, str]) -> int:
-    connection = http.client.HTTPConnection("localhost", broker.ready["http_port"], timeout=EVENTUALLY_S)
+def status(broker: BrokerProcess, method: str, path: str, headers: dict[str, str], port: str = "http_port") -> int:
+    connection = http.client.HTTPConnection("localhost", broker.ready[port], timeout=EVENTUALLY_S)
     connection.request(method, path, b"", headers)
     answer = connection.getresponse()
     connection.close()
@@ -109,3 +109,24 @@ def test_over_http_it_neither_shows_nor_sets_policies_where_others_can_reach_it(
         shown = http("GET", name, token=http.token(key=operator))
         assert shown.text("KeyName") == "theirs"
         assert shown.body.count(b"<KeyName>") == 1
+
+
+CREATE = "/?Action=CreateQueue&QueueName=by-get"
+
+
+@pytest.mark.parametrize("port", ["http_port", "sqs_port"])
+@pytest.mark.parametrize(
+    ("headers", "answer"),
+    [
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Host": "evil.example:9324", "Referer": "http://evil.example:9324/"}, 403),
+        ({"Host": "evil.example:9324", "User-Agent": "Mozilla/5.0 Gecko/20100101 Firefox/140.0"}, 403),
+        ({"Host": "partibus:9324", "User-Agent": "curl/8.9"}, 200),
+        ({"Sec-Fetch-Site": "none", "User-Agent": "Mozilla/5.0 Gecko/20100101 Firefox/140.0"}, 200),
+    ],
+)
+def test_a_page_of_another_site_sends_no_request_of_sqs_by_get(
+    everywhere: BrokerProcess, port: str, headers: dict[str, str], answer: int
+) -> None:
+    assert status(everywhere, "GET", CREATE, headers, port) == answer

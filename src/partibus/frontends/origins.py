@@ -4,9 +4,12 @@ A browser names the requesting page in ``Origin``, on every websocket and on eve
 Programs send no origin. A page is the broker's own if it was loaded under the requested host name. With the emulator's
 public key that is not enough: a page can let its own name resolve to this machine (DNS rebinding), so the name must be
 an address or ``localhost``.
+
+A GET of SQS may change something, too, and browsers name no origin on it. With the public key it needs no signature, so
+a GET of a browser must come from the address bar or one of the broker's own pages, which `Sec-Fetch-Site` tells.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
 from starlette.responses import PlainTextResponse
@@ -14,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 READING = ("GET", "HEAD", "OPTIONS")
 _FOREIGN_SITES = (b"cross-site", b"same-site")
+_ANOTHER_SITE = "A page of another site may not use this broker. Allow it with serve --allow-origin."
 
 
 class Origins:
@@ -41,6 +45,25 @@ class Origins:
             )
         return None
 
+    def sqs_refusal(self, headers: Mapping[str, str]) -> str | None:
+        """Return why a request of SQS is refused, whatever its method; None if it is not.
+
+        ``headers``: the values by name in lower case.
+        """
+        origin, host, site = headers.get("origin"), headers.get("host"), headers.get("sec-fetch-site")
+        if origin is not None:
+            return self.refusal(origin, host)
+        if site is not None and site.encode() in _FOREIGN_SITES:
+            return _ANOTHER_SITE
+        if not self._public_key or not _is_of_browser(headers):
+            return None
+        if site is not None and _is_local_name((host or "").lower()):
+            return None
+        return (
+            f"A browser's SQS request to {host!r:.120} is refused. With the emulator's key it must have an address or "
+            "localhost as its host, and Sec-Fetch-Site. Use an SDK or curl."
+        )
+
 
 class RefuseForeignPages:
     """An ASGI application that accepts changing requests only from programs and trusted pages."""
@@ -56,7 +79,7 @@ class RefuseForeignPages:
             origin, host = (_text(found.get(name)) for name in (b"origin", b"host"))
             refusal = self._origins.refusal(origin, host)
             if origin is None and found.get(b"sec-fetch-site") in _FOREIGN_SITES:
-                refusal = "A page of another site may not use this broker. Allow it with serve --allow-origin."
+                refusal = _ANOTHER_SITE
             if _is_of_portal(scope["path"]) and not _is_own(origin, host):
                 refusal = None  # the portal refuses what its own pages have not sent, with a page that says so
             if refusal is not None:
@@ -74,6 +97,15 @@ def _is_of_portal(path: str) -> bool:
 
 def _is_own(origin: str | None, host: str | None) -> bool:
     return origin is not None and origin.lower().partition("://")[2] == (host or "").lower()
+
+
+def _is_of_browser(headers: Mapping[str, str]) -> bool:
+    """Tell whether a browser sends a request.
+
+    A page can leave out `Referer`, but in few browsers change `User-Agent`. Programs send Mozilla in it, too, but no
+    Gecko.
+    """
+    return "Gecko" in headers.get("user-agent", "") or "referer" in headers or "sec-fetch-site" in headers
 
 
 def _text(value: bytes | None) -> str | None:

@@ -328,7 +328,7 @@ class Front:
 
         origins = Origins(self._settings.origins, public_key=self._settings.emulator)
         self._amqp.origins = origins
-        with_sqs = WithSqs(app, self._sqs.service)
+        with_sqs = WithSqs(app, self._sqs.service, origins)
         slow = SlowRefusals(HttpScheduler(with_sqs, self.namespaces, self._scheduler), self._amqp.sign_ins)
         scheduler = RefuseForeignPages(slow, origins)
         if self._identity is None:

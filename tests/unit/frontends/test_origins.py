@@ -74,3 +74,36 @@ def test_requests_that_change_something_come_from_no_other_site(
     }
     asyncio.run(RefuseForeignPages(app, Origins(public_key=True))(scope, receive, send))
     assert said == [status]
+
+
+BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+
+
+@pytest.mark.parametrize(
+    ("headers", "public_key", "is_refused"),
+    [
+        ({"host": "sqs.example:9324", "user-agent": "aws-cli/2.17"}, True, False),
+        ({"host": "partibus:9324", "user-agent": "curl/8.9"}, True, False),
+        ({"host": "partibus:9324"}, True, False),
+        ({"host": "partibus:9324", "user-agent": "node", "sec-fetch-mode": "cors"}, True, False),
+        ({"host": "partibus", "user-agent": "Mozilla/5.0 (Windows NT) WindowsPowerShell/5.1"}, True, False),
+        ({"host": "partibus", "user-agent": "Mozilla/5.0 (compatible; pycurl)"}, True, False),
+        ({"host": "localhost:9324", "user-agent": BROWSER, "sec-fetch-site": "none"}, True, False),
+        ({"host": "127.0.0.1", "user-agent": BROWSER, "sec-fetch-site": "same-origin"}, True, False),
+        ({"host": "localhost", "origin": "https://tools.example", "sec-fetch-site": "cross-site"}, True, False),
+        ({"host": "sqs.example", "origin": "https://sqs.example"}, False, False),
+        ({"host": "sqs.example", "user-agent": BROWSER}, False, False),
+        ({"host": "localhost", "sec-fetch-site": "cross-site"}, True, True),
+        ({"host": "localhost", "sec-fetch-site": "cross-site"}, False, True),
+        ({"host": "localhost", "origin": "http://evil.example"}, False, True),
+        ({"host": "evil.example:9324", "origin": "http://evil.example:9324"}, True, True),
+        ({"host": "evil.example:9324", "referer": "http://evil.example:9324/"}, True, True),
+        ({"host": "evil.example:9324", "sec-fetch-site": "same-origin"}, True, True),
+        ({"host": "evil.example:9324", "user-agent": BROWSER}, True, True),
+        ({"host": "192.168.1.5:9324", "user-agent": BROWSER}, True, True),
+        ({"user-agent": BROWSER}, True, True),
+    ],
+)
+def test_which_requests_of_sqs_are_refused(headers: dict[str, str], *, public_key: bool, is_refused: bool) -> None:
+    refusal = Origins(["https://tools.example"], public_key=public_key).sqs_refusal(headers)
+    assert (refusal is not None) is is_refused

@@ -269,13 +269,10 @@ class SqsConnection(asyncio.Protocol):
         self._is_busy = True
         self.deadline_s = 0.0
         headers = head.headers
-        if "origin" in headers or "sec-fetch-site" in headers:
-            refusal = self._server.origins.refusal(headers.get("origin"), headers.get("host"))
-            if refusal is None and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-                refusal = "A page of another site may not use this broker. Allow it with serve --allow-origin."
-            if refusal is not None:
-                self._reject(403, refusal)
-                return
+        refusal = self._server.origins.sqs_refusal(headers)
+        if refusal is not None:
+            self._reject(403, refusal)
+            return
         request = Request(head.method, head.path, head.query, headers, body, self._client, self._scheme)
         if len(body) <= ASIDE_BYTES:
             self._take_turn(request, parse(request))

@@ -9,6 +9,7 @@ from starlette.requests import Request as WebRequest
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from partibus.frontends.origins import Origins
 from partibus.frontends.sqs.protocol import ASIDE_BYTES, BODY_BYTES_MAX, Answer, Parsed, Request, parse
 from partibus.frontends.sqs.service import SqsService
 from partibus.frontends.sqs.signature import ALGORITHM
@@ -23,9 +24,10 @@ _ACTION: Final = re.compile(r"(?:^|&)Action=")
 class WithSqs:
     """An application in front of another one."""
 
-    def __init__(self, app: ASGIApp, service: SqsService) -> None:
+    def __init__(self, app: ASGIApp, service: SqsService, origins: Origins) -> None:
         self._app = app
         self._service = service
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of SQS, or hand it on."""
@@ -40,6 +42,10 @@ class WithSqs:
         path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
         if not speaks_sqs(scope["method"], path, query, headers):
             await self._app(scope, receive, send)
+            return
+        refusal = self._origins.sqs_refusal(headers)
+        if refusal is not None:
+            await PlainTextResponse(refusal, 403, {"connection": "close"})(scope, receive, send)
             return
         try:
             body = await _read_body(WebRequest(scope, receive))

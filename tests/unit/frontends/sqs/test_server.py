@@ -8,6 +8,7 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
+from partibus.frontends.origins import Origins
 from partibus.frontends.sqs import http_request
 from partibus.frontends.sqs.names import QueueName
 from partibus.frontends.sqs.queues import SqsQueue
@@ -97,3 +98,12 @@ def test_ids_are_random_uuids_each_given_once() -> None:
     for text in made:
         found = UUID(text)
         assert (str(found), found.version, found.variant) == (text, 4, RFC_4122)
+
+
+def test_a_page_whose_name_points_at_this_machine_sends_nothing(sqs: SqsWorld) -> None:
+    sqs.server.origins = Origins(public_key=True)
+    request = b"GET /?Action=ListQueues HTTP/1.1\r\nHost: evil.example:9324\r\n%b\r\n"
+    assert sqs.ask(request % b"").status == 403  # for its missing signature
+    reply = sqs.ask(request % b"User-Agent: Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0\r\n")
+    assert reply.status == 403
+    assert b"A browser's SQS request to 'evil.example:9324' is refused" in reply.body
