@@ -16,7 +16,9 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
+from partibus.errors import Unauthorized
 from partibus.limits import AdmissionLimits
+from partibus.namespace.sas import parse_token
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,9 @@ FAILURES_A_SECOND: Final = 0.5
 """Failures forgiven per second."""
 SLOW_S: Final = 2.0
 SLOW_MAX: Final = 64
+"""Slow answers to one address and policy that wait at the same time."""
+ADDRESS_SLOW_MAX: Final = 4 * SLOW_MAX
+"""The same for one address over all policies: a client with an old key never uses it up alone."""
 TRUSTED_S: Final = 3_600.0
 NOTED_S: Final = 1.0
 """How often a good key is noted: over HTTP each request shows one."""
@@ -149,10 +154,10 @@ class SignIns:
 
     A good key is accepted at once, whatever other clients at its address did: a stranger behind the same address locks
     out no client. Past a burst of failures the answer to a further one waits for `SLOW_S`. While `SLOW_MAX` of them
-    wait, the broker does not check an attempt, unless the policy's key was shown from that address within the last
-    hour. So a guesser without a legitimate client at its address gets `SLOW_MAX / SLOW_S` guesses a second, however
-    many connections it makes. It never finds a key of 16 random characters; this limit keeps it from taking the
-    broker's time.
+    wait, or `ADDRESS_SLOW_MAX` of that address over all policies, the broker does not check an attempt, unless the
+    policy's key was shown from that address within the last hour. So a guesser without a legitimate client at its
+    address gets `SLOW_MAX / SLOW_S` guesses a second at one policy, however many connections it makes. It never finds
+    a key of 16 random characters; this limit keeps it from taking the broker's time.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -165,17 +170,19 @@ class SignIns:
 
     def may_try(self, host: str | None, policy: str) -> bool:
         """Tell whether to check an attempt."""
-        tally = self._tallies.get((address_of(host), policy))
-        if tally is None:
-            return True
-        now_s = self._now_s()
-        if tally.good_s is not None and now_s - tally.good_s < TRUSTED_S:
-            return True
-        return tally.waiting(now_s) < SLOW_MAX
+        address, now_s = address_of(host), self._now_s()
+        tally = self._tallies.get((address, policy[:POLICY_CHARS]))
+        if tally is not None:
+            if tally.good_s is not None and now_s - tally.good_s < TRUSTED_S:
+                return True
+            if tally.waiting(now_s) >= SLOW_MAX:
+                return False
+        of_address = self._tallies.get((address, ""))
+        return of_address is None or of_address.waiting(now_s) < ADDRESS_SLOW_MAX
 
     def is_noted(self, host: str | None, policy: str) -> bool:
         """Tell whether a good key was noted just now: then `may_try` is true, and `succeeded` has nothing to note."""
-        tally = self._tallies.get((address_of(host), policy))
+        tally = self._tallies.get((address_of(host), policy[:POLICY_CHARS]))
         return tally is not None and tally.good_s is not None and self._now_s() - tally.good_s < NOTED_S
 
     def failed(self, host: str | None, policy: str) -> float:
@@ -191,7 +198,10 @@ class SignIns:
             is_slow |= tally.failures > burst
         if not is_slow:
             return 0.0
-        tallies[0][0].slow(now_s)
+        (of_policy, _), (of_address, _) = tallies
+        if of_policy.waiting(now_s) < SLOW_MAX:  # a trusted policy may have more
+            of_address.slow(now_s)
+        of_policy.slow(now_s)
         if now_s - self._logged_s >= LOG_EVERY_S:
             self._logged_s = now_s
             log.warning(
@@ -226,7 +236,7 @@ class _Tally:
         self.failures = 0.0
         self.counted_s = now_s
         self.good_s: float | None = None
-        self._slow: deque[float] = deque(maxlen=SLOW_MAX)
+        self._slow: deque[float] = deque(maxlen=ADDRESS_SLOW_MAX)
         """Start times of the last slow answers."""
 
     def slow(self, now_s: float) -> None:
@@ -241,6 +251,8 @@ class _Tally:
 
 
 def policy_of(token: str) -> str:
-    """Return the policy that a token names, of whatever form; "(token)" for none, or an identity provider's."""
-    named = token.partition("skn=")[2].partition("&")[0] if token.startswith("SharedAccess") else ""
-    return named[:POLICY_CHARS] or "(token)"
+    """Return the policy whose keys a token is checked with; "(token)" for none, or an identity provider's."""
+    try:
+        return parse_token(token).policy_names[-1][:POLICY_CHARS] or "(token)"
+    except Unauthorized:
+        return "(token)"

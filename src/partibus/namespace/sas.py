@@ -88,8 +88,12 @@ def parse_resource(text: str) -> Resource:
     return Resource(_without_port(authority), tuple(filter(None, path)))
 
 
+@lru_cache(128)
 def parse_token(text: str) -> Token:
-    """Unauthorized, naming the claim, when one is missing, given twice, or malformed."""
+    """Parse a token; tokens are parsed several times, and HTTP clients send one with each request.
+
+    Raises `Unauthorized`, naming the claim, when one is missing, given twice, or malformed.
+    """
     if not text.startswith(PREFIX):
         raise Unauthorized("The token is no shared access signature: it must begin with 'SharedAccessSignature sr='.")
     if len(text) > _TEXT_MAX:

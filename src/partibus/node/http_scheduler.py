@@ -37,7 +37,7 @@ class HttpScheduler:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        account = self._namespaces.of_host(_host(scope)).account
+        account = self._namespaces.of_host(_header(scope, b"host")).account
         if self._scheduler.begin(account):
             self._scheduler.end(account, 0)
         else:
@@ -68,13 +68,13 @@ class SlowRefusals:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; delay a refusal of keys and tokens where there are many."""
-        shown = dict(scope["headers"]).get(b"authorization") if scope["type"] == "http" else None
+        shown = _header(scope, b"authorization") if scope["type"] == "http" else None
         is_form = scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith("/portal")
         if shown is None and not is_form:
             await self._app(scope, receive, send)
             return
         host = scope["client"][0] if scope.get("client") else None
-        policy = policy_of(shown.decode("latin-1").removeprefix("Bearer ")) if shown is not None else _FORM
+        policy = policy_of(shown.removeprefix("Bearer ")) if shown is not None else _FORM
         if not self._sign_ins.may_try(host, policy):
             text = "Too many keys or tokens of this policy were refused from your address. Try again later."
             await PlainTextResponse(text, 503, {"retry-after": str(int(SLOW_S))})(scope, receive, send)
@@ -99,9 +99,10 @@ class SlowRefusals:
         await self._app(scope, receive, send_late)
 
 
-def _host(scope: Scope) -> str | None:
+def _header(scope: Scope, wanted: bytes) -> str | None:
+    """Return the first value of a header, which is the one that the application reads."""
     for name, value in scope["headers"]:
-        if name == b"host":
+        if name == wanted:
             text: str = value.decode("latin-1")
             return text
     return None

@@ -8,9 +8,12 @@ import pytest
 
 from partibus.amqp import Plain
 from partibus.frontends.admission import (
+    ADDRESS_BURST,
+    ADDRESS_SLOW_MAX,
     FAILURES_A_SECOND,
     FAILURES_BURST,
     LOG_EVERY_S,
+    POLICY_CHARS,
     SLOW_MAX,
     SLOW_S,
     TALLIES_MAX,
@@ -182,7 +185,7 @@ def test_what_strangers_make_it_remember_is_bounded(sign_ins: SignIns) -> None:
 @pytest.mark.parametrize(
     ("token", "policy"),
     [
-        ("SharedAccessSignature sr=a&sig=b&se=1&skn=me&x=y", "me"),
+        ("SharedAccessSignature sr=a&sig=YQ==&se=1&skn=me&x=y", "me"),
         ("SharedAccessSignature sr=a", "(token)"),
         ("ey.ey.x", "(token)"),
     ],
@@ -222,3 +225,51 @@ def test_a_wrong_token_is_answered_late(world: World) -> None:
         client.put_token("root", "sb://localhost/q", key="wrong")
     assert world.timeline.time_ms - began_ms < SLOW_S * 1000
     assert client.put_token("root", "sb://localhost/q") == 202
+
+
+ROOT = "RootManageSharedAccessKey"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "sr=h&xskn=17&sig=YQ==&se=1&skn=RootManageSharedAccessKey",
+        "skn=RootManageSharedAccessKey&sr=h&sig=YQ==&se=1",
+        "sr=h&sig=YQ==&se=1&skn=%52ootManageSharedAccessKey",
+        "sr=h&sig=YQ==&se=1&skn=%2552ootManageSharedAccessKey",
+    ],
+)
+def test_a_policy_is_one_however_a_token_writes_its_name(token: str) -> None:
+    assert policy_of(f"SharedAccessSignature {token}") == ROOT
+
+
+def test_a_guesser_is_bounded_over_all_policies_and_names(sign_ins: SignIns, time: Time) -> None:
+    sign_ins.succeeded("10.0.0.1", "known")
+    tried = 0
+    for number in range(10_000):
+        if sign_ins.may_try("10.0.0.1", f"p{number % 1_000}"):
+            tried += 1
+            sign_ins.failed("10.0.0.1", f"p{number % 1_000}")
+    assert tried == ADDRESS_BURST + ADDRESS_SLOW_MAX
+    assert sign_ins.may_try("10.0.0.1", "known")
+    assert sign_ins.may_try("10.0.0.2", "other")
+    assert not sign_ins.may_try("10.0.0.1", "other")
+    time.now_s += SLOW_S
+    assert sign_ins.may_try("10.0.0.1", "other")
+
+
+def test_a_client_with_an_old_key_locks_out_no_other_policy(sign_ins: SignIns) -> None:
+    for _ in range(10_000):
+        if sign_ins.may_try("10.0.0.1", "p"):
+            sign_ins.failed("10.0.0.1", "p")
+    assert not sign_ins.may_try("10.0.0.1", "p")
+    assert sign_ins.may_try("10.0.0.1", "other")
+    sign_ins.succeeded("10.0.0.1", "p")
+    fail(sign_ins, 10_000)
+    assert sign_ins.may_try("10.0.0.1", "other")
+
+
+def test_a_long_name_is_one_policy(sign_ins: SignIns) -> None:
+    name = "p" * (POLICY_CHARS + 1)
+    fail(sign_ins, FAILURES_BURST + SLOW_MAX, policy=name)
+    assert not sign_ins.may_try("10.0.0.1", name)

@@ -45,7 +45,7 @@ def test_refusals_over_http_are_counted_and_come_late(monkeypatch: pytest.Monkey
 
     async def run() -> None:
         for _ in range(FAILURES_BURST + SLOW_MAX):
-            await ask(good.replace(b"good", b"bad"))
+            await ask(good.replace(b"good", b"evil"))
         assert answers == [401] * len(answers)
         assert slept == [0.0] * FAILURES_BURST + [SLOW_S] * SLOW_MAX
         await ask(good)
@@ -55,3 +55,32 @@ def test_refusals_over_http_are_counted_and_come_late(monkeypatch: pytest.Monkey
         assert answers.pop() == 200
 
     asyncio.run(run())
+
+
+def test_a_guess_is_counted_for_its_policy_however_the_header_is_written() -> None:
+    sign_ins = SignIns(lambda: 0.0)
+    sign_ins.failed = lambda host, policy: counted.append(policy) or 0.0  # type: ignore[func-returns-value, method-assign]
+    counted: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        pass
+
+    async def ask(*tokens: bytes) -> None:
+        scope = {"type": "http", "method": "GET", "path": "/q", "client": ("10.0.0.1", 1)}
+        headers = [(b"authorization", b"SharedAccessSignature " + token) for token in tokens]
+        await http_scheduler.SlowRefusals(app, sign_ins)({**scope, "headers": headers}, receive, send)
+
+    async def run() -> None:
+        await ask(b"sr=h&sig=evil&se=1&skn=root")
+        await ask(b"sr=h&xskn=17&sig=evil&se=1&skn=root")
+        await ask(b"sr=h&sig=evil&se=1&skn=%72oot")
+        await ask(b"sr=h&sig=evil&se=1&skn=root", b"sr=h&sig=evil&se=1&skn=17")
+
+    asyncio.run(run())
+    assert counted == ["root"] * 4
