@@ -310,3 +310,15 @@ class TestClaims:
         dead = entry(QUEUE, "<ForwardDeadLetteredMessagesTo>forward-target</ForwardDeadLetteredMessagesTo>")
         refused = http("PUT", "forward-source", dead, token=own, If_Match="*")
         assert (refused.status, "ServiceBusDlqSupplementaryAuthorization" in refused.detail) == (401, True)
+
+
+@pytest.mark.parametrize("name", ["health", "metrics"])
+def test_entities_may_have_the_names_of_the_servers_own_paths(http: Http, name: str) -> None:
+    assert http("PUT", name, entry(QUEUE)).status == 201
+    assert b"QueueDescription" in http("GET", f"{name}?api-version=2021-05").body
+    assert http("PUT", f"{name}?api-version=2021-05", entry(QUEUE), If_Match="*").status == 200
+    shown = http("GET", name)
+    assert (shown.status, b"QueueDescription" in shown.body) == (200, False)
+    assert http("POST", name, b"").status == 405
+    assert http("DELETE", name).status == 200
+    assert http("GET", f"{name}?api-version=2021-05").status == 404

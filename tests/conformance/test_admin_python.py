@@ -442,3 +442,14 @@ def test_the_namespace_says_what_it_is(admin: Admin) -> None:
     properties = admin.get_namespace_properties()
     assert (properties.name, properties.messaging_sku) == ("localhost", MessagingSku.STANDARD)
     assert properties.created_at_utc <= properties.modified_at_utc
+
+
+@pytest.mark.parametrize("name", ["health", "metrics"])
+def test_entities_may_have_the_names_of_the_servers_own_paths(admin: Admin, name: str) -> None:
+    queue = admin.create_queue(name)
+    queue.max_delivery_count = 7
+    admin.update_queue(queue)
+    assert admin.get_queue(name).max_delivery_count == 7
+    admin.delete_queue(name)
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_queue(name)

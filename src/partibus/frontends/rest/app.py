@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from partibus.clock import Clock
@@ -34,10 +33,20 @@ class GetHealth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with the health of every store."""
         healthy, details = await self._health()
-        if Request(scope).method not in ("GET", "HEAD"):
-            await JSONResponse({"error": "only GET is answered here"}, 405)(scope, receive, send)
-            return
         await JSONResponse(details, 200 if healthy else 503)(scope, receive, send)
+
+
+class ServerRoute(Route):
+    """A path of the server that is a valid name of an entity, too.
+
+    A request with an api-version, which every library for entities sends, and any but a GET is about the entity.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Tell whether a request is for the server."""
+        if b"api-version=" in scope.get("query_string", b""):
+            return Match.NONE, {}
+        return super().matches(scope)
 
 
 def make_app(
@@ -56,8 +65,8 @@ def make_app(
     show = ShowClock(clock, access, manual=advance is not None)
     return Starlette(
         routes=[
-            Route("/health", GetHealth(health)),
-            Route("/metrics", ShowMetrics(metrics, namespaces)),
+            ServerRoute("/health", GetHealth(health), methods=["GET"]),
+            ServerRoute("/metrics", ShowMetrics(metrics, namespaces), methods=["GET"]),
             Route("/$partibus/clock", show, methods=["GET"]),
             Route("/$partibus/clock/advance", AdvanceClock(advance, access), methods=["POST"]),
             Route(openapi.PATH, openapi.ShowDescription(), methods=["GET"]),

@@ -83,9 +83,6 @@ class ShowMetrics:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authorize a request, and answer with the metrics."""
         request = Request(scope)
-        if request.method not in ("GET", "HEAD"):
-            await JSONResponse({"error": "only GET is answered here"}, 405)(scope, receive, send)
-            return
         response: Response
         try:
             response = await self._answer(request)
