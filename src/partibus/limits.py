@@ -175,6 +175,13 @@ class AdmissionLimits(Struct, frozen=True):
     """The number of such connections from one address, or from one network of 64 bits. 1,000 clients behind one address
     can connect in a second.
     """
+    body_bytes_free: int = 64 * KIB
+    """The size of the part of a request's body that counts for nothing."""
+    bodies_bytes_max: int = 64 * MIB
+    """Bytes of larger bodies of requests over HTTP and SQS, over all these connections. Past it the broker drops the
+    one that has held such a body for the longest time. A client shows its claim with the last byte of its first
+    request, so 64 clients can send the largest batch of SQS at the same moment.
+    """
 
 
 class TlsLimits(Struct, frozen=True):

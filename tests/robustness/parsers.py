@@ -42,6 +42,7 @@ from partibus.frontends.amqp.node import read_request
 from partibus.frontends.amqp.operations.request import body_of, lock_tokens, mapping, sequence_numbers
 from partibus.frontends.amqp.operations.rules import read_rule
 from partibus.frontends.amqp.websocket import Websocket
+from partibus.frontends.origins import Origins
 from partibus.frontends.rest.atom.xml import parse_xml
 from partibus.frontends.rest.data.message_in import MessageReader
 from partibus.frontends.rest.data.message_out import body_of as body_over_http
@@ -71,7 +72,7 @@ from partibus.frontends.sqs.server import SqsConnection
 from partibus.frontends.sqs.signature import canonical_request, check_signed_headers, check_time, read_signed
 from partibus.frontends.sqs.stored import as_new, read_stored, stored_form
 from partibus.frontends.sqs.wire_query import parse_parameters
-from partibus.limits import HttpLimits
+from partibus.limits import AdmissionLimits, HttpLimits
 from partibus.namespace.access import AccessPolicies, Right, SasPolicy
 from partibus.namespace.catalog import EntityRecord
 from partibus.namespace.config_document import ConfigError
@@ -545,9 +546,15 @@ def _sqs_connection(data: bytes) -> str:
         enter=lambda connection: None,
         date=lambda: b"now",
         loop=SimpleNamespace(time=lambda: 0.0, call_soon=later.append, call_later=lambda *_: SimpleNamespace()),
-        admission=SimpleNamespace(enter=lambda *_: None, leave=lambda *_: None, claim=lambda *_: None),
+        admission=SimpleNamespace(
+            enter=lambda *_: None,
+            leave=lambda *_: None,
+            claim=lambda *_: None,
+            hold_body=lambda *_: None,
+            limits=AdmissionLimits(),
+        ),
         scheduler=SimpleNamespace(begin=lambda account: True, end=lambda account, size: None),
-        origins=SimpleNamespace(refusal=lambda origin, host: None),
+        origins=Origins(public_key=True),
     )
     connection = SqsConnection(server)
     transport = _SqsTransport()

@@ -5,6 +5,9 @@ When there is one too many, the broker drops the oldest one of the address that 
 within moments, so the oldest is unlikely ever to show one. The broker never refuses a new connection because of the
 others, so clients get in as long as they show their claims faster than a stranger refills the whole limit.
 
+Bodies of requests over HTTP and SQS are read before the claim is checked, so their bytes have a limit over all such
+connections. Past it the broker drops the one that has held a large body for the longest time.
+
 File descriptors are limited too. A connection takes one, and stores and the catalog need some of their own, so the
 number of all connections has a limit. If claimed connections reach it, the broker drops a new connection at once.
 """
@@ -67,6 +70,9 @@ class Admission:
         """Connections by age, with their addresses."""
         self._by_address: dict[str, dict[Connection, None]] = {}
         self._claimed: set[Connection] = set()
+        self._body_bytes: dict[Connection, int] = {}
+        """Bytes of large bodies, by connections without a claim, the longest held ones first."""
+        self._bodies_bytes = 0
         self._logged_s = -LOG_EVERY_S
         self._dropped_since = 0
 
@@ -88,12 +94,25 @@ class Admission:
         beside = self._by_address.setdefault(address, {})
         beside[connection] = None
         if len(beside) > self.limits.unclaimed_of_address_max:
-            self._drop(next(iter(beside)), f"{address} has {self.limits.unclaimed_of_address_max}")
+            self._drop(next(iter(beside)), f"{address} has {self.limits.unclaimed_of_address_max} of them already")
         elif len(self._unclaimed) > self.unclaimed_max:
-            self._drop_one(f"there are {self.unclaimed_max}")
+            self._drop_one(f"there are {self.unclaimed_max} of them already")
         elif self.connections_max is not None and self._total > self.connections_max:
-            self._drop_one(f"there are {self.connections_max} connections, with claims or without,")
+            self._drop_one(f"there are {self.connections_max} connections already, with claims or without")
         return connection in self._unclaimed
+
+    def hold_body(self, connection: Connection, size_bytes: int) -> None:
+        """Count the bytes held of a request's body: 0 at the end of the request, and nothing after a claim."""
+        if connection not in self._unclaimed:
+            return
+        if size_bytes <= self.limits.body_bytes_free:
+            self._let_go_body(connection)
+            return
+        self._bodies_bytes += size_bytes - self._body_bytes.get(connection, 0)
+        self._body_bytes[connection] = size_bytes
+        while self._bodies_bytes > self.limits.bodies_bytes_max:
+            longest = next(iter(self._body_bytes))
+            self._drop(longest, f"their bodies have more than {self.limits.bodies_bytes_max} bytes")
 
     def claim(self, connection: Connection) -> None:
         """Note that a connection has shown a claim."""
@@ -121,18 +140,21 @@ class Admission:
         self._dropped_since += 1
         now_s = self._now_s()
         if now_s - self._logged_s >= LOG_EVERY_S:
-            log.warning(
-                "%d connections without a claim were dropped, the oldest: %s of them already", self._dropped_since, why
-            )
+            log.warning("%d connections without a claim were dropped, the oldest: %s", self._dropped_since, why)
             self._logged_s, self._dropped_since = now_s, 0
         connection.drop()
 
     def _remove(self, connection: Connection) -> None:
+        if connection in self._body_bytes:
+            self._let_go_body(connection)
         address = self._unclaimed.pop(connection)
         beside = self._by_address[address]
         del beside[connection]
         if not beside:
             del self._by_address[address]
+
+    def _let_go_body(self, connection: Connection) -> None:
+        self._bodies_bytes -= self._body_bytes.pop(connection, 0)
 
 
 @lru_cache(1_024)

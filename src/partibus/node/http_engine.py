@@ -36,6 +36,9 @@ LINES_AT_ONCE: Final = 512
 HEAD_LINES_MAX: Final = 1_000
 """The most lines of an incomplete head. The 7,500 of three bytes for which there is room take 40 ms."""
 
+_HOLD_BODY: Final = "partibus.hold_body"
+"""Key in the state of a request: notes how many bytes of its body are held."""
+
 
 class HttpConnection(H11Protocol):
     """``open_websocket`` makes the protocol that goes on with a connection whose client asks for the path of AMQP."""
@@ -48,7 +51,7 @@ class HttpConnection(H11Protocol):
         open_websocket: Callable[[], asyncio.Protocol],
         admission: Admission,
     ) -> None:
-        super().__init__(config, server_state, {CLAIMED: self._claim})
+        super().__init__(config, server_state, {CLAIMED: self._claim, _HOLD_BODY: self._hold_body})
         self.logger = _log
         self._admission = admission
         self._limits = limits
@@ -78,6 +81,10 @@ class HttpConnection(H11Protocol):
     def _claim(self) -> None:
         """Note that a request has shown a claim."""
         self._admission.claim(self)
+
+    def _hold_body(self, size_bytes: int) -> None:
+        """Note the bytes that the application holds of a request's body."""
+        self._admission.hold_body(self, size_bytes)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client, and handle the first of them."""
@@ -287,6 +294,7 @@ class BoundedRequests:
             await PlainTextResponse(self._refusal, 413, {"connection": "close"})(scope, receive, send)
             return
         received = 0
+        hold_body = scope.get("state", {}).get(_HOLD_BODY)
 
         async def receive_bounded() -> Message:
             nonlocal received
@@ -294,9 +302,15 @@ class BoundedRequests:
             received += len(message.get("body", b""))
             if received > self._bytes_max:
                 raise HTTPException(413, self._refusal, {"connection": "close"})
+            if hold_body is not None:
+                hold_body(received)
             return message
 
-        await self._app(scope, receive_bounded, send)
+        try:
+            await self._app(scope, receive_bounded, send)
+        finally:
+            if hold_body is not None:
+                hold_body(0)
 
     @property
     def _refusal(self) -> str:

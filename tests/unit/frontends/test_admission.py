@@ -273,3 +273,35 @@ def test_a_long_name_is_one_policy(sign_ins: SignIns) -> None:
     name = "p" * (POLICY_CHARS + 1)
     fail(sign_ins, FAILURES_BURST + SLOW_MAX, policy=name)
     assert not sign_ins.may_try("10.0.0.1", name)
+
+
+def test_the_bytes_of_bodies_are_bounded_over_all_connections(time: Time) -> None:
+    admission = Admission(AdmissionLimits(body_bytes_free=10, bodies_bytes_max=100), time)
+    small, first, second, third = (enter(admission, "10.0.0.1")[0] for _ in range(4))
+    admission.hold_body(small, 10)
+    admission.hold_body(first, 11)
+    admission.hold_body(second, 40)
+    admission.hold_body(first, 60)
+    assert not any(one.dropped for one in (small, first, second))
+    admission.hold_body(third, 41)
+    assert [one.dropped for one in (small, first, second, third)] == [False, True, False, False]
+    admission.hold_body(first, 100)
+    admission.hold_body(second, 59)
+    assert not second.dropped
+
+
+@pytest.mark.parametrize("end", ["the request", "a claim", "the connection"])
+def test_room_for_bodies_is_given_back(time: Time, end: str) -> None:
+    admission = Admission(AdmissionLimits(body_bytes_free=10, bodies_bytes_max=100), time)
+    first, second = enter(admission, "10.0.0.1", 2)
+    admission.hold_body(first, 90)
+    if end == "the request":
+        admission.hold_body(first, 0)
+    elif end == "a claim":
+        admission.claim(first)
+        admission.hold_body(first, 90)
+    else:
+        admission.leave(first)
+    admission.hold_body(second, 100)
+    assert not first.dropped
+    assert not second.dropped

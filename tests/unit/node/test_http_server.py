@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from partibus.limits import HttpLimits
+from partibus.limits import AdmissionLimits, HttpLimits
+from partibus.node import http_server
 from partibus.node.http_engine import AT_ONCE_BYTES, LINES_AT_ONCE, QUERY_PAIRS_MAX
 from partibus.node.http_server import HttpServer
 
@@ -462,3 +464,19 @@ def test_a_query_of_too_many_parameters_is_refused_unread(serve: Serve) -> None:
             assert b" %b " % status in answer(
                 sock, b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" % target
             )
+
+
+def test_bodies_without_a_claim_are_bounded_over_all_connections(monkeypatch: pytest.MonkeyPatch, serve: Serve) -> None:
+    limits = AdmissionLimits(body_bytes_free=1_000, bodies_bytes_max=9_000)
+    monkeypatch.setattr(http_server, "AdmissionLimits", lambda: limits)
+    server = serve()
+    head = b"POST /size HTTP/1.1\r\nHost: x\r\nContent-Length: 6000\r\n\r\n"
+    with server.connect() as one, server.connect() as other:
+        for sock in (one, other):
+            sock.sendall(head + b"x" * 5_000)
+        (dropped,), _, _ = select.select([one, other], [], [], EVENTUALLY_S)
+        assert everything(dropped) == b""
+        left = other if dropped is one else one
+        assert b"6000" in answer(left, b"x" * 1_000)
+        for _ in range(3):
+            assert b"6000" in answer(left, head + b"x" * 6_000)

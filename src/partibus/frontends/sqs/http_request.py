@@ -146,6 +146,11 @@ class Chunks:
         self._left: int | None = None
         """Bytes of the chunk under way; None: its size comes next. -1: trailers come next."""
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the body so far."""
+        return len(self._body)
+
     def take(self, data: bytearray) -> bytes | None:
         """Take what belongs to the body out of ``data``; return the body at its end. Raises `Malformed`."""
         pos = 0

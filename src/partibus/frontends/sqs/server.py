@@ -149,6 +149,9 @@ class SqsConnection(asyncio.Protocol):
         self._input += data
         if not self._is_busy:
             self._advance()
+            if not self._is_busy and not self._is_claimed:
+                held_bytes = len(self._input) + (0 if self._chunks is None else self._chunks.held_bytes)
+                self._server.admission.hold_body(self, held_bytes)
         elif len(self._input) > PIPELINED_BYTES and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
@@ -273,6 +276,9 @@ class SqsConnection(asyncio.Protocol):
         if refusal is not None:
             self._reject(403, refusal)
             return
+        admission = self._server.admission
+        if len(body) > admission.limits.body_bytes_free and not self._is_claimed:
+            admission.hold_body(self, len(body))
         request = Request(head.method, head.path, head.query, headers, body, self._client, self._scheme)
         if len(body) <= ASIDE_BYTES:
             self._take_turn(request, parse(request))
@@ -338,6 +344,8 @@ class SqsConnection(asyncio.Protocol):
     def _write(self, status: int, content_type: str, headers: str, body: bytes) -> None:
         self._call = None
         self._is_busy = False
+        if not self._is_claimed:
+            self._server.admission.hold_body(self, 0)
         head, self._head = self._head, None
         transport = self._transport
         if transport is None:

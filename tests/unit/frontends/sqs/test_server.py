@@ -8,10 +8,12 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
+from partibus.frontends.admission import Admission
 from partibus.frontends.origins import Origins
 from partibus.frontends.sqs import http_request
 from partibus.frontends.sqs.names import QueueName
 from partibus.frontends.sqs.queues import SqsQueue
+from partibus.limits import KIB, MIB, AdmissionLimits
 from partibus.node.sqs_port import Uuids
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
@@ -107,3 +109,31 @@ def test_a_page_whose_name_points_at_this_machine_sends_nothing(sqs: SqsWorld) -
     reply = sqs.ask(request % b"User-Agent: Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0\r\n")
     assert reply.status == 403
     assert b"A browser's SQS request to 'evil.example:9324' is refused" in reply.body
+
+
+HEADS = [b"Content-Length: 8388608\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n800000\r\n"]
+
+
+@pytest.mark.parametrize("head", HEADS, ids=["length", "chunks"])
+def test_bodies_without_a_claim_are_bounded_over_all_connections(sqs: SqsWorld, head: bytes) -> None:
+    sqs.server.admission = Admission(AdmissionLimits(bodies_bytes_max=MIB), sqs.server.loop.time)
+    strangers = [sqs.connect() for _ in range(24)]
+    for stranger in strangers:
+        stranger.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n" + head)
+        stranger.send(b"x" * 200 * KIB)
+    assert [one.transport.closed for one in strangers] == [True] * 19 + [False] * 5
+
+
+def test_a_claim_and_an_answer_end_the_bound_on_a_body(sqs: SqsWorld) -> None:
+    sqs.server.admission = Admission(AdmissionLimits(bodies_bytes_max=MIB), sqs.server.loop.time)
+    url = sqs.call("CreateQueue", QueueName="q")["QueueUrl"]
+    send = sqs.signer.request("SendMessage", {"QueueUrl": url, "MessageBody": "x" * 600 * KIB})
+    forged = sqs.signer_of("root", key="no-key-of-this-policy").request(
+        "SendMessage", {"QueueUrl": url, "MessageBody": "x" * 600 * KIB}
+    )
+    clients = [sqs.connect() for _ in range(6)]
+    for client, request in zip(clients, [send, send, forged, forged, send, send], strict=True):
+        client.send(request)
+        sqs.world.wait()
+    assert [client.replies()[0].status for client in clients] == [200, 200, 403, 403, 200, 200]
+    assert not any(client.transport.closed for client in clients)
