@@ -56,6 +56,38 @@ class SystemClock:
             return True
 
 
+_OFF_MIN_NS = 1_000_000_000
+_OFF_STANDS_NS = 180_000_000_000
+"""How long the machine's clock must differ before a `ClaimClock` follows it."""
+
+
+class ClaimClock:
+    """The clock for the ends of claims, which clients write by their own clocks.
+
+    It begins like a `SystemClock`, and follows the machine's clock in both directions once that has differed by the
+    same for three minutes. So a start with a wrong clock locks no client out for longer, and a jump that is taken back
+    changes nothing. It sees the machine's clock with each reading only.
+    """
+
+    __slots__ = ("_off_ns", "_off_since_ns", "_start_ns")
+
+    def __init__(self) -> None:
+        self._start_ns = time.time_ns() - _boot_time_ns()
+        self._off_ns = 0
+        self._off_since_ns = 0
+
+    def now_ms(self) -> int:
+        """Return the time in ms since 1970. It may be earlier than the one before."""
+        boot_ns = _boot_time_ns()
+        off_ns = time.time_ns() - boot_ns - self._start_ns
+        if abs(off_ns - self._off_ns) > _OFF_MIN_NS:
+            self._off_ns, self._off_since_ns = off_ns, boot_ns
+        elif abs(off_ns) > _OFF_MIN_NS and boot_ns - self._off_since_ns >= _OFF_STANDS_NS:
+            self._start_ns += off_ns
+            self._off_ns = 0
+        return (self._start_ns + boot_ns) // NS_PER_MS
+
+
 class ManualClock:
     """A clock that stands still until `advance` is called, for tests, simulation and ``--clock manual``."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from partibus.clock import Clock, SystemClock
+from partibus.clock import ClaimClock, Clock
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unsupported
 from partibus.filters.model import Rule
 from partibus.limits import Limits
@@ -81,7 +81,7 @@ class Broker:
         self.access = access
         self.clock = clock
         self.throttle = Throttle(namespace.record.options.credits, clock, call_later, bank)
-        self.wall_clock: Clock = SystemClock()
+        self.wall_clock: Clock = ClaimClock()
         """Tokens expire by real time, also under a manual clock (D26)."""
         self.limits = limits
         self.numbers = numbers

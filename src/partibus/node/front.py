@@ -366,6 +366,8 @@ class Front:
             if used is not None:
                 self.idle.check(AT_A_TIME, used)
 
+        for broker in self.namespaces:
+            broker.wall_clock.now_ms()  # it sees a clock that was set, also while no client shows a claim
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
         self.spawn(check())
 

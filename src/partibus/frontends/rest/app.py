@@ -61,14 +61,14 @@ def make_app(
 
     ``advance`` moves the manual clock; None under the real one. ``new_message_id`` makes ids for messages without one.
     """
-    access = namespaces.default.access
-    show = ShowClock(clock, access, manual=advance is not None)
+    default = namespaces.default
+    show = ShowClock(clock, default, manual=advance is not None)
     return Starlette(
         routes=[
             ServerRoute("/health", GetHealth(health), methods=["GET"]),
             ServerRoute("/metrics", ShowMetrics(metrics, namespaces), methods=["GET"]),
             Route("/$partibus/clock", show, methods=["GET"]),
-            Route("/$partibus/clock/advance", AdvanceClock(advance, access), methods=["POST"]),
+            Route("/$partibus/clock/advance", AdvanceClock(advance, default), methods=["POST"]),
             Route(openapi.PATH, openapi.ShowDescription(), methods=["GET"]),
             # Entities are named by any path:
             Route(

@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from partibus.clock import Clock, SystemClock
+from partibus.clock import Clock
 from partibus.errors import ArgumentError, InvalidOperation, PartibusError, Unauthorized
-from partibus.namespace.access import NOT_OPERATOR, AccessPolicies, Right
+from partibus.namespace.access import NOT_OPERATOR, Right
+from partibus.namespace.broker import Broker
 
 BODY_BYTES_MAX = 1_024
 ADVANCE_MAX_MS = 366 * 24 * 3_600_000
@@ -25,9 +26,8 @@ Advance = Callable[[int], Awaitable[int]]
 class ClockRoute:
     """The authorization and the refusals of both routes."""
 
-    def __init__(self, access: AccessPolicies) -> None:
-        self._access = access
-        self._wall_clock = SystemClock()
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authorize and answer a request."""
@@ -47,8 +47,8 @@ class ClockRoute:
 
     def _check_claim(self, request: Request) -> None:
         token = request.headers.get("authorization", "")
-        now_s = self._wall_clock.now_ms() / 1000
-        grant = self._access.check_token(token, str(request.url), now_s)
+        now_s = self._broker.wall_clock.now_ms() / 1000
+        grant = self._broker.access.check_token(token, str(request.url), now_s)
         if not grant.allows((), Right.MANAGE, now_s):
             raise Unauthorized("The clock needs the Manage right on the namespace.")
         if not grant.operates:
@@ -58,8 +58,8 @@ class ClockRoute:
 class ShowClock(ClockRoute):
     """Answers ``{"now_ms": ms since 1970, "clock": "manual" or "real"}``."""
 
-    def __init__(self, clock: Clock, access: AccessPolicies, *, manual: bool) -> None:
-        super().__init__(access)
+    def __init__(self, clock: Clock, broker: Broker, *, manual: bool) -> None:
+        super().__init__(broker)
         self._clock = clock
         self._kind = "manual" if manual else "real"
 
@@ -71,9 +71,9 @@ class ShowClock(ClockRoute):
 class AdvanceClock(ClockRoute):
     """Body ``{"milliseconds": n}``; answers ``{"now_ms", "advances"}``, the second the number of this move."""
 
-    def __init__(self, advance: Advance | None, access: AccessPolicies) -> None:
+    def __init__(self, advance: Advance | None, broker: Broker) -> None:
         """``advance``: None under the real clock."""
-        super().__init__(access)
+        super().__init__(broker)
         self._advance = advance
         self._advances = 0
 
