@@ -11,10 +11,13 @@ Entity ids and partition rows are given out once, even when the entity is delete
 deleted entity leaves in the stores are recorded until they are deleted (`dropped_partitions`).
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from partibus.errors import InvalidOperation, UnusableFile
 from partibus.filters.model import Rule
@@ -24,12 +27,16 @@ from partibus.namespace.catalog_entities import PARTITION_ROW_MAX, EntityRecord,
 from partibus.namespace.catalog_file import BUSY_TIMEOUT_S, CatalogFile, ChangeRecord
 from partibus.namespace.catalog_rows import NamespaceTable, PolicyTable, RuleTable, owner_of
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.names import fold_name
 from partibus.namespace.namespace_options import DEFAULT_ID, NamespaceOptions, NamespaceRecord
 from partibus.namespace.partition_moves import EntitySlots
 from partibus.namespace.properties import change_refused, immutable_changes
 from partibus.namespace.tiers import limits_of
 
 __all__ = ["Catalog", "EntityRecord"]
+
+KnownRules = tuple[int, tuple[Rule, ...]]
+"""The entity id of a subscription, and its rules in order of folded name."""
 
 _LAST_STORE_NO = """
     SELECT max(store_no) FROM (SELECT store_no FROM placement UNION ALL SELECT store_no FROM dropped_partition) AS used
@@ -264,29 +271,42 @@ class Catalog:
             self._note(record.description.name)
         return records
 
-    def add_rule(self, subscription: str, rule: Rule) -> EntityRecord:
-        """Add a rule to a subscription. Raises `EntityNotFound`, `EntityExists`, `QuotaExceeded`."""
+    def add_rule(self, subscription: str, rule: Rule, known: KnownRules | None = None) -> EntityRecord:
+        """Add a rule to a subscription. Raises `EntityNotFound`, `EntityExists`, `QuotaExceeded`.
+
+        ``known``: the rules before the change, if the caller has them. Reading 10,000 takes a tenth of a second.
+        """
         with self._changing_rules(subscription) as (record, topic_id):
             self._rules.add(record.entity_id, record.description.name, topic_id, rule, self._entities.limits)
-            return self._entities.existing(subscription)
+            return self._with_rules(record, known, rule.name)
 
-    def replace_rule(self, subscription: str, rule: Rule) -> EntityRecord:
-        """Replace the rule of that name. Raises `EntityNotFound`, `QuotaExceeded`."""
+    def replace_rule(self, subscription: str, rule: Rule, known: KnownRules | None = None) -> EntityRecord:
+        """Replace the rule of that name; ``known`` as in `add_rule`. Raises `EntityNotFound`, `QuotaExceeded`."""
         with self._changing_rules(subscription) as (record, topic_id):
             self._rules.replace(record.entity_id, record.description.name, topic_id, rule, self._entities.limits)
-            return self._entities.existing(subscription)
+            return self._with_rules(record, known, rule.name)
 
     def replace_rules(self, subscription: str, rules: Sequence[Rule]) -> EntityRecord:
         """Replace all rules of a subscription. Raises `EntityNotFound`, `EntityExists`, `QuotaExceeded`."""
         with self._changing_rules(subscription) as (record, topic_id):
             self._rules.replace_all(record.entity_id, record.description.name, topic_id, rules, self._entities.limits)
-            return self._entities.existing(subscription)
+            return self._with_rules(record, None, "")
 
-    def remove_rule(self, subscription: str, name: str) -> EntityRecord:
-        """Remove a rule from a subscription. Raises `EntityNotFound`."""
+    def remove_rule(self, subscription: str, name: str, known: KnownRules | None = None) -> EntityRecord:
+        """Remove a rule from a subscription; ``known`` as in `add_rule`. Raises `EntityNotFound`."""
         with self._changing_rules(subscription) as (record, _):
             self._rules.remove(record.entity_id, record.description.name, name)
-            return self._entities.existing(subscription)
+            return self._with_rules(record, known, name)
+
+    def _with_rules(self, record: EntityRecord, known: KnownRules | None, name: str) -> EntityRecord:
+        """Return the record of a subscription whose rule of that name was changed."""
+        if known is None or known[0] != record.entity_id:
+            return replace(record, rules=self._rules.of(record.entity_id))
+        rules = [rule for rule in known[1] if fold_name(rule.name) != fold_name(name)]
+        changed = self._rules.find(record.entity_id, name)
+        if changed is not None:
+            insort(rules, changed, key=lambda rule: fold_name(rule.name))
+        return replace(record, rules=tuple(rules))
 
     def namespace_policies(self) -> tuple[SasPolicy, ...]:
         """Return the policies of the namespace, beside those of the keys file."""
@@ -319,9 +339,9 @@ class Catalog:
 
     @contextmanager
     def _changing_rules(self, subscription: str) -> Iterator[tuple[EntityRecord, int]]:
-        """Yield the subscription, and the id of its topic, within a change."""
+        """Yield the subscription without its rules, and the id of its topic, within a change."""
         with self._changing():
-            record = self._entities.existing(subscription)
+            record = self._entities.existing(subscription, rules=False)
             yield record, self._entities.topic_of(record).entity_id
             self._note(record.description.name)
 

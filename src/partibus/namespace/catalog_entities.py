@@ -113,16 +113,16 @@ class EntityTable:
             for row in rows
         ]
 
-    def existing(self, name: str) -> EntityRecord:
-        """Return the row of an entity. Raises EntityNotFound."""
-        record = self.find(name)
+    def existing(self, name: str, *, rules: bool = True) -> EntityRecord:
+        """Return the row of an entity, with or without its rules. Raises EntityNotFound."""
+        record = self.find(name, rules=rules)
         if record is None:
             raise EntityNotFound(name)
         return record
 
-    def find(self, name: str) -> EntityRecord | None:
+    def find(self, name: str, *, rules: bool = True) -> EntityRecord | None:
         """Return the entity of that name, if there is one."""
-        return next(iter(self._select("folded_name", self._key(name))), None)
+        return next(iter(self._select("folded_name", self._key(name), rules=rules)), None)
 
     def subscriptions_of(self, topic: EntityRecord) -> list[EntityRecord]:
         """Return a topic's subscriptions in order of folded name; none for another entity."""
@@ -193,12 +193,13 @@ class EntityTable:
         """Return the key that is unique among the entities of all namespaces."""
         return f"{self._namespace_id}:{fold_name(name)}" if self._namespace_id else fold_name(name)
 
-    def _select(self, column: str, value: object) -> list[EntityRecord]:
+    def _select(self, column: str, value: object, *, rules: bool = True) -> list[EntityRecord]:
         rows = self._database.execute(
             f"SELECT {_ENTITY_COLUMNS} FROM entity WHERE {column} = ? ORDER BY folded_name", (value,)
         )
         return [
-            self._record(row, self._places(row[0]), self._rules.of(row[0]), self._policies.of(row[0])) for row in rows
+            self._record(row, self._places(row[0]), self._rules.of(row[0]) if rules else (), self._policies.of(row[0]))
+            for row in rows
         ]
 
     def _places(self, entity_id: int) -> list[Placement]:

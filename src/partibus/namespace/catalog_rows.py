@@ -56,14 +56,14 @@ class RuleTable:
 
     def add(self, entity_id: int, subscription: str, topic_id: int, rule: Rule, limits: TierLimits) -> None:
         """Add a rule. Raises EntityExists or QuotaExceeded."""
-        if self._find(entity_id, rule.name) is not None:
+        if self.find(entity_id, rule.name) is not None:
             raise EntityExists(rule_path(subscription, rule.name))
         self._check_quota(topic_id, rule, limits)
         self._put(entity_id, rule)
 
     def replace(self, entity_id: int, subscription: str, topic_id: int, rule: Rule, limits: TierLimits) -> Rule:
         """Another rule in place of the one of that name, whose time of creation it keeps. EntityNotFound."""
-        known = self._find(entity_id, rule.name)
+        known = self.find(entity_id, rule.name)
         if known is None:
             raise EntityNotFound(rule_path(subscription, rule.name))
         self.remove(entity_id, subscription, rule.name)
@@ -86,7 +86,8 @@ class RuleTable:
         if not self._database.execute(statement, (entity_id, fold_name(name))):
             raise EntityNotFound(rule_path(subscription, name))
 
-    def _find(self, entity_id: int, name: str) -> Rule | None:
+    def find(self, entity_id: int, name: str) -> Rule | None:
+        """Return the rule of that name, if there is one."""
         statement = "SELECT content FROM rule WHERE entity_id = ? AND folded_name = ?"
         rows = self._database.execute(statement, (entity_id, fold_name(name)))
         return _from_text(rows[0][0]) if rows else None
@@ -119,7 +120,7 @@ def _counts_as(rule: Rule) -> str:
 
 @lru_cache(maxsize=4096)
 def _from_text(content: str) -> Rule:
-    """Kept: after each change all rules of the subscription are read again."""
+    """Parse a rule, from memory where it was read before: other brokers read all rules again after a change."""
     return from_plain(json.loads(content))
 
 

@@ -14,7 +14,7 @@ from partibus.clock import Clock
 from partibus.errors import EntityChanged, EntityNotFound, OutcomeUnknown, StoreUnavailable
 from partibus.filters.model import Rule
 from partibus.namespace.access import SasPolicy
-from partibus.namespace.catalog import Catalog, EntityRecord
+from partibus.namespace.catalog import Catalog, EntityRecord, KnownRules
 from partibus.namespace.catalog_rows import DEFAULT_RECORD
 from partibus.namespace.config_apply import Applied, apply_config
 from partibus.namespace.config_json import Config
@@ -245,15 +245,19 @@ class Namespace:
 
         Raises ArgumentError, EntityNotFound, EntityExists, QuotaExceeded, and the errors of `partibus.filters`.
         """
-        return self._rule_changed(self._catalog.add_rule(path, self._new_rule(rule)), rule.name)
+        return self._rule_changed(
+            self._catalog.add_rule(path, self._new_rule(rule), self._known_rules(path)), rule.name
+        )
 
     def replace_rule(self, path: str, rule: Rule) -> Rule:
         """Replace the rule of that name. Raises as `add_rule`, and EntityNotFound when there is none."""
-        return self._rule_changed(self._catalog.replace_rule(path, self._new_rule(rule)), rule.name)
+        return self._rule_changed(
+            self._catalog.replace_rule(path, self._new_rule(rule), self._known_rules(path)), rule.name
+        )
 
     def delete_rule(self, path: str, name: str) -> None:
         """Delete a rule. Raises EntityNotFound for the subscription as well as for the rule."""
-        self._follow_record(self._catalog.remove_rule(path, name))
+        self._follow_record(self._catalog.remove_rule(path, name, self._known_rules(path)))
 
     def change_policies(self, change: ChangePolicies) -> None:
         """Give the namespace the policies that ``change`` makes of those in the catalog."""
@@ -324,6 +328,11 @@ class Namespace:
         """Check a new rule, and date it."""
         check_rule(rule)
         return replace(rule, created_ms=self._clock.now_ms())
+
+    def _known_rules(self, path: str) -> KnownRules | None:
+        """Return a subscription's rules in memory. Beside others, a broker has just read them."""
+        known = self.find(path)
+        return (known.entity_id, known.rules) if isinstance(known, Subscription) else None
 
     def _rule_changed(self, record: EntityRecord, name: str) -> Rule:
         subscription = self._follow_record(record)

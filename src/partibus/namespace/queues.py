@@ -269,8 +269,9 @@ class Subscription(Queue):
 
     def rule(self, name: str) -> Rule:
         """Return a rule. Raises EntityNotFound."""
+        folded = fold_name(name)
         for rule in self.rules:
-            if fold_name(rule.name) == fold_name(name):
+            if fold_name(rule.name) == folded:
                 return rule
         raise EntityNotFound(rule_path(self.name, name))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from partibus.clock import ManualClock
 from partibus.errors import (
     ArgumentError,
     EntityExists,
@@ -17,11 +18,13 @@ from partibus.errors import (
     StoreUnavailable,
 )
 from partibus.filters.model import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
+from partibus.namespace import catalog_rows
 from partibus.namespace.access import Right, SasPolicy
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_database import FORMAT_VERSION, CatalogDatabase
 from partibus.namespace.catalog_file import CatalogFile
 from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions
+from partibus.namespace.namespace import Namespace, Subscription
 from tests.contract.stores import new_catalog
 from tests.unit.namespace.tiered import limited
 
@@ -234,3 +237,46 @@ def test_a_catalog_of_the_format_before_is_led_to_this_one_after_a_copy(tmp_path
     assert copy.execute("SELECT version FROM format").fetchone() == (1,)
     assert list(copy.iterdump()) == list(sqlite3.connect(before).iterdump())
     copy.close()
+
+
+@pytest.mark.parametrize("count", [50, 5_000])
+def test_a_change_of_a_rule_reads_that_rule_only(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    clock = ManualClock(1_000)
+    namespace = Namespace(catalog, clock)
+    namespace.make(topic())
+    path = "t/Subscriptions/s"
+    namespace.make(subscription(path))
+    rules = [Rule(f"r{number:04}", CorrelationFilter(label=str(number))) for number in range(count)]
+    catalog.replace_rules(path, rules)
+    namespace.follow(path)
+    parse = catalog_rows._from_text.__wrapped__
+    read: list[str] = []
+
+    def read_one(content: str) -> Rule:
+        read.append(content)
+        return parse(content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog_rows, "_from_text", read_one)
+        namespace.add_rule(path, Rule("More", CorrelationFilter(label="x")))
+        namespace.replace_rule(path, Rule("R0002", CorrelationFilter(label="y")))
+        namespace.delete_rule(path, "r0001")
+    assert len(read) <= 3, "the added one, and the replaced one before and after"
+    known = namespace.find(path)
+    assert isinstance(known, Subscription)
+    assert known.rules == catalog.get(path).rules
+    assert [rule.name for rule in known.rules[:3]] == ["More", "r0000", "r0002"]
+
+
+def test_a_change_of_a_rule_of_a_subscription_made_again_reads_its_rules(catalog: Catalog) -> None:
+    here, elsewhere = Namespace(catalog, ManualClock(1_000)), Namespace(catalog, ManualClock(1_000))
+    here.make(topic())
+    path = "t/Subscriptions/s"
+    here.make(subscription(path), rule=Rule("old", TrueFilter()))
+    elsewhere.follow(path)
+    elsewhere.delete(path)
+    elsewhere.make(subscription(path), rule=Rule("new", TrueFilter()))
+    here.add_rule(path, Rule("more", TrueFilter()))
+    known = here.find(path)
+    assert isinstance(known, Subscription)
+    assert [rule.name for rule in known.rules] == ["more", "new"]
