@@ -293,3 +293,21 @@ def test_moves_of_slots_are_shown(browser: Browser, broker: BrokerProcess) -> No
     page = browser.get("/portal/entity?path=moving").page
     assert "Of 16,384 slots of keys" in page.text
     assert "rebalance" in page.text
+
+
+def test_rules_are_shown_in_pages(browser: Browser, broker: BrokerProcess) -> None:
+    broker.create_topic("many-rules")
+    path = broker.create_subscription("many-rules", "s")
+    with connect(broker.connection_string) as client:
+        rules = client.rules(path)
+        rules.remove("$Default")
+        for number in range(120):
+            rules.add(RuleInfo(f"r{number:03}", "a = 1"))
+    pages = [browser.data(f"/portal/entity?path={path}&page={number}") for number in (1, 2, 3, 9)]
+    assert [len(page["rule_rows"]) for page in pages] == [50, 50, 20, 20]
+    assert [row["name"] for page in pages[:3] for row in page["rule_rows"]] == [
+        f"r{number:03}" for number in range(120)
+    ]
+    shown = browser.get(f"/portal/entity?path={path}&page=2").page
+    assert "Rules 120" in shown.text
+    assert "Page 2 of 3" in shown.text

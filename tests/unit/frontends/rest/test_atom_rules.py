@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,8 @@ from partibus.filters.model import (
     SqlFilter,
     TrueFilter,
 )
+from partibus.frontends.rest.atom import lists
+from partibus.frontends.rest.atom.calls import PAGE_MAX
 from partibus.frontends.rest.atom.rules import read_default_rule, read_rule, rule_xml
 from partibus.frontends.rest.atom.xml import INSTANCE, SERVICE, Element, element, parse_xml
 
@@ -134,3 +138,20 @@ def test_what_is_left_out_selects_everything_and_changes_nothing() -> None:
     assert read_rule(described(""), "r") == Rule("r", TrueFilter())
     assert read_default_rule(described("")).name == "$Default"
     assert read_default_rule(described("<Name>first</Name>")).name == "first"
+
+
+def test_a_list_of_rules_lets_others_have_their_turn_between_two() -> None:
+    rules = tuple(Rule(f"r{number:03}", CorrelationFilter(label="x")) for number in range(2 * PAGE_MAX))
+    subscription = SimpleNamespace(name="t/Subscriptions/s", rules=rules)
+    call: Any = SimpleNamespace(
+        broker=SimpleNamespace(namespace=SimpleNamespace(subscription=lambda *_: subscription)),
+        resource=SimpleNamespace(entity="t", subscription="s"),
+        page=lambda: (0, PAGE_MAX),
+        show_page=lambda title, path, entries, page: [entry.title for entry in entries],
+    )
+    listing: Any = lists.list_rules(call)
+    for _ in range(PAGE_MAX):
+        listing.send(None)
+    with pytest.raises(StopIteration) as ended:
+        listing.send(None)
+    assert ended.value.value == [rule.name for rule in rules[:PAGE_MAX]]

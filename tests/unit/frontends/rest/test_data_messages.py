@@ -22,7 +22,7 @@ from partibus.amqp.section_encoding import (
 from partibus.errors import ArgumentError, MessageTooLarge, PartibusError, QuotaExceeded
 from partibus.frontends.rest.data.calls import parse_place
 from partibus.frontends.rest.data.message_in import PAIRS_MAX, VALUES_MAX, MessageReader
-from partibus.frontends.rest.data.message_out import body_of, date_text, headers_of
+from partibus.frontends.rest.data.message_out import PROPERTIES_MAX, body_of, date_text, headers_of
 from partibus.message import Message, pack, ttl_of
 from partibus.namespace.catalog import EntityRecord
 from partibus.namespace.entities import EntityDescription, EntityOptions
@@ -276,3 +276,11 @@ def test_a_scheduled_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch,
     finally:
         time.tzset()
     assert message.scheduled_ms == 1_767_225_600_000
+
+
+def test_only_so_many_properties_become_headers() -> None:
+    named = {f"p{number}": number for number in range(10_500)}
+    data = pack(application_properties=encode_application_properties(named), rest=encode_data(b"x"))
+    entry = Entry(7, 1, 7, 1_000, 0, None, None, len(data), data)
+    headers = headers_of(entry, data, 2, token=None, locked_until_ms=None)
+    assert [name for name in headers if name in named] == list(named)[:PROPERTIES_MAX]

@@ -13,7 +13,7 @@ from partibus.frontends.rest.atom.envelope import Entry, Page, namespace_name
 from partibus.frontends.rest.atom.rules import entry_of_rule, subscription_of
 from partibus.frontends.rest.atom.values import date_text
 from partibus.frontends.rest.atom.xml import text_element
-from partibus.frontends.rest.requests import answers_of
+from partibus.frontends.rest.requests import answers_of, others_first
 from partibus.namespace.names import RULES, SUBSCRIPTIONS
 from partibus.namespace.namespace import Queue
 from partibus.namespace.tiers import Tier
@@ -47,7 +47,10 @@ async def list_rules(call: Call) -> Response:
     """List a subscription's rules. Raises EntityNotFound."""
     subscription = subscription_of(call)
     shown, page = _cut(call, subscription.rules)
-    entries = [entry_of_rule(subscription, rule) for rule in shown]
+    entries = []
+    for rule in shown:
+        entries.append(entry_of_rule(subscription, rule))
+        await others_first()  # a rule of 1,200 properties takes 13 ms
     return call.show_page(RULES, f"{subscription.name}/{RULES}", entries, page)
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from itertools import islice
 from typing import Final
 from uuid import UUID
 
@@ -34,6 +35,8 @@ _VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 """Valid values of headers: blanks at the ends are no part of them."""
 _FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
 """The first and the last second of the years 1 to 9999."""
+PROPERTIES_MAX: Final = 500
+"""Properties of a message that become headers. 10,000 would take 90 ms, and few clients read so many headers."""
 VALUES_MAX: Final = 5_000
 """Values in a body that is written in JSON."""
 SECTIONS_MAX: Final = 60_000
@@ -112,14 +115,14 @@ def _pairs(count: int, pairs: bytes) -> list[tuple[str, object]]:
 
 
 def _application_properties(stored: StoredMessage) -> dict[str, str]:
-    """Return the properties whose names can be headers and are none of HTTP's own.
+    """Return the first `PROPERTIES_MAX` properties, of those whose names can be headers and are none of HTTP's own.
 
     Strings are in quotes, with all characters beyond ASCII escaped, so that no value ends its line.
     """
     if not stored.application_properties:
         return {}
     try:
-        found = {name: decode(raw)[0] for name, raw in iter_map(stored.application_properties)}
+        found = {name: decode(raw)[0] for name, raw in islice(iter_map(stored.application_properties), PROPERTIES_MAX)}
     except DecodeError:
         return {}
     return {

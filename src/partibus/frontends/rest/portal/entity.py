@@ -19,7 +19,7 @@ from partibus.frontends.rest.atom.counts import ask_counts
 from partibus.frontends.rest.portal.fields import LABELS, property_text
 from partibus.frontends.rest.portal.overview import ROWS, pages_of, row_of, rows_of
 from partibus.frontends.rest.portal.visit import MovedOn, Page, Visit, address
-from partibus.frontends.rest.requests import Ask, answer_of, answers_of, pay
+from partibus.frontends.rest.requests import Ask, answer_of, answers_of, others_first, pay
 from partibus.frontends.traffic import traffic_of
 from partibus.message import StoredMessage
 from partibus.namespace.durations import UNLIMITED_MS
@@ -190,18 +190,23 @@ async def show_entity(visit: Visit) -> Page | MovedOn:
         if data["settings"] is None:
             return MovedOn(address("entity", path=entity.queue.name, watch=watch))
     data["done"] = DONE.get(visit.asked("done"), "")
+    listed = queue.subscriptions if isinstance(queue, Topic) else queue.rules if isinstance(queue, Subscription) else ()
+    number = min(number, pages_of(listed))
+    first = (number - 1) * ROWS
     if isinstance(queue, Topic):
-        subscriptions = queue.subscriptions
-        number = min(number, pages_of(subscriptions))
-        first = (number - 1) * ROWS
-        shown = subscriptions[first : first + ROWS]
-        data["subscription_rows"] = await rows_of(shown, visit.broker)
-        data["page"], data["pages"] = number, pages_of(subscriptions)
+        data["subscription_rows"] = await rows_of(queue.subscriptions[first : first + ROWS], visit.broker)
+        data["page"], data["pages"] = number, pages_of(listed)
+    elif isinstance(queue, Subscription):
+        data["rule_rows"] = []
+        for rule in queue.rules[first : first + ROWS]:
+            data["rule_rows"].append(rule_of(rule))
+            await others_first()
+        data["page"], data["pages"] = number, pages_of(listed)
     return Page("entity", queue.short_name if isinstance(queue, Subscription) else queue.name, data)
 
 
 def describe(entity: Entity, inspection: Inspection) -> dict[str, Any]:
-    """Describe an entity: all but the subscriptions of a topic."""
+    """Describe an entity: all but the subscriptions of a topic and the rules of a subscription."""
     queue = entity.queue
     data = row_of(entity, inspection)
     data |= {
@@ -231,7 +236,6 @@ def describe(entity: Entity, inspection: Inspection) -> dict[str, Any]:
     data["slot_counts"] = counts if queue.slots.version else []
     if isinstance(queue, Subscription):
         data["topic"] = queue.topic.name
-        data["rule_rows"] = [rule_of(rule) for rule in queue.rules]
     return data
 
 

@@ -187,7 +187,7 @@ async def show_entities(visit: Visit) -> Page:
     return Page("entities", "Queues and topics", data)
 
 
-def pages_of(rows: Sequence[Queue]) -> int:
+def pages_of(rows: Sequence[object]) -> int:
     """Return the number of a list's pages. A later one shows the last: entities may have been deleted."""
     return max(1, -(-len(rows) // ROWS))
 
