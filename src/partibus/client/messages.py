@@ -159,6 +159,9 @@ class IncomingMessage:
     ``delivery`` is the argument of `Receiver.settle`, None for a peeked or deferred message.
     """
 
+    settled = False
+    """Whether a settlement of the message was begun with `partibus.client.aio`."""
+
     def __init__(self, payload: bytes, delivery: Delivery | None = None, token: UUID | None = None) -> None:
         """Take an encoded message. ``token`` is the lock token of a deferred message."""
         self.payload = payload

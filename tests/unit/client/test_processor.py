@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from partibus.client.aio import IncomingMessage, Receiver
-from partibus.client.errors import Closed, NotFound
+from partibus.amqp.codec.types import Timestamp
+from partibus.amqp.section_encoding import encode_annotations
+from partibus.client.aio import IncomingMessage, OutgoingMessage, Receiver
+from partibus.client.errors import Closed, LockLost, NotFound
 from partibus.errors import ArgumentError
-from tests.unit.client.simulated import SimulatedBroker, connections, run
+from tests.unit.client.simulated import EPOCH_S, SimulatedBroker, connections, run
 from tests.unit.client.test_aio_receiver import fill, numbers, settled_by_token
 
 
@@ -160,6 +162,58 @@ def test_a_start_that_fails_leaves_nothing_behind() -> None:
         wrong: Any = None
         with pytest.raises(ArgumentError, match="handler"):
             client.processor("q", wrong)
+        await client.close()
+
+    run(work())
+
+
+def test_a_message_whose_link_was_lost_in_the_handler_is_settled_by_its_token() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        settled = settled_by_token(broker)
+        until = Timestamp(int((EPOCH_S + 600) * 1000))
+        broker.arrive("q", [encode_annotations({"x-opt-locked-until": until}) + OutgoingMessage(body=b"x").encode()])
+        client = broker.client()
+        told: list[BaseException] = []
+        used: list[Receiver] = []
+
+        async def handle(message: IncomingMessage, receiver: Receiver) -> None:
+            used.append(receiver)
+            broker.kill()
+            broker.restart()
+            await asyncio.sleep(5)
+
+        processor = client.processor("q", handle, on_error=lambda error, message: told.append(error))
+        await processor.start()
+        await asyncio.sleep(20)
+        assert len(used) == len(settled) == 1
+        assert not used[0]._locks.kept
+        assert not told
+        await processor.stop()
+        await client.close()
+
+    run(work())
+
+
+def test_a_handler_whose_session_is_lost_meanwhile_is_reported() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 1)
+        client = broker.client()
+        told: list[tuple[type[BaseException], bool]] = []
+
+        async def handle(message: IncomingMessage, receiver: Receiver) -> None:
+            broker.kill()
+            broker.restart()
+            await asyncio.sleep(5)
+
+        processor = client.processor(
+            "q", handle, sessions=True, on_error=lambda error, message: told.append((type(error), message is not None))
+        )
+        await processor.start()
+        await asyncio.sleep(20)
+        assert (LockLost, True) in told
+        await processor.stop()
         await client.close()
 
     run(work())

@@ -171,9 +171,13 @@ class Processor:
 
     def _settle(self, receiver: Receiver, message: IncomingMessage, *, failed: bool) -> None:
         """Settle a message unless the handler has. The loop goes on meanwhile, so that completions share a batch."""
-        if receiver.mode is not ReceiveMode.PEEK_LOCK or not receiver.holds(message):
+        if receiver.mode is not ReceiveMode.PEEK_LOCK or message.settled:
             return
-        future = receiver.abandon(message) if failed else receiver.complete(message)
+        try:
+            future = receiver.abandon(message) if failed else receiver.complete(message)
+        except ClientError as error:  # Its session is lost, or the client was closed.
+            self._tell(error, message)
+            return
         self._settling.add(future)
 
         def settled(done: asyncio.Future[None]) -> None:

@@ -91,6 +91,7 @@ class Settlements:
             outcome = transaction.state_for(self._connection, self._owner.name, outcome)
         if self._tracing is not None:
             self._tracing.settling(operation_of(outcome), self._owner.entity, message, future)
+        message.settled = True
         self._settling[delivery.delivery_id] = (delivery, outcome, future)
         if outcome is COMPLETE and self._flush_interval:
             self._completing.append(delivery)
@@ -116,6 +117,7 @@ class Settlements:
         self._owner.check_usable()
         if self._tracing is not None:
             self._tracing.settling(operation_of(outcome), self._owner.entity, message, future)
+        message.settled = True
         self._by_token.begin({token: future}, outcome, lost=False)
 
     def complete_together(self, messages: Iterable[IncomingMessage], transaction: "Transaction | None") -> Result:
@@ -135,6 +137,7 @@ class Settlements:
             delivery = message.delivery
             number = -1 if delivery is None else delivery.delivery_id
             if delivery is not None and number in unsettled and delivery.link is link and number not in settling:
+                message.settled = True
                 settling[number] = (delivery, COMPLETE, together)
                 completing.append(delivery)
                 continue
@@ -153,6 +156,7 @@ class Settlements:
         delivery = message.delivery
         if delivery is None:
             raise InvalidRequest(f"{self._owner.name}: a peeked or deferred message can not be released")
+        message.settled = True
         if self._is_locked(delivery):
             assert self._link is not None
             self._link.settle_many([delivery], RELEASE)
