@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partibus.amqp import AmqpError, Disposed, Rejected, Sender
 from partibus.amqp.codec.types import Array, Timestamp
 from partibus.client.aio import IncomingMessage, OutgoingMessage, ReceiveMode, Receiver, RetryPolicy
 from partibus.client.aio.incoming import FILL_BYTES
 from partibus.client.errors import (
+    Busy,
     ClientError,
     ConnectFailed,
     ConnectionLost,
@@ -25,7 +27,7 @@ from partibus.client.errors import (
     NotFound,
 )
 from partibus.errors import ArgumentError
-from tests.unit.client.simulated import EPOCH_S, SimulatedBroker, connections, run
+from tests.unit.client.simulated import EPOCH_S, Peer, SimulatedBroker, connections, run
 
 
 def fill(broker: SimulatedBroker, count: int, size: int = 10) -> None:
@@ -710,6 +712,52 @@ def test_a_receive_outlasts_a_delivery_that_the_broker_has_aborted(prefetch: int
         assert link.credit >= 1
         fill(broker, 1)
         assert numbers(await waiting) == [0]
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("condition", ["com.microsoft:server-busy", "com.microsoft:timeout"])
+def test_a_settlement_that_a_busy_broker_refused_is_repeated_by_its_token(
+    condition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 3)
+        settled = settled_by_token(broker)
+        refused: list[int] = []
+
+        def refuse(self: Peer, link: Sender, event: Disposed) -> None:
+            refused.extend(event.delivery_ids)
+            link.settle_many(event.delivery_ids, Rejected(AmqpError(condition, "later")), retain=True)
+
+        monkeypatch.setattr(Peer, "on_settled", refuse)
+        client = broker.client()
+        receiver = client.receiver("q")
+        messages = await receiver.receive(3)
+        alone, together = receiver.abandon(messages[0]), receiver.complete(messages[1:])
+        await asyncio.gather(alone, together)
+        assert len(refused) == 3
+        assert set(settled) == {message.lock_token for message in messages}
+        assert client.statistics.retries == 2
+        await client.close()
+
+    run(work())
+
+
+def test_a_client_of_one_attempt_does_not_repeat_a_refused_settlement(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 1)
+        busy = Rejected(AmqpError("com.microsoft:server-busy", "later"))
+        monkeypatch.setattr(
+            Peer, "on_settled", lambda self, link, event: link.settle_many(event.delivery_ids, busy, retain=True)
+        )
+        client = broker.client(retry=RetryPolicy(attempts=1))
+        receiver = client.receiver("q")
+        with pytest.raises(Busy):
+            await receiver.complete(await receiver.receive(1))
+        assert not broker.requests
         await client.close()
 
     run(work())

@@ -81,12 +81,12 @@ class TokenSettlements:
         self.tasks: set[asyncio.Task[None]] = set()
         """The requests under way."""
 
-    def begin(self, left: ByToken, outcome: DeliveryState, *, lost: bool) -> None:
-        """Settle messages by their tokens: those of a lost link, and deferred ones.
+    def begin(self, left: ByToken, outcome: DeliveryState, *, lost: bool, delay_s: float = 0.0) -> None:
+        """Settle messages by their tokens after a delay: those of a lost link, refused ones, and deferred ones.
 
-        ``lost``: the settlement was sent on the lost link, and may have been carried out.
+        ``lost``: the settlement was sent on the link, and may have been carried out.
         """
-        task = self._connection.start(self._run(left, outcome, lost=lost))
+        task = self._connection.start(self._begin(left, outcome, lost=lost, delay_s=delay_s))
         self.tasks.add(task)
 
         def ended(task: "asyncio.Task[None]") -> None:
@@ -96,6 +96,11 @@ class TokenSettlements:
                 finish(future, over)
 
         task.add_done_callback(ended)
+
+    async def _begin(self, left: ByToken, outcome: DeliveryState, *, lost: bool, delay_s: float) -> None:
+        if delay_s:
+            await self._connection.pause(delay_s)
+        await self._run(left, outcome, lost=lost)
 
     async def _run(self, left: ByToken, outcome: DeliveryState, *, lost: bool) -> None:
         """Settle messages, and take each from ``left`` when its result is known."""

@@ -16,6 +16,7 @@ from partibus.amqp import Delivery, DeliveryState, Disposed, Rejected, Transacti
 from partibus.amqp import Receiver as Link
 from partibus.client.aio.link import Attachment
 from partibus.client.aio.lock_renewal import LockRenewal
+from partibus.client.aio.settings import retriable
 from partibus.client.aio.settlement_results import (
     ByToken,
     Result,
@@ -25,7 +26,7 @@ from partibus.client.aio.settlement_results import (
     finish,
     operation_of,
 )
-from partibus.client.errors import ClientError, InvalidRequest, LinkLost, LockLost, error_from, extended
+from partibus.client.errors import Busy, ClientError, InvalidRequest, LinkLost, LockLost, error_from, extended
 from partibus.client.messages import IncomingMessage
 from partibus.client.outcomes import COMPLETE, RELEASE, ReceiveMode
 
@@ -223,6 +224,9 @@ class Settlements:
         error: ClientError | None = None
         if isinstance(state, Rejected) and state.error is not None:
             error = error_from(self._owner.name, state.error, LockLost)
+            if self._worth_repeating(error, event.state):
+                self._repeat(event, error)
+                return
         else:
             self._connection.statistics.settled += len(event.delivery_ids)
         together: Together | None = None
@@ -242,9 +246,28 @@ class Settlements:
                 finish(future, error)
         if together is not None:
             together.answered(error, count)
+        self._end_deliveries(event)
+
+    def _end_deliveries(self, event: Disposed) -> None:
+        """Settle the deliveries of an answer on this side, too."""
         if not event.settled and self._link is not None:
             held: list[Delivery] = [one for one in event.contexts if isinstance(one, Delivery)]
             self._link.settle_many(held, event.state)
+
+    def _worth_repeating(self, error: ClientError, state: object) -> bool:
+        """Tell whether a refused settlement may succeed at the next attempt, outside of a transaction."""
+        return (
+            retriable(error) and not isinstance(state, TransactionalState) and self._connection.settings.retry.allows(1)
+        )
+
+    def _repeat(self, event: Disposed, error: ClientError) -> None:
+        """Repeat refused settlements by token after a delay: the link has forgotten their deliveries."""
+        self._connection.statistics.retries += 1
+        found = [self._settling.pop(number) for number in event.delivery_ids if number in self._settling]
+        # A busy broker has done nothing. After other errors the settlement may be carried out.
+        unsent = {delivery.delivery_id for delivery, _, _ in found} if isinstance(error, Busy) else set[int]()
+        self.settle_again(found, unsent, error, self._connection.settings.retry.delay(0, error))
+        self._end_deliveries(event)
 
     # -- losses --------------------------------------------------------------------------------------------------------
 
@@ -263,8 +286,10 @@ class Settlements:
         settling, self._settling = self._settling, {}
         return list(settling.values()), unsent
 
-    def settle_again(self, settling: list[Settling], unsent: set[int], error: ClientError) -> None:
-        """Settle by token what a lost link has not answered: completions together, others alone."""
+    def settle_again(
+        self, settling: list[Settling], unsent: set[int], error: ClientError, delay_s: float = 0.0
+    ) -> None:
+        """Settle by token what the link has not answered, or not carried out: completions together, others alone."""
         if not self._connection.settings.retry.allows(1):
             self.fail(settling, unsent, error)
             return
@@ -283,9 +308,9 @@ class Settlements:
             if outcome is COMPLETE:
                 groups.setdefault(lost, {})[token] = future
             else:
-                self._by_token.begin({token: future}, outcome, lost=lost)
+                self._by_token.begin({token: future}, outcome, lost=lost, delay_s=delay_s)
         for lost, wanted in groups.items():
-            self._by_token.begin(wanted, COMPLETE, lost=lost)
+            self._by_token.begin(wanted, COMPLETE, lost=lost, delay_s=delay_s)
 
     def fail(self, settling: list[Settling], unsent: set[int], error: ClientError) -> None:
         """Fail settlements without an answer, and say of each whether it was sent."""
