@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from partibus.amqp import Modified, Rejected
@@ -72,7 +73,7 @@ class Client:
     def __init__(self, connection_string: str, *, container_id: str | None = None, timeout_s: float = 30.0) -> None:
         self.inner = sync.connect(connection_string, container_id=container_id, timeout=timeout_s)
         for connection in self.inner.inner._connections:
-            connection.connect = _stays_lost
+            connection.connect = partial(_stays_lost, connection)
         self.timeout_s = timeout_s
 
     @property
@@ -121,7 +122,7 @@ class Client:
         self.close()
 
 
-async def _stays_lost(connection: Connection) -> None:
+async def _stays_lost(connection: Connection, protocol: asyncio.Protocol) -> None:
     raise ConnectionLost(connection.trouble or f"the connection to {connection.peer} was lost")
 
 

@@ -134,9 +134,13 @@ class Wire(asyncio.Transport):
 
     def close(self) -> None:
         if not self._closing and not self.cut:
-            self._loop.call_soon(self.protocol.connection_lost, None)
+            self._loop.call_later(self._broker.close_s, self._lost)
         self._closing = True
         self.cut = True
+
+    def _lost(self) -> None:
+        self._broker.closed += 1
+        self.protocol.connection_lost(None)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return default
@@ -182,21 +186,25 @@ class SimulatedBroker:
         """Time and number of messages of each settlement that arrived."""
         self.tokens: list[str] = []
         self.connections = 0
+        self.closed = 0
+        """Connections that the client has closed to the end."""
+        self.close_s = 0.0
+        """The time between a close of the client and the end of the transport, which TLS takes."""
         self.down = False
         self.mute = False
         """Whether answers are swallowed."""
         self.wires: list[Wire] = []
         self.serial = 0
 
-    async def connect(self, connection: Connection) -> None:
+    async def connect(self, protocol: asyncio.Protocol) -> None:
         """Stand for the network (`Connection.connect`)."""
         await asyncio.sleep(self.latency_s)
         if self.down:
             raise ConnectFailed("the simulated broker is down")
         self.connections += 1
-        wire = Wire(self, connection)
+        wire = Wire(self, protocol)
         self.wires.append(wire)
-        connection.connection_made(wire)
+        protocol.connection_made(wire)
 
     def client(self, **settings: Any) -> Client:
         """Make a client of this broker."""

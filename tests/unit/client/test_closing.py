@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partibus.amqp import AmqpError
 from partibus.client.aio import Client, OutgoingMessage, Receiver
-from partibus.client.aio.connection import Connection
 from partibus.client.errors import ClientError, Closed, ConnectFailed, InvalidRequest
 from tests.unit.client.simulated import CONNECTION, SimulatedBroker, connections, run
 from tests.unit.client.test_aio_receiver import fill, numbers, settled_by_token
@@ -216,7 +216,7 @@ def test_a_failed_open_leaves_no_connection_behind() -> None:
         broker = SimulatedBroker()
         client = broker.client(connections=3, timeout=5.0)
 
-        async def refuse(connection: Connection) -> None:
+        async def refuse(protocol: asyncio.Protocol) -> None:
             raise ConnectFailed("no")
 
         connections(client)[1].connect = refuse
@@ -406,5 +406,51 @@ def test_a_program_that_is_cancelled_at_any_await_can_use_its_client_again(
         assert set(got) <= set(range(6))
         await client.close()
         assert [one for one in asyncio.all_tasks() if one is not asyncio.current_task()] == []
+
+    run(work())
+
+
+def test_the_late_end_of_a_transport_leaves_the_next_connection_open() -> None:
+    """The end of a transport with TLS comes after the next connection was opened."""
+
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.close_s = 0.05
+        client = broker.client()
+        receiver = client.receiver("q")
+        waiting = asyncio.ensure_future(receiver.receive(1, 60.0))
+        await asyncio.sleep(1)
+        peer = broker.wires[0].peer
+        peer.engine.close(AmqpError("amqp:connection:forced", "the broker ends"))
+        peer.flush()
+        await asyncio.sleep(1)
+        fill(broker, 1)
+        assert numbers(await waiting) == [0]
+        assert (broker.connections, broker.closed) == (2, 1)
+        assert client.statistics.retries == 0
+        await client.close()
+        assert broker.closed == 2
+
+    run(work())
+
+
+def test_an_attempt_that_ends_while_it_connects_leaves_no_transport() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+
+        async def slow(protocol: asyncio.Protocol) -> None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(10)
+            await broker.connect(protocol)
+
+        (connection,) = connections(client)
+        connection.connect = slow
+        opening = asyncio.ensure_future(outcome(client.open()))
+        await asyncio.sleep(1)
+        await client.close()
+        assert isinstance(await opening, ClientError)
+        await asyncio.sleep(1)
+        assert (broker.connections, broker.closed) == (1, 1)
 
     run(work())

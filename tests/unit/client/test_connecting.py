@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -131,3 +133,34 @@ def test_a_client_of_the_parent_process_is_refused_in_a_forked_one(broker: TinyB
         with os.fdopen(reading) as result:
             assert result.read() == ("the client was made before this process was forked; make a new one; sent")
         assert len(broker.queues["q"]) == 1
+
+
+def test_a_websocket_that_is_given_up_in_its_handshake_leaves_no_socket() -> None:
+    async def work() -> None:
+        asked, ended = asyncio.Event(), asyncio.Event()
+
+        async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            with suppress(ConnectionError):
+                await reader.read()
+            ended.set()
+            writer.close()
+
+        server = await asyncio.start_server(never_answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client = aio.Client(
+            f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0;"
+            "UseDevelopmentEmulator=true",
+            transport="websocket",
+        )
+        opening = asyncio.create_task(client.open())
+        await asked.wait()
+        await client.close()
+        with suppress(Closed):
+            await opening
+        async with asyncio.timeout(30):
+            await ended.wait()
+        server.close()
+
+    asyncio.run(work())

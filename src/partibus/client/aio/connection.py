@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol, TypeVar, cast
 from uuid import uuid4
@@ -76,7 +77,44 @@ class Authority(Protocol):
         """Forget all tokens, because the connection is new."""
 
 
-class Connection(asyncio.Protocol):
+class _Attempt(asyncio.Protocol):
+    """The protocol of one transport: it forwards events to its connection while that uses the attempt's engine.
+
+    A transport may outlive its connection: over TLS it ends some time after its close, and the next one is open then.
+    """
+
+    def __init__(self, connection: "Connection", engine: Engine) -> None:
+        self._connection = connection
+        self.engine = engine
+        self.transport: asyncio.Transport | None = None
+        self.gone: asyncio.Future[None] = connection.loop().create_future()
+        """Done when the transport has closed its socket."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        # Not every loop derives its transports from asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
+        self._connection.on_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Process bytes from the broker."""
+        if self._connection.engine is self.engine:
+            self._connection.on_data(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the owners of all links."""
+        if not self.gone.done():
+            self.gone.set_result(None)
+        if self._connection.engine is self.engine:
+            self._connection.on_lost(exc)
+
+    def close(self) -> None:
+        """Close the transport. Idempotent."""
+        if self.transport is not None:
+            self.transport.close()
+
+
+class Connection:
     """One connection. Every call must come from the event loop's thread."""
 
     def __init__(self, settings: Settings, authority: Authority, statistics: Statistics, number: int) -> None:
@@ -93,8 +131,8 @@ class Connection(asyncio.Protocol):
         self._opening: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
-        self._gone: asyncio.Future[None] | None = None
-        """Done when the transport has closed its socket."""
+        self._sockets: set[asyncio.Future[None]] = set()
+        """Futures of transports, which are done when these have closed their sockets."""
         self._owners: dict[SessionPort, list[Owner]] = {}
         self._nodes: dict[str, Node] = {}
         self._numbers = count(1)
@@ -107,8 +145,8 @@ class Connection(asyncio.Protocol):
         self._loop: asyncio.AbstractEventLoop | None = None
         self.trouble: str | None = None
         """Why there is no connection, after a failed attempt."""
-        self.connect: Callable[[Connection], Awaitable[object]] = _connect
-        """The function that connects a transport to this protocol; tests replace it."""
+        self.connect: Callable[[asyncio.Protocol], Awaitable[object]] = partial(connect_tcp, settings)
+        """The function that connects a transport to a protocol; tests replace it."""
         self.wall: Callable[[], float] = time.time
         """The clock of tokens and locks, in Unix seconds; tests replace it."""
 
@@ -179,20 +217,24 @@ class Connection(asyncio.Protocol):
         engine.open(self.container_id, hostname=settings.namespace, properties={Symbol("product"): "partibus"})
         self._opened, self._over = loop.create_future(), loop.create_future()
         self._opened.add_done_callback(seen)
+        attempt = _Attempt(self, engine)
         try:
             async with asyncio.timeout(min(settings.timeout, 30.0)):
-                await self.connect(self)
+                await self.connect(attempt)
                 self._flush()
                 await self._opened
         except TimeoutError:
+            attempt.close()
             self._lose(ConnectFailed(f"{self.peer} does not answer AMQP in time. Check the port and the network."))
             raise ConnectFailed(
                 f"{self.peer} does not answer AMQP in time. Check the port in the connection string, and the network."
             ) from None
         except ClientError as error:
+            attempt.close()
             self._lose(error)
             raise
         except BaseException:
+            attempt.close()
             self._lose(ConnectFailed(f"connecting to {self.peer} was given up"))
             raise
         if self._was_open:
@@ -273,13 +315,16 @@ class Connection(asyncio.Protocol):
 
     # -- transport -----------------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        # Not every loop derives its transports from asyncio's.
-        self._transport = cast("asyncio.Transport", transport)
-        self._gone = asyncio.get_running_loop().create_future()
+    def on_made(self, attempt: _Attempt) -> None:
+        """Keep the transport of the present attempt; close that of an attempt that was given up."""
+        self._sockets.add(attempt.gone)
+        attempt.gone.add_done_callback(self._sockets.discard)
+        if attempt.engine is self.engine:
+            self._transport = attempt.transport
+        else:
+            attempt.close()
 
-    def data_received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Process bytes from the broker."""
         engine = self.engine
         if engine is None:
@@ -288,10 +333,8 @@ class Connection(asyncio.Protocol):
         self._dispatch(engine.receive_data(data))
         self._flush()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def on_lost(self, exc: Exception | None) -> None:
         """Tell the owners of all links."""
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
         self._lose(ConnectionLost(f"the connection to {self.peer} broke: {exc or 'the broker closed it'}"))
 
     def flush_soon(self) -> None:
@@ -428,10 +471,6 @@ class Connection(asyncio.Protocol):
         for task in list(self._tasks):
             task.cancel()
         # The loop may end after this: TLS tells the peer before it closes the socket.
-        ending = [*self._tasks] if self._gone is None else [*self._tasks, self._gone]
+        ending = [*self._tasks, *self._sockets]
         if ending:
             await asyncio.wait(ending, timeout=_GOODBYE_S)
-
-
-async def _connect(connection: Connection) -> None:
-    await connect_tcp(connection.settings, connection)

@@ -44,7 +44,11 @@ async def connect_tcp(settings: Settings, connection: asyncio.Protocol) -> None:
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if opened is not None:
-        await opened
+        try:
+            await opened
+        except BaseException:
+            transport.abort()
+            raise
 
 
 async def _connect(
