@@ -667,3 +667,21 @@ def test_messages_and_requests_that_wait_for_the_window_leave_later_in_order(mon
         await client.close()
 
     run(work())
+
+
+def test_a_thousand_refused_messages_past_the_buffer_have_results() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(buffer_bytes=1_024)
+        sender = client.sender("q")
+        await sender.open()
+        first = sender.send(message("1" * 2_000))
+        refused = [sender.send(b"x" * 300_000) for _ in range(1_000)]
+        last = sender.send(message("2"))
+        results = await asyncio.gather(first, *refused, last, return_exceptions=True)
+        assert {type(result) for result in results[1:-1]} == {MessageTooLarge}
+        assert (results[0], results[-1]) == (None, None)
+        assert sender.outstanding_bytes == 0
+        await client.close()
+
+    run(work())

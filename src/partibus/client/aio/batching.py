@@ -115,8 +115,20 @@ class Batching:
 
     def _make_room(self) -> None:
         """Encode messages over the limit, and wake up producers, as results come."""
-        limit, results = self._bytes_max, self._results
-        while self._over_limit and results.outstanding_bytes < limit:
+        results = self._results
+        results.on_progress = None  # Results of this call do not begin another one inside of it.
+        while self._encode_more():
+            results.resolve()  # It may free bytes of messages behind the refused ones.
+        if self._waiting_for_room and results.outstanding_bytes < self._bytes_max:
+            _wake(self._waiting_for_room)
+            self._waiting_for_room.clear()
+        if self._over_limit or self._waiting_for_room:
+            results.on_progress = self._make_room
+
+    def _encode_more(self) -> bool:
+        """Encode messages over the limit while there is room; return whether one of them was refused."""
+        refused = False
+        while self._over_limit and self._results.outstanding_bytes < self._bytes_max:
             sending = self._over_limit.popleft()
             message, sending.message = sending.message, None
             if message is None or sending.done():
@@ -124,14 +136,11 @@ class Batching:
             try:
                 self._encode(sending, message)
             except ClientError as error:
-                results.answer([sending], error)
-                continue
-            self._append(sending)
-        if self._waiting_for_room and results.outstanding_bytes < limit:
-            _wake(self._waiting_for_room)
-            self._waiting_for_room.clear()
-        if not self._over_limit and not self._waiting_for_room:
-            self._results.on_progress = None
+                sending.answered, sending.error = True, error
+                refused = True
+            else:
+                self._append(sending)
+        return refused
 
     def stop(self) -> None:
         """Send no batch from now on."""
