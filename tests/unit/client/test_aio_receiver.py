@@ -761,3 +761,29 @@ def test_a_client_of_one_attempt_does_not_repeat_a_refused_settlement(monkeypatc
         await client.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_completions_of_an_outage_fail_together_at_the_time_limit(expired: bool) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 20)
+        client = broker.client(timeout=5.0)
+        receiver = client.receiver("q")
+        messages = await receiver.receive(20)
+        results = [receiver.complete(message) for message in messages]
+        broker.kill()
+        if expired:  # The broker answers once that a lock is lost, and then no more.
+            broker.restart()
+
+            def lost(body: dict[Any, Any]) -> tuple[int, str | None, object]:
+                broker.mute = len(broker.requests) > 1
+                return 410, "com.microsoft:message-lock-lost", None
+
+            broker.answers["com.microsoft:update-disposition"] = lost
+        done, left = await asyncio.wait(results, timeout=11.0 if expired else 6.0)
+        assert (len(done), len(left)) == (20, 0)
+        assert all(isinstance(result.exception(), ClientError) for result in done)
+        await client.close()
+
+    run(work())

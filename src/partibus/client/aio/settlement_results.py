@@ -5,17 +5,20 @@ The node settles deferred messages, and messages whose link was lost.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 from uuid import UUID
 
 from partibus.amqp import DeliveryState, Modified, Rejected, TransactionalState
 from partibus.client.aio.link import Attachment
-from partibus.client.errors import ClientError, Closed, LockLost
+from partibus.client.errors import ClientError, Closed, InvalidRequest, LockLost, MessageTooLarge, NotFound
 from partibus.client.outcomes import COMPLETE
 
 Result = asyncio.Future[None]
 """The caller's result of one settlement."""
 ByToken = dict[UUID, Result]
 """The callers' results of settlements, by lock token."""
+_OF_ONE_TOKEN: Final = (LockLost, NotFound, InvalidRequest, MessageTooLarge)
+"""Errors that one token of a request may cause. Others concern the broker or the entity, and so all tokens."""
 Settle = Callable[[list[UUID], DeliveryState], Awaitable[None]]
 """A request to the management node that settles messages by their lock tokens, all or none."""
 
@@ -105,24 +108,33 @@ class TokenSettlements:
     async def _run(self, left: ByToken, outcome: DeliveryState, *, lost: bool) -> None:
         """Settle messages, and take each from ``left`` when its result is known."""
         wanted = list(left)
-        error: ClientError | None = None
-        try:
-            await self._settle(wanted, outcome)
-        except ClientError as found:
-            error = found
-            if lost and isinstance(found, LockLost):
-                error = LockLost(
-                    f"{found}; the connection broke while the message was settled, so it may be settled (unknown)",
-                    found.condition,
-                )
-        if error is not None and len(wanted) > 1:
-            # One expired lock fails the whole request; the others are settled alone.
+        error = await self._attempt(wanted, outcome, lost=lost)
+        if len(wanted) == 1 or not isinstance(error, _OF_ONE_TOKEN):
             for token in wanted:
-                alone = {token: left[token]}
-                await self._run(alone, outcome, lost=lost)
-                del left[token]
+                self._finish(left.pop(token), error)
             return
+        # One expired lock fails the whole request; the others are settled alone. If the broker fails meanwhile, the
+        # rest fails with it: each further attempt would take the client's time limit.
+        error = None
         for token in wanted:
-            if error is None:
-                self._connection.statistics.settled += 1
-            finish(left.pop(token), error)
+            if error is None or isinstance(error, _OF_ONE_TOKEN):
+                error = await self._attempt([token], outcome, lost=lost)
+            self._finish(left.pop(token), error)
+
+    async def _attempt(self, tokens: list[UUID], outcome: DeliveryState, *, lost: bool) -> ClientError | None:
+        """Settle messages with one request, and return its error."""
+        try:
+            await self._settle(tokens, outcome)
+        except ClientError as error:
+            if lost and isinstance(error, LockLost):
+                return LockLost(
+                    f"{error}; the connection broke while the message was settled, so it may be settled (unknown)",
+                    error.condition,
+                )
+            return error
+        return None
+
+    def _finish(self, future: Result, error: ClientError | None) -> None:
+        if error is None:
+            self._connection.statistics.settled += 1
+        finish(future, error)
