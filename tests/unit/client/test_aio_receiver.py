@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partibus.amqp import AmqpError, Disposed, Rejected, Sender
+from partibus.amqp import AmqpError, Disposed, Link, Rejected, Sender
 from partibus.amqp.codec.types import Array, Timestamp
 from partibus.client.aio import IncomingMessage, OutgoingMessage, ReceiveMode, Receiver, RetryPolicy
 from partibus.client.aio.incoming import FILL_BYTES
@@ -27,7 +27,7 @@ from partibus.client.errors import (
     NotFound,
 )
 from partibus.errors import ArgumentError
-from tests.unit.client.simulated import EPOCH_S, Peer, SimulatedBroker, connections, run
+from tests.unit.client.simulated import EPOCH_S, Peer, SimulatedBroker, address_of, connections, run
 
 
 def fill(broker: SimulatedBroker, count: int, size: int = 10) -> None:
@@ -784,6 +784,49 @@ def test_completions_of_an_outage_fail_together_at_the_time_limit(expired: bool)
         done, left = await asyncio.wait(results, timeout=11.0 if expired else 6.0)
         assert (len(done), len(left)) == (20, 0)
         assert all(isinstance(result.exception(), ClientError) for result in done)
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_broker_that_detaches_each_link_is_not_flooded_with_attaches(
+    sends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        attach = Peer.on_attached
+        attached: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        def on_attached(self: Peer, link: Link) -> None:
+            if address_of(link) != "q" or loop.time() >= 5.0:
+                attach(self, link)
+                return
+            attached.append(loop.time())
+            link.accept(max_message_size=broker.max_message_size)
+
+            def detach() -> None:
+                link.detach(AmqpError("amqp:link:detach-forced", "not now"))
+                self.flush()
+
+            loop.call_later(0.003, detach)
+
+        monkeypatch.setattr(Peer, "on_attached", on_attached)
+        client = broker.client()
+        if sends:
+            sender = client.sender("q")
+            results = [sender.send(OutgoingMessage(body=b"0"))]
+            await asyncio.sleep(2)
+            results.append(sender.send(OutgoingMessage(body=b"1")))
+            await asyncio.gather(*results)
+        else:
+            waiting = asyncio.ensure_future(client.receiver("q").receive(1, 60.0))
+            await asyncio.sleep(20)
+            fill(broker, 1)
+            assert numbers(await waiting) == [0]
+        assert 3 < len(attached) < 12
+        assert attached[1] - attached[0] < 0.05, "the first loss is mended at once"
         await client.close()
 
     run(work())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from partibus.amqp import Session
 from partibus.client.aio.connection import Connection
@@ -12,6 +12,9 @@ from partibus.client.aio.tasks import outcome_of, seen
 from partibus.client.errors import AccessDenied, ClientError, Closed, LinkLost, TimedOut
 
 T = TypeVar("T")
+
+_STEADY_S: Final = 5.0
+"""The life of a link after which its loss is not counted with earlier ones."""
 
 
 class Attachment(Owner):
@@ -26,6 +29,11 @@ class Attachment(Owner):
         self._attached: asyncio.Future[None] | None = None
         """The result of the attempt under way."""
         self._opening: asyncio.Task[None] | None = None
+        self._losses = 0
+        """Losses in a row of links on which nothing came."""
+        self._opened_at = 0.0
+        self._reopen_at = 0.0
+        """When the link may be attached again, by the loop's clock."""
         self._closing = False
         """Whether `close` was called: new calls are refused, and what is under way goes on."""
         self._closed = False
@@ -82,7 +90,12 @@ class Attachment(Owner):
             self._on_open_failed(error if isinstance(error, ClientError) else ClientError(f"{self.name}: {error!r}"))
 
     async def _open(self) -> None:
-        await repeat(self._connection, f"opening the {self.name}", self._attempt, self._open_timeout())
+        timeout_s = self._open_timeout()
+        pause_s = min(self._reopen_at - self._loop.time(), timeout_s / 2)
+        if pause_s > 0:
+            await self._connection.pause(pause_s)
+            timeout_s -= pause_s
+        await repeat(self._connection, f"opening the {self.name}", self._attempt, timeout_s)
 
     def _open_timeout(self) -> float:
         return self._connection.settings.timeout
@@ -111,6 +124,7 @@ class Attachment(Owner):
         finally:
             if self._attached is attached:
                 self._attached = None
+        self._opened_at = self._loop.time()
         if self._session is not session:
             raise LinkLost(f"the {self.name} was detached as soon as it was attached; open it again")
         self._on_open()
@@ -125,10 +139,18 @@ class Attachment(Owner):
         attached = self._attached
         self._session = None
         if attached is None:
+            self._count_loss(error)
             self._on_lost(error)
         elif not attached.done():
             attached.set_exception(error)
         # Else the attempt is about to go on, and finds that its session has ended.
+
+    def _count_loss(self, error: ClientError) -> None:
+        """Delay the next attempt if the link was lost again before anything came on it: the first one is at once."""
+        now = self._loop.time()
+        self._losses = 1 if now - self._opened_at >= _STEADY_S else self._losses + 1
+        if self._losses > 1:
+            self._reopen_at = now + self._connection.settings.retry.delay(self._losses - 2, error)
 
     def _end(self) -> None:
         """Detach, without waiting for the answer."""

@@ -140,6 +140,7 @@ class Receiver(Attachment):
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
         """Serve the receives that wait, then fill the cache."""
+        self._losses = 0
         self._incoming.on_deliveries(deliveries)
 
     def on_drained(self) -> None:

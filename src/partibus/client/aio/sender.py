@@ -260,6 +260,7 @@ class Sender(Attachment):
 
     def on_disposed(self, event: Disposed) -> None:
         """Process the answers to batches."""
+        self._losses = 0
         self._transfers.on_disposed(event)
 
     def _reopen_unless_closed(self) -> None:
