@@ -26,6 +26,7 @@ from partibus.client.aio import (
     Token,
 )
 from partibus.client.aio import connection as aio_connection
+from partibus.client.aio.tasks import seen
 from partibus.client.errors import (
     AccessDenied,
     ClientError,
@@ -682,6 +683,35 @@ def test_a_thousand_refused_messages_past_the_buffer_have_results() -> None:
         assert {type(result) for result in results[1:-1]} == {MessageTooLarge}
         assert (results[0], results[-1]) == (None, None)
         assert sender.outstanding_bytes == 0
+        await client.close()
+
+    run(work())
+
+
+def test_messages_that_expired_or_were_cancelled_in_an_outage_leave_the_memory() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(timeout=5.0, buffer_bytes=200_000)
+        sender = client.sender("q")
+        await sender.open()
+        broker.kill()
+        queue = sender._transfers.queue
+        most = 0
+        for second in range(500):
+            await sender.room()
+            for result in [sender.send(message("x" * 10_000)) for _ in range(10)]:
+                result.add_done_callback(seen)
+                if second % 2:
+                    result.cancel()
+            await asyncio.sleep(1)
+            held = [one for batch in queue for one in batch.sendings]
+            most = max(most, sum(len(one.payload) for one in held))
+            assert len(held) <= 200, "batches without a message are dropped"
+        assert 0 < most < 400_000
+        await asyncio.sleep(6)
+        broker.restart()
+        await sender.send(message("last"))
+        assert texts(broker.stored["q"]) == ["last"]
         await client.close()
 
     run(work())

@@ -81,6 +81,8 @@ class SendResults:
         """Forget a cancelled or expired message; a batch without any is not sent."""
         self.outstanding -= 1
         self.outstanding_bytes -= len(sending.payload)
+        # Its batch may be queued for as long as an outage lasts.
+        sending.payload, sending.message = b"", None
         self.resolve()
 
     def fail_all(self, error: ClientError) -> None:

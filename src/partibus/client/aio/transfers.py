@@ -68,7 +68,10 @@ class Transfers:
         if not queue or self._resuming is not None:
             return
         if link is None:
-            self._reopen()
+            while queue and all(sending.done() for sending in queue[0].sendings):
+                queue.popleft()
+            if queue:
+                self._reopen()
             return
         singles: list[tuple[bytes, bytes, Batch]] = []
         while queue and link.credit > len(singles):
