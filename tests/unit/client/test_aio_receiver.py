@@ -12,8 +12,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partibus.amqp import AmqpError, Disposed, Link, Rejected, Sender
+from partibus.amqp import (
+    ACCEPTED,
+    AmqpError,
+    Coordinator,
+    Declare,
+    Declared,
+    Delivery,
+    Discharge,
+    Disposed,
+    Link,
+    Rejected,
+    Sender,
+    TransactionalState,
+)
+from partibus.amqp import Receiver as LinkReceiver
+from partibus.amqp.codec.composite import build
 from partibus.amqp.codec.types import Array, Timestamp
+from partibus.amqp.section_encoding import encode_annotations
+from partibus.amqp.section_fields import decode_body
+from partibus.amqp.sections import split_sections
 from partibus.client.aio import IncomingMessage, OutgoingMessage, ReceiveMode, Receiver, RetryPolicy
 from partibus.client.aio.incoming import FILL_BYTES
 from partibus.client.errors import (
@@ -579,7 +597,6 @@ def test_locks_are_renewed_until_the_message_is_settled() -> None:
     async def work() -> None:
         broker = SimulatedBroker()
         loop = asyncio.get_running_loop()
-        from partibus.amqp.section_encoding import encode_annotations
 
         def renew(body: dict[Any, Any]) -> tuple[int, str | None, object]:
             until = Timestamp(int((EPOCH_S + loop.time() + 60) * 1000))
@@ -827,6 +844,142 @@ def test_a_broker_that_detaches_each_link_is_not_flooded_with_attaches(
             assert numbers(await waiting) == [0]
         assert 3 < len(attached) < 12
         assert attached[1] - attached[0] < 0.05, "the first loss is mended at once"
+        await client.close()
+
+    run(work())
+
+
+def locked_message() -> bytes:
+    """Return an encoded message whose lock ends after 60 s."""
+    until = Timestamp(int((EPOCH_S + 60) * 1000))
+    return encode_annotations({"x-opt-locked-until": until}) + OutgoingMessage(body=b"x").encode()
+
+
+def test_a_renewal_that_fails_is_tried_again_until_the_lock_ends() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        failing = [(0.0, 40.0), (150.0, 1_000.0)]
+        asked: list[float] = []
+
+        def renew(body: dict[Any, Any]) -> tuple[int, str | None, object]:
+            asked.append(loop.time())
+            if any(begin <= loop.time() < end for begin, end in failing):
+                return 403, "amqp:unauthorized-access", None
+            return 200, None, {"expirations": [Timestamp(int((EPOCH_S + loop.time() + 60) * 1000))]}
+
+        broker.answers["com.microsoft:renew-lock"] = renew
+        broker.arrive("q", [locked_message()])
+        client = broker.client()
+        receiver = client.receiver("q", auto_renew=600.0)
+        (message,) = await receiver.receive()
+        await asyncio.sleep(140)
+        assert receiver._locks.kept
+        assert 2 <= len(asked) <= 6
+        await asyncio.sleep(400)
+        assert not receiver._locks.kept
+        assert len(asked) <= 20
+        assert asked[-1] < 220, "requests end with the lock"
+        await receiver.complete(message)
+        await client.close()
+
+    run(work())
+
+
+def test_the_renewal_of_a_session_that_fails_is_tried_again_until_its_lock_ends() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        asked: list[float] = []
+
+        def renew(body: dict[Any, Any]) -> tuple[int, str | None, object]:
+            asked.append(loop.time())
+            if loop.time() < 40.0 or loop.time() > 150.0:
+                return 403, "amqp:unauthorized-access", None
+            return 200, None, {"expiration": Timestamp(int((EPOCH_S + loop.time() + 60) * 1000))}
+
+        broker.answers["com.microsoft:renew-session-lock"] = renew
+        client = broker.client()
+        receiver = client.session_receiver("q", "s", auto_renew=600.0)
+        receiver.locked_until_ms = int((EPOCH_S + 60) * 1000)
+        await receiver.open()
+        await asyncio.sleep(400)
+        assert len([at for at in asked if 40.0 <= at <= 150.0]) >= 3
+        assert len(asked) <= 20
+        assert asked[-1] < 220, "requests end with the lock"
+        await client.close()
+
+    run(work())
+
+
+class Coordination:
+    """A coordinator for the simulated broker, whose transactions are provisional until a commit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        attach, receive, settle = Peer.on_attached, Peer.on_deliveries, Peer.on_settled
+        self.refusal: AmqpError | None = None
+        """The error of the next commit."""
+
+        def on_attached(peer: Peer, link: Link) -> None:
+            if isinstance(link.target, Coordinator) and isinstance(link, LinkReceiver):
+                link.accept()
+                link.grant(10)
+            else:
+                attach(peer, link)
+
+        def on_deliveries(peer: Peer, link: LinkReceiver, deliveries: list[Delivery]) -> None:
+            if not isinstance(link.target, Coordinator):
+                receive(peer, link, deliveries)
+                return
+            for delivery in deliveries:
+                request = build(decode_body(split_sections(delivery.payload).body)[0])
+                refusal = self.refusal if isinstance(request, Discharge) and not request.fail else None
+                answer = Declared(txn_id=b"t") if isinstance(request, Declare) else ACCEPTED
+                link.settle_many([delivery], answer if refusal is None else Rejected(refusal))
+
+        def on_settled(peer: Peer, link: Sender, event: Disposed) -> None:
+            if isinstance(event.state, TransactionalState):
+                link.settle_many(event.delivery_ids, event.state)
+            else:
+                settle(peer, link, event)
+
+        monkeypatch.setattr(Peer, "on_attached", on_attached)
+        monkeypatch.setattr(Peer, "on_deliveries", on_deliveries)
+        monkeypatch.setattr(Peer, "on_settled", on_settled)
+
+
+@pytest.mark.parametrize("end", ["commit", "refused", "roll back", "lost"])
+def test_a_message_stays_locked_until_the_commit_of_its_transaction(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        coordination = Coordination(monkeypatch)
+        settled = settled_by_token(broker)
+        broker.arrive("q", [locked_message()])
+        client = broker.client()
+        receiver = client.receiver("q", auto_renew=600.0)
+        (message,) = await receiver.receive()
+        if end == "refused":
+            coordination.refusal = AmqpError("amqp:transaction:rollback", "too late")
+        with suppress(ZeroDivisionError, ClientError):
+            async with client.transaction() as transaction:
+                await receiver.complete(message, transaction=transaction)
+                assert receiver._locks.kept
+                assert message.settled
+                if end == "roll back":
+                    raise ZeroDivisionError
+                if end == "lost":
+                    broker.kill()
+                    broker.restart()
+                    await asyncio.sleep(1)
+        if end == "commit":
+            assert not receiver._locks.kept
+            with pytest.raises(InvalidRequest, match="settled already"):
+                receiver.complete(message)
+        else:
+            assert receiver._locks.kept
+            await receiver.complete(message)
+            assert settled == [message.lock_token]
+            assert not receiver._locks.kept
         await client.close()
 
     run(work())

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from partibus.amqp.errors import DecodeError
 from partibus.client.aio.connection import Connection
-from partibus.client.errors import ClientError, LockLost
+from partibus.client.errors import ClientError, Closed, LockLost
 from partibus.client.messages import IncomingMessage
 
 RENEW_BEFORE: Final = 0.5
@@ -20,13 +20,24 @@ Renew = Callable[[list[UUID]], Awaitable[list[int]]]
 """A request that renews locks by their tokens, and returns their new ends in Unix milliseconds."""
 
 
+class Kept(NamedTuple):
+    """A lock that is kept."""
+
+    due: float
+    """When to renew it, in Unix seconds."""
+    limit: float
+    """When to stop, in Unix seconds."""
+    until_ms: int
+    """When it ends, as far as is known."""
+
+
 class LockRenewal:
     """The locks of one receiver's messages that are kept, each for ``limit_s`` seconds at most."""
 
     def __init__(self, connection: Connection, limit_s: float, renew: Renew) -> None:
         self.limit_s = limit_s
-        self.kept: dict[UUID, tuple[float, float]] = {}
-        """When to renew the lock of a message, and until when at most (Unix seconds), by token."""
+        self.kept: dict[UUID, Kept] = {}
+        """Locks of messages by token."""
         self._connection = connection
         self._renew = renew
         self._timer: asyncio.TimerHandle | None = None
@@ -40,7 +51,7 @@ class LockRenewal:
             return  # The program sees the malformed message, and the others of the call.
         if token is not None and until_ms is not None:
             now = self._connection.wall()
-            self.kept[token] = (_due(now, until_ms), now + self.limit_s)
+            self.kept[token] = Kept(_due(now, until_ms), now + self.limit_s, until_ms)
             self._watch()
 
     def forget(self, message: IncomingMessage) -> None:
@@ -57,45 +68,55 @@ class LockRenewal:
 
     def _watch(self) -> None:
         if self._timer is None and self.kept:
-            due = min(at for at, _ in self.kept.values()) - self._connection.wall()
+            due = min(kept.due for kept in self.kept.values()) - self._connection.wall()
             self._timer = self._connection.loop().call_later(max(LEAST_WAIT_S, due), self._on_due)
 
     def _on_due(self) -> None:
         self._timer = None
         now = self._connection.wall()
-        for token in [token for token, (_, end) in self.kept.items() if now >= end]:
+        for token in [token for token, kept in self.kept.items() if now >= kept.limit]:
             del self.kept[token]
-        due = [token for token, (at, _) in self.kept.items() if at <= now + _SOON_S]
+        due = [token for token, kept in self.kept.items() if kept.due <= now + _SOON_S]
         if due:
             self._connection.start(self._renew_all(due))
         else:
             self._watch()
 
     async def _renew_all(self, tokens: list[UUID]) -> None:
-        """Renew locks. The settlement of its message tells of a lost one."""
-        ends = await self._ends(tokens)
-        now = self._connection.wall()
-        for token, until_ms in zip(tokens, ends, strict=False):
-            kept = self.kept.get(token)
-            if kept is None:
-                continue
-            if until_ms is None:
-                del self.kept[token]
-            else:
-                self.kept[token] = (_due(now, until_ms), kept[1])
+        await self._try(tokens)
         self._watch()
 
-    async def _ends(self, tokens: list[UUID]) -> list[int | None]:
-        """Request renewal; return the new ends, None for locks that were not renewed."""
+    async def _try(self, tokens: list[UUID]) -> None:
+        """Renew locks. The settlement of its message tells of a lost one."""
         try:
-            return list(await self._renew(tokens))
+            ends = await self._renew(tokens)
         except LockLost:
             if len(tokens) == 1:
-                return [None]
+                self.kept.pop(tokens[0], None)
+                return
             # One expired lock fails the whole request; the others are renewed alone.
-            return [end for token in tokens for end in await self._ends([token])]
+            for token in tokens:
+                await self._try([token])
+        except Closed:
+            self.kept.clear()
         except ClientError:
-            return [None] * len(tokens)
+            self._postpone(tokens)
+        else:
+            now = self._connection.wall()
+            for token, until_ms in zip(tokens, ends, strict=False):
+                if (kept := self.kept.get(token)) is not None:
+                    self.kept[token] = kept._replace(due=_due(now, until_ms), until_ms=until_ms)
+
+    def _postpone(self, tokens: list[UUID]) -> None:
+        """Try again later, for as long as the locks are known to last."""
+        now = self._connection.wall()
+        for token in tokens:
+            if (kept := self.kept.get(token)) is None:
+                continue
+            if now >= kept.until_ms / 1000:
+                del self.kept[token]
+            else:
+                self.kept[token] = kept._replace(due=_due(now, kept.until_ms))
 
 
 def _due(now: float, until_ms: int) -> float:

@@ -11,7 +11,7 @@ from partibus.client.aio.lock_renewal import LEAST_WAIT_S, RENEW_BEFORE
 from partibus.client.aio.receiver import Receiver
 from partibus.client.aio.settings import retriable
 from partibus.client.aio.settlements import Settling
-from partibus.client.errors import ClientError, InvalidRequest, LockLost, SessionHeld, TimedOut
+from partibus.client.errors import ClientError, Closed, InvalidRequest, LockLost, SessionHeld, TimedOut
 from partibus.client.management import integer
 from partibus.client.outcomes import NextSession, ReceiveMode
 
@@ -139,8 +139,12 @@ class SessionReceiver(Receiver):
     async def _keep(self) -> None:
         try:
             await self.renew_session_lock()
-        except ClientError:
+        except (LockLost, Closed):
             return  # The broker detaches the link of a lost session.
+        except ClientError:
+            # Try again for as long as the lock is known to last.
+            if self._connection.wall() >= (self.locked_until_ms or 0) / 1000:
+                return
         self._watch_session()
 
     def _settle_again(self, settling: list[Settling], unsent: set[int], error: ClientError) -> None:

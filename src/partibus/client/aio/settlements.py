@@ -9,6 +9,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,7 +81,7 @@ class Settlements:
         self._connection.loop()
         self.check(message)
         delivery = message.delivery
-        if self._locks.kept:
+        if self._locks.kept and transaction is None:
             self._locks.forget(message)
         future: Result = self._loop.create_future()
         if delivery is None or not self._is_locked(delivery):
@@ -90,6 +91,7 @@ class Settlements:
             raise InvalidRequest(f"{self._owner.name}: the message is being settled already")
         if transaction is not None:
             outcome = transaction.state_for(self._connection, self._owner.name, outcome)
+            transaction.tell_at_end(partial(self._discharged, message))
         if self._tracing is not None:
             self._tracing.settling(operation_of(outcome), self._owner.entity, message, future)
         message.settled = True
@@ -104,17 +106,27 @@ class Settlements:
         self._connection.flush_soon()
         return future
 
+    def _discharged(self, message: IncomingMessage, is_committed: bool) -> None:
+        """Note the end of a transaction: without its commit the message stays locked, and may be settled again."""
+        if is_committed:
+            self._locks.forget(message)
+        else:
+            message.settled = False
+
     def _settle_without_link(
         self, message: IncomingMessage, outcome: DeliveryState, transaction: "Transaction | None", future: Result
     ) -> None:
-        """Begin to settle a message by its token: a deferred one, or one of a lost link."""
+        """Begin to settle a message by its token: a deferred one, one of a lost link or of a roll-back."""
         delivery, token, name = message.delivery, message.lock_token, self._owner.name
         if token is None:
             raise InvalidRequest(f"{name}: a peeked message has no lock and can not be settled; receive it")
-        if delivery is not None and delivery.link is self._link:
+        if delivery is not None and delivery.link is self._link and message.settled:
             raise InvalidRequest(f"{name}: the message was settled already")
         if transaction is not None:
-            raise InvalidRequest(f"{name}: the message's link was lost; receive it again for a transaction")
+            raise InvalidRequest(
+                f"{name}: the message's link was lost, or its transaction rolled back; "
+                "receive it again for a transaction"
+            )
         self._owner.check_usable()
         if self._tracing is not None:
             self._tracing.settling(operation_of(outcome), self._owner.entity, message, future)

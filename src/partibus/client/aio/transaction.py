@@ -1,6 +1,7 @@
 """Transactions: sends and settlements on one connection that happen all or not at all."""
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
@@ -42,6 +43,7 @@ class Transaction(Attachment):
         self._answer: asyncio.Future[DeliveryState] | None = None
         self._credit: asyncio.Future[None] | None = None
         self._lost: ClientError | None = None
+        self._callbacks: list[Callable[[bool], None]] = []
 
     async def __aenter__(self) -> Self:
         try:
@@ -88,7 +90,21 @@ class Transaction(Attachment):
         if self._id is None:
             raise InvalidRequest("the transaction is over; begin another one")
         txn_id, self._id = self._id, None
-        await self._ask(Discharge(txn_id=txn_id, fail=fail))
+        is_committed = False
+        try:
+            await self._ask(Discharge(txn_id=txn_id, fail=fail))
+            is_committed = not fail
+        finally:
+            self._tell(is_committed)
+
+    def tell_at_end(self, callback: Callable[[bool], None]) -> None:
+        """Call a function at the end of the transaction, with True if it is committed for certain."""
+        self._callbacks.append(callback)
+
+    def _tell(self, is_committed: bool) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(is_committed)
 
     def state_for(self, connection: Connection, name: str, outcome: DeliveryState | None = None) -> TransactionalState:
         """Return the state that makes an operation part of the transaction. Raises `InvalidRequest`."""
@@ -150,6 +166,7 @@ class Transaction(Attachment):
                 future.set_exception(error)
 
     def _close(self) -> None:
+        self._tell(False)
         if not self._closed:
             self._closed = True
             self._end()
