@@ -454,3 +454,23 @@ def test_an_attempt_that_ends_while_it_connects_leaves_no_transport() -> None:
         assert (broker.connections, broker.closed) == (1, 1)
 
     run(work())
+
+
+def test_a_close_ends_at_the_clients_limit_although_a_message_has_a_longer_one() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(timeout=5.0)
+        sender = client.sender("q")
+        await sender.open()
+        broker.kill()
+        sending = sender.send(OutgoingMessage(body=b"x"), timeout=86_400)
+        await asyncio.sleep(1)
+        begun = now()
+        await sender.close()
+        assert now() - begun < 6.0
+        error = await outcome(sending)
+        assert isinstance(error, Closed)
+        assert "not sent" in str(error)
+        await client.close()
+
+    run(work())

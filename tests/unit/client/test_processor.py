@@ -217,3 +217,25 @@ def test_a_handler_whose_session_is_lost_meanwhile_is_reported() -> None:
         await client.close()
 
     run(work())
+
+
+def test_a_stop_in_an_outage_ends_at_once() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        client = broker.client()
+
+        async def handle(message: IncomingMessage, receiver: Receiver) -> None:
+            raise AssertionError
+
+        processor = client.processor("q", handle, concurrency=3, on_error=lambda error, message: None)
+        await processor.start()
+        await asyncio.sleep(1)
+        broker.kill()
+        await asyncio.sleep(40)  # The first receives have ended, and the next ones open the receiver.
+        begun = loop.time()
+        await processor.stop()
+        assert loop.time() - begun < 1.0
+        await client.close()
+
+    run(work())

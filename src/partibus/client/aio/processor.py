@@ -112,6 +112,9 @@ class Processor:
         failures = 0
         while not self._stopping.is_set():
             try:
+                while not receiver.is_open:
+                    if not await self._open(receiver):
+                        return
                 messages = await receiver.receive(1, WAIT_S)
                 failures = 0
             except Closed as error:  # The client was closed, and it stays so.
@@ -133,13 +136,9 @@ class Processor:
             except Closed as error:
                 self._tell(error, None)
                 return
-            opening = asyncio.ensure_future(receiver.open())
-            stopping = asyncio.ensure_future(self._stopping.wait())
             try:
-                await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
-                if not opening.done():
+                if not await self._open(receiver):
                     break
-                opening.result()
                 failures = 0
                 while not self._stopping.is_set() and (messages := await receiver.receive(1, _IDLE_S)):
                     for message in messages:
@@ -151,9 +150,20 @@ class Processor:
                 await self._pause(failures, error)
                 failures += 1
             finally:
-                opening.cancel()
-                stopping.cancel()
                 await receiver.close()
+
+    async def _open(self, receiver: Receiver) -> bool:
+        """Open a receiver, no longer than until `stop`; return whether it was opened. Raises its `ClientError`."""
+        opening = asyncio.ensure_future(receiver.open())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([opening, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                opening.result()
+            return opening.done()
+        finally:
+            opening.cancel()
+            stopping.cancel()
 
     async def _process(self, receiver: Receiver, message: IncomingMessage) -> None:
         try:

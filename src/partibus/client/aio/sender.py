@@ -11,6 +11,7 @@
 import asyncio
 from asyncio import get_running_loop
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -199,7 +200,7 @@ class Sender(Attachment):
     async def close(self) -> None:
         """Send what is open, wait for all results for the client's time limit, then detach. Idempotent.
 
-        Sends from now on raise `Closed`. If the wait is cancelled, messages without a result fail with it.
+        Sends from now on raise `Closed`. Messages without a result fail with it after the limit, or a cancelled wait.
         """
         if self._closed:
             return
@@ -207,7 +208,10 @@ class Sender(Attachment):
         self._closing = True
         try:
             if self.outstanding:
-                await self.flush()
+                # A message may have a longer time limit of its own.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._connection.settings.timeout):
+                        await self.flush()
         finally:
             if not self._closed:
                 self._closed = True
