@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from typing import Any
 
@@ -172,3 +173,40 @@ def test_a_processor_calls_its_handler_in_threads(broker: TinyBroker) -> None:
                 client.processor("q", wrong)  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="concurrency"):
             client.processor("q", handle, concurrency=0)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_an_interrupted_processor_lets_its_handlers_end_until_a_second_interrupt(
+    broker: TinyBroker, twice: bool
+) -> None:
+    fill(broker, 1)
+    stopping, over = threading.Event(), threading.Event()
+    main = threading.main_thread().ident
+    assert main == threading.get_ident()
+    told: list[BaseException] = []
+    handled: list[object] = []
+
+    def handle(message: IncomingMessage, receiver: sync.Receiver) -> None:
+        signal.pthread_kill(main, signal.SIGINT)
+        stopping.wait(5.0)
+        if twice:
+            signal.pthread_kill(main, signal.SIGINT)
+            over.wait(30.0)
+        handled.append(message.body)
+
+    with sync.Client(broker.connection_string) as client:
+        processor = client.processor("q", handle, on_error=lambda error, message: told.append(error))
+        stop = processor.stop
+
+        def noted() -> None:
+            stopping.set()
+            stop()
+
+        processor.stop = noted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            processor.run()
+        assert len(handled) == (0 if twice else 1)
+        over.set()
+        processor.stop()
+        assert [outcome for _, outcome in broker.settled] == ["accepted"]
+    assert not told

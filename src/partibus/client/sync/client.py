@@ -4,13 +4,14 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
 from partibus.client import aio
 from partibus.client.aio import IncomingMessage, ReceiveMode, RetryPolicy, Statistics, Transaction
 from partibus.client.endpoint import Endpoint
+from partibus.client.errors import ClientError
 from partibus.client.sync.links import Receiver, Sender, SessionReceiver
 from partibus.client.sync.loop import Blocking, Caller, arguments_of, blocking, made_on_loop
 from partibus.errors import ArgumentError
@@ -28,6 +29,7 @@ class Processor:
         self.inner = caller.call(lambda: make(self._handle))
         self._caller = caller
         self._handler = handler
+        self._concurrency = concurrency
         self._threads = concurrent.futures.ThreadPoolExecutor(concurrency, "partibus-handler")
         self._in_handler = threading.local()
 
@@ -39,12 +41,26 @@ class Processor:
         """Let the handlers under way end, and settle their messages. Idempotent; a handler may call it."""
         if getattr(self._in_handler, "here", False):
             self._caller.start(self.inner.stop())  # Its end waits for this handler.
-        else:
+            return
+        try:
             self._caller.run(self.inner.stop())
+        finally:
+            # The processor may be started again, and a pool can not.
+            threads = self._threads
+            self._threads = concurrent.futures.ThreadPoolExecutor(self._concurrency, "partibus-handler")
+            threads.shutdown(wait=False)
 
     def run(self) -> None:
-        """Process messages until `stop` is called by a handler or another thread, or this thread is interrupted."""
-        self._caller.run(self.inner.run())
+        """Process messages until `stop` is called by a handler or another thread, or this thread is interrupted.
+
+        After an interrupt the handlers under way end, and their messages are settled. A second one ends that wait.
+        """
+        try:
+            self._caller.run(self.inner.run())
+        except BaseException:
+            with suppress(ClientError):  # The client was closed.
+                self.stop()
+            raise
 
     def __enter__(self) -> Self:
         self.start()
