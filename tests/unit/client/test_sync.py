@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import signal
 import threading
@@ -210,3 +211,14 @@ def test_an_interrupted_processor_lets_its_handlers_end_until_a_second_interrupt
         processor.stop()
         assert [outcome for _, outcome in broker.settled] == ["accepted"]
     assert not told
+
+
+def test_a_cancelled_submission_wakes_up_a_wait_for_several(broker: TinyBroker) -> None:
+    with sync.Client(broker.connection_string, batch_flush_interval=1.0) as client:
+        sender = client.sender("q")
+        results = [sender.submit(OutgoingMessage(body=b"%d" % number)) for number in range(2)]
+        assert results[0].cancel()
+        done, left = concurrent.futures.wait(results, timeout=10.0)
+        assert (len(done), len(left)) == (2, 0)
+        assert results[0].cancelled()
+        assert [IncomingMessage(payload).body for payload in broker.queues["q"]] == [b"1"]

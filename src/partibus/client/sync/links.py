@@ -121,7 +121,7 @@ class Sender(Link[aio.Sender]):
         def sent(sending: "asyncio.Future[None]") -> None:
             if sending.cancelled():
                 result.cancel()
-            elif result.set_running_or_notify_cancel():
+            if result.set_running_or_notify_cancel():  # Else it wakes up the waits for a cancelled result.
                 error = sending.exception()
                 if error is None:
                     result.set_result(None)
