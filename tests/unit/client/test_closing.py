@@ -474,3 +474,18 @@ def test_a_close_ends_at_the_clients_limit_although_a_message_has_a_longer_one()
         await client.close()
 
     run(work())
+
+
+def test_a_transaction_needs_a_token_for_its_entity_only() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(timeout=5.0)
+        receiver = client.receiver("q")
+        for transaction in (client.transaction(beside=receiver), client.transaction()):
+            with pytest.raises(ClientError):  # The simulated broker has no coordinator.
+                async with transaction:
+                    pass
+        assert broker.tokens == ["sb://simulated/q", "sb://simulated/"]
+        await client.close()
+
+    run(work())

@@ -236,12 +236,17 @@ class Client:
         )
 
     def transaction(self, beside: Sender | Receiver | None = None) -> "Transaction":
-        """Return a transaction for ``async with``, on the connection of ``beside``; by default on the first one."""
+        """Return a transaction for ``async with``, on the connection of ``beside``; by default on the first one.
+
+        A key that holds for one entity only needs ``beside``, unless the connection string names the entity.
+        """
         from partibus.client.aio.transaction import Transaction
 
         if beside is not None and not isinstance(beside, Sender | Receiver):
             raise ArgumentError("beside", beside, "a sender or receiver of this client, or None")
-        return self._keep(Transaction(self._connections[0] if beside is None else beside.connection))
+        if beside is None:
+            return self._keep(Transaction(self._connections[0], self.settings.entity_path))
+        return self._keep(Transaction(beside.connection, beside.entity))
 
     # -- management ----------------------------------------------------------------------------------------------------
 

@@ -35,8 +35,9 @@ class Transaction(Attachment):
     after its first operation.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection, "", "transaction")
+    def __init__(self, connection: Connection, entity: str) -> None:
+        """Prepare a transaction. A token for ``entity`` opens it; "" for the namespace."""
+        super().__init__(connection, entity, "transaction")
         connection.links -= 1  # It is short-lived: it does not count where links are dealt.
         self._link: Link | None = None
         self._id: bytes | None = None
