@@ -284,7 +284,7 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         StoreRuntime,
         "_go_cold",
         goes_cold_at_once,
-        "was overtaken|given|acknowledged and are gone|under lock|finished|durable|delivery count|still holds",
+        "was overtaken|given|acknowledged and are gone|under lock|finished|durable|delivery count|still holds|in part",
     ),
     "does transactions in part": (
         settlement,
