@@ -301,9 +301,10 @@ def test_open_metrics_are_as_their_format_wants(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("broker", [1], indirect=True)
 def test_nothing_can_be_changed_there(broker: BrokerProcess) -> None:
+    """Another method is about an entity of that name, and needs a token."""
     with pytest.raises(HTTPError) as refused:
         urlopen(Request(f"{broker.http_url}/metrics", method="POST", data=b"x"), timeout=EVENTUALLY_S)
-    assert refused.value.code == 405
+    assert refused.value.code == 401
     refused.value.close()
 
 
