@@ -277,7 +277,6 @@ def test_blocks_of_the_docs_read_and_export_a_capture(made: Captured, tmp_path: 
     assert pq.read_table(exported).num_rows == len(made.bench.rows()), "a reader without Spark's log"
 
 
-@pytest.mark.row("D6")
 def test_interrupted_replay_goes_on_with_the_times_of_its_first_request(
     broker: BrokerProcess, made: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,7 +302,6 @@ def test_interrupted_replay_goes_on_with_the_times_of_its_first_request(
     assert 0 < found["messages"] == found["repeated"] == len(bench.bodies(target))
 
 
-@pytest.mark.row("D6")
 def test_each_replay_has_new_ids_of_its_own(broker: BrokerProcess, made: Captured) -> None:
     bench = made.bench
     target = broker.create_queue("detecting", RequiresDuplicateDetection=True)
