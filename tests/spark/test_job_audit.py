@@ -267,7 +267,6 @@ def test_a_doubled_message_without_consumers_names_none(spark: SparkSession) -> 
     assert found.detail == "sends: 1, completions: 2"
 
 
-@pytest.mark.row("D12")
 def test_logs_that_prove_nothing_end_the_job_with_an_error(spark: SparkSession, tmp_path: Path) -> None:
     produced, consumed = good()
     for outcome in ("Success", "sent"):
@@ -287,7 +286,6 @@ def test_logs_that_prove_nothing_end_the_job_with_an_error(spark: SparkSession, 
         run(job, Want([str(empty[0])], [str(empty[1])]))
 
 
-@pytest.mark.row("D12")
 def test_lost_is_not_checked_without_an_acknowledged_send_and_no_key_is_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
