@@ -330,6 +330,11 @@ def is_unconfirmed(command: w.Input) -> bool:
     return type(command) is c.Settle and not command.request and command.outcome is c.Outcome.COMPLETE
 
 
+def deletes(reply: r.Reply) -> bool:
+    """Tell whether a reply grants messages that are deleted as they leave."""
+    return type(reply) is r.Granted and not reply.lock_id and bool(reply.entries)
+
+
 def described(command: w.Input) -> str:
     """Name a command and its numbers for the log, without messages and without names that a client has chosen."""
     shown = command.load if isinstance(command, w.Loaded) else command
