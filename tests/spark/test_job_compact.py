@@ -144,7 +144,7 @@ def test_second_compaction_at_once_is_refused_and_changes_no_row(made: Table, mo
         return join(*arguments)
 
     monkeypatch.setattr(compact, "_join", join_after_another_run)
-    with pytest.raises(JobError, match="another compaction ran meanwhile; nothing was changed"):
+    with pytest.raises(JobError, match="another compaction has replaced them; nothing was changed"):
         made.run()
     assert made.positions() == made.expected
     made.run(keep_s=0)

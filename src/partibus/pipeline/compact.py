@@ -198,8 +198,8 @@ def _swap(place: Place, name: str, batch: int, old: set[str], new: Sequence[Sequ
     listed = [file.line for file in _entries(place, name, log)]
     if missing := len(old.difference(listed)):
         raise JobError(
-            f"{place.at(name, LOG, log)} does not list {missing:,} of {len(old):,} joined files any more: another "
-            "compaction ran meanwhile; nothing was changed: repeat the command"
+            f"{place.at(name, LOG, log)} lacks {missing:,} of the {len(old):,} joined files: another compaction has "
+            "replaced them; nothing was changed: repeat the command"
         )
     left = [line for line in listed if line not in old]
     lines = [json.dumps(_entry(place, names), separators=(",", ":")) for names in new]
