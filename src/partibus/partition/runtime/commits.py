@@ -319,6 +319,10 @@ class Commits:
         self.express.clear()
 
 
+ENDING: Final = frozenset((c.Settle, c.Forwarded))
+"""Commands that may be unconfirmed: they end messages at their receivers."""
+
+
 def is_unconfirmed(command: w.Input) -> bool:
     """Tell whether a completion's receiver takes it for granted.
 

@@ -13,7 +13,7 @@ from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.runtime.commits import Commits, deletes, described, is_unconfirmed
+from partibus.partition.runtime.commits import ENDING, Commits, deletes, described, is_unconfirmed
 from partibus.partition.runtime.dispatcher import ReplyDispatcher, given_back
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.loading import Backlog, Loading, Waiting
@@ -113,7 +113,7 @@ class Decider:
             if SubqueueKind.TRANSFER in machine.state.subqueues:
                 self._forwards.see_transfers(machine)
             # Its step may delete messages that it grants to others, which wait for that.
-            unconfirmed = is_unconfirmed(command) and not any(map(deletes, step.replies))
+            unconfirmed = type(command) in ENDING and is_unconfirmed(command) and not any(map(deletes, step.replies))
             self._commits.record(slot, machine, step, holdable, unconfirmed=unconfirmed)
             self._backlog.look()
         if self._recorder is not None:
