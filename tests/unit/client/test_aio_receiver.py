@@ -790,7 +790,7 @@ def test_completions_of_an_outage_fail_together_at_the_time_limit(expired: bool)
         messages = await receiver.receive(20)
         results = [receiver.complete(message) for message in messages]
         broker.kill()
-        if expired:  # The broker answers once that a lock is lost, and then no more.
+        if expired:  # The broker answers once that a lock is lost.
             broker.restart()
 
             def lost(body: dict[Any, Any]) -> tuple[int, str | None, object]:

@@ -178,7 +178,7 @@ def test_a_processor_calls_its_handler_in_threads(broker: TinyBroker) -> None:
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_an_interrupted_processor_lets_its_handlers_end_until_a_second_interrupt(
-    broker: TinyBroker, twice: bool
+    broker: TinyBroker, twice: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker, 1)
     stopping, over = threading.Event(), threading.Event()
@@ -203,9 +203,10 @@ def test_an_interrupted_processor_lets_its_handlers_end_until_a_second_interrupt
             stopping.set()
             stop()
 
-        processor.stop = noted  # type: ignore[method-assign]
-        with pytest.raises(KeyboardInterrupt):
-            processor.run()
+        with monkeypatch.context() as patched:
+            patched.setattr(processor, "stop", noted)
+            with pytest.raises(KeyboardInterrupt):
+                processor.run()
         assert len(handled) == (0 if twice else 1)
         over.set()
         processor.stop()

@@ -352,7 +352,7 @@ def test_session_that_is_accepted_when_nobody_wants_it_any_more_is_free() -> Non
 
 
 def test_a_request_whose_frame_breaks_the_channel_is_answered() -> None:
-    """The frame fills the batch, which is written at once, and the peer takes no more."""
+    """The frame fills the batch, so the channel writes it at once, and breaks."""
     broker = FarBroker()
     broker.answered(broker.send())
     remote = broker.lines[-1].remote

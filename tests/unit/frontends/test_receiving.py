@@ -505,7 +505,7 @@ class TestDeliveriesThatEndWithoutADisposition:
             client.peer.tick(0.0)
             world.wait()
             assert len(client.deliveries(link)) == round_no * self.BOUND
-        # Those of the last rounds are remembered, and the broker has settled older ones itself.
+        # The broker remembers deliveries of the last rounds, and has settled older ones itself.
         assert client.peer.unsettled == (1 + EXPIRED_PARTS) * self.BOUND
         seen = client.deliveries(link)
         for delivery in (seen[-2 * self.BOUND], seen[-1]):

@@ -57,10 +57,15 @@ def test_refusals_over_http_are_counted_and_come_late(monkeypatch: pytest.Monkey
     asyncio.run(run())
 
 
-def test_a_guess_is_counted_for_its_policy_however_the_header_is_written() -> None:
+def test_a_guess_is_counted_for_its_policy_however_the_header_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     sign_ins = SignIns(lambda: 0.0)
-    sign_ins.failed = lambda host, policy: counted.append(policy) or 0.0  # type: ignore[func-returns-value, method-assign]
     counted: list[str] = []
+
+    def failed(host: str, policy: str) -> float:
+        counted.append(policy)
+        return 0.0
+
+    monkeypatch.setattr(sign_ins, "failed", failed)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 401, "headers": []})

@@ -674,7 +674,7 @@ class SessionBroker(Broker):
         self.ask_for(name)
         return self.granted()
 
-    def settle(self, name: str, outcome: Outcome) -> None:  # type: ignore[override]
+    def end(self, name: str, outcome: Outcome) -> None:
         """Settle without a confirmation, and release the session."""
         grant = self.held[name]
         tokens = [(grant.lock_id, entry.pos) for entry in grant.entries]
@@ -703,7 +703,7 @@ def test_a_completed_message_does_not_come_again_though_many_sessions_have_chang
     monkeypatch.setattr(sessions, "CHANGED_MAX", 2)
     broker = SessionBroker("abc")
     for name in "abc":
-        broker.settle(name, Outcome.COMPLETE)
+        broker.end(name, Outcome.COMPLETE)
     broker.ask_for("a")
     broker.ask_for("c")
     assert broker.granted_again() == []
@@ -712,13 +712,13 @@ def test_a_completed_message_does_not_come_again_though_many_sessions_have_chang
 
 def test_a_page_of_dead_letters_forgets_no_session_that_has_changed() -> None:
     broker = SessionBroker("abd")
-    broker.settle("d", Outcome.DEAD_LETTER)
+    broker.end("d", Outcome.DEAD_LETTER)
     broker.wait(100)
     broker.machine.drop_windows()
-    broker.settle("a", Outcome.COMPLETE)
+    broker.end("a", Outcome.COMPLETE)
     broker.runtime.register(1, broker.answers.append)
     broker.runtime.submit(ROW, SESSIONS, c.Receive(SubqueueKind.DEAD_LETTER, 1, 1, 1 << 20))
-    broker.settle("b", Outcome.COMPLETE)
+    broker.end("b", Outcome.COMPLETE)
     broker.ask_for("b")
     broker.ask_for("a")
     assert broker.granted_again() == []
