@@ -584,3 +584,17 @@ def test_a_purge_removes_messages_that_become_due_as_it_begins_and_no_later_ones
     granted = queue.ask(c.ReceiveGroups(0, 10, 1 << 20, LOCK_MS))
     assert [entry.session for entry in granted.entries] == ["c"]
     assert queue.ask(c.Inspect(0, count_scheduled=True)).subqueues[ACTIVE].messages == 1
+
+
+def test_a_group_is_opened_for_each_that_is_served_from_the_first_on() -> None:
+    queue = Fifo()
+    names = [f"g{number}" for number in range(2 * PROBED)]
+    for _ in range(5):
+        queue.send(*names)
+    seen: set[int] = set()
+    # The groups that are opened first are all served, then each of them again with one that was opened for it.
+    for _ in range(3 * PROBED):
+        (handle,) = queue.receive(1)
+        queue.complete(handle)
+        seen.add(handle[1] % len(names))
+    assert len(seen) == len(names)

@@ -148,7 +148,7 @@ def _probe(state: PartitionState, sessions: Sessions, groups: Groups, step: Step
         if name is None:
             groups.turns = 0
             break
-        groups.turns -= 1
+        groups.turns = max(0, groups.turns - 1)
         session = open_session(state, name, None)
         session.is_group = True
         groups.probe(name)
