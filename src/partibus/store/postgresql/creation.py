@@ -68,7 +68,7 @@ def make_if_missing(connection: Connection, address: Address, identity: Identity
         if _is_store(connection, address):
             return
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(address.schema)))
-        connection.execute(schema_script(FORMAT_VERSION).encode())
+        connection.execute(schema_script().encode())
         meta = {"version": FORMAT_VERSION, "created_ms": created_ms, **identity._asdict()}
         connection.execute(statement("insert_meta"), meta)
 

@@ -18,9 +18,9 @@ OLDEST_VERSION = 1
 """The first format that `creation.migrate` handles."""
 
 
-def schema_script(version: int) -> str:
-    """Return the script that makes the tables of an empty store of this format."""
-    return _ddl(f"{version:04}")
+def schema_script() -> str:
+    """Return the script that makes the tables of an empty store."""
+    return _ddl("schema")
 
 
 def migration_script(version: int) -> str:

@@ -38,9 +38,9 @@ _VALUES = re.compile(r"\(VALUES (\([?, ]+\))\)")
 _IN_LIST = re.compile(r"IN \(\?\)")
 
 
-def schema(version: int = FORMAT_VERSION) -> str:
-    """Return the script that makes an empty store of this format."""
-    return files(__package__).joinpath("ddl", f"{version:04}.sql").read_text()
+def schema() -> str:
+    """Return the script that makes an empty store."""
+    return files(__package__).joinpath("ddl", "schema.sql").read_text()
 
 
 def migration(version: int) -> list[str]:

@@ -28,11 +28,13 @@ from partibus.partition.protocol.ports import (
 )
 from partibus.store.sqlite import SQLiteStore, creation
 from partibus.store.sqlite.creation import copy_path
-from partibus.store.sqlite.sql import FORMAT_VERSION, PAGE_BYTES, schema
+from partibus.store.sqlite.sql import FORMAT_VERSION, PAGE_BYTES
 from partibus.store.sqlite.sql import migration as migration_script
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, enqueue, positions
 from tests.unit.store.sqlite.places import SETTINGS, US, files_no_larger_than, open_store
 
+VERSION_1 = Path(__file__).with_name("version_1.sql").read_text("utf-8")
+"""The script that made a store of the first format."""
 MESSAGES = 300
 DROPPED = PARTITION + 1
 
@@ -42,8 +44,7 @@ def write_version_1(path: Path, messages: int = MESSAGES) -> None:
     dead-lettered, and what is left of a deleted entity."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(
-            f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;"
-            f"{schema(version=1)}"
+            f"PRAGMA page_size = {PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;{VERSION_1}"
         )
         connection.execute("INSERT INTO meta VALUES (1, 1, 'store-00', 1700000000000)")
         connection.execute("INSERT INTO owner VALUES (1, 'broker-0', 'run-0', 7, 0, 99)")

@@ -1,4 +1,4 @@
--- Format version 1 to 2, in a transaction of the caller's. What the tables mean: 0002.sql.
+-- Format version 1 to 2, in a transaction of the caller's. What the tables mean: schema.sql.
 
 CREATE INDEX entry_by_shared_body ON entry (body) WHERE ((body >> 38) & 1) <> 0;
 

@@ -1,4 +1,4 @@
--- Format version 3 to 4, in a transaction of the caller's. What the tables mean: 0004.sql.
+-- Format version 3 to 4, in a transaction of the caller's. What the tables mean: schema.sql.
 -- The schema may be a backup that was restored under an older partibus: it has no home, so a generation begins.
 
 ALTER TABLE meta ADD COLUMN home text NOT NULL DEFAULT '';

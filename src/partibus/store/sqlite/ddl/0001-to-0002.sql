@@ -1,4 +1,4 @@
--- Format version 1 to 2, in a transaction of the caller's. What the tables mean: 0002.sql.
+-- Format version 1 to 2, in a transaction of the caller's. What the tables mean: schema.sql.
 
 ALTER TABLE partition ADD COLUMN session_state_bytes INTEGER NOT NULL DEFAULT 0;
 

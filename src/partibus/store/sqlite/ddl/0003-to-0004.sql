@@ -1,4 +1,4 @@
--- Format version 3 to 4, in a transaction of the caller's. What the tables mean: 0004.sql.
+-- Format version 3 to 4, in a transaction of the caller's. What the tables mean: schema.sql.
 
 DROP INDEX entry_by_sequence;
 

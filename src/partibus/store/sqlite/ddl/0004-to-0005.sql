@@ -1,4 +1,4 @@
--- Format version 4 to 5, in a transaction of the caller's. What the tables mean: 0005.sql.
+-- Format version 4 to 5, in a transaction of the caller's. What the tables mean: schema.sql.
 -- The file may be a backup of an older partibus, which did not say so: it counts as a copy.
 
 ALTER TABLE meta ADD COLUMN is_copy INTEGER NOT NULL DEFAULT 0;

@@ -1,4 +1,4 @@
--- A messaging store in a schema of its own, format version 5 (D13). How integer keys are put together:
+-- A messaging store in a schema of its own (D13). How integer keys are put together:
 -- partibus.partition.protocol.keys. No constraint here may depend on what a client sends: a commit carries the messages of many
 -- (D11). Names of sessions are their UTF-8 bytes: text can't hold a NUL, and bytes order as every other store does.
 --
