@@ -13,8 +13,6 @@ HOPS_MAX = 4
 """The largest number of entities that forward a message (section 11.1)."""
 PARTITION_KEY = "x-opt-partition-key"
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
-NOT_FOUND = "MessagingEntityNotFound"
-"""The reason of messages whose destination does not exist."""
 RUN_BITS = 8
 """The bits of a run: 256 neighbouring messages without a key go to the same partition in one command."""
 
@@ -64,7 +62,9 @@ def check(name: str, destination: Destination | None) -> Undeliverable | None:
     Only a partition can tell whether it has room.
     """
     if destination is None:
-        return Undeliverable(NOT_FOUND, f"The entity '{name}', to which messages are forwarded, does not exist.")
+        return Undeliverable(
+            "MessagingEntityNotFound", f"The entity '{name}', to which messages are forwarded, does not exist."
+        )
     if not destination.can_send:
         return Undeliverable(
             "MessagingEntityDisabled", f"The entity '{name}', to which messages are forwarded, is disabled for sends."

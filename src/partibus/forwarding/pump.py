@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 from partibus.amqp.errors import DecodeError
 from partibus.forwarding.destination import (
-    NOT_FOUND,
     Destination,
     Find,
     Outgoing,
@@ -165,6 +164,8 @@ class Pump:
         self._bytes = 0
         self._asked = 0
         self._refusing = 0
+        self._paused = False
+        """Whether the pump holds no message and asks for none until it begins again."""
         self._receiver = receiver = self._numbers.next()
         self._source.store.register(receiver, lambda reply: self._told(receiver, reply))
         self._ask()
@@ -194,7 +195,7 @@ class Pump:
 
     def _ask(self) -> None:
         """Request messages to keep the window full, without one request for each message."""
-        if self._stopped is not None:
+        if self._stopped is not None or self._paused:
             return
         room = WINDOW_ENTRIES - self._held - self._asked
         if room * 4 >= WINDOW_ENTRIES or (room > 0 and not self._asked):
@@ -213,22 +214,27 @@ class Pump:
                 self._on_lost()
             return
         if isinstance(reply, ReceiveRefused):
-            self._pause(receiver)
+            self._pause()
             return
         self._asked = 0 if reply.ended else self._asked - len(reply.entries)
         self._take(reply)
 
-    def _pause(self, receiver: int) -> None:
-        """Retry later, because a cursor reads the source exclusively, or a dead-letter queue of SQS is gone.
+    def _pause(self) -> None:
+        """Return all messages and begin again later: a cursor reads the source alone, or a queue of SQS is missing.
 
-        The source takes back the held messages. The destination's mark drops messages sent by now when they come
-        again. The lease may be renewed any number of times, so the pump retries at intervals.
+        The pump withdraws its demand first. Otherwise the source would grant later messages before the returned ones,
+        and a destination that is made meanwhile would drop the returned ones as known. A pump that is stopped in the
+        pause holds nothing. Batches in flight or in doubt go back, too: a missing queue keeps nothing, and the mark of
+        an existing destination drops what it has stored. The lease may be renewed any number of times, so the pump
+        retries at intervals.
         """
-        if self._stopped is not None:
-            self._see_stopped()
+        if self._stopped is not None or self._paused:
             return
-        for way in self._all_ways():
-            way.waiting, way.messages = [], []
+        self._paused = True
+        receiver, kind = self._receiver, self._source.kind
+        self._submit(CancelReceive(0, kind, receiver))
+        self._give_back([token for way in self._all_ways() for token in way.tokens + way.waiting])
+        self._ways = {}
 
         def again() -> None:
             if self._alive and receiver == self._receiver and self._stopped is None:
@@ -240,7 +246,9 @@ class Pump:
         entries = granted.entries
         self._refusals = granted.refusals
         tokens = [(granted.lock_id, entry.pos) for entry in entries]
-        if self._stopped is not None:
+        if self._is_sqs and self.target is not None and self._find(self.target) is None:
+            self._pause()  # no action of SQS reads transfer dead letters
+        if self._stopped is not None or self._paused:
             self._give_back(tokens)
             return
         series = Series.unpack(granted.series)
@@ -257,9 +265,6 @@ class Pump:
                 self._begin_again()
                 return
             if isinstance(way, Undeliverable):
-                if way.reason == NOT_FOUND and self._is_sqs:
-                    self._pause(self._receiver)  # no action of SQS reads transfer dead letters
-                    return
                 undeliverable.setdefault(way, []).append(token)
             else:
                 touched[way] = None
@@ -399,8 +404,7 @@ class Pump:
         destination = self._find(way.target)
         why_not = check(way.target, destination)
         if destination is None and self._is_sqs:
-            way.stalled = True
-            self._pause(self._receiver)
+            self._pause()
             return
         if destination is None or (why_not is not None and not way.maybe_stored):
             self._settle(way, why_not)

@@ -113,12 +113,12 @@ def redriven(sqs: SqsWorld, suffix: str = "") -> tuple[str, str]:
     return source, dead
 
 
-def exceed(sqs: SqsWorld, source: str, body: str) -> None:
+def exceed(sqs: SqsWorld, source: str, body: str, wait_ms: float = 1_000) -> None:
     """Send a message and receive it once too often."""
     sqs.call("SendMessage", QueueUrl=source, MessageBody=body, MessageGroupId="g")
     assert len(sqs.call("ReceiveMessage", QueueUrl=source, VisibilityTimeout=0)["Messages"]) == 1
     assert "Messages" not in sqs.call("ReceiveMessage", QueueUrl=source)
-    sqs.world.wait(1_000)
+    sqs.world.wait(wait_ms)
 
 
 @pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "FIFO"])
@@ -144,3 +144,27 @@ def test_messages_wait_for_a_dead_letter_queue_in_place_of_the_deleted_one(sqs: 
     sqs.world.wait(5_000)
     messages = sqs.call("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
     assert [message["Body"] for message in messages] == ["first", "second"]
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "FIFO"])
+def test_a_message_that_waits_is_not_passed_by_one_that_comes_when_its_queue_is_made_again(
+    sqs: SqsWorld, suffix: str
+) -> None:
+    source, dead = redriven(sqs, suffix)
+    sqs.call("DeleteQueue", QueueUrl=dead)
+    exceed(sqs, source, "first", wait_ms=100)
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"} if suffix else {}
+    sqs.call("CreateQueue", QueueName=f"dead{suffix}", Attributes=attributes)
+    exceed(sqs, source, "second", wait_ms=100)  # the pump has not looked again yet
+    sqs.world.wait(5_000)
+    messages = sqs.call("ReceiveMessage", QueueUrl=dead, MaxNumberOfMessages=10)["Messages"]
+    assert [message["Body"] for message in messages] == ["first", "second"]
+
+
+def test_receivers_get_dead_letters_whose_queue_is_missing_when_the_redrive_policy_ends(sqs: SqsWorld) -> None:
+    source, dead = redriven(sqs)
+    sqs.call("DeleteQueue", QueueUrl=dead)
+    exceed(sqs, source, "first")
+    sqs.call("SetQueueAttributes", QueueUrl=source, Attributes={"RedrivePolicy": ""})
+    client = sqs.world.client()
+    assert len(client.receive(client.receiver("source/$DeadLetterQueue"), 10)) == 1
