@@ -403,7 +403,7 @@ class Pump:
             return
         destination = self._find(way.target)
         why_not = check(way.target, destination)
-        if destination is None and self._is_sqs:
+        if destination is None and self._is_sqs and self._stopped is None:
             self._pause()
             return
         if destination is None or (why_not is not None and not way.maybe_stored):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -17,6 +18,9 @@ from partibus.frontends.sqs.movers import LOCK_MS
 from partibus.frontends.sqs.names import Home, QueueName
 from partibus.frontends.sqs.polls import StandardPoll
 from partibus.frontends.sqs.queues import change_options
+from partibus.partition.protocol.commands import Command, Enqueue
+from partibus.partition.protocol.replies import Failed
+from partibus.routing.partitions import PartitionHandle
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
 
@@ -168,3 +172,34 @@ def test_receivers_get_dead_letters_whose_queue_is_missing_when_the_redrive_poli
     sqs.call("SetQueueAttributes", QueueUrl=source, Attributes={"RedrivePolicy": ""})
     client = sqs.world.client()
     assert len(client.receive(client.receiver("source/$DeadLetterQueue"), 10)) == 1
+
+
+@pytest.mark.parametrize("is_deleted_first", [False, True], ids=["deleted after the change", "deleted before it"])
+def test_another_dead_letter_queue_gets_what_may_have_been_stored_in_a_deleted_one(
+    sqs: SqsWorld, monkeypatch: pytest.MonkeyPatch, *, is_deleted_first: bool
+) -> None:
+    source, dead = redriven(sqs)
+    other = sqs.call("CreateQueue", QueueName="other")["QueueUrl"]
+    arn = sqs.call("GetQueueAttributes", QueueUrl=other, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    submit = PartitionHandle.submit
+
+    def leave_in_doubt(handle: PartitionHandle, command: Command, on_reply: Any = None, **how: Any) -> None:
+        if isinstance(command, Enqueue) and command.origin is not None:
+            on_reply(Failed(command.request, None, False, "the answer was lost"))
+        else:
+            submit(handle, command, on_reply, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionHandle, "submit", leave_in_doubt)
+        exceed(sqs, source, "first")
+        if is_deleted_first:
+            sqs.call("DeleteQueue", QueueUrl=dead)
+            sqs.world.wait(1_500)  # between two attempts
+        sqs.call("SetQueueAttributes", QueueUrl=source, Attributes={"RedrivePolicy": policy})
+        if not is_deleted_first:
+            sqs.call("DeleteQueue", QueueUrl=dead)
+        sqs.world.wait(5_000)
+    sqs.world.wait(5_000)
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=other, MaxNumberOfMessages=10)["Messages"]
+    assert message["Body"] == "first"
