@@ -529,3 +529,33 @@ def test_numbers_at_the_target_stay_above_those_that_the_source_gave_out_in_a_pa
     while not steps:
         later.pop()()
     assert move.target.send("h").first_sequence > last
+
+
+def names_in(run: tuple[int, int], count: int) -> list[str]:
+    """Names of groups in slots of a run."""
+    first, last = run
+    names = (f"group {number}" for number in range(1_000))
+    return [name for name in names if first <= slot_for_key(name) <= last][:count]
+
+
+def test_groups_of_one_move_are_told_of_after_another_move_has_finished() -> None:
+    target = Side()
+    runs = [(0, SLOT_COUNT // 2 - 1), (SLOT_COUNT // 2, SLOT_COUNT - 1)]
+    (one, other, asked), (late, later, named) = names_in(runs[0], 3), names_in(runs[1], 3)
+    for source, run in zip((2, 3), runs, strict=True):
+        target.ask(c.TakeSlots(0, source, source, [run], 0, first_sequence=1))
+    target.send(one, other)
+    assert target.ask(c.AwaitHeld(0, anew=True)).names == [one, other]
+    waiting = target.open_request(c.AcceptSession(0, 5, asked, wait=False))
+    assert target.ask(c.AwaitHeld(0)).names == [asked]
+
+    opener = target.open_request(c.AwaitHeld(0))
+    target.ask(c.FinishSlots(0, 2))
+    assert isinstance(target.answer(waiting), r.SessionAccepted)
+    target.send(late)
+    assert target.answer(opener).names == [late]
+    opener = target.open_request(c.AwaitHeld(0))
+    target.open_request(c.AcceptSession(0, 6, named, wait=False))
+    assert target.answer(opener).names == [named]
+    target.send(later)
+    assert target.ask(c.AwaitHeld(0)).names == [later]

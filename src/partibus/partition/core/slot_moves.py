@@ -67,7 +67,7 @@ class Gate:
         """Groups with messages here that may have messages at the source."""
         self._opened: OrderedDict[str, None] = OrderedDict()
         self._told: set[str] = set()
-        """Groups that the mover was told of."""
+        """Groups that the mover was told of, among those that are held back or asked for."""
         self.accepts: dict[str, list[AcceptSession]] = {}
         """Requests for a named group that wait for the source's answer."""
         self.asker: AwaitHeld | None = None
@@ -84,8 +84,7 @@ class Gate:
         self._opened[name] = None
         if len(self._opened) > OPENED_MAX:
             self._opened.popitem(last=False)
-        self.held.pop(name, None)
-        self._told.discard(name)
+        self.let_go(name)
 
     def hold(self, name: str) -> None:
         """Hold a group back."""
@@ -93,6 +92,11 @@ class Gate:
             self.held[name] = None
         else:
             self.has_dropped = True
+
+    def let_go(self, name: str) -> None:
+        """Hold a group back no longer."""
+        self.held.pop(name, None)
+        self._told.discard(name)
 
     def close_all(self) -> None:
         """Forget all knowledge of the source: slots came back."""
@@ -254,7 +258,7 @@ class SlotRules:
         """Iterate over the groups held back without a reason since the rules changed; they are held back no longer."""
         for name in list(self.gate.held):
             if not self.holds(name):
-                del self.gate.held[name]
+                self.gate.let_go(name)
                 yield name
 
     # -- messages ----------------------------------------------------------------------------------------------------
