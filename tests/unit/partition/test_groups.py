@@ -598,3 +598,21 @@ def test_a_group_is_opened_for_each_that_is_served_from_the_first_on() -> None:
         queue.complete(handle)
         seen.add(handle[1] % len(names))
     assert len(seen) == len(names)
+
+
+@pytest.mark.parametrize("lost", ["owner", "windows"])
+def test_retention_counts_a_message_in_flight_once_where_memory_has_no_list_of_its_group(lost: str) -> None:
+    queue = Fifo(keeps_send_time=True, default_ttl_ms=60_000)
+    queue.send("g", "g")
+    queue.receive(1, lock_ms=600_000)
+    if lost == "owner":
+        queue.crash()
+    else:
+        queue.machine.drop_windows()
+    queue.send("h")
+    queue.now_ms += 60_000
+    queue.send("i")
+    queue.advance(0)
+    counts = queue.ask(c.Inspect(0)).subqueues[ACTIVE]
+    assert (counts.messages, counts.size_bytes) == (1, len(pack(rest=b"x")))
+    assert positions(queue.receive()) == [4]

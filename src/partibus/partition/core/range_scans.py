@@ -133,7 +133,9 @@ def _due(
         if forwards(state, subqueue.kind):
             return  # they expire at their destination
         in_flight = take_in_flight(state, subqueue, entries, step) if state.options.keeps_send_time else []
-        waiting = _not_exceeded(state, subqueue, take_waiting(state, subqueue, entries), step)
+        taken = {entry.pos for entry in in_flight}  # without their locks, memory may know nothing of them
+        others = [entry for entry in entries if entry.pos not in taken]
+        waiting = _not_exceeded(state, subqueue, take_waiting(state, subqueue, others), step)
         expire(state, subqueue.kind, in_flight + waiting, step)
     elif scan.state == EntryState.SCHEDULED and state.options.topic:
         publish_due(state, entries, planned, now_ms, step)
