@@ -616,3 +616,38 @@ def test_retention_counts_a_message_in_flight_once_where_memory_has_no_list_of_i
     counts = queue.ask(c.Inspect(0)).subqueues[ACTIVE]
     assert (counts.messages, counts.size_bytes) == (1, len(pack(rest=b"x")))
     assert positions(queue.receive()) == [4]
+
+
+@pytest.mark.parametrize("completed", [0, 1, 3])
+def test_a_purge_removes_messages_of_a_session_that_ends_while_their_rows_are_read(completed: int) -> None:
+    queue = Fifo()
+    queue.send("g", "h", "g", "g", "h")
+    lock_id = queue.ask(c.AcceptSession(0, 77, "g")).lock_id
+    queue.give(c.Receive(ACTIVE, 77, 3, 1 << 20, session=lock_id))
+    queue.settle_down()
+    queue.give(c.PurgeAll(1_000, ACTIVE))
+    tokens = [(lock_id, pos) for pos in (1, 3, 4)[:completed]]
+    queue.give(c.Settle(1_001, ACTIVE, c.Outcome.COMPLETE, tokens))
+    queue.give(c.ReleaseSession(lock_id))
+    queue.settle_down()
+    assert queue.replies[1_000] == r.Done(1_000)
+    assert queue.ask(c.Inspect(0)).subqueues[ACTIVE].messages == 0
+    queue.send("g")
+    assert positions(queue.receive()) == [6]
+
+
+@pytest.mark.parametrize("releases", [0, 1])
+def test_a_purge_removes_messages_of_a_group_that_is_closed_while_their_rows_are_read(releases: int) -> None:
+    queue = Fifo()
+    queue.send("g", "g", "h")
+    (handle,) = queue.receive(1)
+    queue.change(handle, 0)
+    queue.give(c.PurgeAll(1_000, ACTIVE))
+    queue.give(c.AcceptSession(1_001, 77, "g"))
+    assert queue.run_load()
+    lock_id = queue.machine.state.sessions.held["g"].lock_id  # type: ignore[union-attr]
+    for _ in range(releases):
+        queue.give(c.ReleaseSession(lock_id))
+    queue.settle_down()
+    assert queue.replies[1_000] == r.Done(1_000)
+    assert queue.ask(c.Inspect(0)).subqueues[ACTIVE].messages == 0

@@ -262,11 +262,14 @@ def _purge_slice(
     locked = subqueue.locks.holders([entry.pos for entry in found])
     removed: list[Entry] = []
     active: list[Entry] = []
+    unsure: list[int] = []
     for entry in found:
         if entry.pos in locked:
             batch = locked[entry.pos]
             removed.append(batch.entries[entry.pos])
             state.unlock(subqueue, batch, [entry.pos], step, still_covered=False)
+        elif entry.session in subqueue.released:
+            unsure.append(entry.pos)
         elif entry.state == EntryState.ACTIVE:
             active.append(entry)
         else:
@@ -275,8 +278,8 @@ def _purge_slice(
     step.notes.append((PURGE, subqueue.kind, removed, None))
     state.remove(subqueue.kind, removed, Disposition.PURGED, step)
     if rows:
-        last, _ = rows[-1]
-        subqueue.range_scans.appendleft(PurgeSlice(range_scan.command, sent_before, last.pos + 1, range_scan.to_pos))
+        from_pos = unsure[0] if unsure else rows[-1][0].pos + 1  # those rows are read again
+        subqueue.range_scans.appendleft(PurgeSlice(range_scan.command, sent_before, from_pos, range_scan.to_pos))
     else:
         step.replies.append(Done(range_scan.request))
 
