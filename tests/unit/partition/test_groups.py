@@ -651,3 +651,35 @@ def test_a_purge_removes_messages_of_a_group_that_is_closed_while_their_rows_are
     queue.settle_down()
     assert queue.replies[1_000] == r.Done(1_000)
     assert queue.ask(c.Inspect(0)).subqueues[ACTIVE].messages == 0
+
+
+def asked_for() -> tuple[Fifo, tuple[int, int]]:
+    """A queue with one message, which is deferred, and asked for by the holder of its session; and its token."""
+    queue = Fifo()
+    (number,) = queue.send("g")
+    lock_id = queue.ask(c.AcceptSession(0, 77, "g")).lock_id
+    queue.give(c.Receive(ACTIVE, 77, 1, 1 << 20, session=lock_id))
+    queue.settle_down()
+    queue.ask(c.Settle(0, ACTIVE, c.Outcome.DEFER, [(lock_id, number)]))
+    queue.ask(c.ReceiveDeferred(0, ACTIVE, [number], session=lock_id))
+    return queue, (lock_id, number)
+
+
+def test_a_purge_leaves_a_deferred_message_to_the_holder_of_its_session() -> None:
+    queue, token = asked_for()
+    queue.ask(c.PurgeAll(0, ACTIVE))
+    assert queue.ask(c.Inspect(0)).subqueues[ACTIVE].messages == 1
+    assert queue.ask(c.Settle(0, ACTIVE, c.Outcome.COMPLETE, [token])).lost == []
+    counts = queue.ask(c.Inspect(0)).subqueues[ACTIVE]
+    assert (counts.messages, counts.size_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("outcome", [c.Outcome.COMPLETE, c.Outcome.ABANDON, c.Outcome.DEAD_LETTER])
+def test_a_purge_counts_a_deferred_message_once_that_is_settled_while_its_row_is_read(outcome: c.Outcome) -> None:
+    queue, token = asked_for()
+    queue.give(c.PurgeAll(1_000, ACTIVE))
+    queue.give(c.Settle(1_001, ACTIVE, outcome, [token], properties={"rewritten": "yes"}))
+    queue.settle_down()
+    assert queue.replies[1_000] == r.Done(1_000)
+    counts = queue.ask(c.Inspect(0)).subqueues[ACTIVE]
+    assert (counts.messages, counts.size_bytes) == (0, 0)

@@ -193,3 +193,26 @@ def test_a_message_that_a_front_end_has_reserved_is_changed_and_deleted() -> Non
     assert queue.delete(handles[1]).lost == []
     tokens = [(reserved.lock_id, entry.pos) for entry in reserved.entries]
     assert queue.ask(c.LockReserved(0, ACTIVE, tokens, delete=False)).entries == []
+
+
+@pytest.mark.parametrize("delete", [False, True])
+@pytest.mark.parametrize("order", [["purge", "ask"], ["ask", "purge"]])
+def test_a_purge_counts_a_deferred_message_once_that_is_asked_for_meanwhile(order: list[str], delete: bool) -> None:
+    queue = Standard()
+    (number,) = queue.send()
+    ((handle, _),) = queue.receive()
+    queue.ask(c.Settle(0, ACTIVE, c.Outcome.DEFER, [handle]))
+    commands: dict[str, Any] = {
+        "purge": c.PurgeAll(1_000, ACTIVE),
+        "ask": c.ReceiveDeferred(1_001, ACTIVE, [number], delete=delete),
+    }
+    for name in order:
+        queue.give(commands[name])
+    queue.settle_down()
+    assert queue.replies[1_000] == r.Done(1_000)
+    granted = queue.replies[1_001]
+    assert isinstance(granted, r.DeferredGranted)
+    if not delete:
+        queue.ask(c.Settle(0, ACTIVE, c.Outcome.COMPLETE, [(granted.lock_id, number)]))
+    counts = queue.ask(c.Inspect(0)).subqueues[ACTIVE]
+    assert (counts.messages, counts.size_bytes) == (0, 0)

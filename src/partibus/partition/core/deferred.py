@@ -23,12 +23,15 @@ def receive_deferred(state: PartitionState, command: ReceiveDeferred, now_ms: in
     if _ready_list(state, command, now_ms) is None:
         step.replies.append(SessionLost(command.request))
         return
-    claimed = state.subqueues[command.kind].claimed
+    subqueue = state.subqueues[command.kind]
+    claimed = subqueue.claimed
     taken = claimed.intersection(command.sequences)
     if taken:
         step.replies.append(NotFound(command.request, sorted(taken)))
         return
     claimed.update(command.sequences)
+    if subqueue.range_scan is not None:
+        subqueue.was_claimed.update(command.sequences)
     step.loads.append(DeferredLoad(command))
 
 

@@ -165,8 +165,9 @@ def _begin(state: PartitionState, subqueue: Subqueue, step: Step) -> None:
         from_here(subqueue, range_scan)
         step.loads.append(RangeScanLoad(subqueue.kind, range_scan, CONSUMED_ENTRIES, 0))
         return
-    if isinstance(range_scan, PurgeSlice) and not range_scan.to_pos:
-        range_scan.to_pos = state.next_sequence
+    if isinstance(range_scan, PurgeSlice):
+        range_scan.to_pos = range_scan.to_pos or state.next_sequence
+        subqueue.was_claimed = set(subqueue.claimed)
     count = SLICE_ENTRIES
     size_bytes = SLICE_BYTES
     if isinstance(range_scan, Purge):
@@ -272,6 +273,9 @@ def _purge_slice(
             unsure.append(entry.pos)
         elif entry.state == EntryState.ACTIVE:
             active.append(entry)
+        elif entry.state == EntryState.DEFERRED and entry.sequence in subqueue.was_claimed:
+            if entry.sequence not in subqueue.claimed:  # else it stays: the holder of its session has it, or a load
+                unsure.append(entry.pos)
         else:
             removed.append(entry)
     removed += take_waiting(state, subqueue, active)

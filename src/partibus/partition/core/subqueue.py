@@ -30,6 +30,7 @@ class Subqueue(ReadyList):
         "released",
         "size_bytes",
         "stale",
+        "was_claimed",
     )
 
     def __init__(self, kind: int, *, messages: int, size_bytes: int, end_pos: int, next_due: dict[int, int]) -> None:
@@ -59,6 +60,8 @@ class Subqueue(ReadyList):
         """Sessions that were released, or whose messages were settled, since `range_scan` began: rows read of them may
         be deleted.
         """
+        self.was_claimed: set[int] = set()
+        """Sequence counters that have been claimed since a slice of a purge began: rows read of them may be old."""
 
     @property
     def is_idle(self) -> bool:
