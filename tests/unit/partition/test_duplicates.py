@@ -248,3 +248,23 @@ def test_ids_that_a_purge_forgot_stay_forgotten_after_a_restart(reloads: str, co
     send(partition, *range(count + 1))
     partition.settle_down()
     assert stored(partition) == count + 1
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_an_id_that_the_store_is_asked_for_as_a_purge_comes_is_forgotten(is_known: bool) -> None:
+    partition = OnePartition(PartitionOptions(duplicate_window_ms=WINDOW_MS))
+    send(partition, 1)
+    partition.settle_down()
+    partition.load()
+    if is_known:
+        send(partition, 2)
+        partition.settle_down()
+    send(partition, 1)
+    assert partition.machine.state.duplicates.loading  # type: ignore[union-attr]
+    partition.give(c.PurgeAll(2, SubqueueKind.ACTIVE))
+    send(partition, 1, 3)
+    partition.settle_down()
+    assert stored(partition) == 2
+    send(partition, 1, 3)
+    partition.settle_down()
+    assert stored(partition) == 2

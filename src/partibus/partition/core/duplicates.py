@@ -248,6 +248,10 @@ class DuplicateIds:
                     found.append(index)
         return found
 
+    def has_forgotten(self, bucket: int) -> bool:
+        """Tell whether a purge has forgotten the ids of a bucket."""
+        return bucket < self._forgotten_to
+
     def take_answers(self, ids: Iterable[bytes], found: Mapping[bytes, tuple[int, bytes]]) -> None:
         """Take what the store knows of ids."""
         for item in ids:

@@ -391,7 +391,8 @@ def duplicates_found(state: PartitionState, load: DuplicateLoad, found: dict[byt
     """Take the store's answer about ids of duplicate detection."""
     duplicates = _duplicates(state)
     duplicates.loading = False
-    duplicates.take_answers(load.ids, found)
+    if not duplicates.has_forgotten(load.first_bucket):  # else a purge came meanwhile, and the store is asked anew
+        duplicates.take_answers(load.ids, found)
 
 
 def duplicates_scanned(state: PartitionState, rows: list[tuple[int, bytes, int]], now_ms: int, step: Step) -> None:
