@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from partibus.partition.core.deadlines import DeadlineHeap, Deadlines
 from partibus.partition.core.machine import Partition
 from partibus.partition.core.sessions import Session, Sessions
 from partibus.partition.protocol.commands import AcceptSession
+from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.load_requests import BodyLoad, Load, PageLoad
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime.slot import Slot
 from tests.kit.simulated_host import SimulatedHost, Timeline
@@ -79,3 +82,20 @@ def test_a_slot_remembers_the_ends_of_the_last_commits_only() -> None:
     for commit in range(1, MANY):
         slot.wrote(commit, waited_for=True)
     assert list(slot.ends) == [MANY - 3, MANY - 2, MANY - 1]
+
+
+@pytest.mark.parametrize(
+    ("load", "needed"),
+    [
+        (BodyLoad(SubqueueKind.ACTIVE, [1], [1]), 1),
+        (BodyLoad(SubqueueKind.DEAD_LETTER, [1], [1]), 2),
+        (PageLoad(SubqueueKind.DEAD_LETTER, 0, 9, 10, 1_000), 2),
+        (PageLoad(SubqueueKind.DEAD_LETTER, 0, 9, 10, 1_000, edited=True), 2),
+    ],
+)
+def test_a_load_of_dead_letters_sees_those_that_a_step_without_a_waiter_has_moved(load: Load, needed: int) -> None:
+    slot = Slot(7, PartitionOptions())
+    slot.machine = Partition(7, PartitionOptions())
+    slot.wrote(1, waited_for=True)
+    slot.wrote(2, waited_for=False)
+    assert slot.needed_by(load, durable=0) == needed

@@ -91,9 +91,10 @@ class Slot:
         """Return the commit that has to be durable before a load can run.
 
         A page or a range only needs the entries below its end; those of a backlog are durable for long, however busy
-        its senders are. A load of everything has to see the end of rows without a waiter, too. The log of dispositions
-        only grows: any prefix of it will do. With express messages, rows that are written behind have no waiter and lie
-        anywhere: a load waits for all that was written (D18).
+        its senders are. A load of everything has to see the end of rows without a waiter, too, and so has one of dead
+        letters: a step without a waiter may move entries there. The log of dispositions only grows: any prefix of it
+        will do. With express messages, rows that are written behind have no waiter and lie anywhere: a load waits for
+        all that was written (D18).
         """
         if isinstance(load, w.DispositionsLoad):
             return 0
@@ -104,7 +105,7 @@ class Slot:
             while len(self.ends) > 1 and next(islice(self.ends, 1, None)) <= durable:
                 del self.ends[next(iter(self.ends))]
             return next((number for number, end in self.ends.items() if end >= load.end_pos), 0)
-        if isinstance(load, w.BodyLoad) or (isinstance(load, w.PageLoad) and not load.edited):
+        if isinstance(load, w.BodyLoad) and load.kind == SubqueueKind.ACTIVE:
             return self.waited
         return self.written
 
