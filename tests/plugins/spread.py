@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 SPARK = "tests/spark/"
 ANALYSES = tuple(
-    f"{SPARK}test_{name}"
-    for name in ("demo", "job_audit", "job_compact", "job_credits", "job_plan", "job_re", "tutorial")
+    f"{SPARK}test_{name}" for name in ("demo.", "job_audit", "job_compact", "job_credits", "job_plan", "job_re")
 )
 OWN_SPARK = SPARK + "test_cluster"
 """The test that starts Spark in processes of its own, wherever it runs."""
@@ -30,6 +29,7 @@ LONG = (
     SPARK + "transport",
     # Half a minute to a minute and a half each, most of it waiting: beside Spark, which never waits.
     OWN_SPARK,
+    "tests/pages/",
     "tests/robustness/test_machines",
     "tests/robustness/test_cursor_adversary",
     "tests/robustness/test_postgresql_losses",
@@ -51,7 +51,10 @@ LONG = (
     "tests/simulation/",
     "tests/property/",
     "tests/contract/",
+    "tests/layers/",
+    "tests/unit/frontends/sqs/test_errors",
     "tests/unit/store/",
+    "tests/unit/namespace/",
     "tests/unit/demo/",
 )
 """The beginnings of units, the longest first."""
