@@ -41,7 +41,7 @@ from partibus.client.errors import (
 )
 from partibus.client.messages import IncomingMessage
 from partibus.errors import ArgumentError
-from tests.unit.client.simulated import CONNECTION, SimulatedBroker, connections, run
+from tests.unit.client.simulated import CONNECTION, EPOCH_S, SimulatedBroker, connections, run
 
 
 def message(text: str, **fields: object) -> OutgoingMessage:
@@ -712,6 +712,54 @@ def test_messages_that_expired_or_were_cancelled_in_an_outage_leave_the_memory()
         broker.restart()
         await sender.send(message("last"))
         assert texts(broker.stored["q"]) == ["last"]
+        await client.close()
+
+    run(work())
+
+
+def test_tokens_of_other_entities_are_renewed_while_an_entity_refuses_its_links() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.stored["p"] = []
+        client = broker.client()
+        await client.sender("q").open()
+        broker.refuse_attach = AmqpError("amqp:unauthorized-access", "the rule lacks Send")
+        for _ in range(1_200):
+            with pytest.raises(AccessDenied):
+                await client.sender("p").open()
+            await asyncio.sleep(3)
+        assert broker.tokens.count("sb://simulated/q") == 2, "an hour has one renewal"
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("way", ["denied", "hangs"])
+def test_a_token_that_can_not_be_renewed_keeps_no_other_one_waiting(way: str) -> None:
+    asked: list[str] = []
+
+    async def credential(audience: str) -> Token:
+        asked.append(audience)
+        loop = asyncio.get_running_loop()
+        if audience.endswith("/p") and loop.time() > 100.0:
+            if way == "denied":
+                raise PermissionError
+            await loop.create_future()
+        return Token("x", EPOCH_S + loop.time() + 3_600.0)
+
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.stored["p"] = []
+        client = Client(namespace="amqp://simulated:5672", credential=credential)
+        (connection,) = connections(client)
+        connection.connect = broker.connect
+        loop = asyncio.get_running_loop()
+        connection.wall = lambda: EPOCH_S + loop.time()
+        await client.sender("p").open()
+        await client.sender("q").open()
+        await asyncio.sleep(3_600)
+        assert broker.tokens == ["sb://simulated/p", "sb://simulated/q", "sb://simulated/q"]
+        assert 10 <= asked.count("sb://simulated/p") <= 100, "a renewal that failed is tried again"
         await client.close()
 
     run(work())

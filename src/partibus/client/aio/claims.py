@@ -1,13 +1,16 @@
 """Tokens for `$cbs`, one per audience and connection, renewed while the connection lasts."""
 
+import asyncio
 import inspect
 from collections.abc import Coroutine
+from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from partibus.amqp.codec.types import Timestamp
 from partibus.client.aio.connection import Connection
 from partibus.client.aio.settings import Settings, Token
-from partibus.client.errors import AccessDenied, error_from_status
+from partibus.client.errors import AccessDenied, ClientError, error_from_status
 from partibus.errors import shown
 from partibus.namespace.sas import PREFIX, make_token
 
@@ -41,15 +44,27 @@ class Claims:
         """Return a coroutine that renews tokens which are about to expire; None if there are none."""
         now = connection.wall()
         due = [audience for audience, renew_at in self._renew_at.items() if now >= renew_at]
-        return self._put_all(connection, due) if due else None
+        return self._renew(connection, due) if due else None
+
+    def expire(self, path: str) -> None:
+        """Have the token of an entity renewed: links of other entities keep theirs."""
+        audience = self._settings.audience + path
+        if audience in self._renew_at:
+            self._renew_at[audience] = 0.0
 
     def forget(self) -> None:
         """Forget all tokens, because the connection is new."""
         self._renew_at.clear()
 
-    async def _put_all(self, connection: Connection, audiences: list[str]) -> None:
+    async def _renew(self, connection: Connection, audiences: list[str]) -> None:
         for audience in audiences:
-            await self._put(connection, audience)
+            if connection.wall() < self._renew_at.get(audience, inf):
+                continue  # Renewed or forgotten meanwhile.
+            # A renewal that fails is due at the next tick again, and keeps no other one waiting for long. Without one,
+            # the broker detaches the links; their owners put a new token and attach again.
+            with suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(self._settings.timeout):
+                    await self._put(connection, audience)
 
     async def _put(self, connection: Connection, audience: str) -> None:
         token = await self._make(audience, connection.wall())

@@ -70,8 +70,11 @@ class Authority(Protocol):
     async def authorize(self, connection: "Connection", path: str) -> None:
         """Put a valid token for an entity by path. Raises `AccessDenied`."""
 
-    def renew_due(self, connection: "Connection") -> Awaitable[None] | None:
+    def renew_due(self, connection: "Connection") -> Coroutine[Any, Any, None] | None:
         """Return a coroutine that renews tokens which are about to expire; None if there are none."""
+
+    def expire(self, path: str) -> None:
+        """Have the token of an entity renewed: links of other entities keep theirs."""
 
     def forget(self) -> None:
         """Forget all tokens, because the connection is new."""
@@ -256,9 +259,9 @@ class Connection:
         """Put a token for an entity, unless a valid one was put. Raises `AccessDenied`."""
         await self._authority.authorize(self, path)
 
-    def forget_claims(self) -> None:
-        """Have the next `authorize` put a new token."""
-        self._authority.forget()
+    def expire_claim(self, path: str) -> None:
+        """Have the next `authorize` for an entity put a new token."""
+        self._authority.expire(path)
 
     def begin(self, *owners: Owner) -> Session:
         """Begin an AMQP session for the links of ``owners``. Raises `ConnectionLost`."""
@@ -373,12 +376,7 @@ class Connection:
             self._ticking = loop.call_later(engine.tick_interval, self._tick)
             renewal = self._authority.renew_due(self)
             if renewal is not None:
-                self.start(self._renew(renewal))
-
-    async def _renew(self, renewal: Awaitable[None]) -> None:
-        # If it fails, the broker detaches the links; their owners put a new token and attach again.
-        with suppress(ClientError):
-            await renewal
+                self.start(renewal)
 
     # -- events --------------------------------------------------------------------------------------------------------
 

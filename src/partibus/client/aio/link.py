@@ -116,7 +116,7 @@ class Attachment(Owner):
             await attached
         except BaseException as error:
             if isinstance(error, AccessDenied):
-                connection.forget_claims()  # The next attempt shows new tokens.
+                connection.expire_claim(self.entity)  # The next attempt shows a new token.
             if self._session is session:
                 self._session = None
             connection.end(session)
