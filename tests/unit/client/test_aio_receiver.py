@@ -983,3 +983,38 @@ def test_a_message_stays_locked_until_the_commit_of_its_transaction(end: str, mo
         await client.close()
 
     run(work())
+
+
+def test_a_slow_renewal_is_not_begun_again_with_each_message() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        asked: list[tuple[float, UUID]] = []
+
+        async def renew(tokens: list[UUID]) -> list[int]:
+            asked.extend((loop.time(), token) for token in tokens)
+            await asyncio.sleep(20)
+            if loop.time() < 60.0:
+                raise Busy("slow and in vain")
+            return [int((EPOCH_S + loop.time() + 60) * 1000) for _ in tokens]
+
+        broker.arrive("q", [locked_message()])
+        client = broker.client()
+        receiver = client.receiver("q", auto_renew=600.0)
+        receiver._locks._renew = renew
+        (first,) = await receiver.receive()
+        await asyncio.sleep(35)
+        for _ in range(10):
+            until = Timestamp(int((EPOCH_S + loop.time() + 60) * 1000))
+            payload = encode_annotations({"x-opt-locked-until": until}) + OutgoingMessage(body=b"x").encode()
+            broker.arrive("q", [payload])
+            await receiver.receive()
+            await asyncio.sleep(1)
+        await asyncio.sleep(50)
+        times = [at for at, token in asked if token == first.lock_token]
+        assert len(times) == 2
+        assert times[1] < 60, "a renewal in vain is tried again before the lock ends, whenever others are due"
+        assert {token for _, token in asked} == set(receiver._locks.kept)
+        await client.close()
+
+    run(work())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -24,7 +25,7 @@ class Kept(NamedTuple):
     """A lock that is kept."""
 
     due: float
-    """When to renew it, in Unix seconds."""
+    """When to renew it, in Unix seconds; infinite while a renewal is under way."""
     limit: float
     """When to stop, in Unix seconds."""
     until_ms: int
@@ -67,9 +68,11 @@ class LockRenewal:
             self._timer.cancel()
 
     def _watch(self) -> None:
-        if self._timer is None and self.kept:
-            due = min(kept.due for kept in self.kept.values()) - self._connection.wall()
-            self._timer = self._connection.loop().call_later(max(LEAST_WAIT_S, due), self._on_due)
+        if self._timer is None:
+            due = min((kept.due for kept in self.kept.values()), default=inf)
+            if due < inf:
+                wait_s = max(LEAST_WAIT_S, due - self._connection.wall())
+                self._timer = self._connection.loop().call_later(wait_s, self._on_due)
 
     def _on_due(self) -> None:
         self._timer = None
@@ -78,12 +81,16 @@ class LockRenewal:
             del self.kept[token]
         due = [token for token, kept in self.kept.items() if kept.due <= now + _SOON_S]
         if due:
+            for token in due:
+                self.kept[token] = self.kept[token]._replace(due=inf)
             self._connection.start(self._renew_all(due))
-        else:
-            self._watch()
+        self._watch()
 
     async def _renew_all(self, tokens: list[UUID]) -> None:
         await self._try(tokens)
+        if self._timer is not None:  # It may be for later ones.
+            self._timer.cancel()
+            self._timer = None
         self._watch()
 
     async def _try(self, tokens: list[UUID]) -> None:
@@ -106,6 +113,7 @@ class LockRenewal:
             for token, until_ms in zip(tokens, ends, strict=False):
                 if (kept := self.kept.get(token)) is not None:
                     self.kept[token] = kept._replace(due=_due(now, until_ms), until_ms=until_ms)
+            self._postpone(tokens[len(ends) :])  # A broker must not leave any out.
 
     def _postpone(self, tokens: list[UUID]) -> None:
         """Try again later, for as long as the locks are known to last."""
