@@ -1018,3 +1018,21 @@ def test_a_slow_renewal_is_not_begun_again_with_each_message() -> None:
         await client.close()
 
     run(work())
+
+
+def test_a_message_that_is_being_completed_can_not_be_released() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 2)
+        client = broker.client()
+        receiver = client.receiver("q")
+        first, second = await receiver.receive(2)
+        completed = receiver.complete(first)
+        with pytest.raises(InvalidRequest, match="being settled already"):
+            receiver.release(first)
+        receiver.release(second)
+        await asyncio.wait_for(completed, 1.0)
+        assert numbers(await receiver.receive(2)) == [1]
+        await client.close()
+
+    run(work())

@@ -188,7 +188,10 @@ class Receiver(Attachment):
         return self._settlements.settle(message, dead_letter(reason, description), transaction)
 
     def release(self, message: IncomingMessage) -> None:
-        """Requeue a message in its place without counting a delivery. There is no answer."""
+        """Requeue a message in its place without counting a delivery. There is no answer.
+
+        Raises `InvalidRequest` while a settlement of the message is under way.
+        """
         self._settlements.release(message)
 
     def holds(self, message: IncomingMessage) -> bool:

@@ -88,7 +88,7 @@ class Settlements:
             self._settle_without_link(message, outcome, transaction, future)
             return future
         if delivery.delivery_id in self._settling:
-            raise InvalidRequest(f"{self._owner.name}: the message is being settled already")
+            raise self._settled_already()
         if transaction is not None:
             outcome = transaction.state_for(self._connection, self._owner.name, outcome)
             transaction.tell_at_end(partial(self._discharged, message))
@@ -169,12 +169,18 @@ class Settlements:
         delivery = message.delivery
         if delivery is None:
             raise InvalidRequest(f"{self._owner.name}: a peeked or deferred message can not be released")
+        is_locked = self._is_locked(delivery)
+        if is_locked and delivery.delivery_id in self._settling:
+            raise self._settled_already()
         message.settled = True
-        if self._is_locked(delivery):
+        if is_locked:
             assert self._link is not None
             self._link.settle_many([delivery], RELEASE)
             self._connection.flush_soon()
         self._locks.forget(message)
+
+    def _settled_already(self) -> InvalidRequest:
+        return InvalidRequest(f"{self._owner.name}: the message is being settled already")
 
     def holds(self, message: IncomingMessage) -> bool:
         """Tell whether a message is under lock here, with no settlement under way."""
