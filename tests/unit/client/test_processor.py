@@ -239,3 +239,27 @@ def test_a_stop_in_an_outage_ends_at_once() -> None:
         await client.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_a_run_ends_with_its_client_and_the_handlers_under_way(sessions: bool) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        ended: list[IncomingMessage] = []
+
+        async def handle(message: IncomingMessage, receiver: Receiver) -> None:
+            await asyncio.sleep(5)
+            ended.append(message)
+
+        settings: dict[str, Any] = {"concurrency": 2, "sessions": sessions, "on_error": lambda error, message: None}
+        processor = client.processor("q", handle, **settings)
+        running = asyncio.create_task(processor.run())
+        await asyncio.sleep(1)
+        fill(broker, 1)
+        await asyncio.sleep(1)
+        await client.close()
+        await asyncio.wait_for(running, 20.0)
+        assert len(ended) == 1
+
+    run(work())

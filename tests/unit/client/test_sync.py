@@ -7,6 +7,7 @@ import concurrent.futures
 import os
 import signal
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -223,3 +224,28 @@ def test_a_cancelled_submission_wakes_up_a_wait_for_several(broker: TinyBroker) 
         assert (len(done), len(left)) == (2, 0)
         assert results[0].cancelled()
         assert [IncomingMessage(payload).body for payload in broker.queues["q"]] == [b"1"]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_processor_ends_when_another_thread_closes_its_client(broker: TinyBroker, last: bool) -> None:
+    fill(broker, 1)
+    handling, ended = threading.Event(), threading.Event()
+
+    def handle(message: IncomingMessage, receiver: sync.Receiver) -> None:
+        handling.set()
+        ended.wait(5.0 if last else 0.1)
+
+    with ExitStack() as stack:
+        if not last:
+            stack.enter_context(sync.Client(broker.connection_string))
+        client = stack.enter_context(sync.Client(broker.connection_string))
+        processor = client.processor("q", handle, on_error=lambda error, message: None)
+        running = threading.Thread(target=processor.run)
+        running.start()
+        assert handling.wait(10.0)
+        client.close()
+        running.join(10.0)
+        assert not running.is_alive()
+        ended.set()
+        with pytest.raises(Closed):
+            processor.run()

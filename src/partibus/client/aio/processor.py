@@ -101,7 +101,7 @@ class Processor:
         self._tasks, self._receiver = [], None
 
     async def run(self) -> None:
-        """Process messages until the task is cancelled or `stop` is called."""
+        """Process messages until the task is cancelled, `stop` is called or the client is closed."""
         await self.start()
         try:
             await self._stopping.wait()
@@ -119,6 +119,7 @@ class Processor:
                 failures = 0
             except Closed as error:  # The client was closed, and it stays so.
                 self._tell(error, None)
+                self._stopping.set()
                 return
             except ClientError as error:
                 self._tell(error, None)
@@ -135,6 +136,7 @@ class Processor:
                 receiver = make()
             except Closed as error:
                 self._tell(error, None)
+                self._stopping.set()
                 return
             try:
                 if not await self._open(receiver):

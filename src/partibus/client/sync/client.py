@@ -11,7 +11,7 @@ from typing import Any, Self
 from partibus.client import aio
 from partibus.client.aio import IncomingMessage, ReceiveMode, RetryPolicy, Statistics, Transaction
 from partibus.client.endpoint import Endpoint
-from partibus.client.errors import ClientError
+from partibus.client.errors import ClientError, Closed
 from partibus.client.sync.links import Receiver, Sender, SessionReceiver
 from partibus.client.sync.loop import Blocking, Caller, arguments_of, blocking, made_on_loop
 from partibus.errors import ArgumentError
@@ -54,13 +54,23 @@ class Processor:
         """Process messages until `stop` is called by a handler or another thread, or this thread is interrupted.
 
         After an interrupt the handlers under way end, and their messages are settled. A second one ends that wait.
+        Returns, too, when another thread closes the client; handlers may still be under way then.
         """
+        started = False
+
+        async def run() -> None:
+            nonlocal started
+            await self.inner.start()
+            started = True
+            await self.inner.run()
+
         try:
-            self._caller.run(self.inner.run())
-        except BaseException:
+            self._caller.run(run())
+        except BaseException as error:
             with suppress(ClientError):  # The client was closed.
                 self.stop()
-            raise
+            if not (started and isinstance(error, Closed)):  # The loop may end before the processor.
+                raise
 
     def __enter__(self) -> Self:
         self.start()
