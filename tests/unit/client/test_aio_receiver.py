@@ -919,6 +919,8 @@ class Coordination:
         attach, receive, settle = Peer.on_attached, Peer.on_deliveries, Peer.on_settled
         self.refusal: AmqpError | None = None
         """The error of the next commit."""
+        self.commits: list[bool] = []
+        """Whether each transaction was committed."""
 
         def on_attached(peer: Peer, link: Link) -> None:
             if isinstance(link.target, Coordinator) and isinstance(link, LinkReceiver):
@@ -933,6 +935,8 @@ class Coordination:
                 return
             for delivery in deliveries:
                 request = build(decode_body(split_sections(delivery.payload).body)[0])
+                if isinstance(request, Discharge):
+                    self.commits.append(not request.fail)
                 refusal = self.refusal if isinstance(request, Discharge) and not request.fail else None
                 answer = Declared(txn_id=b"t") if isinstance(request, Declare) else ACCEPTED
                 link.settle_many([delivery], answer if refusal is None else Rejected(refusal))
@@ -1033,6 +1037,30 @@ def test_a_message_that_is_being_completed_can_not_be_released() -> None:
         receiver.release(second)
         await asyncio.wait_for(completed, 1.0)
         assert numbers(await receiver.receive(2)) == [1]
+        await client.close()
+
+    run(work())
+
+
+def test_a_commit_waits_for_sends_and_is_a_roll_back_if_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        coordination = Coordination(monkeypatch)
+        broker.credit = 1
+        client = broker.client()
+        sender = client.sender("q")
+        async with client.transaction() as transaction:
+            queued = [sender.send(OutgoingMessage(body=b"x"), transaction=transaction) for _ in range(3)]
+            taken_back = sender.send(OutgoingMessage(body=b"x"), transaction=transaction)
+            taken_back.cancel()
+        assert all(one.done() for one in queued)
+        assert len(broker.stored["q"]) == 3
+        assert coordination.commits == [True]
+        with pytest.raises(ClientError, match=r"a send failed.*could not be found") as caught:
+            async with client.transaction() as transaction:
+                client.sender("missing").send(OutgoingMessage(body=b"x"), transaction=transaction)
+        assert isinstance(caught.value.__cause__, NotFound)
+        assert coordination.commits == [True, False]
         await client.close()
 
     run(work())

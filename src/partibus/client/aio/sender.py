@@ -94,6 +94,7 @@ class Sender(Attachment):
             sending.txn = transaction.state_for(self._connection, self.name)
             self._encode(sending, message)
             self._send_at_once(sending)
+            transaction.wait_for(sending)
             return sending
         self._batching.add(sending, message)
         self._results.add(sending)

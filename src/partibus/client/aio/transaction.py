@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -45,6 +46,7 @@ class Transaction(Attachment):
         self._credit: asyncio.Future[None] | None = None
         self._lost: ClientError | None = None
         self._callbacks: list[Callable[[bool], None]] = []
+        self._sends: list[asyncio.Future[None]] = []
 
     async def __aenter__(self) -> Self:
         try:
@@ -74,14 +76,29 @@ class Transaction(Attachment):
     async def commit(self) -> None:
         """Carry out the transaction's operations.
 
-        Raises the broker's reason if nothing of it was done, and `ConnectionLost` or `TimedOut` if that is unknown.
+        Waits for its sends first, and rolls back if one of them failed. Raises the broker's reason if nothing of it was
+        done, and `ConnectionLost` or `TimedOut` if that is unknown.
         """
+        failure = await self._failed_send()
+        if failure is not None and self._lost is None:
+            with suppress(ClientError):  # The broker ends the transaction in time.
+                await self.roll_back()
+            raise ClientError(
+                f"the transaction was rolled back, because a send failed: {failure}", "amqp:transaction:rollback"
+            ) from failure
         try:
             await self._discharge(fail=False)
         except (ConnectionLost, LinkLost, TimedOut) as error:
             raise type(error)(
                 f"{error}; the commit was sent, and may or may not be carried out (unknown)", error.condition
             ) from error
+
+    async def _failed_send(self) -> BaseException | None:
+        """Wait for all sends and return the error of one; a cancelled one is no part of the transaction."""
+        while self._lost is None and (waiting := [one for one in self._sends if not one.done()]):
+            await asyncio.wait(waiting)
+        errors = [one.exception() for one in self._sends if one.done() and not one.cancelled()]
+        return next((error for error in errors if error is not None), None)
 
     async def roll_back(self) -> None:
         """Drop the transaction's operations; its messages stay locked."""
@@ -101,6 +118,10 @@ class Transaction(Attachment):
     def tell_at_end(self, callback: Callable[[bool], None]) -> None:
         """Call a function at the end of the transaction, with True if it is committed for certain."""
         self._callbacks.append(callback)
+
+    def wait_for(self, sending: asyncio.Future[None]) -> None:
+        """Have the commit wait for a send: it may be queued for credit, or until its link is attached."""
+        self._sends.append(sending)
 
     def _tell(self, is_committed: bool) -> None:
         callbacks, self._callbacks = self._callbacks, []
