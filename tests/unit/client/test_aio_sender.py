@@ -26,6 +26,7 @@ from partibus.client.aio import (
     Token,
 )
 from partibus.client.aio import connection as aio_connection
+from partibus.client.aio.send_results import SendResults
 from partibus.client.aio.tasks import seen
 from partibus.client.errors import (
     AccessDenied,
@@ -760,6 +761,43 @@ def test_a_token_that_can_not_be_renewed_keeps_no_other_one_waiting(way: str) ->
         await asyncio.sleep(3_600)
         assert broker.tokens == ["sb://simulated/p", "sb://simulated/q", "sb://simulated/q"]
         assert 10 <= asked.count("sb://simulated/p") <= 100, "a renewal that failed is tried again"
+        await client.close()
+
+    run(work())
+
+
+def test_messages_of_an_outage_that_expire_one_after_the_other_share_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    expire = SendResults._expire
+
+    def counted(results: SendResults) -> None:
+        looks.append(asyncio.get_running_loop().time())
+        expire(results)
+
+    monkeypatch.setattr(SendResults, "_expire", counted)
+
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        client = broker.client()
+        broker.kill()
+        sender = client.sender("q")
+        late: list[float] = []
+
+        def expired(sending: asyncio.Future[None]) -> None:
+            assert isinstance(sending.exception(), TimedOut)
+            late.append(loop.time() - deadlines[sending])
+
+        deadlines: dict[asyncio.Future[None], float] = {}
+        for _ in range(2_000):
+            sending = sender.send(message("x"), timeout=10.0)
+            deadlines[sending] = loop.time() + 10.0
+            sending.add_done_callback(expired)
+            await asyncio.sleep(0.001)
+        await sender.flush()
+        assert len(late) == 2_000
+        assert max(late) < 0.1
+        assert len(looks) <= 50, "2 s of messages"
         await client.close()
 
     run(work())

@@ -4,10 +4,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from math import inf
+from typing import Final
 
 from partibus.client.aio.link import Attachment
 from partibus.client.aio.sending import STORED, Entry
 from partibus.client.errors import ClientError, TimedOut, extended
+
+_EXPIRY_PAUSE_S: Final = 0.05
+"""The least time between two looks for expired messages."""
 
 
 class SendResults:
@@ -119,4 +123,5 @@ class SendResults:
             elif earliest is None or sending.deadline < earliest:
                 earliest = sending.deadline
         if earliest is not None:
-            self._watch(earliest)
+            # All messages were looked at: those that expire soon share the next look.
+            self._watch(max(earliest, now + _EXPIRY_PAUSE_S))
