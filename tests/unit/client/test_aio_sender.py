@@ -801,3 +801,20 @@ def test_messages_of_an_outage_that_expire_one_after_the_other_share_a_look(monk
         await client.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_messages_whose_outcome_the_broker_does_not_know_are_told_so_and_not_sent_again(count: int) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.refuse = lambda payload: AmqpError("com.microsoft:timeout", "the commit has no answer")
+        client = broker.client()
+        sendings = client.sender("q").send_now([message(str(number)) for number in range(count)])
+        for sending in sendings:
+            with pytest.raises(TimedOut, match="the commit has no answer; the message was sent, and may or may not"):
+                await sending
+            assert sending.outcome == UNKNOWN
+        assert len(broker.transfers) == 1
+        await client.close()
+
+    run(work())

@@ -25,8 +25,10 @@ from partibus.client.errors import (
 )
 
 _BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
-_ENTITY_ERRORS: Final = (AccessDenied, NotFound, EntityDisabled, LinkLost)
-"""Errors of the entity or the link: each message of a batch would meet them alone."""
+_WHOLE_ERRORS: Final = (AccessDenied, NotFound, EntityDisabled, LinkLost, TimedOut)
+"""Errors of no single message of a batch: those of the entity or the link, and a time-out, after which all may be
+stored.
+"""
 _NO_LIMIT: Final = 1 << 62
 
 
@@ -178,9 +180,12 @@ class Transfers:
 
     def _refused(self, batch: Batch, error: ClientError) -> None:
         left = [sending for sending in batch.sendings if not sending.done()]
-        for sending in left:
-            sending.outcome = REFUSED
         one = left[0] if left else None
+        if isinstance(error, TimedOut) and one is not None:
+            error = extended(error, one.told)
+        else:
+            for sending in left:
+                sending.outcome = REFUSED
         repeatable = retriable(error) and not isinstance(error, TimedOut)
         if (
             one is not None
@@ -189,7 +194,7 @@ class Transfers:
             and self._connection.settings.retry.allows(batch.attempts)
         ):
             self._retry(Batch(left), batch.attempts, error)
-        elif len(left) > 1 and not isinstance(error, _ENTITY_ERRORS):
+        elif len(left) > 1 and not isinstance(error, _WHOLE_ERRORS):
             # The broker stores a batch as a whole. Each message is sent alone, so that only the guilty ones fail.
             self._again.extend([Batch([sending]) for sending in left])
             if self._resuming is None:
