@@ -498,7 +498,7 @@ def test_arguments_of_calls_out_of_range_name_value_and_bound() -> None:
 @pytest.mark.parametrize(
     ("token", "named"),
     [
-        (OSError("the network is away"), "the credential failed for 'sb://simulated/q': OSError"),
+        (LookupError("no such tenant"), "the credential failed for 'sb://simulated/q': LookupError"),
         ("token", "return Token"),
         (Token("x", "tomorrow"), "expires at 'tomorrow'; give seconds since 1970"),  # type: ignore[arg-type]
         (Token("x", float("nan")), "expires at nan"),
@@ -815,6 +815,44 @@ def test_messages_whose_outcome_the_broker_does_not_know_are_told_so_and_not_sen
                 await sending
             assert sending.outcome == UNKNOWN
         assert len(broker.transfers) == 1
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no answer"), ConnectionResetError("gone")])
+def test_messages_outlast_an_outage_of_the_credential(error: OSError) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        back_at = 5.0
+
+        def credential(audience: str) -> Token:
+            if loop.time() < back_at:
+                raise error
+            return Token("x", EPOCH_S + loop.time() + 3_600.0)
+
+        client = Client(namespace="amqp://simulated:5672", credential=credential, timeout=20.0)
+        (connection,) = connections(client)
+        connection.connect = broker.connect
+        connection.wall = lambda: EPOCH_S + loop.time()
+        sender = client.sender("q")
+        await sender.send(message("0"))
+        assert loop.time() > back_at
+        back_at = loop.time() + 10.0
+        broker.kill()
+        broker.restart()
+        await sender.send(message("1"))
+        assert loop.time() > back_at
+        back_at = loop.time() + 100.0
+        broker.kill()
+        broker.restart()
+        with pytest.raises(TimedOut, match=r"the credential failed for .*; the message was not sent"):
+            await sender.send(message("2"))
+        with pytest.raises(ConnectFailed, match="the credential failed") as caught:
+            await client.sender("q").open()
+        assert caught.value.__cause__ is error
+        assert texts(broker.stored["q"]) == ["0", "1"]
         await client.close()
 
     run(work())

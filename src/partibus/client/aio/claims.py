@@ -10,7 +10,7 @@ from typing import Any, Final
 from partibus.amqp.codec.types import Timestamp
 from partibus.client.aio.connection import Connection
 from partibus.client.aio.settings import Settings, Token
-from partibus.client.errors import AccessDenied, ClientError, error_from_status
+from partibus.client.errors import AccessDenied, ClientError, ConnectFailed, error_from_status
 from partibus.errors import shown
 from partibus.namespace.sas import PREFIX, make_token
 
@@ -34,11 +34,16 @@ class Claims:
     async def authorize(self, connection: Connection, path: str) -> None:
         """Put a token for an entity by path ("" for the namespace), unless a valid one was put.
 
-        Raises `AccessDenied`.
+        Raises `AccessDenied`, and `ConnectFailed` if the credential has met an error of the network.
         """
         audience = self._settings.audience + path
         if connection.wall() >= self._renew_at.get(audience, 0):
-            await self._put(connection, audience)
+            try:
+                await self._put(connection, audience)
+            except ConnectFailed as error:
+                connection.trouble = str(error)  # Messages that wait for the link fail with it in the end.
+                raise
+            connection.trouble = None
 
     def renew_due(self, connection: Connection) -> Coroutine[Any, Any, None] | None:
         """Return a coroutine that renews tokens which are about to expire; None if there are none."""
@@ -91,6 +96,8 @@ class Claims:
             try:
                 made = credential(audience)
                 token = await made if inspect.isawaitable(made) else made
+            except OSError as error:  # A time-out, too. It may pass, as one of the broker may.
+                raise ConnectFailed(f"the credential failed for '{audience}': {error!r}") from error
             except Exception as error:
                 raise AccessDenied(f"the credential failed for '{audience}': {error!r}") from error
             if not isinstance(token, Token) or not isinstance(token.text, str):

@@ -147,7 +147,7 @@ class Connection:
         self._was_open = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self.trouble: str | None = None
-        """Why there is no connection, after a failed attempt."""
+        """Why there is no connection or no token, after a failed attempt."""
         self.connect: Callable[[asyncio.Protocol], Awaitable[object]] = partial(connect_tcp, settings)
         """The function that connects a transport to a protocol; tests replace it."""
         self.wall: Callable[[], float] = time.time
