@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -42,6 +42,8 @@ _NUMBER_KEY: Final = "x-opt-enqueue-sequence-number"
 _REASONS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
 """Application properties that the broker adds to dead letters. Clients of SQS did not send them."""
 _SYMBOLS: Final = {key: encode(Symbol(key)) for key in (_TYPES_KEY, _DEDUPLICATION_KEY, _TRACE_KEY)}
+_READ_TYPES: Final = msgspec.json.Decoder(dict[str, str]).decode
+"""Refuses other values at once: an AMQP sender may nest them deeper than a decoder of any value can follow."""
 _VALUES_MAX: Final = 10_000
 _USER_AT: Final = 46
 """Where user-id begins in properties of `_properties`."""
@@ -393,10 +395,10 @@ def _joined(rest: bytes) -> bytes:
 
 def _stored_attributes(section: bytes, types: object) -> dict[str, Attribute]:
     found: dict[str, Attribute] = {}
-    named: Any = {}
+    named: dict[str, str] = {}
     if isinstance(types, str):
         try:
-            named = msgspec.json.decode(types.encode())
+            named = _READ_TYPES(types)
         except msgspec.DecodeError:
             named = {}
     try:
@@ -404,8 +406,8 @@ def _stored_attributes(section: bytes, types: object) -> dict[str, Attribute]:
             attribute = _foreign(decode(raw)[0])
             if attribute is None:
                 continue
-            data_type = named.get(name) if isinstance(named, dict) else None
-            if isinstance(data_type, str) and data_type.partition(".")[0] in TYPE_BYTES:
+            data_type = named.get(name, "")
+            if data_type.partition(".")[0] in TYPE_BYTES:
                 attribute = Attribute(data_type, attribute.value)
             found[name] = attribute
     except DecodeError:

@@ -313,3 +313,17 @@ def test_text_that_xml_does_not_allow_is_bytes_in_a_property_and_refused_in_a_tr
     assert read_stored(data).attributes == attributes
     with pytest.raises(SqsError, match="Invalid binary character"):
         read_trace({"AWSTraceHeader": {"DataType": "String", "StringValue": value}}, None)
+
+
+@pytest.mark.parametrize(
+    "types", ["[" * 20_000 + "]" * 20_000, '{"a":' * 20_000 + "1" + "}" * 20_000, '{"a": 5}', "[]", "null", '{"a":']
+)
+def test_types_that_are_no_map_of_texts_leave_attributes_the_types_of_their_values(types: str) -> None:
+    annotation = encode(Symbol("x-opt-partibus-sqs-types")) + encode(types)
+    data = pack(
+        annotation_count=1,
+        annotations=annotation,
+        application_properties=encode_application_properties({"a": "b"}),
+        rest=b"\x00\x53\x75\xa0\x01b",
+    )
+    assert read_stored(data).attributes == {"a": text("b")}
