@@ -218,11 +218,21 @@ class _Poll:
         self._call.broker.clients.remove_receiver(self._entity.queue)
         self._close()
         if self._is_gone:
-            for partition, lock_id, _, entries in self._found:
-                self._release(partition, lock_id, entries)
+            self._release_found()
         else:
             self._call.on_gone = self._call.end_early = None
-            self._call.guarded(self._on_found)(self._found)
+            self._call.guarded(self._hand_over)()
+
+    def _hand_over(self) -> None:
+        try:
+            self._on_found(self._found)
+        except Exception:
+            self._release_found()
+            raise
+
+    def _release_found(self) -> None:
+        for partition, lock_id, _, entries in self._found:
+            self._release(partition, lock_id, entries)
 
     def _release(self, partition: PartitionHandle, lock_id: int, entries: list[Entry]) -> None:
         if lock_id:

@@ -236,6 +236,11 @@ def read_stored(data: bytes) -> Incoming:
     )
 
 
+def read_body(data: bytes) -> Incoming:
+    """Return the body of a stored form, and nothing else of what it holds."""
+    return Incoming("", "", None, *_body_of(StoredMessage(data).rest), {}, None, None, None)
+
+
 def _note_plain(data: bytes, sender: str) -> None:
     """Note how a plain message begins: what is before the id says how long the name of the sender is."""
     begin, end = _around_id(sender)

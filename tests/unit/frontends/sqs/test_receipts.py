@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from partibus.frontends.sqs.handles import read_handles, write_handles
 from partibus.frontends.sqs.polls import RETRY_MS
+from partibus.frontends.sqs.stored import Incoming, read_stored
 from partibus.partition.protocol.commands import Command, OpenCursor
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.partitions import PartitionHandle
@@ -16,6 +19,7 @@ from partibus.throttling.uses import OPERATIONS, Operation
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
 
+RECEIVE_MESSAGE = import_module("partibus.frontends.sqs.actions.receive_message")
 FIFO = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
 
 
@@ -106,5 +110,43 @@ def test_without_credits_requests_are_refused_and_do_nothing(sqs: SqsWorld, url:
     reply = sqs.ask(sqs.signer.request(action, {"QueueUrl": url}), 100)
     assert (reply.status, reply.members["__type"]) == (403, "com.amazonaws.sqs#RequestThrottled")
     sqs.world.broker.throttle.change(ThrottlingSettings())
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=url, AttributeNames=["All"])["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+def test_a_message_that_raises_an_unexpected_error_is_received_with_its_body_only(
+    sqs: SqsWorld, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attributes = {"n": {"DataType": "Number", "StringValue": "5"}}
+    for body in ("b", "c"):
+        sqs.call("SendMessage", QueueUrl=url, MessageBody=body, MessageGroupId="g", MessageAttributes=attributes)
+
+    def read(data: bytes) -> Incoming:
+        found = read_stored(data)
+        if found.body == "b":
+            raise RuntimeError("planted")
+        return found
+
+    monkeypatch.setattr(RECEIVE_MESSAGE, "read_stored", read)
+    members = {"QueueUrl": url, "MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
+    messages = sqs.call("ReceiveMessage", **members)["Messages"]
+    assert [one["Body"] for one in messages] == ["a", "b", "c"]
+    assert [one.get("MessageAttributes") for one in messages] == [None, None, attributes]
+    assert "planted" in caplog.text
+    for one in messages:
+        sqs.call("DeleteMessage", QueueUrl=url, ReceiptHandle=one["ReceiptHandle"])
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "FIFO"])
+def test_messages_of_an_answer_that_can_not_be_made_are_visible_again_and_count_no_receive(
+    sqs: SqsWorld, url: str, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not suffix:
+        url = sqs.call("CreateQueue", QueueName="q")["QueueUrl"]
+        sqs.call("SendMessage", QueueUrl=url, MessageBody="a")
+    monkeypatch.setattr(RECEIVE_MESSAGE, "write_handles", Mock(side_effect=RuntimeError("planted")))
+    reply = sqs.ask(sqs.signer.request("ReceiveMessage", {"QueueUrl": url}), 100)
+    assert (reply.status, reply.members["__type"]) == (500, "com.amazon.coral.service#InternalFailure")
+    monkeypatch.undo()
     (message,) = sqs.call("ReceiveMessage", QueueUrl=url, AttributeNames=["All"])["Messages"]
     assert message["Attributes"]["ApproximateReceiveCount"] == "1"

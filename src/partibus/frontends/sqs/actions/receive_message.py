@@ -1,5 +1,6 @@
 """ReceiveMessage: up to ten messages, now or when they come."""
 
+import logging
 from collections.abc import Sequence
 from hashlib import md5
 from typing import Any, Final
@@ -17,7 +18,7 @@ from partibus.frontends.sqs.names import arn_of, queue_of_entity
 from partibus.frontends.sqs.polls import Found, GroupPoll, StandardPoll
 from partibus.frontends.sqs.queues import SqsQueue
 from partibus.frontends.sqs.quotas import ReceiveBudget
-from partibus.frontends.sqs.stored import Incoming, read_stored
+from partibus.frontends.sqs.stored import Incoming, read_body, read_stored
 from partibus.message import WIDE_ID, Message
 from partibus.namespace.access import Right
 from partibus.namespace.entity import Entity
@@ -27,6 +28,8 @@ from partibus.partition.protocol.keys import Entry, SubqueueKind, body_number
 from partibus.partition.protocol.ports import EntryRow
 from partibus.partition.protocol.replies import Failed, IdsKnown, unpack_attempt
 from partibus.routing.partitions import PartitionHandle
+
+log = logging.getLogger(__name__)
 
 COUNT_MAX: Final = 10
 WAIT_MAX_S: Final = 20
@@ -270,7 +273,11 @@ class _Receive:
         found: list[dict[str, Any]] = []
         for number, entry in enumerate(entries):
             assert entry.data is not None, "a grant brings bodies"
-            stored = read_stored(entry.data)
+            try:
+                stored = read_stored(entry.data)
+            except Exception:  # a bug of ours: it ends no delivery of the other messages
+                log.exception("an error inside of the broker leaves a message of %s with its body only", entity.name)
+                stored = read_body(entry.data)
             message: dict[str, Any] = {
                 "MessageId": stored.message_id,
                 "ReceiptHandle": handles[number],
