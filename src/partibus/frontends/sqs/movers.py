@@ -5,6 +5,7 @@ queue's first partition carries it out; another one goes on when that changes. A
 it is durable at its destination: a crash in between leaves it in both.
 """
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -28,6 +29,8 @@ from partibus.partition.protocol.replies import Failed
 from partibus.routing.fault_injections import CallLater
 from partibus.routing.partitions import PartitionHandle
 from partibus.routing.send import send
+
+log = logging.getLogger(__name__)
 
 RUNNING: Final = "RUNNING"
 CANCELLING: Final = "CANCELLING"
@@ -123,8 +126,15 @@ class Mover:
                 step(*arguments)
             except (SqsError, PartibusError) as error:
                 self.refuse(error)
+            except Exception:  # noqa: BLE001 - a bug of ours: it ends this task and no other
+                self.refuse(self._failure())
 
         return run
+
+    def _failure(self) -> SqsError:
+        """Log the exception being handled, and return it as a client sees it."""
+        log.exception("an error inside of the broker ends the move task of %s", self._source.queue.name)
+        return SqsError("InternalFailure", "An error inside of the broker; its log says more.")
 
     def refuse(self, error: SqsError | PartibusError) -> None:
         """Try again later, or give up."""
@@ -137,6 +147,9 @@ class Mover:
 
     def step(self) -> None:
         """Take the next messages, unless the task was cancelled or is another broker's."""
+        self.guarded(self._step)()
+
+    def _step(self) -> None:
         if self._source.queue.deleted or not is_here(self._entity):
             self._movers.ended(self._task.task_id)
             return
@@ -150,11 +163,8 @@ class Mover:
         self._is_begun = True
         count = min(BATCH, self._task.rate) if self._task.rate else BATCH
         kind = GroupPoll if self._source.fifo else StandardPoll
-        try:
-            self._poll = kind(self, self._entity, count, LAST_WAIT_MS, LOCK_MS, self._got)
-            self._poll.start()
-        except PartibusError as error:
-            self.refuse(error)
+        self._poll = kind(self, self._entity, count, LAST_WAIT_MS, LOCK_MS, self._got)
+        self._poll.start()
 
     def _moves(self) -> tuple[MoveTask, ...]:
         options = self._source.queue.description.options.sqs
@@ -206,7 +216,7 @@ class Mover:
                 give_back(error)
                 return
             number = self._entity.route.numbers.next()
-            partition.submit(Settle(number, _ACTIVE, Outcome.COMPLETE, tokens), deleted)
+            partition.submit(Settle(number, _ACTIVE, Outcome.COMPLETE, tokens), self.guarded(deleted))
 
         try:
             target = self._target(entry)
@@ -214,7 +224,10 @@ class Mover:
         except (SqsError, PartibusError) as error:
             give_back(error)
             return
-        send(self.broker.entity_of(target.queue).route, [[message]], sent)
+        except Exception:  # noqa: BLE001 - a bug of ours: the message stays where it is
+            give_back(self._failure())
+            return
+        send(self.broker.entity_of(target.queue).route, [[message]], self.guarded(sent))
 
     def _target(self, entry: Entry) -> SqsQueue:
         """Return the destination of a message. Raises `SqsError`."""

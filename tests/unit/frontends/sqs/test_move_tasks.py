@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from partibus.errors import StoreUnavailable
 from partibus.forwarding.forwarder import Forwarder
+from partibus.frontends.sqs import movers
 from partibus.frontends.sqs.attributes import MESSAGE_BYTES_MAX
 from partibus.frontends.sqs.movers import LOCK_MS
 from partibus.frontends.sqs.names import Home, QueueName
@@ -203,3 +204,19 @@ def test_another_dead_letter_queue_gets_what_may_have_been_stored_in_a_deleted_o
     sqs.world.wait(5_000)
     (message,) = sqs.call("ReceiveMessage", QueueUrl=other, MaxNumberOfMessages=10)["Messages"]
     assert message["Body"] == "first"
+
+
+@pytest.mark.parametrize("planted", ["as_new", "send", "StandardPoll"])
+def test_an_unexpected_error_ends_a_task_as_failed_and_leaves_the_message(
+    sqs: SqsWorld, planted: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = Task(sqs)
+    monkeypatch.setattr(movers, planted, Mock(side_effect=RuntimeError("planted")))
+    sqs.service.look_for_tasks()
+    sqs.world.wait(2_000)
+    (shown,) = sqs.call("ListMessageMoveTasks", SourceArn=task.arn)["Results"]
+    assert (shown["Status"], shown["FailureReason"]) == ("FAILED", "InternalFailure")
+    assert "planted" in caplog.text
+    monkeypatch.undo()
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=task.dead, AttributeNames=["All"])["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
