@@ -56,9 +56,9 @@ from partibus.frontends.sqs.attributes import normalised, read_redrive, read_red
 from partibus.frontends.sqs.errors import SqsError
 from partibus.frontends.sqs.handles import read_handle, write_handles
 from partibus.frontends.sqs.messages import (
+    Selection,
     body_bytes,
     check_id,
-    chosen,
     md5_of_attributes,
     read_attributes,
     read_trace,
@@ -278,7 +278,7 @@ def _message(data: bytes) -> object:
     ingress.begin()
     message = ingress.message_of(data, _QUEUE)
     received = read_stored(message.data)  # by a client of SQS
-    shown_attributes(chosen(received.attributes, ["All"]))
+    shown_attributes(Selection(["All"]).of(received.attributes))
     md5_of_attributes(received.attributes)
     with contextlib.suppress(DecodeError):
         as_new(message.data, "0" * 36)
@@ -515,14 +515,15 @@ def _checked(action: str, members: Mapping[str, Any]) -> Mapping[str, Any] | Non
             size_of(body, attributes)
             stored = stored_form("0" * 36, "me", body, attributes, given.get("MessageGroupId"), None, trace)
             shown = read_stored(stored)
-            found = chosen(shown.attributes, members.get("MessageAttributeNames", ["All"]))
+            found = Selection(members.get("MessageAttributeNames", ["All"])).of(shown.attributes)
             return {"Messages": [{"Body": shown.body, "MessageAttributes": shown_attributes(found)}]}
         if given.get("ReceiptHandle"):
             read_handle(given["ReceiptHandle"])
     if "Attributes" in members:
         _check_attributes(members["Attributes"], fifo=action == "CreateQueue")
     if "MessageAttributeNames" in members:
-        chosen(read_attributes({"a": {"DataType": "String", "StringValue": "x"}}), members["MessageAttributeNames"])
+        attributes = read_attributes({"a": {"DataType": "String", "StringValue": "x"}})
+        Selection(members["MessageAttributeNames"]).of(attributes)
     return None
 
 

@@ -1,6 +1,7 @@
 """Messages in requests and answers of SQS: bodies, attributes, ids, and the checks of each."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from hashlib import md5, sha256
 from typing import Any, Final, NamedTuple
@@ -223,17 +224,27 @@ def check_size(size: int, size_max: int, *, in_batch: bool) -> None:
 # -- what an answer shows ----------------------------------------------------------------------------------------------
 
 
-def chosen(attributes: Mapping[str, Attribute], wanted: Iterable[str]) -> dict[str, Attribute]:
-    """Return the attributes that a receive asks for: by name, all of them, or by the beginning of their names."""
-    found: dict[str, Attribute] = {}
-    for want in wanted:
-        if want in ("All", ".*", "*"):
+class Selection:
+    """The message attributes that a receive asks for: by name, all of them, or by the beginning of their names."""
+
+    def __init__(self, wanted: Iterable[str]) -> None:
+        self._names = frozenset(wanted)
+        self._is_all = not self._names.isdisjoint(("All", ".*", "*"))
+        self._beginnings: list[str] = []
+        """Sorted, and none begins with another one. So the last one up to a name is the only one that it may have."""
+        for beginning in sorted(name[:-2] for name in self._names if name.endswith(".*")):
+            if not self._beginnings or not beginning.startswith(self._beginnings[-1]):
+                self._beginnings.append(beginning)
+
+    def of(self, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+        """Return those of a message."""
+        if self._is_all:
             return dict(attributes)
-        if want.endswith(".*"):
-            found |= {name: one for name, one in attributes.items() if name.startswith(want[:-2])}
-        elif want in attributes:
-            found[want] = attributes[want]
-    return found
+        return {name: one for name, one in attributes.items() if name in self._names or self._has_beginning(name)}
+
+    def _has_beginning(self, name: str) -> bool:
+        after = bisect_right(self._beginnings, name)
+        return after > 0 and name.startswith(self._beginnings[after - 1])
 
 
 def shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, dict[str, Any]]:

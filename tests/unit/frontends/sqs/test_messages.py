@@ -17,9 +17,9 @@ from partibus.frontends.sqs import stored
 from partibus.frontends.sqs.errors import SqsError
 from partibus.frontends.sqs.messages import (
     Attribute,
+    Selection,
     body_bytes,
     check_id,
-    chosen,
     content_id,
     hex_md5,
     md5_of_attributes,
@@ -223,10 +223,10 @@ def test_a_dead_letter_becomes_a_new_message() -> None:
 
 def test_attributes_are_chosen_by_name_or_prefix() -> None:
     some = {name: text("v") for name in ("foo", "foo.bar", "foobar", "other")}
-    assert list(chosen(some, ["other", "missing", "a b"])) == ["other"]
-    assert list(chosen(some, ["foo.*"])) == ["foo", "foo.bar", "foobar"]
+    assert list(Selection(["other", "missing", "a b"]).of(some)) == ["other"]
+    assert list(Selection(["foo.*"]).of(some)) == ["foo", "foo.bar", "foobar"]
     for every in ("All", ".*", "*"):
-        assert chosen(some, [every]) == some
+        assert Selection([every]).of(some) == some
 
 
 def test_sequence_numbers_have_twenty_digits_and_rise_with_the_counter() -> None:
@@ -327,3 +327,25 @@ def test_types_that_are_no_map_of_texts_leave_attributes_the_types_of_their_valu
         rest=b"\x00\x53\x75\xa0\x01b",
     )
     assert read_stored(data).attributes == {"a": text("b")}
+
+
+class CountedName(str):
+    """A name that counts how often it is compared."""
+
+    comparisons = 0
+
+    def startswith(self, *arguments: Any) -> bool:
+        CountedName.comparisons += 1
+        return super().startswith(*arguments)
+
+    def __lt__(self, other: str) -> bool:
+        CountedName.comparisons += 1
+        return super().__lt__(other)
+
+
+def test_a_name_is_compared_with_few_of_many_wanted_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountedName, "comparisons", 0)
+    names = [CountedName(name) for name in ("b", "m", "m00005", "m00005.x", "m0005", "n", "z")]
+    selection = Selection([*(f"m{number:05}.*" for number in range(15_000)), "z.*", "zz.*", "a.b.*"])
+    assert list(selection.of({name: text("v") for name in names})) == ["m00005", "m00005.x", "z"]
+    assert CountedName.comparisons < 20 * len(names)

@@ -13,7 +13,7 @@ from partibus.frontends.sqs.attributes import VISIBILITY_MAX_S
 from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.errors import SqsError, invalid_value
 from partibus.frontends.sqs.handles import write_handles
-from partibus.frontends.sqs.messages import check_id, chosen, md5_of_attributes, sequence_text, shown_attributes
+from partibus.frontends.sqs.messages import Selection, check_id, md5_of_attributes, sequence_text, shown_attributes
 from partibus.frontends.sqs.names import arn_of, queue_of_entity
 from partibus.frontends.sqs.polls import Found, GroupPoll, StandardPoll
 from partibus.frontends.sqs.queues import SqsQueue
@@ -72,7 +72,8 @@ class _Wanted:
             if name not in SYSTEM_ATTRIBUTES and name not in ("All", "ALL"):
                 raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:200]}.")
         self.system = set(SYSTEM_ATTRIBUTES if "All" in system or "ALL" in system else system)
-        self.attributes: Sequence[str] = members.get("MessageAttributeNames", ())
+        names: Sequence[str] | None = members.get("MessageAttributeNames")
+        self.attributes = Selection(names) if names else None
         self.attempt: str | None = members.get("ReceiveRequestAttemptId")
         if self.attempt is not None:
             if not queue.fifo:
@@ -288,8 +289,8 @@ class _Receive:
                 system = self._system_attributes(stored, partition, entry, first_ms[number])
                 if system:
                     message["Attributes"] = system
-            if wanted.attributes and stored.attributes:
-                attributes = chosen(stored.attributes, wanted.attributes)
+            if wanted.attributes is not None and stored.attributes:
+                attributes = wanted.attributes.of(stored.attributes)
                 if attributes:
                     message["MessageAttributes"] = shown_attributes(attributes)
                     message["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
