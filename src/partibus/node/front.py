@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from partibus.frontends.rest.metrics import Snapshot
+    from partibus.frontends.sqs.web import WithSqs
     from partibus.node.identity import IdentityProvider
 
 log = logging.getLogger(__name__)
@@ -164,6 +165,8 @@ class Front:
             self.admission,
         )
 
+        self._with_sqs: WithSqs | None = None
+        """The application of the HTTP port, once it is loaded."""
         self._sqs = SqsPort(
             settings,
             self.namespaces,
@@ -291,6 +294,8 @@ class Front:
             self.tls.stop()
         self._amqp.close_connections("The broker is stopping; reconnect when it is back.")
         await asyncio.sleep(DRAIN_S if self._amqp.protocols else 0)
+        if self._with_sqs is not None:
+            self._with_sqs.stop()
         await self._http.stop()
 
     def close(self) -> None:
@@ -328,8 +333,8 @@ class Front:
 
         origins = Origins(self._settings.origins, public_key=self._settings.emulator)
         self._amqp.origins = origins
-        with_sqs = WithSqs(app, self._sqs.service, origins)
-        slow = SlowRefusals(HttpScheduler(with_sqs, self.namespaces, self._scheduler), self._amqp.sign_ins)
+        self._with_sqs = WithSqs(app, self._sqs.service, origins)
+        slow = SlowRefusals(HttpScheduler(self._with_sqs, self.namespaces, self._scheduler), self._amqp.sign_ins)
         scheduler = RefuseForeignPages(slow, origins)
         if self._identity is None:
             return scheduler

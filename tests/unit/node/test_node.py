@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import sqlite3
 import stat
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,44 @@ def test_many_dropped_partitions_of_a_store_are_forgotten_in_few_changes(
     assert len(told) <= 4
     with closing(sqlite3.connect(settings.data / "catalog.db")) as catalog:
         assert catalog.execute("SELECT count(*) FROM dropped_partition").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("port", ["http_port", "sqs_port"])
+def test_a_client_that_polls_is_answered_empty_when_the_broker_stops(
+    tmp_path: Path, port: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0, sqs_port=0, emulator=True)
+
+    def request(action: str, **members: object) -> bytes:
+        body = json.dumps(members)
+        return (
+            f"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: AmazonSQS.{action}\r\n"
+            f"Content-Type: application/x-amz-json-1.0\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+        ).encode()
+
+    async def poll(port: int) -> list[bytes]:
+        """Return the heads of the answers until the connection is closed."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request("CreateQueue", QueueName="q"))
+        heads = []
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                heads.append(head := await reader.readuntil(b"\r\n\r\n"))
+                await reader.readexactly(int(re.findall(rb"(?i)content-length: (\d+)", head)[0]))
+                url = "http://localhost/000000000000/q"
+                writer.write(request("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20))
+        writer.close()
+        return heads
+
+    async def run() -> list[bytes]:
+        broker = await started(settings)
+        polling = asyncio.create_task(poll(int(str(broker.ready[port]))))
+        while not any(entity.awaited for entity in broker.front.broker):  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0)
+        await broker.stop()
+        return await polling
+
+    heads = asyncio.run(run())
+    assert len(heads) >= 2
+    assert all(head.startswith(b"HTTP/1.1 200") for head in heads), heads
+    assert caplog.text == ""

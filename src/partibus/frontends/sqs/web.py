@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from partibus.frontends.origins import Origins
+from partibus.frontends.sqs.calls import Call
 from partibus.frontends.sqs.protocol import ASIDE_BYTES, BODY_BYTES_MAX, Answer, Parsed, Request, parse
 from partibus.frontends.sqs.service import SqsService
 from partibus.frontends.sqs.signature import ALGORITHM
@@ -28,6 +29,16 @@ class WithSqs:
         self._app = app
         self._service = service
         self._origins = origins
+        self._calls: set[Call] = set()
+        """Requests under way."""
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """End waiting receives empty, and those at once that begin later: the server cancels what takes longer."""
+        self._is_stopping = True
+        for call in list(self._calls):
+            if call.end_early is not None:
+                call.end_early()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of SQS, or hand it on."""
@@ -83,12 +94,16 @@ class WithSqs:
 
         call = self._service.handle(request, parsed, respond, claimed)
         if call is not None:
+            self._calls.add(call)
+            if self._is_stopping and call.end_early is not None:
+                call.end_early()
             gone = asyncio.ensure_future(_left(receive))
             either: set[asyncio.Future[Any]] = {answered, gone}
             try:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 gone.cancel()
+                self._calls.discard(call)
                 if not answered.done():
                     call.leave()
             if not answered.done():
