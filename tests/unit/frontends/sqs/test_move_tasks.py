@@ -22,6 +22,9 @@ from partibus.frontends.sqs.queues import change_options
 from partibus.partition.protocol.commands import Command, Enqueue
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import PartitionHandle
+
+
+from partibus.namespace.access import Right, SasPolicy
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
 
@@ -220,3 +223,19 @@ def test_an_unexpected_error_ends_a_task_as_failed_and_leaves_the_message(
     monkeypatch.undo()
     (message,) = sqs.call("ReceiveMessage", QueueUrl=task.dead, AttributeNames=["All"])["Messages"]
     assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+def test_a_task_without_a_destination_needs_the_right_to_send_to_the_queues_of_the_dead_letters(sqs: SqsWorld) -> None:
+    source, dead = redriven(sqs)
+    exceed(sqs, source, "a")
+    arn = sqs.call("GetQueueAttributes", QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    sqs.world.access.follow("dead", [SasPolicy("of-dead", Right.MANAGE, "of-dead-key", "")])
+    signer = sqs.signer_of("of-dead")
+    reply = sqs.ask(signer.request("StartMessageMoveTask", {"SourceArn": arn}))
+    assert (reply.status, reply.members["__type"]) == (403, "com.amazon.coral.service#AccessDeniedException")
+    assert "on the queue source: it lacks the right Send" in reply.members["message"]
+    assert not sqs.call("ListMessageMoveTasks", SourceArn=arn)["Results"]
+    sqs.call("StartMessageMoveTask", SourceArn=arn)
+    sqs.world.wait(2_000)
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=source)["Messages"]
+    assert message["Body"] == "a"

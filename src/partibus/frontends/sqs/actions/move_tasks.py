@@ -32,12 +32,16 @@ def start_message_move_task(call: Call) -> None:
     if rate is not None and not 1 <= rate <= RATE_MAX:
         raise invalid_value(rate, "MaxNumberOfMessagesPerSecond", f"Must be an integer between 1 and {RATE_MAX}.")
     queues = call.state.queues_of(call.broker).all(call.broker, source.name.region)
-    if not any(one.redrive is not None and one.redrive.target == source.name for one in queues):
+    origins = [one for one in queues if one.redrive is not None and one.redrive.target == source.name]
+    if not origins:
         raise SqsError("InvalidParameterValue", "Source queue must be configured as a Dead Letter Queue.")
     if destination is not None and destination.fifo != source.fifo:
         raise SqsError("InvalidParameterValue", "Source and destination queues must be of the same type.")
     if destination is not None and destination.name == source.name:
         raise SqsError("InvalidParameterValue", "Source queue arn and destination queue arn must be different.")
+    if destination is None:
+        for origin in origins:
+            call.check(Right.SEND, origin.name)
 
     def counted(inspection: Inspection) -> None:
         if not inspection.found:
