@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partibus.amqp.codec.types import Timestamp
+from partibus.amqp.codec.encoder import encode
+from partibus.amqp.codec.types import Symbol, Timestamp
 from partibus.amqp.section_encoding import (
     encode_application_properties,
     encode_data,
@@ -284,3 +285,20 @@ def test_only_so_many_properties_become_headers() -> None:
     entry = Entry(7, 1, 7, 1_000, 0, None, None, len(data), data)
     headers = headers_of(entry, data, 2, token=None, locked_until_ms=None)
     assert [name for name in headers if name in named] == list(named)[:PROPERTIES_MAX]
+
+
+def test_parts_that_can_not_be_read_stay_as_they_are_or_are_left_out() -> None:
+    unreadable = b"\xc0\x02\x01\x99"  # a list whose value has no known type
+    body = b"\x00\x53\x77" + unreadable
+    annotations = encode(Symbol("x-opt-partition-key")) + encode("k") + encode(Symbol("x")) + unreadable
+    data = pack(
+        annotation_count=2,
+        annotations=annotations,
+        properties=b"\x00\x53\x73" + unreadable,
+        application_properties=b"\x00\x53\x74\xc1" + unreadable[1:],
+        rest=body,
+    )
+    headers, broker, shown_body = shown(Message(data))
+    assert shown_body == body
+    assert broker["PartitionKey"] == "k"
+    assert set(headers) == {"BrokerProperties", "Content-Type"}

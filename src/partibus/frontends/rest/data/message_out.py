@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from itertools import islice
@@ -11,7 +12,7 @@ from uuid import UUID
 
 from partibus.amqp.codec.decoder import decode
 from partibus.amqp.codec.types import Pairs, Timestamp
-from partibus.amqp.errors import DecodeError, TooManyValues
+from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_fields import Property, decode_body, iter_map, properties
 from partibus.amqp.sections import DATA
 from partibus.frontends.rest.data.message_in import BROKER_PROPERTIES, STANDARD_HEADERS
@@ -52,9 +53,12 @@ def sequence_number(partition_id: int, entry: Entry) -> int:
 def headers_of(
     entry: Entry, data: bytes, partition_id: int, *, token: UUID | None, locked_until_ms: int | None
 ) -> dict[str, str]:
-    """Return the headers of a message; ``token`` and ``locked_until_ms`` of one under lock."""
+    """Return the headers of a message; ``token`` and ``locked_until_ms`` of one under lock.
+
+    They leave out the sections that can't be read. The broker checks only so many values of what AMQP senders encode.
+    """
     stored = StoredMessage(data)
-    fields = properties(stored.properties)
+    fields = _fields(stored.properties)
     broker: dict[str, object] = {name: _plain(fields[at]) for name, at in _TEXTS.items() if fields[at] is not None}
     for key, raw in _pairs(stored.annotation_count, stored.annotations):
         if key == "x-opt-partition-key":
@@ -83,12 +87,13 @@ def headers_of(
 def body_of(data: bytes) -> bytes:
     """Return the content of the body: bytes as they are, text as UTF-8, anything else as JSON.
 
-    A value of more than `VALUES_MAX` others stays in AMQP's encoding, because its JSON would take too long.
+    A value of more than `VALUES_MAX` others stays in AMQP's encoding, because its JSON would take too long. So does a
+    body that can't be read.
     """
     rest = StoredMessage(data).rest
     try:
         values = decode_body(rest, SECTIONS_MAX if rest[2:3] == bytes((DATA,)) else VALUES_MAX) if rest else []
-    except TooManyValues:
+    except DecodeError:
         return rest
     if rest[2:3] == bytes((DATA,)):
         return b"".join(bytes(value) for value in values if isinstance(value, bytes))
@@ -104,13 +109,21 @@ def date_text(ms: int) -> str:
     return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
 
 
+def _fields(section: bytes) -> list[object]:
+    try:
+        return properties(section)
+    except DecodeError:
+        return [None] * len(Property)
+
+
 def _pairs(count: int, pairs: bytes) -> list[tuple[str, object]]:
     found: list[tuple[str, object]] = []
     pos = 0
-    for _ in range(count):
-        key, pos = decode(pairs, pos)
-        value, pos = decode(pairs, pos)
-        found.append((str(key), value))
+    with suppress(DecodeError):
+        for _ in range(count):
+            key, pos = decode(pairs, pos)
+            value, pos = decode(pairs, pos)
+            found.append((str(key), value))
     return found
 
 
