@@ -31,7 +31,8 @@ from partibus.frontends.amqp.ingress import (
     WRITTEN_BY_BROKER,
     Ingress,
 )
-from partibus.message import TIME_MAX_MS, TTL_MAX_MS, Message, StoredMessage, ttl_of
+from partibus.frontends.sqs.stored import read_stored
+from partibus.message import TIME_MAX_MS, TTL_MAX_MS, Message, StoredMessage, ttl_of, with_receives
 from partibus.namespace.namespace import Queue
 from tests.unit.frontends.harness import World
 
@@ -324,3 +325,11 @@ def test_keys_that_come_as_the_bytes_of_a_text(ingress: Ingress, queue: Queue) -
     assert one(ingress, queue, properties, BODY).session_id == "key"
     with pytest.raises(ArgumentError, match="the bytes of one in UTF-8"):
         one(ingress, queue, encode_annotations({"x-opt-partition-key": b"\xff"}), BODY)
+
+
+def test_a_sender_does_not_choose_the_receives_of_a_dead_letter(ingress: Ingress, queue: Queue) -> None:
+    annotations = encode_annotations({"x-opt-partibus-receives": 7, "x-opt-partibus-sqs-trace": "t"})
+    message = one(ingress, queue, annotations, BODY)
+    assert (read_stored(message.data).receives, read_stored(message.data).trace) == (0, "t")
+    dead = read_stored(with_receives(message.data, 2))
+    assert dead.receives == 2

@@ -26,6 +26,7 @@ from partibus.frontends.amqp.plain import is_plain_map, plain_identity
 from partibus.message import (
     DEFAULT_PRIORITY,
     DELIVERY_ANNOTATIONS_KEY,
+    RECEIVES,
     TIME_MAX_MS,
     Message,
     id_text,
@@ -45,9 +46,10 @@ WRITTEN_BY_BROKER = frozenset(
         "x-opt-partition-id",
         "x-opt-deadletter-source",
         "x-opt-message-state",
+        RECEIVES,
     }
 )
-"""Annotations that a sender can't set: dropped at ingress, set again in each delivery (section 4.7)."""
+"""Annotations that a sender can't set: dropped at ingress, set again in each delivery (section 4.7), or by a pump."""
 KEY_CHARS_MAX = 128
 """The longest message id, session id and partition key (section 11.2)."""
 BATCH_LEEWAY_BYTES = 2_048
