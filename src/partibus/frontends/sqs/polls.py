@@ -384,10 +384,13 @@ class GroupPoll(_Poll):
         if self._is_ending:
             return
         if self.is_closed(partition.partition_id):
-            self._closed.add(partition.row)
-            self._call.state.call_later(RETRY_MS, lambda: self._wait_at(partition))
+            self._wait_later(partition)
         else:
             self._submit(partition, wait=True)
+
+    def _wait_later(self, partition: PartitionHandle) -> None:
+        self._closed.add(partition.row)
+        self._call.state.call_later(RETRY_MS, lambda: self._wait_at(partition))
 
     def _submit(self, partition: PartitionHandle, *, wait: bool) -> None:
         request = self._route.numbers.next()
@@ -408,7 +411,7 @@ class GroupPoll(_Poll):
             self.has_failed = True
             if wait and not self._is_ending:
                 # The store is away, or a cursor reads the queue alone. Other partitions may have messages meanwhile.
-                self._call.state.call_later(RETRY_MS, lambda: self._wait_at(partition))
+                self._wait_later(partition)
                 return
         if self._is_over:
             return

@@ -11,7 +11,7 @@ import pytest
 from partibus.frontends.sqs.handles import read_handles, write_handles
 from partibus.frontends.sqs.polls import RETRY_MS
 from partibus.frontends.sqs.stored import Incoming, read_stored
-from partibus.partition.protocol.commands import Command, OpenCursor
+from partibus.partition.protocol.commands import Command, OpenCursor, ReceiveGroups
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.routing.partitions import PartitionHandle
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
@@ -150,3 +150,31 @@ def test_messages_of_an_answer_that_can_not_be_made_are_visible_again_and_count_
     monkeypatch.undo()
     (message,) = sqs.call("ReceiveMessage", QueueUrl=url, AttributeNames=["All"])["Messages"]
     assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+def test_a_long_poll_asks_a_partition_once_after_a_pause_in_which_others_were_added(
+    sqs: SqsWorld, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, asked = PartitionHandle.submit, list[object]()
+
+    def counted(partition: PartitionHandle, command: Command, *more: Any, **named: Any) -> None:
+        if isinstance(command, ReceiveGroups):
+            asked.append(command)
+        submit(partition, command, *more, **named)
+
+    route = sqs.world.broker.entity_of(sqs.world.namespace.queue("q.fifo")).route
+    for partition in route.partitions:
+        partition.submit(
+            OpenCursor(route.numbers.next(), SubqueueKind.ACTIVE, "alone", lease_ms=60_000), lambda _: None
+        )
+    sqs.world.wait()
+    monkeypatch.setattr(PartitionHandle, "submit", counted)
+    sqs.connect().send(sqs.signer.request("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5}))
+    sqs.world.wait(50)
+    before = len(asked)
+    for grown in list(route.grown):
+        grown()
+    sqs.world.wait(50)
+    assert len(asked) == before
+    sqs.world.wait(RETRY_MS)
+    assert len(asked) == before + len(route.partitions)
