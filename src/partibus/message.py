@@ -317,9 +317,47 @@ def lifetime_ms(ttl_ms: int | None) -> int | None:
     return None if ttl_ms == TTL_MAX_MS else ttl_ms
 
 
+SQS_TYPES = "x-opt-partibus-sqs-types"
+"""The annotation with data types of a message's SQS attributes: JSON by name."""
+REASONS = ("DeadLetterReason", "DeadLetterErrorDescription")
+"""The application properties that the broker adds to dead letters. `SQS_TYPES` names those that are SQS attributes."""
+_SQS_TYPES_BYTES = SQS_TYPES.encode()
+_read_types = msgspec.json.Decoder(dict[str, str]).decode
+"""Refuses other values at once: an AMQP sender may nest them deeper than a decoder of any value can follow."""
+
+
+def sqs_types(annotation: object) -> dict[str, str]:
+    """Return what `SQS_TYPES` says; nothing for a value that can't be read, as only another sender can make it."""
+    if not isinstance(annotation, str):
+        return {}
+    try:
+        return _read_types(annotation)
+    except msgspec.DecodeError:
+        return {}
+
+
+def _sqs_attributes(stored: StoredMessage) -> dict[str, str]:
+    if _SQS_TYPES_BYTES not in stored.annotations:
+        return {}
+    pos = 0
+    with suppress(DecodeError):
+        for _ in range(stored.annotation_count):
+            key, pos = decode(stored.annotations, pos)
+            value, pos = decode(stored.annotations, pos)
+            if key == SQS_TYPES:
+                return sqs_types(value)
+    return {}
+
+
 def with_application_properties(data: bytes, changes: Mapping[str, object]) -> bytes:
-    """Return a stored form with these application properties set; all other bytes stay the same."""
+    """Return a stored form with these application properties set; all other bytes stay the same.
+
+    Attributes of SQS stay, also if they have the name of a reason: a dead letter of SQS keeps its attributes.
+    """
     stored = StoredMessage(data)
+    attributes = _sqs_attributes(stored)
+    if attributes:
+        changes = {name: value for name, value in changes.items() if name not in REASONS or name not in attributes}
     properties: dict[object, object] = {}
     if stored.application_properties:
         # The properties were checked at ingress. If a stored row is damaged nevertheless, only its properties are lost.

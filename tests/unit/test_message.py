@@ -227,3 +227,18 @@ def test_head_of_a_large_message_brings_a_view_of_the_rest() -> None:
     *_, rest = DeliveryEncoder(None).encode(data, sequence=1, enqueued_ms=1, delivery_count=0)
     assert isinstance(rest, memoryview)
     assert rest.obj is data
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_a_reason_does_not_replace_an_sqs_attribute_of_its_name(is_readable: bool) -> None:
+    types = '{"DeadLetterReason":"String","n":"Number"}' if is_readable else "["
+    data = pack(
+        annotation_count=2,
+        annotations=pairs({Symbol("a"): 1, Symbol("x-opt-partibus-sqs-types"): types}),
+        application_properties=section(APPLICATION, {"DeadLetterReason": "mine", "n": "5"}),
+    )
+    reasons = {"DeadLetterReason": "ours", "DeadLetterErrorDescription": "why"}
+    after = StoredMessage(with_application_properties(data, reasons | {"n": "6"}))
+    reason = "mine" if is_readable else "ours"
+    properties = {"DeadLetterReason": reason, "n": "6", "DeadLetterErrorDescription": "why"}
+    assert sections([after.application_properties]) == [(APPLICATION, properties)]

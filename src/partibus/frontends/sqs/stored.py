@@ -7,7 +7,7 @@
 | MessageGroupId | group-id |
 | Body | one data section of UTF-8 |
 | attribute of type String or Number; Binary | application property: string; binary |
-| data types other than String and Binary | annotation ``x-opt-partibus-sqs-types``: JSON by name |
+| data types other than String and Binary; of `REASONS`, all | annotation ``x-opt-partibus-sqs-types``: JSON by name |
 | MessageDeduplicationId, AWSTraceHeader | annotations ``x-opt-partibus-sqs-deduplication-id``, ``-trace`` |
 
 So AMQP and REST clients read what SQS clients have sent, and the other way round: a foreign body that is no UTF-8 text
@@ -32,18 +32,13 @@ from partibus.amqp.section_encoding import encode_application_properties, encode
 from partibus.amqp.section_fields import Property, decode_body, iter_map, later_properties, properties
 from partibus.amqp.sections import APPLICATION_PROPERTIES
 from partibus.frontends.sqs.messages import CONTROLS, TYPE_BYTES, Attribute, is_allowed_text, utf8_of
-from partibus.message import RECEIVES, StoredMessage, pack
+from partibus.message import REASONS, RECEIVES, SQS_TYPES, StoredMessage, pack, sqs_types
 
-_TYPES_KEY: Final = "x-opt-partibus-sqs-types"
 _DEDUPLICATION_KEY: Final = "x-opt-partibus-sqs-deduplication-id"
 _TRACE_KEY: Final = "x-opt-partibus-sqs-trace"
 _SOURCE_KEY: Final = "x-opt-deadletter-source"
 _NUMBER_KEY: Final = "x-opt-enqueue-sequence-number"
-_REASONS: Final = ("DeadLetterReason", "DeadLetterErrorDescription")
-"""Application properties that the broker adds to dead letters. Clients of SQS did not send them."""
-_SYMBOLS: Final = {key: encode(Symbol(key)) for key in (_TYPES_KEY, _DEDUPLICATION_KEY, _TRACE_KEY)}
-_READ_TYPES: Final = msgspec.json.Decoder(dict[str, str]).decode
-"""Refuses other values at once: an AMQP sender may nest them deeper than a decoder of any value can follow."""
+_SYMBOLS: Final = {key: encode(Symbol(key)) for key in (SQS_TYPES, _DEDUPLICATION_KEY, _TRACE_KEY)}
 _VALUES_MAX: Final = 10_000
 _USER_AT: Final = 46
 """Where user-id begins in properties of `_properties`."""
@@ -69,9 +64,13 @@ def stored_form(
         sections = encode_application_properties(
             {name: one.value if one.is_binary else one.value.decode() for name, one in attributes.items()}
         )
-        types = {name: one.data_type for name, one in attributes.items() if one.data_type not in ("String", "Binary")}
+        types = {
+            name: one.data_type
+            for name, one in attributes.items()
+            if one.data_type not in ("String", "Binary") or name in REASONS
+        }
         if types:
-            annotations += _SYMBOLS[_TYPES_KEY] + encode(msgspec.json.encode(types).decode())
+            annotations += _SYMBOLS[SQS_TYPES] + encode(msgspec.json.encode(types).decode())
             count += 1
     if deduplication_id is not None:
         raw = deduplication_id.encode("ascii")  # at most 128 characters, as `check_id` has checked
@@ -219,11 +218,11 @@ def read_stored(data: bytes) -> Incoming:
         if key is not None:
             return Incoming(*sender_and_group, body, raw, {}, key, None, None)
     notes = _annotations(stored)
-    types = notes.get(_TYPES_KEY)
+    types = sqs_types(notes[SQS_TYPES]) if SQS_TYPES in notes else {}
     source = _text_or_none(notes.get(_SOURCE_KEY))
     attributes = _stored_attributes(stored.application_properties, types) if stored.application_properties else {}
     if source is not None:
-        attributes = {name: one for name, one in attributes.items() if name not in _REASONS}
+        attributes = {name: one for name, one in attributes.items() if name not in REASONS or name in types}
     return Incoming(
         *(sender_and_group or _foreign_properties(stored.properties)),
         body,
@@ -303,14 +302,17 @@ def as_new(data: bytes, message_id: str) -> bytes:
     out = bytearray(b"\x00\x53\x73")
     write_compound(out, 0xC0, 1 + count, encode(message_id) + later)
     stored.properties = bytes(out)
+    types: dict[str, str] = {}
     kept, pos, number = b"", 0, 0
     for _ in range(stored.annotation_count):
         start = pos
         key, pos = decode(stored.annotations, pos)
         value_at = pos
-        _, pos = decode(stored.annotations, pos)
+        value, pos = decode(stored.annotations, pos)
         if key in (_SOURCE_KEY, _NUMBER_KEY, RECEIVES):
             continue
+        if key == SQS_TYPES:
+            types = sqs_types(value)
         if key == _DEDUPLICATION_KEY:
             kept += stored.annotations[start:value_at] + encode(message_id)
         else:
@@ -318,7 +320,9 @@ def as_new(data: bytes, message_id: str) -> bytes:
         number += 1
     stored.annotations, stored.annotation_count, stored.forwarding = kept, number, 0
     if stored.application_properties:
-        pairs = [(name, raw) for name, raw in iter_map(stored.application_properties) if name not in _REASONS]
+        pairs = [
+            (name, raw) for name, raw in iter_map(stored.application_properties) if name not in REASONS or name in types
+        ]
         stored.application_properties = encode_raw_map(APPLICATION_PROPERTIES, pairs) if pairs else b""
     return stored.pack()
 
@@ -398,20 +402,14 @@ def _joined(rest: bytes) -> bytes:
     return msgspec.json.encode(value, enc_hook=_plain) if value is not None else b""
 
 
-def _stored_attributes(section: bytes, types: object) -> dict[str, Attribute]:
+def _stored_attributes(section: bytes, types: Mapping[str, str]) -> dict[str, Attribute]:
     found: dict[str, Attribute] = {}
-    named: dict[str, str] = {}
-    if isinstance(types, str):
-        try:
-            named = _READ_TYPES(types)
-        except msgspec.DecodeError:
-            named = {}
     try:
         for name, raw in iter_map(section):
             attribute = _foreign(decode(raw)[0])
             if attribute is None:
                 continue
-            data_type = named.get(name, "")
+            data_type = types.get(name, "")
             if data_type.partition(".")[0] in TYPE_BYTES:
                 attribute = Attribute(data_type, attribute.value)
             found[name] = attribute

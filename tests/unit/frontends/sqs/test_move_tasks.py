@@ -239,3 +239,24 @@ def test_a_task_without_a_destination_needs_the_right_to_send_to_the_queues_of_t
     sqs.world.wait(2_000)
     (message,) = sqs.call("ReceiveMessage", QueueUrl=source)["Messages"]
     assert message["Body"] == "a"
+
+
+@pytest.mark.parametrize("data_type", ["String", "Binary", "String.mine"])
+def test_a_dead_letter_keeps_attributes_with_the_names_of_its_reason(sqs: SqsWorld, data_type: str) -> None:
+    source, dead = redriven(sqs)
+    value = {"BinaryValue": "bWluZQ=="} if data_type == "Binary" else {"StringValue": "mine"}
+    attributes = {name: {"DataType": data_type, **value} for name in ("DeadLetterReason", "DeadLetterErrorDescription")}
+    sqs.call("SendMessage", QueueUrl=source, MessageBody="a", MessageAttributes=attributes)
+    sqs.call("SendMessage", QueueUrl=source, MessageBody="b")
+    members = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"], "VisibilityTimeout": 0}
+    sent = sqs.call("ReceiveMessage", QueueUrl=source, **members)["Messages"]
+    assert "Messages" not in sqs.call("ReceiveMessage", QueueUrl=source)
+    sqs.world.wait(1_000)
+    shown = sqs.call("ReceiveMessage", QueueUrl=dead, **members)["Messages"]
+    assert [one.get("MessageAttributes") for one in shown] == [attributes, None]
+    assert shown[0]["MD5OfMessageAttributes"] == sent[0]["MD5OfMessageAttributes"]
+    arn = sqs.call("GetQueueAttributes", QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    sqs.call("StartMessageMoveTask", SourceArn=arn)
+    sqs.world.wait(2_000)
+    moved = sqs.call("ReceiveMessage", QueueUrl=source, **members)["Messages"]
+    assert [one.get("MessageAttributes") for one in moved] == [attributes, None]
