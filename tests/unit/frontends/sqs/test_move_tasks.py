@@ -19,12 +19,10 @@ from partibus.frontends.sqs.movers import LOCK_MS
 from partibus.frontends.sqs.names import Home, QueueName
 from partibus.frontends.sqs.polls import StandardPoll
 from partibus.frontends.sqs.queues import change_options
+from partibus.namespace.access import Right, SasPolicy
 from partibus.partition.protocol.commands import Command, Enqueue
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import PartitionHandle
-
-
-from partibus.namespace.access import Right, SasPolicy
 from tests.unit.frontends.harness import World
 from tests.unit.frontends.sqs.harness import SqsWorld
 
