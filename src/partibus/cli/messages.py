@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 
 import click
+from click.core import ParameterSource
 
 from partibus.cli.output import CONNECTION, JSON, message_json, note, open_client, print_json, print_messages
 from partibus.cli.types import duration, key_value, moment
@@ -142,7 +143,10 @@ _OUTCOMES = ("complete", "abandon", "defer", "dead-letter")
 @click.option("--dead-letter-queue", is_flag=True, help="Receive from the entity's dead-letter queue.")
 @CONNECTION
 @JSON
+@click.pass_context
 def receive(
+    ctx: click.Context,
+    /,
     entity: str,
     most: int,
     timeout: float,
@@ -163,6 +167,12 @@ def receive(
     """
     if session is not None and next_session:
         raise click.UsageError("--session names a session, --next-session takes any: give one of them")
+    if mode == _DELETE and ctx.get_parameter_source("settle") is not ParameterSource.DEFAULT:
+        raise click.UsageError("--settle needs --mode peek-lock: receive-and-delete removes messages as it gives them")
+    if reason is not None and settle != "dead-letter":
+        raise click.UsageError(
+            f"--reason needs --settle dead-letter: no other settlement keeps a reason, and it is {settle} here"
+        )
     address = f"{entity}/{DEAD_LETTER_QUEUE}" if dead_letter_queue else entity
     wanted = NEXT_SESSION if next_session else session
     with open_client(connection) as client:

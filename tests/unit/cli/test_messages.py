@@ -130,3 +130,15 @@ def test_message_that_can_not_be_read_is_left_where_it_is(broker: TinyBroker, ru
         assert result.exit_code == 1
         assert result.output.startswith("Error: a message can not be read")
     assert "accepted" not in [outcome for _, outcome in broker.settled]
+
+
+def test_receive_refuses_settings_that_its_mode_or_settlement_would_drop(broker: TinyBroker, run: Run) -> None:
+    fill(broker, b"1")
+    for outcome in ("abandon", "defer", "dead-letter", "complete"):
+        result = run("receive", "q", "--mode", "receive-and-delete", "--settle", outcome)
+        assert result.exit_code == 2
+        assert "--settle needs --mode peek-lock: receive-and-delete removes messages" in result.output
+    result = run("receive", "q", "--settle", "abandon", "--reason", "bad")
+    assert result.exit_code == 2
+    assert "--reason needs --settle dead-letter" in result.output
+    assert len(broker.queues["q"]) == 1
