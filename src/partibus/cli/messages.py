@@ -2,17 +2,19 @@
 
 import sys
 from collections.abc import Iterator
+from io import BufferedIOBase
+from itertools import chain, islice, repeat
 
 import click
 from click.core import ParameterSource
 
 from partibus.cli.output import CONNECTION, JSON, message_json, note, open_client, print_json, print_messages
 from partibus.cli.types import duration, key_value, moment
-from partibus.client.errors import TimedOut
+from partibus.client.errors import ClientError, SendFailed, TimedOut, extended
 from partibus.client.management import PEEK, peek_arguments, peeked_messages
 from partibus.client.messages import IncomingMessage, OutgoingMessage
 from partibus.client.outcomes import NEXT_SESSION, NextSession, ReceiveMode
-from partibus.client.sync import Client, Receiver
+from partibus.client.sync import Client, Receiver, Sender
 from partibus.namespace.names import DEAD_LETTER_QUEUE
 
 
@@ -71,7 +73,8 @@ def send(
 ) -> None:
     """Send BODY to ENTITY; without BODY, or with -, send standard input.
 
-    Ends when the broker has acknowledged every message.
+    Ends when the broker has acknowledged every message, or at the first that it refuses. With --lines each line leaves
+    as soon as it has been read.
     """
     if lines and body != "-":
         raise click.UsageError("--lines reads standard input: leave BODY out")
@@ -95,23 +98,62 @@ def send(
 
     with open_client(connection) as client:
         sender = client.sender(entity)
-        sent = sender.send(message(content) for content in _contents(body, lines) for _ in range(count))
+        runs = (run for contents in _contents(body, lines) for run in _runs(map(message, contents), count))
+        sent = _send_runs(sender, runs) if lines or count > 1 else sum(map(sender.send, runs))
     if as_json:
         print_json({"entity": entity, "sent": sent})
     else:
         click.echo(f"{sent:,} {'message' if sent == 1 else 'messages'} sent to '{entity}'.")
 
 
-def _contents(body: str, lines: bool) -> Iterator[bytes]:
+_TOGETHER = 5_000
+"""Messages that are sent at a time: so many are in memory, however long the input is."""
+_READ_BYTES = 1 << 20
+
+
+def _contents(body: str, lines: bool) -> Iterator[list[bytes]]:
+    """Yield the bodies that are known so far, without waiting for further ones."""
     if body != "-":
-        yield body.encode("utf-8", "surrogateescape")
+        yield [body.encode("utf-8", "surrogateescape")]
         return
     stream = sys.stdin.buffer
-    if lines:
-        for line in stream:
-            yield line.rstrip(b"\r\n")
-    else:
-        yield stream.read()
+    if not lines:
+        yield [stream.read()]
+        return
+    assert isinstance(stream, BufferedIOBase)
+    begun: list[bytes] = []
+    while data := stream.read1(_READ_BYTES):
+        *ended, rest = data.split(b"\n")
+        if ended:
+            ended[0] = b"".join((*begun, ended[0]))
+            begun.clear()
+            yield [line.rstrip(b"\r") for line in ended]
+        if rest:
+            begun.append(rest)
+    if begun:
+        yield [b"".join(begun).rstrip(b"\r")]
+
+
+def _runs(messages: Iterator[OutgoingMessage], count: int) -> Iterator[list[OutgoingMessage]]:
+    """Cut messages, each ``count`` times, into lists that are sent one after the other."""
+    repeated = chain.from_iterable(repeat(message, count) for message in messages)
+    while run := list(islice(repeated, _TOGETHER)):
+        yield run
+
+
+def _send_runs(sender: Sender, runs: Iterator[list[OutgoingMessage]]) -> int:
+    """Send messages in order and return how many. Raises the first error, which says how many were sent."""
+    sent = 0
+    for run in runs:
+        try:
+            sent += sender.send(run)
+        except ClientError as error:
+            failures = error.failures if isinstance(error, SendFailed) else [(0, error)] * len(run)
+            index, first = failures[0]
+            number, sent = sent + index + 1, sent + len(run) - len(failures)
+            refused = "" if len(failures) == 1 else f", {len(failures) - 1:,} beside it were refused as well"
+            raise extended(first, f"that was message {number:,}{refused}; {sent:,} were sent") from None
+    return sent
 
 
 _RUN = 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 import pytest
 from click.testing import CliRunner, Result
@@ -23,7 +24,7 @@ def broker() -> Iterator[TinyBroker]:
 def run(broker: TinyBroker) -> Run:
     """Calls `partibus` with arguments, and standard input if given."""
 
-    def run(*arguments: str, input: bytes | None = None) -> Result:
+    def run(*arguments: str, input: bytes | BinaryIO | None = None) -> Result:
         runner = CliRunner(env={"PARTIBUS_CONNECTION": broker.connection_string, "COLUMNS": "200"})
         return runner.invoke(main, arguments, input=input)
 

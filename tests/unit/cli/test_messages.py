@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import threading
+from itertools import count
 
 from partibus.amqp import AmqpError
 from partibus.amqp.section_encoding import encode_annotations
@@ -142,3 +145,46 @@ def test_receive_refuses_settings_that_its_mode_or_settlement_would_drop(broker:
     assert result.exit_code == 2
     assert "--reason needs --settle dead-letter" in result.output
     assert len(broker.queues["q"]) == 1
+
+
+def test_each_line_is_sent_before_the_next_is_read(broker: TinyBroker, run: Run) -> None:
+    read, written = os.pipe()
+    arrived: list[list[object]] = []
+
+    def write() -> None:
+        with open(written, "wb", buffering=0) as pipe:
+            for part, expected in ((b"a\nb", 1), (b"b\r\n\nc", 3)):
+                pipe.write(part)
+                for _ in range(1_000):
+                    if len(broker.queues["q"]) >= expected or stop.wait(0.01):
+                        break
+                arrived.append([message.body for message in sent(broker)])
+
+    stop = threading.Event()
+    writer = threading.Thread(target=write)
+    writer.start()
+    with open(read, "rb") as pipe:
+        result = run("send", "q", "--lines", input=pipe)
+    stop.set()
+    writer.join()
+    assert result.output == "4 messages sent to 'q'.\n"
+    assert arrived == [[b"a"], [b"a", b"bb", b""]]
+    assert [message.body for message in sent(broker)] == [b"a", b"bb", b"", b"c"]
+
+
+def test_a_high_count_is_sent_in_runs_until_a_message_is_refused(broker: TinyBroker, run: Run) -> None:
+    bound = AmqpError("amqp:resource-limit-exceeded", "The queue is full.")
+    calls = count()
+    broker.refuse_send = lambda number: bound if next(calls) >= 5 else None
+    result = run("send", "q", "x", "--count", "200000")
+    stored = len(broker.queues["q"])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: sender to 'q': The queue is full; that was message ")
+    assert result.output.endswith(f"; {stored:,} were sent\n")
+    assert 0 < stored < 20_000
+
+
+def test_a_refused_line_is_named_with_the_number_of_sent_ones(broker: TinyBroker, run: Run) -> None:
+    broker.refuse_send = lambda number: AmqpError("amqp:resource-limit-exceeded", "The queue is full.")
+    result = run("send", "q", "--lines", input=b"only\n")
+    assert result.output == "Error: sender to 'q': The queue is full; that was message 1; 0 were sent\n"
