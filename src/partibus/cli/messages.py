@@ -8,6 +8,7 @@ from itertools import chain, islice, repeat
 import click
 from click.core import ParameterSource
 
+from partibus.amqp.codec.types import Int
 from partibus.cli.output import CONNECTION, JSON, message_json, note, open_client, print_json, print_messages
 from partibus.cli.types import duration, key_value, moment
 from partibus.client.errors import ClientError, SendFailed, TimedOut, extended
@@ -266,7 +267,7 @@ def _print(messages: list[IncomingMessage], as_json: bool) -> None:
 
 @click.command()
 @click.argument("entity")
-@click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="Messages at most.")
+@click.option("--count", type=click.IntRange(1, Int.most), default=10, show_default=True, help="Messages at most.")
 @click.option("--from-sequence", type=int, default=0, show_default=True, help="First sequence number looked at.")
 @click.option("--session", metavar="ID", help="Only messages of this session.")
 @click.option("--dead-letter-queue", is_flag=True, help="Peek in the entity's dead-letter queue.")

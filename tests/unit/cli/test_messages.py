@@ -188,3 +188,9 @@ def test_a_refused_line_is_named_with_the_number_of_sent_ones(broker: TinyBroker
     broker.refuse_send = lambda number: AmqpError("amqp:resource-limit-exceeded", "The queue is full.")
     result = run("send", "q", "--lines", input=b"only\n")
     assert result.output == "Error: sender to 'q': The queue is full; that was message 1; 0 were sent\n"
+
+
+def test_peek_bounds_its_count(run: Run) -> None:
+    result = run("peek", "q", "--count", "99999999999999999999")
+    assert result.exit_code == 2
+    assert "'--count': 99999999999999999999 is not in the range 1<=x<=2147483647" in result.output
