@@ -208,3 +208,21 @@ def test_no_other_user_can_read_what_a_broker_writes(tmp_path: Path, brokers: st
 def test_known_hashes_of_texts_are_warned_of(tmp_path: Path, seed: str, warns: bool) -> None:
     with BrokerProcess(tmp_path, environment={"PYTHONHASHSEED": seed}) as broker:
         assert ("PYTHONHASHSEED is 0" in broker.log) is warns
+
+
+def test_a_start_that_can_not_listen_names_the_option_and_the_next_step(shared: BrokerProcess, tmp_path: Path) -> None:
+    for option, value, said in (
+        (
+            "--amqp-port",
+            str(shared.port),
+            f"--amqp-port is {shared.port}, but must be a free port. It is in use",
+        ),
+        ("--sqs-tls-port", str(shared.port), f"--sqs-tls-port is {shared.port}, but must be a free port."),
+        ("--host", "8.8.8.8", "--host is '8.8.8.8', but must be an address or host name of this machine."),
+        ("--ready-file", "/proc/none/x.json", "Make the directory /proc/none first."),
+    ):
+        ports = ("--amqp-port", "0", "--http-port", "0", "--sqs-port", "0")
+        ended = run_to_the_end("serve", "--data", str(tmp_path / "other"), *ports, option, value)
+        assert ended.returncode == 1
+        assert said in ended.stderr
+        assert "Errno" not in ended.stderr

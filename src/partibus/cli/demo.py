@@ -1,10 +1,11 @@
 """`partibus demo`."""
 
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
-from partibus.errors import Unsupported
+from partibus.errors import ArgumentError, Unsupported
 
 
 @click.command()
@@ -23,6 +24,13 @@ def demo(ctx: click.Context, rows: int | None, out: Path) -> None:
     Send real flight records to a partitioned topic, capture its subscriptions with a stream of Spark, prove that each
     message arrived once, and write Parquet tables and reports with plots.
     """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise ArgumentError(
+            "--out", str(out), f"a directory that can be made and written ({error.strerror})"
+        ) from error
     try:
         from partibus.demo.run import run_demo
     except ModuleNotFoundError as error:

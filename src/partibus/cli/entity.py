@@ -200,6 +200,8 @@ def export(file: Path | None, connection: str) -> None:
     `partibus serve --config Config.json` makes the same entities. Omissions, which such a file has no form for, are
     listed on standard error.
     """
+    if file is not None and file != STANDARD_OUTPUT and not file.parent.is_dir():
+        raise click.UsageError(f"--file is {file}, but {file.parent} is no directory: make it, or name another one")
     with open_client(connection) as client:
         config, left_out = Entities(client).export()
     for line in left_out:

@@ -56,7 +56,8 @@ class LazyGroup(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            raise click.ClickException(str(error)) from error
+            named = error.filename is not None and error.strerror
+            raise click.ClickException(f"{error.filename}: {error.strerror}" if named else str(error)) from error
 
 
 JOBS = {

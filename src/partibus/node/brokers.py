@@ -15,7 +15,7 @@ from partibus.namespace.catalog import Catalog
 from partibus.namespace.policies import load_policies
 from partibus.node.child import launch
 from partibus.node.ready_file import prepare_namespaces, publish_ready, remove_ready_file
-from partibus.node.settings import Ports, Settings, settings_to_plain
+from partibus.node.settings import Ports, Settings, listening, settings_to_plain
 from partibus.store.acknowledged import AcknowledgedChanges
 from partibus.store.generations import Owner
 from partibus.store.opening import find_stores
@@ -30,7 +30,7 @@ class Brokers:
     def __init__(self, settings: Settings) -> None:
         """Prepare the data directory.
 
-        Raises `UnusableFile`, `ConfigError`, `StoreError`, or OSError when a port is taken.
+        Raises `UnusableFile`, `ConfigError`, `StoreError`, or `ArgumentError` for a port that is taken.
         """
         self._settings = settings
         clock = SystemClock()
@@ -43,7 +43,10 @@ class Brokers:
         self._keys = prepare_namespaces(settings, catalog, clock.now_ms())
         catalog.list_entities()  # reports an unreadable catalog once, at the start
         catalog.close()
-        held = [None if port is None else _hold(settings.host, port) for port in settings.ports]
+        held: list[socket.socket | None] = []
+        for name, port in settings.ports._asdict().items():
+            with listening(settings.host, port or 0, f"--{name.replace('_', '-')}-port"):
+                held.append(None if port is None else _hold(settings.host, port))
         self._held = [one for one in held if one is not None]
         self._ports = Ports._make(None if one is None else one.getsockname()[1] for one in held)
         now_ms = clock.now_ms() if settings.manual_clock else None

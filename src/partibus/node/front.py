@@ -33,7 +33,7 @@ from partibus.node.http_server import HttpServer
 from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
 from partibus.node.metrics import Measurements, Measuring
 from partibus.node.options import partition_options
-from partibus.node.settings import Ports, Settings
+from partibus.node.settings import Ports, Settings, listening
 from partibus.node.sqs_port import SqsPort
 from partibus.node.telemetry import Tracing
 from partibus.node.tls import ServerTls, TlsListener, fit_certificate
@@ -224,26 +224,30 @@ class Front:
     async def listen(self, host: str, ports: Ports, *, shared: bool = False) -> Ports:
         """Accept connections; returns the ports.
 
-        ``shared``: beside other brokers. Raises OSError when a port is taken.
+        ``shared``: beside other brokers. Raises `ArgumentError` when a port is taken.
         """
         files = Share(raise_limit(), len(self._stores), sum(port is not None for port in ports))
         self.admission.connections_max = files.connections
         tls = self._settings.limits.tls
         tls = replace(tls, handshakes_max=min(tls.handshakes_max, files.handshakes))
-        found = Ports(
-            await self._amqp.start(host, ports.amqp, shared=shared, queue=files.queue),
-            await self._http.start(host, ports.http, shared=shared, queue=files.queue),
-            self._listen_tls(host, ports.amqps, self._amqp.make_protocol, tls, shared=shared),
-            self._listen_tls(host, ports.https, self._http.make_protocol, tls, shared=shared),
-            await self._sqs.start(host, ports.sqs, shared=shared, queue=files.queue),
-            self._listen_tls(host, ports.sqs_tls, self._sqs.make_protocol, tls, shared=shared),
-        )
+        with listening(host, ports.amqp, "--amqp-port"):
+            amqp = await self._amqp.start(host, ports.amqp, shared=shared, queue=files.queue)
+        with listening(host, ports.http, "--http-port"):
+            http = await self._http.start(host, ports.http, shared=shared, queue=files.queue)
+        with listening(host, ports.amqps or 0, "--amqps-port"):
+            amqps = self._listen_tls(host, ports.amqps, self._amqp.make_protocol, tls, shared=shared)
+        with listening(host, ports.https or 0, "--https-port"):
+            https = self._listen_tls(host, ports.https, self._http.make_protocol, tls, shared=shared)
+        with listening(host, ports.sqs, "--sqs-port"):
+            sqs = await self._sqs.start(host, ports.sqs, shared=shared, queue=files.queue)
+        with listening(host, ports.sqs_tls or 0, "--sqs-tls-port"):
+            sqs_tls = self._listen_tls(host, ports.sqs_tls, self._sqs.make_protocol, tls, shared=shared)
         if self.tls is not None:
             self.tls.watch(self._loop)
         self.units.begin()
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
         self._cursor_timer = self._loop.call_later(LOOK_S, self._look_at_cursors)
-        return found
+        return Ports(amqp, http, amqps, https, sqs, sqs_tls)
 
     def _listen_tls(
         self,

@@ -30,7 +30,7 @@ from partibus.namespace.catalog_database import FORMAT_VERSION, schema_steps
 from partibus.namespace.catalog_file import FILE_NAME as CATALOG_FILE
 from partibus.namespace.policies import FILE_NAME as KEYS_FILE
 from partibus.namespace.policies import load_policies
-from partibus.node.settings import MARK, Settings
+from partibus.node.settings import MARK, Settings, listening
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.acknowledged import CATALOG_RECORD, AcknowledgedCommits
 from partibus.store.opening import StorePlace, find_distant_stores
@@ -96,7 +96,7 @@ def catalog_address(settings: Settings) -> "Address":
 def join(settings: Settings, address: "Address", created_ms: int) -> Joined:
     """Join the brokers of a catalog. The caller has locked the data directory.
 
-    Raises `StartError`, `StoreError`, and OSError when the port is taken.
+    Raises `StartError`, `StoreError`, and `ArgumentError` when the port is taken.
     """
     from partibus.store.postgresql.catalog import check_changes, prepare_catalog
     from partibus.store.postgresql.registry import Registry, refuse_other_versions
@@ -144,7 +144,9 @@ def _join(
     mark = _check_mark(settings.data, registry.name, cluster)
     places = find_distant_stores(CatalogListing(registry, cluster), settings.stores, created_ms=created_ms)
     host = settings.cluster.host or settings.host
-    listener = bound_tcp(host, settings.cluster.port)
+    host_option = "--cluster-host" if settings.cluster.host else "--host"
+    with listening(host, settings.cluster.port, "--cluster-port", host_option):
+        listener = bound_tcp(host, settings.cluster.port)
     try:
         ended = _note_run(settings.data, mark, registry.name, cluster, us)
         address_shown = _shown_address(_address(settings), listener.getsockname()[1])

@@ -76,7 +76,7 @@ class Broker:
     async def start(self) -> None:
         """Own stores, serve, and write the ready file last.
 
-        Raises `StartError` when no store can be opened, OSError when a port is taken.
+        Raises `StartError` when no store can be opened, `ArgumentError` when a port is taken.
         """
         try:
             await self.coordinator.join()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from partibus.errors import ArgumentError
 from partibus.namespace.access import EMULATOR_KEY, ROOT_POLICY, AccessPolicies, Right, SasPolicy
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.config_apply import apply_namespaces
@@ -19,12 +20,24 @@ Keys = Mapping[str, SasPolicy | None]
 
 
 def remove_ready_file(settings: Settings) -> None:
-    """Remove the ready file of a former run, which readers would take for this run's. Raises OSError.
+    """Remove the ready file of a former run, which readers would take for this run's.
 
-    The caller has the lock of the data directory, so a running broker keeps its file.
+    The caller has the lock of the data directory, so a running broker keeps its file. Raises `ArgumentError` where this
+    run can't write one.
     """
-    if settings.ready_file is not None:
-        settings.ready_file.unlink(missing_ok=True)
+    path = settings.ready_file
+    if path is None:
+        return
+    try:
+        path.unlink(missing_ok=True)
+        part = _part_of(path)
+        part.touch(mode=0o600)
+        part.unlink()
+    except OSError as error:
+        bound = f"a file in a directory that can be written ({error.strerror})"
+        folder = path.absolute().parent
+        advice = "Name a file elsewhere." if folder.is_dir() else f"Make the directory {folder} first."
+        raise ArgumentError("--ready-file", str(path), bound, advice) from error
 
 
 def prepare_namespaces(settings: Settings, catalog: Catalog, now_ms: int) -> Keys:
@@ -98,7 +111,11 @@ def _connection_string(settings: Settings, ports: Ports, namespace: str, policy:
 
 def _write_ready_file(path: Path, document: Mapping[str, Any]) -> None:
     """Write the file as a whole. It holds a key, so only its owner may read it."""
-    part = path.with_name(f".{path.name}.part")
+    part = _part_of(path)
     part.touch(mode=0o600)
     part.write_text(json.dumps(document, indent=2) + "\n")
     part.replace(path)
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")

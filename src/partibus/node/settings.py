@@ -1,8 +1,10 @@
 """The settings of `partibus serve`, and the check that a data directory may be served alone."""
 
+import errno
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct, field
 
-from partibus.errors import UnusableFile
+from partibus.errors import ArgumentError, UnusableFile
 from partibus.limits import Limits
 from partibus.telemetry.settings import TelemetrySettings
 
@@ -159,6 +161,27 @@ def _free_port(host: str, port: int) -> int:
             return port
     except OSError:
         return 0
+
+
+@contextmanager
+def listening(host: str, port: int, option: str, host_option: str = "--host") -> Iterator[None]:
+    """Name the option of a port or host that no listener can be made for. Raises `ArgumentError`, or other `OSError`s.
+
+    ``option`` is that of the port.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            bound, advice = "an address or host name of this machine", "0.0.0.0 stands for all of them."
+            raise ArgumentError(host_option, host, bound, advice) from error
+        if error.errno == errno.EADDRINUSE:
+            advice = f"It is in use at {host}. Give another one; 0 takes a free one."
+            raise ArgumentError(option, port, "a free port", advice) from error
+        if error.errno == errno.EACCES:
+            advice = f"At {host} it is not. Give one from 1024 on; 0 takes a free one."
+            raise ArgumentError(option, port, "a port that your user may listen on", advice) from error
+        raise
 
 
 def settings_to_plain(settings: Settings) -> dict[str, Any]:

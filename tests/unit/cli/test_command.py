@@ -182,3 +182,28 @@ def test_lost_connection_ends_the_command_with_one_line(broker: TinyBroker) -> N
     result = CliRunner().invoke(main, ["peek", "q", "--connection", broker.connection_string])
     assert result.exit_code == 1
     assert len(result.output.splitlines()) == 1
+
+
+def test_a_file_that_can_not_be_written_is_named_before_the_work(broker: TinyBroker, tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+    arguments = ["--file", str(missing / "x.json"), "--connection", broker.connection_string]
+    result = CliRunner().invoke(main, ["export", *arguments])
+    assert result.exit_code == 2
+    assert f"--file is {missing / 'x.json'}, but {missing} is no directory: make it" in result.output
+    assert broker.requests == []
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "demo"
+    result = CliRunner().invoke(main, ["demo", "--out", str(place)])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: --out is '{place}', but must be a directory that can be made and written")
+
+
+def test_an_error_of_the_system_is_said_with_the_path_alone(broker: TinyBroker, tmp_path: Path) -> None:
+    broker.answers["partibus:export"] = lambda body: (200, None, "", {"config": "{}", "left-out": []})
+    (tmp_path / "folder").mkdir()
+    arguments = ["--progress", "/proc/none/x", "--entity", "q", "--into", "r", str(tmp_path)]
+    assert "Errno" not in CliRunner().invoke(main, ["restore", *arguments]).output
+    long = tmp_path / ("x" * 300)
+    arguments = ["--file", str(long), "--connection", broker.connection_string]
+    result = CliRunner().invoke(main, ["export", *arguments])
+    assert result.output == f"Error: {long}: File name too long\n"

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from partibus.clock import ManualClock, SystemClock
-from partibus.errors import PartibusError, StoreUnavailable
+from partibus.errors import ArgumentError, PartibusError, StoreUnavailable
 from partibus.namespace.catalog import Catalog
 from partibus.node.node import Broker
 from partibus.node.settings import Settings
@@ -140,7 +140,7 @@ def test_a_second_node_on_the_same_data_is_refused(tmp_path: Path) -> None:
 def test_a_start_that_fails_releases_the_data_directory(tmp_path: Path) -> None:
     async def run() -> None:
         settings = Settings(data=tmp_path / "data", amqp_port=0, http_port=0)
-        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ArgumentError, match="--http-port"):
             await started(replace(settings, http_port=taken.getsockname()[1]))
         broker = await started(settings)
         await broker.stop()
