@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from partibus.cli.types import OutputFile, byte_size, duration
+from partibus.cli.types import OutputFile, byte_size, duration, http_url, origin
 from partibus.cli.types import brokers as brokers_range
 from partibus.namespace.durations import MS_PER_SECOND
 
@@ -86,7 +86,11 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 @click.option("--sqs-one-region", is_flag=True, help="Take every region that SQS clients name for --sqs-region.")
 @click.option("--sqs-account", default="000000000000", show_default=True, help="Account in SQS queue URLs and ARNs.")
 @click.option(
-    "--sqs-url", default="", metavar="URL", help="Beginning of SQS queue URLs; without, as clients address requests."
+    "--sqs-url",
+    type=http_url,
+    default="",
+    metavar="URL",
+    help="Beginning of SQS queue URLs; without, as clients address requests.",
 )
 @click.option(
     "--sqs-purge-interval",
@@ -218,6 +222,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 @click.option(
     "--allow-origin",
     "origins",
+    type=origin,
     multiple=True,
     metavar="ORIGIN",
     help="Pages of this site (https://tools.example) may use websockets and change things over HTTP; repeatable.",
@@ -281,6 +286,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{0,60}")
 )
 @click.option(
     "--otlp-endpoint",
+    type=http_url,
     default="",
     metavar="URL",
     help="An OpenTelemetry collector (http://host:4318) that gets spans of messages whose trace is sampled; without, "

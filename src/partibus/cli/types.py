@@ -5,6 +5,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -85,6 +86,31 @@ def brokers(value: str) -> tuple[int, int | None]:
             f"{value!r} is no number of brokers: give one from 1 to {BROKERS_MAX}, or the least and the most (1-4)"
         )
     return least, most if match[2] else None
+
+
+def http_url(value: str) -> str:
+    """Check an address of HTTP or HTTPS; an empty text stands for none."""
+    if value and not _has_host(value, ("http", "https")):
+        raise click.BadParameter(f"{value!r} is no URL: give http://HOST:PORT or https://HOST:PORT")
+    return value
+
+
+def origin(value: str) -> str:
+    """Check the origin of web pages, as browsers name it."""
+    if not _has_host(value) or urlsplit(value)._replace(scheme="", netloc="").geturl() not in ("", "/"):
+        raise click.BadParameter(
+            f"{value!r} is no origin: give a scheme, a host and perhaps a port, such as https://tools.example"
+        )
+    return value
+
+
+def _has_host(url: str, schemes: tuple[str, ...] = ()) -> bool:
+    try:
+        parts = urlsplit(url)
+        is_known = parts.scheme in schemes if schemes else bool(parts.scheme)
+        return is_known and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
 
 
 def moment(value: str) -> int:

@@ -207,3 +207,10 @@ def test_an_error_of_the_system_is_said_with_the_path_alone(broker: TinyBroker, 
     arguments = ["--file", str(long), "--connection", broker.connection_string]
     result = CliRunner().invoke(main, ["export", *arguments])
     assert result.output == f"Error: {long}: File name too long\n"
+
+
+@pytest.mark.parametrize("option", ["--otlp-endpoint", "--sqs-url", "--allow-origin"])
+def test_serve_refuses_what_is_no_address(option: str) -> None:
+    result = CliRunner().invoke(main, ["serve", "--sqs-account", "1", option, "foo"])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}': 'foo' is no" in result.output

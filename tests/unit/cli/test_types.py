@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from partibus.cli.types import brokers, duration, duration_or_never, key_value, moment
+from partibus.cli.types import brokers, duration, duration_or_never, http_url, key_value, moment, origin
 from partibus.namespace.durations import UNLIMITED_MS
 
 
@@ -92,3 +92,22 @@ def test_numbers_of_brokers(text: str, found: tuple[int, int | None]) -> None:
 def test_what_is_no_number_of_brokers(text: str) -> None:
     with pytest.raises(click.BadParameter, match="give one from 1 to 64, or the least and the most"):
         brokers(text)
+
+
+@pytest.mark.parametrize("text", ["http://127.0.0.1:4318", "https://h/base", "HTTP://h", "http://[::1]:1", ""])
+def test_addresses_of_http(text: str) -> None:
+    assert http_url(text) == text
+
+
+@pytest.mark.parametrize("text", ["foo", "foo:4318", "http:", "http://", "http://:1", "http://h:x", "ftp://h", "//h"])
+def test_what_is_no_address_of_http(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"{text}' is no URL: give http://HOST:PORT"):
+        http_url(text)
+
+
+def test_origins() -> None:
+    for text in ("https://tools.example", "http://h:8080/", "moz-extension://abc"):
+        assert origin(text) == text
+    for text in ("foo", "", "https://", "https://h/path", "https://h?x", "h:80", "https://h:99999"):
+        with pytest.raises(click.BadParameter, match="is no origin: give a scheme, a host"):
+            origin(text)
