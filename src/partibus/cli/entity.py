@@ -10,9 +10,20 @@ from partibus.cli.entity_options import entity_options
 from partibus.cli.output import CONNECTION, JSON, note, number_text, open_client, print_json, print_table, size_text
 from partibus.cli.types import STANDARD_OUTPUT, OutputFile
 from partibus.client.extensions.entities import Entities, EntityInfo
+from partibus.namespace.durations import format_duration
 from partibus.namespace.entities import EntityKind
+from partibus.namespace.properties import (
+    ELASTIC_PARTITIONS,
+    ENFORCE_THROUGHPUT,
+    PARTITION_CALM,
+    PARTITION_MERGE,
+    PARTITION_MESSAGES,
+    PARTITION_REQUESTS,
+    PARTITION_SPLIT,
+)
 
 _MAX_SIZE = "MaxSizeInMegabytes"
+_NO_TIME = format_duration(0)
 
 
 @click.group()
@@ -36,7 +47,9 @@ def create_queue(name: str, properties: dict[str, object], connection: str, as_j
     Durations are seconds (90), numbers with units (10m, 1h30m) or XML durations (PT1M30S).
     """
     with open_client(connection) as client:
-        _show_created(Entities(client).create_queue(name, properties), as_json)
+        info = Entities(client).create_queue(name, properties)
+    _show_created(info, as_json)
+    _note_without_effect(info, properties)
 
 
 @create.command("topic")
@@ -95,6 +108,31 @@ def update(ctx: click.Context, name: str, properties: dict[str, object], connect
     else:
         now = ", ".join(f"{key} is {info.properties.get(key)}" for key in properties)
         click.echo(f"{info.kind.capitalize()} '{info.name}' updated: {now}.")
+    _note_without_effect(info, properties)
+
+
+_OF_SESSIONS = (
+    ELASTIC_PARTITIONS,
+    ENFORCE_THROUGHPUT,
+    PARTITION_REQUESTS,
+    PARTITION_MESSAGES,
+    PARTITION_SPLIT,
+    PARTITION_MERGE,
+    PARTITION_CALM,
+)
+
+
+def _note_without_effect(info: EntityInfo, given: dict[str, object]) -> None:
+    """Name settings of partitions that this queue keeps and never uses.
+
+    They are not refused: SQS and imports set them in any order.
+    """
+    names = [name for name in _OF_SESSIONS if given.get(name) and given[name] != _NO_TIME]
+    if names and info.properties.get("RequiresSession") is False:
+        note(
+            f"{', '.join(names)}: without effect, since '{info.name}' does not require sessions, which is for life. "
+            "Create a queue with --session for partitions that follow the load."
+        )
 
 
 @entity.command("list")

@@ -171,3 +171,18 @@ def test_duration_that_is_none_is_a_usage_error(broker: TinyBroker, run: Run, te
     assert result.exit_code == 2
     assert "PT1M30S" in result.output
     assert broker.requests == []
+
+
+def test_settings_of_partitions_that_a_queue_never_uses_are_noted(broker: TinyBroker, run: Run) -> None:
+    described = {**QUEUE, "properties": {"RequiresSession": False}}
+    for operation in ("partibus:create-entity", "partibus:update-entity"):
+        broker.answers[operation] = lambda body: (200, None, "", described)
+    result = run("entity", "create", "queue", "orders", "--elastic-partitions", "8", "--partition-calm", "0", "--json")
+    assert result.stderr.startswith(
+        "PartibusElasticPartitions: without effect, since 'orders' does not require session"
+    )
+    assert json.loads(result.stdout)["name"] == "orders"
+    result = run("entity", "update", "orders", "--partition-split", "20", "--partition-calm", "1m")
+    assert result.stderr.startswith("PartibusPartitionSplitPercent, PartibusPartitionCalm: without effect")
+    described["properties"] = {"RequiresSession": True}
+    assert run("entity", "update", "orders", "--partition-split", "20").stderr == ""
