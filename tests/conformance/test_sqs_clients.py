@@ -233,3 +233,15 @@ def test_a_task_of_a_worker_that_dies_comes_again(worker: Worker) -> None:
     """Celery acknowledges late: the message stays until its visibility timeout ends."""
     worker.send(f"{APP}.dies_once", str(worker.folder))
     eventually("the task came again", lambda: worker.done == ["came again"])
+
+
+def test_the_aws_command_of_the_page_needs_nothing_beside(place: str, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sqs.md").read_text(encoding="utf-8")
+    (script,) = (text for language, text in blocks(page) if language == "sh" and "aws --endpoint-url" in text)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    command = ["sh", "-ec", script.replace("localhost:9324", place)]
+    done = subprocess.run(
+        command, env={"PATH": path, "HOME": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["QueueUrl"].endswith("/orders")
