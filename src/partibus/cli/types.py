@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,14 +36,16 @@ class OutputFile(click.Path):
         return super().convert(value, param, ctx)
 
 
-_NUMBER = r"[0-9]{1,10}(?:\.[0-9]{1,3})?"
+_NUMBER = r"[0-9]{1,20}(?:\.[0-9]{1,3})?"
 _SECONDS = re.compile(_NUMBER)
-_BYTES = re.compile(rf"({_NUMBER})([kmgt]?)(?:i?b)?")
+_BYTES = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,3})?)([kmgt]?)(?:i?b)?")
 _BYTE_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _UNITS_MS = {"ms": 1, "s": MS_PER_SECOND, "m": MS_PER_MINUTE, "h": MS_PER_HOUR, "d": MS_PER_DAY}
 _PART = rf"({_NUMBER})(ms|s|m|h|d)"
 _RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
 BROKERS_MAX = 64
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999."""
 _PARTS = re.compile(rf"(?:{_PART})+")
 
 
@@ -51,17 +54,31 @@ def duration(value: str) -> int:
 
     It has seconds (`90`, `0.5`), numbers with units (`10m`, `1h30m`, `500ms`) or an XML duration (`PT1M30S`).
     """
-    if _SECONDS.fullmatch(value):
-        return round(float(value) * MS_PER_SECOND)
-    if _PARTS.fullmatch(value):
-        return round(sum(float(number) * _UNITS_MS[unit] for number, unit in re.findall(_PART, value)))
-    try:
-        return parse_duration(value)
-    except ValueError:
+    ms = _duration(value)
+    if ms is None:
         raise click.BadParameter(
             f"{value!r} is no duration: give seconds (90), numbers with units ms, s, m, h, d (1h30m), or an XML "
             "duration (PT1M30S)"
-        ) from None
+        )
+    return ms
+
+
+def _duration(value: str) -> int | None:
+    """Return the milliseconds, or None for what is no duration. Raises `click.BadParameter` for one out of range."""
+    if value[:1] == "-" and value[1:2] != "-" and _duration(value[1:]) is not None:
+        raise click.BadParameter(f"{value!r} is negative: give 0 or more, such as 90, 1h30m or PT1M30S")
+    if _SECONDS.fullmatch(value):
+        ms = round(float(value) * MS_PER_SECOND)
+    elif _PARTS.fullmatch(value):
+        ms = round(sum(float(number) * _UNITS_MS[unit] for number, unit in re.findall(_PART, value)))
+    else:
+        try:
+            return parse_duration(value)
+        except ValueError:
+            return None
+    if ms > UNLIMITED_MS:
+        raise click.BadParameter(f"{value!r} is too long: give at most {UNLIMITED_MS // MS_PER_DAY}d")
+    return ms
 
 
 def duration_or_never(value: str) -> int:
@@ -118,17 +135,29 @@ def moment(value: str) -> int:
 
     It is a time such as `2030-01-31T12:00:00Z` (without a zone: UTC), or a `duration` from now on.
     """
-    try:
-        return int(datetime.now(UTC).timestamp() * MS_PER_SECOND) + duration(value)
-    except click.BadParameter:
-        pass
-    try:
-        at = datetime.fromisoformat(value)
-    except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is neither a time such as 2030-01-31T12:00:00Z nor a duration from now on such as 10m"
-        ) from None
-    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * MS_PER_SECOND)
+    return _moment(value, 1, "a duration from now on such as 10m")
+
+
+def past_moment(value: str) -> int:
+    """Parse a time as `moment`, or a `duration` before now: `2h` is two hours ago."""
+    return _moment(value, -1, "a duration before now such as 2h")
+
+
+def _moment(value: str, sign: int, otherwise: str) -> int:
+    ms = _duration(value)
+    if ms is not None:
+        at_ms = int(datetime.now(UTC).timestamp() * MS_PER_SECOND) + sign * ms
+    else:
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError:
+            raise click.BadParameter(
+                f"{value!r} is neither a time such as 2030-01-31T12:00:00Z nor {otherwise}"
+            ) from None
+        at_ms = round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * MS_PER_SECOND)
+    if not _FIRST_MS <= at_ms <= _LAST_MS:
+        raise click.BadParameter(f"{value!r} is a time outside of the years 1 to 9999")
+    return at_ms
 
 
 def key_value(value: str) -> tuple[str, str | int | float | bool]:
@@ -146,6 +175,11 @@ def _constant(whole: str, text: str) -> int | float | bool:
         constant = json.loads(text)
     except ValueError:
         constant = None
-    if not isinstance(constant, int | float) or (isinstance(constant, int) and constant.bit_length() > 63):
+    if not isinstance(constant, int | float):
         raise click.BadParameter(f"{whole!r} has no number, true or false behind :=; a text goes behind =")
+    if (isinstance(constant, int) and constant.bit_length() > 63) or not -inf < constant < inf:
+        raise click.BadParameter(
+            f"{whole!r} has a number that a property can't hold: whole ones have 64 bits, others are up to 1.7e308; "
+            "a text goes behind ="
+        )
     return constant

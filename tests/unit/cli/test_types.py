@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
-from partibus.cli.types import brokers, duration, duration_or_never, http_url, key_value, moment, origin
+from partibus.cli.types import brokers, duration, duration_or_never, http_url, key_value, moment, origin, past_moment
 from partibus.namespace.durations import UNLIMITED_MS
 
 
@@ -111,3 +111,37 @@ def test_origins() -> None:
     for text in ("foo", "", "https://", "https://h/path", "https://h?x", "h:80", "https://h:99999"):
         with pytest.raises(click.BadParameter, match="is no origin: give a scheme, a host"):
             origin(text)
+
+
+@pytest.mark.parametrize("text", ["99999999999999d", "9999999999999999999", "10675200d"])
+def test_a_duration_that_is_too_long_is_called_so(text: str) -> None:
+    for read in (duration, duration_or_never, moment, past_moment):
+        with pytest.raises(click.BadParameter, match=f"'{text}' is too long: give at most 10675199d"):
+            read(text)
+
+
+@pytest.mark.parametrize("text", ["-5", "-1h30m", "-PT5S"])
+def test_a_negative_duration_is_called_so(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"'{text}' is negative: give 0 or more"):
+        duration(text)
+
+
+def test_a_past_moment_is_told_back_from_now() -> None:
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    assert 0 <= past_moment("2h") - (now_ms - 7_200_000) < 60_000
+    assert past_moment("2030-01-31T12:00:00Z") == 1_896_091_200_000
+    with pytest.raises(click.BadParameter, match="nor a duration before now such as 2h"):
+        past_moment("foo")
+    with pytest.raises(click.BadParameter, match="nor a duration from now on such as 10m"):
+        moment("foo")
+    for read in (past_moment, moment):
+        with pytest.raises(click.BadParameter, match="'9999999d' is a time outside of the years 1 to 9999"):
+            read("9999999d")
+
+
+@pytest.mark.parametrize("text", ["n:=99999999999999999999999999", "n:=1e999", "n:=-1e999", "n:=NaN", "n:=Infinity"])
+def test_a_number_that_a_property_can_not_hold_is_called_so(text: str) -> None:
+    with pytest.raises(
+        click.BadParameter, match=f"'{text}' has a number that a property can't hold: whole ones have 64"
+    ):
+        key_value(text)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from partibus.cli.output import note
-from partibus.cli.types import STANDARD_OUTPUT, OutputFile, duration, moment
+from partibus.cli.types import STANDARD_OUTPUT, OutputFile, past_moment
 from partibus.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -33,12 +33,7 @@ def _pair(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dic
 
 def time_option(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:
     """Parse a time, or a duration before now: `2h` is two hours ago."""
-    if value is None:
-        return None
-    try:
-        return datetime.now(UTC) - timedelta(milliseconds=duration(value))
-    except click.BadParameter:
-        return datetime.fromtimestamp(moment(value) / 1000, UTC)
+    return None if value is None else datetime.fromtimestamp(past_moment(value) / 1000, UTC)
 
 
 class TypedTime(NamedTuple):
