@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from partibus.amqp.codec.types import Int
 from partibus.cli.output import CONNECTION, JSON, message_json, note, open_client, print_json, print_messages
-from partibus.cli.types import duration, key_value, moment
+from partibus.cli.types import Seconds, duration, key_value, moment
 from partibus.client.errors import ClientError, SendFailed, TimedOut, extended
 from partibus.client.management import PEEK, peek_arguments, peeked_messages
 from partibus.client.messages import IncomingMessage, OutgoingMessage
@@ -168,7 +168,7 @@ _OUTCOMES = ("complete", "abandon", "defer", "dead-letter")
 @click.command()
 @click.argument("entity")
 @click.option("--max", "most", type=click.IntRange(1), default=1, show_default=True, help="Messages at most.")
-@click.option("--timeout", type=click.FloatRange(0), default=5.0, show_default=True, help="Seconds without a message.")
+@click.option("--timeout", type=Seconds(), default=5.0, show_default=True, help="Seconds without a message.")
 @click.option("--mode", type=click.Choice(list(_MODES)), default="peek-lock", show_default=True)
 @click.option(
     "--settle",

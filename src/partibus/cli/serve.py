@@ -326,11 +326,11 @@ def _check(given: SimpleNamespace) -> None:
     if given.partition_merge >= given.partition_split:
         raise click.UsageError(f"--partition-merge is {given.partition_merge}: give less than --partition-split")
     if not _NAME.fullmatch(given.broker_name):
-        raise click.UsageError("--broker-name is 1 to 60 letters, digits, dots, - and _")
+        raise click.UsageError(f"--broker-name is {given.broker_name!r}: give 1 to 60 letters, digits, dots, - and _")
     if not _REGION.fullmatch(given.sqs_region):
-        raise click.UsageError("--sqs-region is 1 to 40 small letters, digits and hyphens")
+        raise click.UsageError(f"--sqs-region is {given.sqs_region!r}: give 1 to 40 small letters, digits and hyphens")
     if not _ACCOUNT.fullmatch(given.sqs_account):
-        raise click.UsageError("--sqs-account has 12 digits")
+        raise click.UsageError(f"--sqs-account is {given.sqs_account!r}: give 12 digits")
     if given.telemetry_bytes < BYTES_MIN:
         raise click.UsageError(f"--telemetry-bytes is {given.telemetry_bytes}: give at least {BYTES_MIN} (1m)")
     if given.telemetry_roll < ROLL_MIN_MS:

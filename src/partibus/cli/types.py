@@ -3,7 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from partibus.namespace.durations import (
     parse_duration,
 )
 
+TIMEOUT_MAX_S = 86_400
 STANDARD_OUTPUT = Path("-")
 
 
@@ -34,6 +35,20 @@ class OutputFile(click.Path):
         if str(value) == "-" and not self._standard_output:
             self.fail("'-' is standard output, which this option can't write to; give the name of a file.", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Seconds(click.FloatRange):
+    """A time in seconds, from 0 up to a day, as the client takes it."""
+
+    def __init__(self) -> None:
+        super().__init__(0, TIMEOUT_MAX_S)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. Raises `click.BadParameter`."""
+        seconds = super().convert(value, param, ctx)
+        if isnan(seconds):
+            self.fail(f"{seconds} is not in the range 0<=x<={TIMEOUT_MAX_S:g}.", param, ctx)
+        return seconds
 
 
 _NUMBER = r"[0-9]{1,20}(?:\.[0-9]{1,3})?"

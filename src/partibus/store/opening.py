@@ -296,9 +296,10 @@ def _in_databases(listing: Listing, urls: Sequence[str], first: int, created_ms:
 def _addresses(urls: Sequence[str]) -> "list[Address]":
     for url in urls:
         if not url.startswith(("postgresql://", "postgres://")):
-            kind = url.partition(":")[0]
+            kind, colon, _ = url.partition(":")
+            shown = f"{kind}:..." if colon else kind  # behind the kind a password may be
             raise _refused(
-                f"{kind}:...: is no kind of store; give postgresql://USER:PASSWORD@HOST/DATABASE, or {IN_FILES}N"
+                f"{shown}: is no kind of store; give postgresql://USER:PASSWORD@HOST/DATABASE, or {IN_FILES}N"
             )
     try:
         from partibus.store.postgresql import parse_address

@@ -214,3 +214,12 @@ def test_serve_refuses_what_is_no_address(option: str) -> None:
     result = CliRunner().invoke(main, ["serve", "--sqs-account", "1", option, "foo"])
     assert result.exit_code == 2
     assert f"Invalid value for '{option}': 'foo' is no" in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--sqs-account", "abc"), ("--sqs-region", "R 1"), ("--broker-name", "b/1")]
+)
+def test_serve_repeats_the_name_that_it_refuses(option: str, value: str) -> None:
+    result = CliRunner().invoke(main, ["serve", "--catalog", "postgresql://h/d", option, value])
+    assert result.exit_code == 2
+    assert f"{option} is '{value}': give 1" in result.output

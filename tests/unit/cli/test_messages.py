@@ -194,3 +194,11 @@ def test_peek_bounds_its_count(run: Run) -> None:
     result = run("peek", "q", "--count", "99999999999999999999")
     assert result.exit_code == 2
     assert "'--count': 99999999999999999999 is not in the range 1<=x<=2147483647" in result.output
+
+
+def test_receive_bounds_its_timeout(broker: TinyBroker, run: Run) -> None:
+    for value in ("nan", "inf", "100000", "-1"):
+        result = run("receive", "q", "--timeout", value)
+        assert result.exit_code == 2
+        assert "Invalid value for '--timeout': " in result.output
+        assert "is not in the range 0<=x<=86400." in result.output

@@ -198,3 +198,9 @@ class TestPairsOfLinks:
         """The reply-to of each reply, by pair."""
         found = [[IncomingMessage(one.payload).correlation_id for one in client.deliveries(to)] for _, to in pairs]
         return [[None if name == "none" else name for name in names] for names in found]
+
+
+def test_a_refused_peek_names_the_session_as_callers_give_it(world: World) -> None:
+    world.queue("q")
+    refused = refusal(world.client(), "q", "peek-message", {**ONE, "session-id": "s"})
+    assert "Peek at it without one: leave session-id (--session) out." in refused[2]

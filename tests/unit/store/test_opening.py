@@ -150,3 +150,8 @@ def test_a_start_that_was_cut_short_goes_on(tmp_path: Path, one: Address, two: A
     del document["stores"]["store-01"]
     listing.write_text(json.dumps(document))
     assert ids(found(tmp_path, one.url, two.url)) == ["store-00", "store-01"]
+
+
+def test_a_store_without_a_kind_is_named_as_it_was_given(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "foo").startswith("foo: is no kind of store; give postgresql://")
+    assert refusal(tmp_path, "mysql://u:only-for-tests@h/db").startswith("mysql:...: is no kind of store")

@@ -45,7 +45,9 @@ def peek(request: EntityRequest) -> None:
         last = len(request.entity.route.partitions) - 1
     else:
         if not queue.has_sessions:
-            raise InvalidOperation(f"'{queue.name}' does not require sessions. Peek at it without {SESSION_ID}.")
+            raise InvalidOperation(
+                f"'{queue.name}' does not require sessions. Peek at it without one: leave {SESSION_ID} (--session) out."
+            )
         last = request.entity.route.partition_of(session)
         if partition_id < last:
             partition_id, counter = last, 0
