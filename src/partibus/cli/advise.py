@@ -12,6 +12,7 @@ from partibus.advice.facts import EntityFacts, KeySample
 from partibus.advice.rules import Advice
 from partibus.advice.rules import advise as advice_for
 from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, printable
+from partibus.cli.types import entity_name
 from partibus.client.errors import ClientError
 from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.client.extensions.traffic import Observed, facts_of, has_keys_to_sample, observe, sample_keys, sample_of
@@ -24,7 +25,7 @@ SAMPLED_MAX: Final = 100
 
 
 @click.command()
-@click.argument("entities", nargs=-1, metavar="[ENTITY]...")
+@click.argument("entities", type=entity_name, nargs=-1, metavar="[ENTITY]...")
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 3600),

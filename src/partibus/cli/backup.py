@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, size_text
-from partibus.cli.types import OutputFile
+from partibus.cli.types import OutputFile, entity_name
 from partibus.client.extensions.cluster import back_up
 from partibus.client.sync import Client
 from partibus.errors import InvalidOperation
@@ -46,7 +46,13 @@ def backup(directory: Path, stores: tuple[str, ...], connection: str, as_json: b
 @click.option(
     "--namespace", default=DEFAULT_NAME, show_default=True, metavar="NAME", help="The one in the backup that has it."
 )
-@click.option("--into", required=True, metavar="QUEUE", help="The target queue; created like NAME if it is missing.")
+@click.option(
+    "--into",
+    type=entity_name,
+    required=True,
+    metavar="QUEUE",
+    help="The target queue; created like NAME if it is missing.",
+)
 @click.option(
     "--only",
     type=click.Choice(list(KINDS)),

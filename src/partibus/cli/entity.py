@@ -8,7 +8,7 @@ import click
 
 from partibus.cli.entity_options import entity_options
 from partibus.cli.output import CONNECTION, JSON, note, number_text, open_client, print_json, print_table, size_text
-from partibus.cli.types import STANDARD_OUTPUT, OutputFile
+from partibus.cli.types import STANDARD_OUTPUT, OutputFile, entity_name
 from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.namespace.durations import format_duration
 from partibus.namespace.entities import EntityKind
@@ -37,7 +37,7 @@ def create() -> None:
 
 
 @create.command("queue")
-@click.argument("name")
+@click.argument("name", type=entity_name)
 @entity_options(EntityKind.QUEUE)
 @CONNECTION
 @JSON
@@ -53,7 +53,7 @@ def create_queue(name: str, properties: dict[str, object], connection: str, as_j
 
 
 @create.command("topic")
-@click.argument("name")
+@click.argument("name", type=entity_name)
 @entity_options(EntityKind.TOPIC)
 @CONNECTION
 @JSON
@@ -64,8 +64,8 @@ def create_topic(name: str, properties: dict[str, object], connection: str, as_j
 
 
 @create.command("subscription")
-@click.argument("topic")
-@click.argument("name")
+@click.argument("topic", type=entity_name)
+@click.argument("name", type=entity_name)
 @entity_options(EntityKind.SUBSCRIPTION)
 @CONNECTION
 @JSON
@@ -88,7 +88,7 @@ def _show_created(info: EntityInfo, as_json: bool) -> None:
 
 
 @entity.command("update")
-@click.argument("name")
+@click.argument("name", type=entity_name)
 @entity_options(*EntityKind, update=True)
 @CONNECTION
 @JSON
@@ -153,7 +153,7 @@ def list_entities(connection: str, as_json: bool) -> None:
 
 
 @entity.command("show")
-@click.argument("name")
+@click.argument("name", type=entity_name)
 @CONNECTION
 @JSON
 def show(name: str, connection: str, as_json: bool) -> None:
@@ -179,7 +179,7 @@ def show(name: str, connection: str, as_json: bool) -> None:
 
 
 @entity.command("delete")
-@click.argument("name")
+@click.argument("name", type=entity_name)
 @CONNECTION
 def delete(name: str, connection: str) -> None:
     """Delete the entity NAME with all its messages; a topic with its subscriptions."""

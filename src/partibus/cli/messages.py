@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from partibus.amqp.codec.types import Int
 from partibus.cli.output import CONNECTION, JSON, message_json, note, open_client, print_json, print_messages
-from partibus.cli.types import Seconds, duration, key_value, moment
+from partibus.cli.types import Seconds, duration, entity_name, key_value, moment
 from partibus.client.errors import ClientError, SendFailed, TimedOut, extended
 from partibus.client.management import PEEK, peek_arguments, peeked_messages
 from partibus.client.messages import IncomingMessage, OutgoingMessage
@@ -20,7 +20,7 @@ from partibus.namespace.names import DEAD_LETTER_QUEUE
 
 
 @click.command()
-@click.argument("entity")
+@click.argument("entity", type=entity_name)
 @click.argument("body", default="-")
 @click.option("--lines", is_flag=True, help="Every line of standard input is a message.")
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Send each message so many times.")
@@ -166,7 +166,7 @@ _OUTCOMES = ("complete", "abandon", "defer", "dead-letter")
 
 
 @click.command()
-@click.argument("entity")
+@click.argument("entity", type=entity_name)
 @click.option("--max", "most", type=click.IntRange(1), default=1, show_default=True, help="Messages at most.")
 @click.option("--timeout", type=Seconds(), default=5.0, show_default=True, help="Seconds without a message.")
 @click.option("--mode", type=click.Choice(list(_MODES)), default="peek-lock", show_default=True)
@@ -266,7 +266,7 @@ def _print(messages: list[IncomingMessage], as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("entity")
+@click.argument("entity", type=entity_name)
 @click.option("--count", type=click.IntRange(1, Int.most), default=10, show_default=True, help="Messages at most.")
 @click.option("--from-sequence", type=int, default=0, show_default=True, help="First sequence number looked at.")
 @click.option("--session", metavar="ID", help="Only messages of this session.")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, print_table
-from partibus.cli.types import duration
+from partibus.cli.types import duration, entity_name
 from partibus.client.extensions.cluster import PLAN_VERSION, FaultInjectionInfo, FaultInjections, Partitions
 from partibus.client.management import integer, maps
 
@@ -37,7 +37,7 @@ def _target(command: Command) -> Command:
             metavar="N",
             help="Only this partition of ENTITY; repeatable.",
         ),
-        click.argument("entity", required=False),
+        click.argument("entity", type=entity_name, required=False),
     ):
         command = decorate(command)
     return command
@@ -82,7 +82,7 @@ def heal(entity: str | None, partitions: tuple[int, ...], store: str | None, con
 
 
 @partition.command("list")
-@click.argument("entity", required=False)
+@click.argument("entity", type=entity_name, required=False)
 @CONNECTION
 @JSON
 def list_all(entity: str | None, connection: str, as_json: bool) -> None:
@@ -108,7 +108,7 @@ def list_all(entity: str | None, connection: str, as_json: bool) -> None:
 
 
 @partition.command()
-@click.argument("entity")
+@click.argument("entity", type=entity_name)
 @CONNECTION
 @JSON
 @click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")

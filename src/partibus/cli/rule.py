@@ -3,6 +3,7 @@
 import click
 
 from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, print_table
+from partibus.cli.types import entity_name
 from partibus.client.extensions.entities import subscription_path
 from partibus.client.management import CORRELATION_TEXTS, RuleInfo
 
@@ -17,7 +18,7 @@ def rule() -> None:
 
 
 @rule.command()
-@click.argument("topic")
+@click.argument("topic", type=entity_name)
 @click.argument("subscription")
 @click.argument("name")
 @click.option(
@@ -56,7 +57,7 @@ def add(
 
 
 @rule.command("list")
-@click.argument("topic")
+@click.argument("topic", type=entity_name)
 @click.argument("subscription")
 @CONNECTION
 @JSON
@@ -74,7 +75,7 @@ def list_all(topic: str, subscription: str, connection: str, as_json: bool) -> N
 
 
 @rule.command()
-@click.argument("topic")
+@click.argument("topic", type=entity_name)
 @click.argument("subscription")
 @click.argument("name")
 @CONNECTION

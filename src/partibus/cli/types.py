@@ -64,6 +64,13 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _PARTS = re.compile(rf"(?:{_PART})+")
 
 
+def entity_name(value: str) -> str:
+    """Refuse an empty name, which requests take for the namespace itself."""
+    if not value:
+        raise click.BadParameter("the name is empty: give that of a queue, a topic or a subscription")
+    return value
+
+
 def duration(value: str) -> int:
     """Parse a duration into milliseconds.
 

@@ -223,3 +223,18 @@ def test_serve_repeats_the_name_that_it_refuses(option: str, value: str) -> None
     result = CliRunner().invoke(main, ["serve", "--catalog", "postgresql://h/d", option, value])
     assert result.exit_code == 2
     assert f"{option} is '{value}': give 1" in result.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "peek", "send", "receive", "entity show", "entity delete", "entity update", "entity create queue",
+        "entity create topic", "rule list", "cursor list", "partition list", "partition heal", "partition rebalance",
+        "advise",
+    ],
+)  # fmt: skip
+def test_an_empty_name_is_refused_before_a_request(broker: TinyBroker, words: str) -> None:
+    result = CliRunner().invoke(main, [*words.split(), "", "--connection", broker.connection_string])
+    assert result.exit_code == 2
+    assert "the name is empty: give that of a queue, a topic or a subscription" in result.output
+    assert broker.requests == []
