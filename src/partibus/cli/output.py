@@ -13,9 +13,11 @@ import click
 
 from partibus.amqp.codec.types import Array, Described, Timestamp
 from partibus.amqp.errors import DecodeError
-from partibus.client.errors import ClientError
+from partibus.client.endpoint import TLS_PORT, endpoint_of
+from partibus.client.errors import ClientError, ConnectFailed, extended
 from partibus.client.messages import IncomingMessage
 from partibus.client.sync import Client, connect
+from partibus.namespace.connection_string import parse_connection_string
 
 
 def print_json(values: Mapping[str, object]) -> None:
@@ -100,9 +102,19 @@ CONNECTION = click.option(
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object per line, for scripts.")
 
 
+_EMULATOR = "UseDevelopmentEmulator=true"
+
+
 def open_client(connection: str) -> Client:
     """Open a client. Raises `partibus.errors.PartibusError`, which ends the command with one line."""
-    return connect(connection)
+    try:
+        return connect(connection)
+    except ConnectFailed as error:
+        if _EMULATOR in str(error) or not endpoint_of(parse_connection_string(connection)).tls:
+            raise
+        raise extended(
+            error, f"without {_EMULATOR} in it a client speaks TLS, on port {TLS_PORT} unless it names another."
+        ) from error
 
 
 _BODY_SHOWN = 200

@@ -238,3 +238,12 @@ def test_an_empty_name_is_refused_before_a_request(broker: TinyBroker, words: st
     assert result.exit_code == 2
     assert "the name is empty: give that of a queue, a topic or a subscription" in result.output
     assert broker.requests == []
+
+
+def test_nobody_at_the_port_of_tls_is_told_with_the_way_to_plain_tcp() -> None:
+    with tiny_broker() as gone:
+        plain = gone.connection_string
+    advice = "without UseDevelopmentEmulator=true in it a client speaks TLS, on port 5671 unless it names another"
+    secure = plain.replace("UseDevelopmentEmulator=true", "")
+    assert advice in CliRunner().invoke(main, ["peek", "q", "--connection", secure]).output
+    assert advice not in CliRunner().invoke(main, ["peek", "q", "--connection", plain]).output
