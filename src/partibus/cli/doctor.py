@@ -82,20 +82,20 @@ def _sqlite() -> Check:
 
 def _disk(data: Path) -> Iterator[Check]:
     place = next((folder for folder in (data, *data.resolve().parents) if folder.is_dir()), Path("."))
+    where = str(place.resolve()) if place == data else f"{place}, where {data} would be made"
     try:
         ms = sync_ms(place)
     except OSError as error:
-        yield Check("disk", "fail", f"{place}: {error.strerror}", "give --data a directory that can be written")
+        found = f"{where}: cannot be written ({error.strerror})"
+        yield Check("disk", "fail", found, "give --data a directory that can be written")
         return
     advice = "every commit waits for this; use a faster disk for more messages per second"
-    yield Check(
-        "disk sync", "warn" if ms > _SLOW_SYNC_MS else "ok", f"{ms:.2f} ms", advice if ms > _SLOW_SYNC_MS else ""
-    )
+    slow = ms > _SLOW_SYNC_MS
+    yield Check("disk sync", "warn" if slow else "ok", f"{where}: {ms:.2f} ms", advice if slow else "")
     free = shutil.disk_usage(place).free
     short = free < _ROOM_BYTES
-    yield Check(
-        "disk room", "warn" if short else "ok", size_text(free) or "", "less than 1 GiB is free" if short else ""
-    )
+    found = f"{where}: {size_text(free)}"
+    yield Check("disk room", "warn" if short else "ok", found, "less than 1 GiB is free" if short else "")
 
 
 def _certificates(data: Path) -> Iterator[Check]:

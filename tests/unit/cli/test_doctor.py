@@ -68,3 +68,15 @@ def test_an_sqlite_with_the_bug_of_logs_that_start_over_is_told(
     assert found["SQLite"]["state"] == state
     assert found["SQLite"]["found"] == ".".join(map(str, version))
     assert ("WAL-reset bug" in found["SQLite"]["advice"]) == (state == "warn")
+
+
+def test_the_measured_directory_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "not" / "yet"
+    for data, where in ((tmp_path, f"{tmp_path}: "), (missing, f"{tmp_path}, where {missing} would be made: ")):
+        status, found = checks("--data", str(data))
+        assert status == 0
+        assert found["disk sync"]["found"].startswith(where)
+        assert found["disk room"]["found"].startswith(where)
+    status, found = checks("--data", "/proc")
+    assert status == 1
+    assert found["disk"]["found"].startswith("/proc: cannot be written (")
