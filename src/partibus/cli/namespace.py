@@ -238,8 +238,7 @@ def delete(name: str, yes: bool, connection: str) -> None:
     """Delete the namespace NAME with all its entities and messages; its clients are disconnected."""
     with open_client(connection) as client:
         namespaces = Namespaces(client)
-        if not yes:
-            info = namespaces.get(name)
+        if not yes and not (info := namespaces.get(name)).is_default:  # the broker refuses to delete that
             again = click.prompt(f"This deletes {info.entities} entities with their messages. Type the name again")
             if str(again).lower() != info.name.lower():
                 raise click.ClickException(f"{again!r} is not '{info.name}': nothing was deleted.")

@@ -174,3 +174,9 @@ def test_the_development_certificate_is_good_for_each_name_also_of_one_that_is_m
 )
 def test_the_host_name_of_a_namespace(server: str, host: str) -> None:
     assert host_of("acme-1", server) == host
+
+
+def test_the_default_namespace_is_refused_without_a_question(broker: BrokerProcess) -> None:
+    refused = run(broker.connection_string, "namespace", "delete", "default")
+    assert refused.exit_code == 1
+    assert refused.output == ("Error: 'default' is the default namespace, which stays. Delete its entities instead.\n")
