@@ -53,7 +53,7 @@ format: setup ## put the code into the one format and fix what the linter can fi
 bench: setup ## measure, and write docs/benchmarks.md
 	$(PY) -m bench
 
-bench-quick: setup ## a look at a change in a few minutes: our broker alone, no page
+bench-quick: setup ## a look at a change in about a minute: our broker alone, no page
 	$(PY) -m bench --quick
 
 chaos: setup ## kill brokers, clients and databases, cut connections, and check what clients saw; then fuzz each parser (SEED=7 SECONDS=300 FUZZ_SECONDS=60)

@@ -1,6 +1,6 @@
 """`python -m bench`: measure, print, and write docs/benchmarks.md.
 
-`--quick` (`make bench-quick`) is for work on the broker: the foreign client on our broker alone, half a minute on an
+`--quick` (`make bench-quick`) is for work on the broker: the foreign client on our broker alone, about a minute on an
 idle machine, no page. `--only PART` measures that part; with `--keep` its rows take the place of the former ones in the
 results, and the page is written anew. Everything runs on loopback, in `build/bench`, and is stopped at the end.
 """
@@ -348,7 +348,7 @@ def _commit() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="half a minute, our broker only, no page")
+    parser.add_argument("--quick", action="store_true", help="about a minute, our broker only, no page")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part (repeatable); no page")
     parser.add_argument("--keep", action="store_true", help="with --only: take its rows into the results and the page")
     parser.add_argument("--no-peers", action="store_true", help="leave other brokers out")

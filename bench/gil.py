@@ -21,16 +21,19 @@ def parse_samples(raw: str) -> int:
 
 
 class GilSampler:
-    """Samples while it is entered; `held_s` afterwards is None where py-spy is not there or may not look."""
+    """Samples while it is entered; `held_s` afterwards is None where `trouble` says why."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._process: subprocess.Popen[bytes] | None = None
         self.held_s: float | None = None
+        self.trouble = ""
 
     def __enter__(self) -> Self:
         program = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
-        if program is not None:
+        if program is None:
+            self.trouble = "py-spy is not installed (pip install py-spy)"
+        else:
             self._file = Path(tempfile.mkstemp(prefix="partibus-gil-")[1])
             command = [program, "record", "--gil", "--nonblocking", "--rate", str(RATE), "--duration", "600"]
             command += ["--format", "raw", "--output", str(self._file), "--pid", str(self._pid)]
@@ -52,3 +55,5 @@ class GilSampler:
             self._file.unlink(missing_ok=True)
         if raw:
             self.held_s = parse_samples(raw) / RATE
+        else:
+            self.trouble = f"py-spy may not look into process {self._pid} (run as root, or allow ptrace)"

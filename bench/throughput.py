@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -92,11 +93,15 @@ def latencies(peer: Peer, kind: str, generator: Generator, scale: Scale) -> Resu
 
 
 def gil_share(target: Target, generator: Generator, count: int) -> Result | None:
-    """Both at once under a sampler, which slows it a little: only its CPU and GIL times count. None without sampler."""
+    """Both at once under a sampler, which slows it a little: only its CPU and GIL times count.
+
+    None without the sampler; standard error has the reason.
+    """
     assert target.pid is not None
     with GilSampler(target.pid) as sampler:
         result = both(target, generator, count=count)
     if sampler.held_s is None:
+        print(f"bench: the share of the GIL is left out: {sampler.trouble}", file=sys.stderr)
         return None
     return replace(
         result,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bench import tenants
+from bench import tenants, throughput
 from bench.gil import parse_samples
 from bench.holds import Hold
 from bench.layers import LAYERS, REST, Layer, Sums, function_at
@@ -237,3 +238,15 @@ def test_tenants_yield_a_case_when_its_last_round_is_over(monkeypatch: pytest.Mo
     assert next(rows).flood == "none"
     assert made == ["none", "plain", "none"]
     assert [row.flood for row in rows] == ["plain"]
+
+
+def test_a_share_of_the_gil_that_is_left_out_is_told_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    monkeypatch.setattr(throughput, "both", lambda target, generator, count: None)
+    target: Any = SimpleNamespace(pid=1)
+    assert throughput.gil_share(target, target, 1) is None
+    assert capsys.readouterr().err == (
+        "bench: the share of the GIL is left out: py-spy is not installed (pip install py-spy)\n"
+    )
