@@ -1,4 +1,4 @@
-"""`partibus cluster`: the brokers and stores of a running namespace."""
+"""`partibus cluster`: the brokers and stores of a running server."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +18,7 @@ _STORE_COLUMNS = ("store", "owner", "epoch", "last commit", "copies", "trouble")
 
 @click.group()
 def cluster() -> None:
-    """Show the brokers and stores of a namespace."""
+    """Show the brokers and stores of a server, which all its namespaces share."""
 
 
 @cluster.command()
