@@ -106,7 +106,8 @@ def update(ctx: click.Context, name: str, properties: dict[str, object], connect
     if as_json:
         print_json(_json(info))
     else:
-        now = ", ".join(f"{key} is {info.properties.get(key)}" for key in properties)
+        values = {key: "removed" if value == "" else info.properties.get(key) for key, value in properties.items()}
+        now = ", ".join(f"{key} is {value}" for key, value in values.items())
         click.echo(f"{info.kind.capitalize()} '{info.name}' updated: {now}.")
     _note_without_effect(info, properties)
 

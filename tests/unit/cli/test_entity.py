@@ -186,3 +186,10 @@ def test_settings_of_partitions_that_a_queue_never_uses_are_noted(broker: TinyBr
     assert result.stderr.startswith("PartibusPartitionSplitPercent, PartibusPartitionCalm: without effect")
     described["properties"] = {"RequiresSession": True}
     assert run("entity", "update", "orders", "--partition-split", "20").stderr == ""
+
+
+def test_a_property_that_an_update_empties_is_called_removed(broker: TinyBroker, run: Run) -> None:
+    described = {**QUEUE, "properties": {"ForwardTo": "", "Status": "Active"}}
+    broker.answers["partibus:update-entity"] = lambda body: (200, None, "", described)
+    result = run("entity", "update", "orders", "--forward-to", "", "--status", "Active")
+    assert result.output == "Queue 'orders' updated: Status is Active, ForwardTo is removed.\n"
