@@ -1,9 +1,13 @@
 """`partibus policy`: shared access policies of the namespace and its entities."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, print_table
 from partibus.cli.types import moment
+from partibus.client.errors import NotFound
 from partibus.client.extensions.entities import Policies, PolicyInfo
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
@@ -60,7 +64,7 @@ def list_all(entity: str, show_keys: bool, connection: str, as_json: bool) -> No
 @CONNECTION
 def regenerate(name: str, secondary: bool, entity: str, connection: str) -> None:
     """Make a new key for the policy NAME and print it; the old one becomes invalid."""
-    with open_client(connection) as client:
+    with open_client(connection) as client, _named(name, entity):
         made = Policies(client, entity).regenerate(name, secondary=secondary)
     click.echo(made.secondary_key if secondary else made.primary_key)
 
@@ -71,7 +75,7 @@ def regenerate(name: str, secondary: bool, entity: str, connection: str) -> None
 @CONNECTION
 def delete(name: str, entity: str, connection: str) -> None:
     """Delete the policy NAME."""
-    with open_client(connection) as client:
+    with open_client(connection) as client, _named(name, entity):
         Policies(client, entity).delete(name)
     click.echo(f"Policy '{name}' of {_owner(entity)} deleted.")
 
@@ -92,6 +96,19 @@ def token(entity: str, until: int, connection: str) -> None:
     if not shown.key:
         raise click.UsageError("the connection string has no SharedAccessKey to sign with: give one that has a key.")
     click.echo(make_token(f"sb://{shown.host}/{entity}", shown.key_name, shown.key, until // 1000))
+
+
+@contextmanager
+def _named(name: str, entity: str) -> Iterator[None]:
+    """Name a policy that is not there as a policy: the broker calls it an entity, as clients of the service expect."""
+    try:
+        yield
+    except NotFound as error:
+        if f"AuthorizationRules/{name}'" not in str(error):
+            raise  # The entity is not there.
+        option = f" --entity {entity}" if entity else ""
+        text = f"{_owner(entity)} has no policy '{name}'; `partibus policy list{option}` shows those that it has."
+        raise NotFound(text, error.condition) from error
 
 
 def _owner(entity: str) -> str:

@@ -239,3 +239,15 @@ def test_bench_cleans_up_behind_itself(connection: str) -> None:
     found = rows(run(connection, "bench", "receive", "--messages", "200", "--json"))
     assert [(row["scenario"], row["messages"]) for row in found] == [("receive", 200)]
     assert "partibus-bench" not in run(connection, "entity", "list", "--json").output
+
+
+def test_a_policy_that_is_not_there_is_named_as_one(connection: str) -> None:
+    rows(run(connection, "entity", "create", "queue", "policed", "--json"))
+    for entity, owner in (((), "the namespace"), (("--entity", "policed"), "'policed'")):
+        listed = " ".join(("partibus policy list", *entity))
+        for command in ("delete", "regenerate"):
+            result = run(connection, "policy", command, "nosuch", *entity)
+            assert result.exit_code == 1
+            assert result.output == f"Error: {owner} has no policy 'nosuch'; `{listed}` shows those that it has.\n"
+    gone = run(connection, "policy", "delete", "nosuch", "--entity", "gone")
+    assert "The messaging entity 'gone' could not be found" in gone.output
