@@ -78,7 +78,13 @@ def heal(entity: str | None, partitions: tuple[int, ...], store: str | None, con
     target = {} if everything else _checked(entity, partitions, store)
     with open_client(connection) as client:
         ended = FaultInjections(client).heal(**target)
-    click.echo(f"{ended} {'fault' if ended == 1 else 'faults'} ended.")
+    if everything:
+        click.echo(f"{ended} {'fault' if ended == 1 else 'faults'} of partitions and stores ended.")
+    elif not ended:
+        click.echo(f"{_name(target)} had no fault.")
+    else:
+        parts = "" if store or partitions else f" in {ended} {'partition' if ended == 1 else 'partitions'}"
+        click.echo(f"{_name(target)} {_verb(target, 'is', 'are')} healed{parts}.")
 
 
 @partition.command("list")

@@ -41,8 +41,9 @@ def answers(broker: TinyBroker) -> None:
             {"store": "store-03", "delay-ms": 500},
             "Store store-03 is 0.5 s late until healed.",
         ),
-        (("heal", "orders"), "end-rehearsals", {"entity": "orders"}, "2 faults ended."),
-        (("heal", "--all"), "end-rehearsals", {"all": True}, "2 faults ended."),
+        (("heal", "orders"), "end-rehearsals", {"entity": "orders"}, "'orders' is healed in 2 partitions."),
+        (("heal", "--store", "store-03"), "end-rehearsals", {"store": "store-03"}, "Store store-03 is healed."),
+        (("heal", "--all"), "end-rehearsals", {"all": True}, "2 faults of partitions and stores ended."),
     ],
 )
 def test_what_is_asked_of_the_broker(
@@ -104,3 +105,11 @@ def test_list_of_partitions_says_when_they_are_split_and_merged(
     result = run("partition", "list", "orders.fifo")
     assert result.exit_code == 0
     assert f"A partition carries 50 requests/s and 3,000 messages/s. {said}" in result.output
+
+
+def test_healing_says_where_there_was_no_fault(broker: TinyBroker, run: Run) -> None:
+    broker.answers["partibus:end-rehearsals"] = lambda _: (200, None, "OK", {"ended": 0})
+    assert run("partition", "heal", "orders").output == "'orders' had no fault.\n"
+    broker.answers["partibus:end-rehearsals"] = lambda _: (200, None, "OK", {"ended": 1})
+    healed = run("partition", "heal", "orders", "--partition", "3").output
+    assert healed == "Partition 3 of 'orders' is healed.\n"
