@@ -253,7 +253,7 @@ class PartitionMachine(RuleBasedStateMachine):
             elif kind == "schedule" and self.both.taken:
                 first, count = self.both.taken.pop()
                 messages = self.draw_messages(data, count, scheduled=True)
-                commands.append(c.Enqueue(0, messages, first))
+                commands.append(c.Enqueue(0, messages, first, numbered_by=self.both.row))
             else:
                 commands.append(c.Enqueue(0, self.draw_messages(data, 3)))
         self.both.ask(c.Transact(0, commands))

@@ -176,7 +176,7 @@ class Transaction:
         def numbered(reply: Any) -> None:
             self._unnumbered -= 1
             if isinstance(reply, Accepted):
-                command.first_sequence = reply.first_sequence
+                command.first_sequence, command.numbered_by = reply.first_sequence, partition.row
             else:
                 error = error_of(reply, entity.route.name)
                 self._fail(TransactionRolledBack(f"there were no sequence numbers for its messages ({error})"))
@@ -426,10 +426,16 @@ def _error_of(reply: Any, commands: list[_Operation], entity: str) -> PartibusEr
 
 
 def _new_owner(route: EntityRoute, reply: Moved, commands: list[_Operation]) -> PartitionHandle | None:
-    """Return the partition that carries out the operations instead; None: messages of the old one are settled, too."""
+    """Return the partition that carries out the operations instead.
+
+    None: the old one has a part in them. Its messages are settled, too, or clients hold numbers that it gave out.
+    """
     places = set(reply.places.values())
-    if len(places) != 1 or any(isinstance(command, Settle) or command.via for command in commands):
+    if len(places) != 1:
         return None
+    for command in commands:
+        if isinstance(command, Settle) or command.via or command.first_sequence is not None:
+            return None
     return route.partition(places.pop())
 
 

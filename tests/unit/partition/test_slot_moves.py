@@ -559,3 +559,20 @@ def test_groups_of_one_move_are_told_of_after_another_move_has_finished() -> Non
     assert target.answer(opener).names == [named]
     target.send(later)
     assert target.ask(c.AwaitHeld(0)).names == [later]
+
+
+def test_target_refuses_numbers_that_the_source_gave_out() -> None:
+    """Stored under them, a message would overwrite the target's own one of that number, or fail the commit."""
+    move = Move()
+    row = move.source.machine.state.row
+    move.target.machine.state.row = row + 1
+    move.target.send("own")
+    first = move.source.ask(c.TakeNumbers(0, 1)).first_sequence
+    move.take()
+    assert move.give().given
+    later = Message(pack(rest=b"x"), session_id="g", scheduled_ms=move.target.now_ms + 60_000)
+    command = c.Enqueue(0, [later], first, numbered_by=row)
+    assert isinstance(move.source.ask(c.Transact(0, [command])), r.Moved)
+    refused = move.target.ask(c.Transact(0, [c.Enqueue(0, [later]), command]))
+    assert refused == r.Moved(refused.request, {})
+    assert move.target.ask(c.Inspect(0)).subqueues[0].messages == 1

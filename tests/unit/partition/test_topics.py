@@ -535,7 +535,7 @@ def test_sends_of_a_transaction_are_shared_out_together() -> None:
     soon = broker.timeline.now_ms() + 300
     sends = [
         c.Enqueue(0, [message(1)]),
-        c.Enqueue(0, [message(2), message(3, scheduled_ms=soon)], first),
+        c.Enqueue(0, [message(2), message(3, scheduled_ms=soon)], first, numbered_by=TOPIC),
     ]
     broker.publish(2)
     broker.until(lambda: len(broker.answers) == 2)

@@ -23,6 +23,7 @@ class FakePartition(PartitionHandle):
 
     def __init__(self, partition_id: int, *, accepts: bool = True) -> None:
         self.partition_id = partition_id
+        self.row = partition_id + 1
         self.commands: list[Any] = []
         self.receivers: dict[int, Callable[[Any], None]] = {}
         self.accepts = accepts

@@ -410,3 +410,30 @@ def test_an_owner_that_is_gone_takes_its_own_transactions_with_it(transactions: 
     with pytest.raises(TransactionUnknown):
         transactions.find(mine.id)
     assert transactions.find(theirs.id) is theirs
+
+
+def test_messages_with_numbers_of_a_partition_go_to_no_other_one(transaction: Transaction) -> None:
+    """The client holds the numbers to cancel by, and another partition may have messages under them."""
+    entity = Entity(partitions=PARTITIONS)
+    source = entity.of_key("k")
+    target = next(partition for partition in entity.partitions if partition is not source)
+    with transaction.operation():
+        transaction.schedule(entity, [message("k")], lambda _: None)
+    source.answer(r.Accepted(0, 41))
+    ends = Ends(transaction)
+    (stored,) = committed(source).commands
+    assert isinstance(stored, c.Enqueue)
+    assert stored.numbered_by == source.row
+    source.answer(r.Moved(0, {0: target.partition_id}))
+    assert target.commands == []
+    assert isinstance(ends.only, TransactionRolledBack)
+    assert "moving between its partitions, try again" in str(ends.only)
+
+
+def test_a_partition_that_refuses_numbers_names_no_other_one(transaction: Transaction) -> None:
+    entity = Entity()
+    send(transaction, entity, None)
+    ends = Ends(transaction)
+    entity.partitions[0].answer(r.Moved(0, {}))
+    assert isinstance(ends.only, TransactionRolledBack)
+    assert "moving between its partitions, try again" in str(ends.only)

@@ -20,7 +20,7 @@ from partibus.partition.protocol.keys import Entry
 from partibus.partition.protocol.load_requests import BodyLoad, LostTokens
 from partibus.partition.protocol.notes import ABANDON, COMPLETE, DEAD_LETTER_HELD, DEFER, LOCK_LOST, RELEASE
 from partibus.partition.protocol.ports import Disposition, EntryState
-from partibus.partition.protocol.replies import Refused, Settled, Transacted, TransactionRefused
+from partibus.partition.protocol.replies import Moved, Refused, Settled, Transacted, TransactionRefused
 
 _OPERATIONS = {
     Outcome.COMPLETE: COMPLETE,
@@ -187,12 +187,14 @@ def transact(
     reply_last(step, Transacted(command.request))
 
 
-def _refusal(state: PartitionState, command: Transact, now_ms: int) -> TransactionRefused | None:
+def _refusal(state: PartitionState, command: Transact, now_ms: int) -> TransactionRefused | Moved | None:
     """Why nothing can be done; the first reason."""
     settled: set[tuple[int, int, int]] = set()
     for index, part in enumerate(command.commands):
         because: Refused | Settled | None = None
         if isinstance(part, Enqueue):
+            if part.first_sequence is not None and part.numbered_by != state.row:
+                return Moved(command.request, {})
             because = over_quota(state, part)
         else:
             lost = lost_tokens(state, part, now_ms)

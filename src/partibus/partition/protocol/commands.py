@@ -61,6 +61,8 @@ class Enqueue(Struct):
     """
     history: History | None = None
     """The history of the source, if it has one, where there is an ``origin``."""
+    numbered_by: int = 0
+    """The row of the partition that gave the ``first_sequence`` out. The numbers are good in no other one."""
     planned: list[Planned] | None = None
     """The fan-out of a topic's messages, without scheduled ones.
 

@@ -341,7 +341,9 @@ class Moved(Struct):
 
     request: int
     places: dict[int, int]
-    """The partition by the index of a message; the others belong here."""
+    """The partition by the index of a message; the others belong here. Without any, another partition has given out the
+    sequence counters of the messages.
+    """
 
 
 class ScreenFirst(Struct):
