@@ -417,7 +417,7 @@ def _error_of(reply: Any, commands: list[_Operation], entity: str) -> PartibusEr
         what = _described(commands[reply.index])
         because = _because(reply.because, entity)
         return TransactionRolledBack(f"operation {reply.index + 1} of {len(commands)}, {what}, failed: {because}")
-    if reply.executed is None:
+    if reply.executed is not False:  # also of a commit that was done: the answer, which is lost, may be a refusal
         return OutcomeUnknown(
             f"A messaging store of '{entity}' failed in the middle of a commit, so it is unknown whether the "
             f"transaction was done as a whole or not at all: {reply.message}"

@@ -437,3 +437,12 @@ def test_a_partition_that_refuses_numbers_names_no_other_one(transaction: Transa
     entity.partitions[0].answer(r.Moved(0, {}))
     assert isinstance(ends.only, TransactionRolledBack)
     assert "moving between its partitions, try again" in str(ends.only)
+
+
+@pytest.mark.parametrize("executed", [None, True])
+def test_a_commit_that_may_have_been_done_is_in_doubt(transaction: Transaction, executed: bool | None) -> None:
+    entity = Entity()
+    send(transaction, entity, None)
+    ends = Ends(transaction)
+    entity.partitions[0].answer(r.Failed(0, executed, False, "it broke"))
+    assert isinstance(ends.only, OutcomeUnknown)
