@@ -74,15 +74,16 @@ class Arrivals:
             watch = self._watched.get((route, kind))
             if watch is None:
                 watch = self._watched[route, kind] = _Watch(self, route, kind, call_later, found)
-                self.partitions += len(route.partitions)
+                self.partitions += watch.partitions
             watch.add(_Waiter(positions, on_arrived), timeout_ms)
 
         inspect_all(route, looked, on_arrived)
 
     def end(self, route: EntityRoute, kind: int) -> None:
         """Stop polling a sub-queue without waiters."""
-        if self._watched.pop((route, kind), None) is not None:
-            self.partitions -= len(route.partitions)
+        watch = self._watched.pop((route, kind), None)
+        if watch is not None:
+            self.partitions -= watch.partitions
 
 
 def has_come(found: list[Inspected], kind: int, positions: Mapping[int, int]) -> bool:
@@ -102,6 +103,8 @@ class _Watch:
         self._call_later = call_later
         self._found = found
         """The counts at the last poll."""
+        self.partitions = len(found)
+        """The number of partitions that count in the budget."""
         self._revisions: list[object] = []
         """The revisions of the partitions' stores before that poll."""
         self._waiters: dict[_Waiter, None] = {}

@@ -12,6 +12,7 @@ from partibus.partition.protocol.replies import Failed, Inspected, SubqueueInfo
 from partibus.routing.arrivals import IDLE_MS, LOOKS_PER_S, Arrivals
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers
+from partibus.routing.slots import SlotMap
 from tests.kit.simulated_host import Timeline
 
 
@@ -157,3 +158,16 @@ def test_all_entities_share_the_rate() -> None:
     world.pass_time(4_000)
     asked = sum(partition.asked for partitions, _ in entities for partition in partitions) - before
     assert 0.8 * LOOKS_PER_S * 4 < asked <= 1.1 * LOOKS_PER_S * 4
+
+
+def test_partitions_that_are_added_or_removed_meanwhile_leave_no_trace_in_the_budget(world: World) -> None:
+    world.wait(timeout_ms=500)
+    others, _ = world.entity(3)
+    partitions: Any = others
+    world.route.follow(partitions, SlotMap(5))
+    world.pass_time(1_000)
+    assert world.arrivals.partitions == 0
+    world.wait(timeout_ms=500)
+    world.route.shrink(1)
+    world.pass_time(1_000)
+    assert world.arrivals.partitions == 0
