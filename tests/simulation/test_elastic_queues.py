@@ -34,6 +34,7 @@ from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.cursors import OpenAll
 from partibus.routing.elastic import Action
 from partibus.routing.entity import inspect_all
+from partibus.routing.fault_injections import Effect
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
 from partibus.routing.session_source import SessionHold
@@ -432,3 +433,18 @@ def test_an_error_of_one_user_keeps_no_change_from_the_others(world: World, capl
     world.broker.update("q", {"MaxDeliveryCount": 5})
     assert [user.told for user in users] == [1, 1]
     assert "a user of 'q' does not follow its change" in caplog.text
+
+
+def test_faults_of_stores_reach_partitions_that_are_added(world: World) -> None:
+    broker = world.broker
+    names = broker._store_names = [f"store-{number}" for number in range(STORES)]
+    broker.fault_injections.stores = names
+    entity = broker.entity("q")
+    first = world.queue.partitions[0].store_no
+    for name in names[:first] + names[first + 1 :]:
+        broker.fault_injections.inject_store_fault(name, Effect(fails=True))
+    now_ms = world.timeline.now_ms()
+    broker.change_slots("q", lambda old: moving.plan(old, [(0, 1, [(0, 9)]), (0, 2, [(10, 19)])], 3, now_ms, "test"))
+    assert entity.away == [1, 2]
+    broker.fault_injections.heal_all()
+    assert entity.away == []

@@ -387,6 +387,7 @@ class Broker:
         queue = entity.queue
         self.access.follow(queue.name, queue.policies)
         self._entities.follow(entity)
+        self._inject_fault(entity)
         self.movers.note(queue)
         self.elastic.note(entity)
 
