@@ -133,6 +133,18 @@ class EntityRoute:
                 break
         return partitions[self._turn]
 
+    def next_owner(self) -> PartitionHandle:
+        """Return the next partition that owns slots, as `next_partition` does.
+
+        One without slots may be removed as soon as it is found empty.
+        """
+        owners = {owner for _, owner in self.slots.runs}
+        for _ in self.partitions:
+            partition = self.next_partition()
+            if partition.partition_id in owners:
+                return partition
+        return self.partitions[min(owners)]
+
     def give_back(self, kind: int) -> None:
         """Return this front end's cached messages of a sub-queue to the partitions."""
         cache = self._caches.get(kind)

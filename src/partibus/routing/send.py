@@ -130,9 +130,9 @@ class _NumberedUnkeyedRun(_UnkeyedRun):
 
 
 def send_through(route: EntityRoute, destination: str, batches: Sequence[Batch], on_sent: OnSent) -> None:
-    """Send messages that go on to another entity (section 3.7); any partition takes them (see `send`)."""
+    """Send messages that go on to another entity (section 3.7); any partition with slots takes them (see `send`)."""
     messages = [Message(with_destination(message.data, destination)) for batch in batches for message in batch]
-    partition = route.next_partition() if route.partitioned else route.partitions[0]
+    partition = route.next_owner() if route.partitioned else route.partitions[0]
 
     def answered(reply: Any) -> None:
         on_sent(None if isinstance(reply, Accepted) else [error_of(reply, route.name)] * len(batches))

@@ -14,8 +14,8 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import Numbers
-from partibus.routing.send import Batch, send, send_numbered
-from partibus.routing.slots import partition_for_key
+from partibus.routing.send import Batch, send, send_numbered, send_through
+from partibus.routing.slots import SlotMap, partition_for_key
 from tests.unit.routing.fakes import UNAVAILABLE, UNKNOWN, FakePartition, message
 
 Result = list[PartibusError | None] | None
@@ -279,3 +279,22 @@ class TestNumbers:
             for partition in partitions
         }
         assert {index: sequences for index, sequences in cancelled.items() if sequences} == {2: [[1, 2]], 4: [[1]]}
+
+
+def test_messages_for_another_entity_go_through_partitions_with_slots() -> None:
+    """A partition without slots is dropped with its messages, once it was found empty."""
+    route, partitions = entity(4)
+    route.slots = SlotMap(4, 1, [(0, 1), (9_000, 2)])
+    places = [partition.partition_id for partition in partitions]
+    answers: list[Result] = []
+    for _ in range(8):
+        send_through(route, "other", [[message()]], answers.append)
+    partitions[1].is_available = False
+    for _ in range(2):
+        send_through(route, "other", [[message()]], answers.append)
+    partitions[2].is_available = False
+    partitions[1].fails = UNAVAILABLE
+    send_through(route, "other", [[message()]], answers.append)
+    assert [len(partitions[place].taken(c.Enqueue)) for place in places] == [0, 5, 6, 0]
+    assert answers[:10] == [None] * 10
+    assert [type(error) for error in answers[10] or []] == [StoreUnavailable]
