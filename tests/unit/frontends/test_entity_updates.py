@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from partibus.amqp import ACCEPTED, DeliveryState, Rejected
+from partibus.amqp import ACCEPTED, DeliveryState, Detached, Rejected
 from partibus.client.messages import IncomingMessage
 from partibus.namespace.namespace_options import NamespaceOptions
 from tests.unit.frontends.harness import Client, World, body_of, message
@@ -231,3 +231,17 @@ def test_a_queue_that_was_made_again_with_sessions_refuses_what_the_link_sent_be
     world.carry()
     world.queue("q", RequiresSession=True)
     assert [condition(state) for state in client.send(sender, message())] == ["amqp:not-allowed"]
+
+
+def test_receivers_of_the_only_partition_attach_again_when_there_may_be_others(world: World, client: Client) -> None:
+    world.queue("q", RequiresSession=True, PartibusElasticPartitions=0)
+    waiting, idle = client.receiver("q/$DeadLetterQueue"), client.receiver("q/$DeadLetterQueue")
+    waiting.grant(5)
+    updated(world.client(), "q", MaxDeliveryCount=3)
+    assert not any(map(client.is_detached, (waiting, idle)))
+    updated(world.client(), "q", PartibusElasticPartitions=4)
+    for link in (waiting, idle):
+        assert client.refusal(link).condition == "amqp:link:detach-forced"
+    client.receiver("q/$DeadLetterQueue").grant(1)
+    updated(world.client(), "q", MaxDeliveryCount=4)
+    assert sum(isinstance(event, Detached) for event in client.events) == 2

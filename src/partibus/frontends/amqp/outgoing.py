@@ -23,7 +23,7 @@ from partibus.partition.protocol.commands import LockToken, Outcome, Settle
 from partibus.partition.protocol.replies import Granted
 from partibus.routing.lock_tokens import delivery_tag, tag_start
 from partibus.routing.partitions import PartitionHandle
-from partibus.routing.receive import OnFailed, OnGranted, Source
+from partibus.routing.receive import DirectSource, OnFailed, OnGranted, Source
 from partibus.throttling.uses import Operation, client_name
 from partibus.tracing.tracer import Held
 
@@ -177,6 +177,15 @@ class OutgoingLink:
             self._end(amqp_error(EntityDisabled(queue.name, queue.description.options.status.value)))
         elif (refusal := self._entity.refusal_of_receivers(self._kind)) is not None:
             self._end(amqp_error(refusal))
+        elif isinstance(self._source, DirectSource) and self._entity.route.partitioned:
+            self._stopping = True
+            self._source.stop(self._outgrown)
+
+    def _outgrown(self) -> None:
+        """End a link at the only partition: the queue may have more of them now."""
+        if not self._closed:
+            why = f"'{self._entity.queue.name}' may have several partitions from now on. Attach again."
+            self._end(AmqpError(DETACH_FORCED, why))
 
     def _stopped(self) -> None:
         self._asked = 0
