@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from random import Random
 
 from hypothesis import example, given, settings
@@ -41,8 +42,8 @@ class Timeline:
     def at(self, ms: float, call: Callable[[], None]) -> None:
         heappush(self._calls, (int(ms), next(self._numbers), call))
 
-    def run(self) -> None:
-        while self._calls:
+    def run(self, until_ms: float = inf) -> None:
+        while self._calls and self._calls[0][0] < until_ms:
             self.now_ms, _, call = heappop(self._calls)
             call()
 
@@ -80,12 +81,14 @@ class Broker:
 
     def ask(self, ask: Ask, on_grant: Callable[[Grant | None], None]) -> None:
         world, home = self.world, self.home
+        world.questions += 1
 
         def arrived() -> None:
             if home.gone:
                 world.send(lambda: on_grant(None))
                 return
             grant = home.allocator.grant(ask, home.broker_now_ms())
+            world.told += ask.owed
 
             def answered() -> None:
                 if grant.period < self.account.ends_ms // PERIOD_MS - 1:
@@ -124,6 +127,10 @@ class World:
         self.burnt: Counter[int] = Counter()
         """Grants without use: late, or lost."""
         self.unanswered = 0
+        self.told = 0
+        """The cost of finished work that an allocator has heard of."""
+        self.questions = 0
+        self.delay_max_ms = DELAY_MAX_MS
         self._quiet_until_ms = 0
         home = Home(Allocator(SETTINGS), lambda: self.timeline.now_ms)
         self.brokers = [
@@ -135,7 +142,7 @@ class World:
         now_ms = self.timeline.now_ms
         if now_ms >= self._quiet_until_ms and self.random.random() < self.loss:
             return True
-        self.timeline.at(now_ms + self.random.randrange(1, DELAY_MAX_MS), arrive)
+        self.timeline.at(now_ms + self.random.randrange(1, self.delay_max_ms), arrive)
         return False
 
     def request(self, number: int, costs: list[int]) -> None:
@@ -255,3 +262,44 @@ def test_one_broker_gets_what_the_others_leave(seed: int, brokers: int) -> None:
     assert full
     for period in full:
         assert world.admitted[period] + world.burnt[period] >= RATE - brokers
+
+
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(1, 3),
+    st.sampled_from([DELAY_MAX_MS, 900]),
+    st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 2), st.integers(1, LARGEST)), min_size=1, max_size=10),
+    st.lists(st.integers(0, 1_000), max_size=6),
+    st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 2)), max_size=3),
+)
+@example(0, 1, DELAY_MAX_MS, [(0, 0, 100)], [0], [])
+@example(0, 1, 900, [(0, 0, 100)], [], [])
+@example(0, 1, DELAY_MAX_MS, [(0, 0, 100)], [], [(0, 0)])
+def test_finished_work_is_paid_for_once_whatever_happens_to_the_questions(
+    seed: int,
+    brokers: int,
+    delay_max_ms: int,
+    charges: list[tuple[int, int, int]],
+    moves: list[int],
+    changes: list[tuple[int, int]],
+) -> None:
+    world = World(Random(seed), brokers, 0.0)
+    world.delay_max_ms = delay_max_ms
+    accounts = [broker.account for broker in world.brokers]
+    owed = 0
+
+    def charge(account: Account, cost: int) -> None:
+        nonlocal owed
+        owed += cost if account.exhausted else max(0, cost - account.credits)
+        account.charge(cost)
+
+    for ms, number, cost in charges:
+        world.timeline.at(START_MS + ms, partial(charge, accounts[number % brokers], cost))
+    for index, ms in enumerate(moves):  # everyone has heard of a move before the next one
+        at_ms = START_MS + sum(moves[:index]) + index * DELAY_MAX_MS + ms
+        world.timeline.at(at_ms, partial(world.move, index % brokers))
+    for ms, number in changes:
+        world.timeline.at(START_MS + ms, partial(accounts[number % brokers].change, SETTINGS))
+    world.timeline.run(START_MS + 30_000)
+    assert world.told == owed
+    assert world.questions < 1_000

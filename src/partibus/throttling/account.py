@@ -89,6 +89,7 @@ class Account:
         "_clock",
         "_debt",
         "_ends_ms",
+        "_news",
         "_on_exhausted",
         "_owed",
         "_past_periods",
@@ -132,6 +133,8 @@ class Account:
         """Credits for finished work that the allocator has not been told of."""
         self._debt = (0, 0)
         """A period, and the debt of the namespace at its end as told by the allocator."""
+        self._news: tuple[int, int] | None = None
+        """A debt from the reply to an earlier question, which the present allocator may not know."""
         self._waiting: deque[_Waiting] = deque()
         self._serving = False
         self._asked: Ask | None = None
@@ -211,7 +214,7 @@ class Account:
         """Apply other settings. Credits at hand were counted by the old ones and are dropped."""
         self._settings = settings
         self.credits = 0
-        self._asked = None
+        self._asked = self._news = None
         self._debt = (0, 0)
         self._ends_ms = 0
         self._look()
@@ -296,27 +299,31 @@ class Account:
             waiting = sum([sum(one.costs) for one in self._waiting]) - sum(head.costs[: head.admitted]) - first
             most = self._settings.period_credits
             spare = most if self._bank.alone else min(max(1, most // SPARE_PART), self._used)
-        ask = self._asked = Ask(self._period, first, waiting, spare, self.credits, self._owed, *self._debt)
+        debt, self._news = self._news or self._debt, None
+        ask = self._asked = Ask(self._period, first, waiting, spare, self.credits, self._owed, *debt)
         self.granted -= self.credits
-        self.credits = 0
+        self.credits = self._owed = 0  # a question that overtakes this one must not tell of the same work
         self._bank.ask(ask, lambda grant: self._answered(ask, grant))
         is_open = self._asked is ask or self._retry is not None
         if is_open and self._retry_policy is None and self._call_later is not None:
             self._retry_policy = self._call_later(EVENTUALLY_MS, self._give_up)
 
     def _answered(self, ask: Ask, grant: Grant | None) -> None:
-        if self._asked is ask:
+        is_current = self._asked is ask
+        if is_current:
             self._asked = None
             if self._retry_policy is not None and grant is not None:
                 self._retry_policy.cancel()
                 self._retry_policy = None
-            if grant is not None:
-                self._owed -= ask.owed  # else it may have been lost, and is told again
+        if grant is None:
+            self._owed += ask.owed  # it may have been lost, and is told again
         self._look()
         if grant is not None and self._period <= grant.period <= self._period + 1:
             self._take(grant)
-            if self._asked is not None:
-                self.tell_debt()  # the reply may come from a former allocator
+            if not is_current and grant.debt:
+                self._news = self._debt  # the reply may come from a former allocator
+            if self._news is not None and self._asked is None:
+                self._ask()
             self._serve()
             if self._spent and not self.credits:
                 self._on_exhausted()
