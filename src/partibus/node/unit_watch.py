@@ -245,7 +245,8 @@ class UnitWatch:
             return
         units = self._scalings[record.namespace_id].look(self._clock.now_ms(), cpu, options.units, least, most)
         free = self._brokers_max * self._limits.per_broker - self.units + options.units
-        units = min(units, max([one for one in UNITS if one <= free], default=options.units))
+        if units > options.units:  # it keeps what it has, also while few brokers are present
+            units = max([options.units, *(one for one in UNITS if one <= min(units, free))])
         if units == options.units:
             return
         try:

@@ -235,3 +235,14 @@ def test_a_namespace_that_becomes_premium_is_watched(process: Process) -> None:
     assert process.loop.delay_s == LOOK_S
     process.work(acme_plant=0.06)
     assert process.broker().throttle.exhausted
+
+
+def test_who_leads_takes_no_units_away_while_there_are_fewer_brokers(process: Process) -> None:
+    process.watch.leads = True
+    process.member.namespaces.create(NAME, premium(8, least=1, most=16))
+    process.watch.follow(brokers=1, brokers_max=1)
+    for cpu_s in (0.04, 0.1):  # as much as it should have, and more than that
+        for _ in range(UP_MS // 1_000 + 2):
+            process.work(acme_plant=cpu_s)
+            process.member.clock.advance(1_000)
+        assert process.watch.units == 8
