@@ -243,14 +243,13 @@ class CatalogSchema:
         self._learn(version)
 
     def commit(self) -> None:
-        """Commit the transaction. Raises StoreUnavailable; OutcomeUnknown if the connection was lost on the way."""
+        """Commit the transaction. Raises StoreUnavailable; OutcomeUnknown if the server did not answer."""
         connection = self._connected()
         try:
             connection.execute("COMMIT")
         except psycopg.Error as error:
-            unknown = connection.broken or connection.closed
             refused = self._failed(connection, error)
-            if not unknown:
+            if not connection.closed:
                 raise refused from error
             raise OutcomeUnknown(
                 f"{self.name}: the change may or may not be stored ({error}). Look at the entity, repeat it if needed."

@@ -252,3 +252,25 @@ def test_a_catalog_that_has_gone_back_is_neither_read_nor_changed_by_who_knows_b
     restarted.note({"entity": "orders"})
     restarted.commit()
     restarted.close()
+
+
+def test_a_change_whose_commit_is_not_answered_in_time_may_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = PostgreSQLServer()
+    try:
+        server.start()
+        (address,) = parse_address(server.url(), SCHEMA_DEFAULT)
+        prepare(address)
+        catalog = CatalogSchema(address, "a test")
+        monkeypatch.setattr(type(catalog._connected()), "TIMEOUT_S", 0.2)
+        catalog.begin(writing=True)
+        catalog.note({"entity": "orders"})
+        server.pause()
+        with pytest.raises(OutcomeUnknown, match="may or may not be stored"):
+            catalog.commit()
+        server.resume()
+        while eventually(catalog) != [(1,)]:  # the server carries out what it has received
+            time.sleep(0.05)
+        catalog.close()
+    finally:
+        server.resume()
+        server.remove()
