@@ -118,9 +118,12 @@ class Stores:
     def give_up(self, store_no: int, given: Callable[[], None]) -> None:
         """Commit pending rows, close a store, and call ``given``.
 
-        Its users here are told to wait for the next owner.
+        Its users here are told to wait for the next owner. Another call joins the first one.
         """
-        runtime = self.runtimes[store_no]
+        runtime = self.runtimes.get(store_no)
+        if runtime is None:
+            self._host.call_soon(given)
+            return
         why = f"{self.names[store_no]} is being handed over to another broker"
         self.routes[store_no].lead_nowhere(why)
         # Peers that went on asking could keep the runtime from ever running out of commits.
@@ -128,7 +131,8 @@ class Stores:
         self.on_owners(self._owners())
 
         def closed() -> None:
-            del self.runtimes[store_no]
+            if self.runtimes.get(store_no) is runtime:
+                del self.runtimes[store_no]
             given()
 
         runtime.close(closed)

@@ -94,7 +94,7 @@ class _Serving:
         self._served = served
 
     def close(self, number: int, why: str) -> None:
-        del self._served[number]
+        self._served.pop(number, None)
 
     def asker_of(self, request: int) -> tuple[str, int] | None:
         return None
@@ -247,4 +247,16 @@ def test_all_are_closed_together(world: World) -> None:
     for number in range(3):
         world.stores.give_up(number, partial(given.append, number))
     world.run(lambda: len(given) == 3)
+    assert world.stores.runtimes == {}
+
+
+def test_a_store_that_is_being_given_up_can_be_given_up_again(world: World) -> None:
+    world.take(0)
+    given: list[str] = []
+    world.stores.give_up(0, lambda: given.append("by the plan"))
+    world.stores.give_up(0, lambda: given.append("at the end"))
+    world.run(lambda: len(given) == 2)
+    world.stores.give_up(0, lambda: given.append("when it is gone"))
+    world.run(lambda: len(given) == 3)
+    assert given == ["by the plan", "at the end", "when it is gone"]
     assert world.stores.runtimes == {}

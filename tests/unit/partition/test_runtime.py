@@ -723,3 +723,22 @@ def test_a_page_of_dead_letters_forgets_no_session_that_has_changed() -> None:
     broker.ask_for("a")
     assert broker.granted_again() == []
     assert broker.state.subqueues[0].messages == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_whoever_asks_for_a_close_hears_of_its_end(fails: bool) -> None:
+    broker = Broker()
+    broker.answered(broker.send())
+    if fails:
+        broker.stores[-1].commit_fails = StoreError("disk on fire", executed=False)
+        broker.answered(broker.send())
+    closed: list[int] = []
+    broker.runtime.close(lambda: closed.append(1))
+    broker.runtime.close(lambda: closed.append(2))
+    broker.run_until(lambda: broker.runtime.store is None)
+    broker.runtime.close(lambda: closed.append(3))
+    broker.rest()
+    assert closed == [1, 2, 3]
+    broker.runtime.close(lambda: closed.append(4))
+    broker.rest()
+    assert closed == [1, 2, 3, 4]

@@ -54,7 +54,10 @@ class StoreLifecycle:
         self._lost = lost
         self._opened = opened
         self._closed = closed
-        self._closing: Callable[[], None] | None = None
+        self._closing: list[Callable[[], None]] | None = []
+        """The calls to make when it is closed; None when it is."""
+        self._is_ending = False
+        """Whether the store is being closed on the writer thread."""
         self.is_closing = False
         """Whether the store closes as soon as no commit is pending."""
         self.store = store
@@ -215,19 +218,18 @@ class StoreLifecycle:
 
     def _reopen_later(self) -> None:
         self._is_broken = False
-        if self._closing is not None:
+        if self.is_closing:
             self._reopen()
         else:
             self._host.call_later(REOPEN_DELAY_MS, self._reopen)
 
     def _reopen(self) -> None:
-        if self._closing is not None:
-            done, self._closing = self._closing, None
+        if self.is_closing:
             self.is_closing = False
             try:
                 self._closed(self.failure or "the store is closed")
             finally:
-                done()
+                self._ended()
             return
         if self._is_stuck:
             hint = "restart the broker: it could not give up what it had in memory, see the log"
@@ -253,9 +255,14 @@ class StoreLifecycle:
     def begin_closing(self, done: Callable[[], None]) -> None:
         """Stop accepting commands, so that nothing stays pending for ever.
 
-        ``done`` is called after `end`, or when the store has failed before.
+        ``done`` is called after `end`, or when the store has failed before. Another call joins the first one.
         """
-        self._closing = done
+        if self._closing is None:
+            self._host.call_soon(done)
+            return
+        self._closing.append(done)
+        if self.is_closing or self._is_ending:
+            return
         self.is_closing = True
         self.failure = self.failure or "the store is being closed"
         if self._is_stuck:  # no attempt to open it will find out
@@ -263,15 +270,20 @@ class StoreLifecycle:
 
     def end(self) -> None:
         """Close an open store that was asked to close, with no commit pending."""
-        if self._closing is None or self.store is None:
+        if not self.is_closing or self.store is None:
             return
-        store, done = self.store, self._closing
-        self.store, self._closing = None, None
-        self.is_closing = False
+        store, self.store = self.store, None
+        self.is_closing, self._is_ending = False, True
         self.failure = "the store is closed"
         self.generation += 1
-        self._host.write(store.close, lambda _: done())
+        self._host.write(store.close, lambda _: self._ended())
         self._closed(self.failure)
+
+    def _ended(self) -> None:
+        """Tell everyone that asked for the closing."""
+        closing, self._closing = self._closing, None
+        for done in closing or ():
+            done()
 
 
 def _told(error: Exception) -> str:
