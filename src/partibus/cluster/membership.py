@@ -28,6 +28,11 @@ RETRY_S = 0.5
 CATCH_UP_S = 0.1
 """The time until the next heartbeat when the catalog could not be read, so a change was not followed."""
 
+HEARTBEATS_SEEN = 3
+"""Readings of a broker's row, all different, until it surely has reported what happened before the first one: the
+second heartbeat may have begun earlier, the third began after the second.
+"""
+
 LATE_S = 1.0
 """A broker is late when a second reading of its row has found no heartbeat."""
 
@@ -160,6 +165,11 @@ class Membership:
         self._unsaid: list[int] = []
         """Entities that were used and are not reported yet."""
         self._announced: list[_Announced] = []
+        self._awaited: list[_Awaited] = []
+        self.absences = 0
+        """How often this broker was silent for a lease, so that others may have done without it."""
+        self._reported_s = self._loop.time()
+        """The loop's time at which its last successful heartbeat began."""
         self._begun = 0
         """The number of heartbeats begun."""
         self._unreadable: dict[Identity, str] = {}
@@ -192,9 +202,19 @@ class Membership:
         used: list[int] = await self._ask(self._registry.take_used)
         return used
 
+    async def all_report(self) -> bool:
+        """Wait until each other broker has reported its use before this call.
+
+        Returns False when one of them is silent and did not end in order, or when the registry is away.
+        """
+        awaited = _Awaited(self._begun + 1, {}, self._loop.create_future())
+        self._awaited.append(awaited)
+        return await awaited.reported
+
     async def leave(self) -> None:
         """Leave the membership: this broker has no stores."""
         self._ending = True
+        self._give_up_waiting()
         with ExitStack() as leaving:  # the last of these first, also after an exception
             leaving.callback(self._thread.shutdown)
             leaving.callback(self._registry.close)
@@ -218,6 +238,7 @@ class Membership:
                     log.warning("what other brokers do can't be seen: %s", error)
                 self.failure = str(error)
                 self._rows.clear()
+                self._give_up_waiting()
                 await asyncio.sleep(RETRY_S)
             except InvalidOperation as error:
                 self._here.replaced(str(error))
@@ -245,6 +266,8 @@ class Membership:
             raise
         self._told = urgent
         self.lag_s = self._loop.time() - asked_s
+        self.absences += self._loop.time() - self._reported_s > self._lease_s
+        self._reported_s = asked_s
         if self.failure is not None:
             log.warning("other brokers can be seen again")
         self.failure = None
@@ -254,6 +277,7 @@ class Membership:
         self._rows = {one.member.owner: self._rows[one.member.owner] for one in brokers}
         self._here.seen(brokers)
         self._see_followed(number, latest, brokers)
+        self._see_reports(number, brokers)
         if not caught_up:
             await asyncio.sleep(CATCH_UP_S)
         elif self.followed == latest and heard.changes:
@@ -331,6 +355,43 @@ class Membership:
                 announced.followed.set_result(None)
             else:
                 self._announced.append(announced._replace(version=version))
+
+    def _see_reports(self, number: int, brokers: Sequence[MemberInfo]) -> None:
+        """Note the brokers that have reported since someone waits for all of them."""
+        others = [one.member for one in brokers if one.member.owner != self._us]
+        waiting, self._awaited = self._awaited, []
+        for awaited in waiting:
+            if number < awaited.beat:
+                self._awaited.append(awaited)
+                continue
+            for one in others:
+                awaited.seen.setdefault(one.owner, set()).add(self._rows[one.owner][0])
+            if not all(one.is_there for one in others):
+                awaited.tell(False)
+            elif all(len(awaited.seen[one.owner]) >= HEARTBEATS_SEEN for one in others):
+                awaited.tell(True)
+            else:
+                self._awaited.append(awaited)
+
+    def _give_up_waiting(self) -> None:
+        waiting, self._awaited = self._awaited, []
+        for awaited in waiting:
+            awaited.tell(False)
+
+
+class _Awaited(NamedTuple):
+    """A wait for the reports of all brokers."""
+
+    beat: int
+    """The number of the first heartbeat that began after it."""
+    seen: dict[Identity, set[str]]
+    """The versions of each broker's row since."""
+    reported: asyncio.Future[bool]
+
+    def tell(self, has_reported: bool) -> None:
+        """End the wait."""
+        if not self.reported.done():
+            self.reported.set_result(has_reported)
 
 
 class _Announced(NamedTuple):

@@ -142,6 +142,8 @@ class Clustered:
         self._versions = 0
         self._settled = asyncio.Event()
         self._membership: Membership | None = None
+        self._absences = 0
+        """The number of absences from the membership that are taken into account."""
         self.stores = SharedStores(broker, joined.secret, self._address_of, self._open_again)
         self.stores.served.measure = self._measure
 
@@ -323,6 +325,9 @@ class Clustered:
     def seen(self, brokers: Sequence[MemberInfo]) -> None:
         """React to the brokers in the catalog."""
         self._log_lost_brokers(brokers)
+        before = {one.member.owner.broker: one.member.owner for one in self._brokers}
+        if any(before.get(one.member.owner.broker, one.member.owner) != one.member.owner for one in brokers):
+            self._broker.front.idle.begin()  # what was used through the former run may not be known
         self._brokers = brokers
         there = [one for one in brokers if one.member.is_there and one.member.owner != self._us]
         self._broker.front.units.follow(len(there) + 1, len(there) + 1)
@@ -410,14 +415,25 @@ class Clustered:
         """Move the manual clock."""
         raise InvalidOperation("The clock of brokers on several machines is the real one, and can't be moved.")
 
-    async def used(self) -> Iterable[int] | None:
-        """Return the queues used since the last call."""
-        if self._membership is None or not self._broker.front.units.leads:
+    async def used(self, *, surely: bool = False) -> Iterable[int] | None:
+        """Return the queues used since the last call.
+
+        ``surely``: after a heartbeat of each broker that began later. None while a broker is silent: its clients may
+        still reach its stores.
+        """
+        membership, front = self._membership, self._broker.front
+        if membership is None or not front.units.leads:
+            return None
+        if surely and not (await membership.all_report() and front.units.leads):
             return None
         try:
-            return await self._membership.take_used()
+            used = await membership.take_used()
         except StoreUnavailable:  # nothing can be deleted now either
             return None
+        if membership.absences != self._absences:  # another broker may have learned of use meanwhile
+            self._absences = membership.absences
+            front.idle.begin()
+        return used
 
 
 def _cluster_certificate(settings: Settings) -> tuple[ssl.SSLContext, bytes]:

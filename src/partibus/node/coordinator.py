@@ -72,9 +72,10 @@ class Coordinator(Protocol):
         """Move the manual clock; return the new time when everything due has run and is durable."""
         ...
 
-    async def used(self) -> Iterable[int] | None:
+    async def used(self, *, surely: bool = False) -> Iterable[int] | None:
         """Return ids of the queues used through other brokers since the last call.
 
-        None when another broker deletes idle queues.
+        ``surely``: all that were used before this call; it may wait for the other brokers. None when another broker
+        deletes idle queues, or a broker can't be asked.
         """
         ...

@@ -372,8 +372,11 @@ class Front:
     def _check_idle(self) -> None:
         async def check() -> None:
             used = await self._coordinator.used()
-            if used is not None:
-                self.idle.check(AT_A_TIME, used)
+            if used is not None and (over := self.idle.note(used)):
+                self.idle.watch(over[:AT_A_TIME])
+                used = await self._coordinator.used(surely=True)
+                if used is not None:
+                    self.idle.check(AT_A_TIME, used)
 
         for broker in self.namespaces:
             broker.wall_clock.now_ms()  # it sees a clock that was set, also while no client shows a claim

@@ -11,13 +11,16 @@ its limit, and never shorter. A clock that is moved by hand stands still in betw
 exact. When the broker starts every entity counts as just used.
 
 One of several brokers deletes, and learns which queues were used through the others (`IdleQueues.take_used` of each).
+A queue that seems to be idle is deleted once all of them have reported their use until then (`Coordinator.used`).
 """
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 
 from partibus.clock import Clock
 from partibus.errors import PartibusError
+from partibus.namespace.entities import EntityKind
 from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.partition.protocol.replies import Inspected
@@ -40,6 +43,8 @@ class IdleQueues:
         self._started_ms = clock.now_ms()
         self._used_ms: dict[int, int] = {}
         """Last use by entity id."""
+        self._ends: dict[int, list[int]] = {}
+        """The ends of the partitions of each watched queue, by entity id."""
         self.asking = 0
         """Queues that may be idle and whose partitions have not answered yet, and deleted ones that not all brokers
         know of yet.
@@ -76,6 +81,19 @@ class IdleQueues:
             if not queue.deleted:  # with its topic
                 self._ask(queue)
 
+    def watch(self, over: Iterable[Queue]) -> None:
+        """Note where queues that have expired end now, so that `check` keeps those that get a message meanwhile.
+
+        It may come through another broker, which reports it only later.
+        """
+        self._ends = {}
+        for queue in over:
+            if queue.kind is EntityKind.QUEUE:  # a subscription is not used by messages
+                inspect_all(self._namespaces.entity_of(queue).route, partial(self._watched, queue), lambda _: None)
+
+    def _watched(self, queue: Queue, found: list[Inspected]) -> None:
+        self._ends[queue.entity_id] = _ends_of(found)
+
     def _bounded(self) -> list[Queue]:
         """Return the entities that have an AutoDeleteOnIdle."""
         return [queue for broker in self._namespaces for queue in broker.namespace.deleted_on_idle]
@@ -102,7 +120,9 @@ class IdleQueues:
             return
         now_ms = self._clock.now_ms()
         used_ms = max(self._used_ms.get(queue.entity_id, now_ms), queue.touched_ms)
-        if self._is_used(queue) or any(one.has_scheduled for one in found):
+        ends = _ends_of(found)
+        has_grown = self._ends.pop(queue.entity_id, ends) != ends
+        if self._is_used(queue) or has_grown or any(one.has_scheduled for one in found):
             used_ms = now_ms
         self._used_ms[queue.entity_id] = max([used_ms, *(one.activated_ms for one in found)])
         if not _is_over(queue, self._used_ms[queue.entity_id], now_ms):
@@ -116,6 +136,10 @@ class IdleQueues:
             self.asking += 1
             broker.when_followed(self._asked)
             log.info("the %s '%s' was idle for its AutoDeleteOnIdle and is deleted", queue.kind.value, queue.name)
+
+
+def _ends_of(found: list[Inspected]) -> list[int]:
+    return [one.end_pos for one in found]
 
 
 def _is_over(queue: Queue, used_ms: int, now_ms: int) -> bool:

@@ -263,8 +263,8 @@ class Supervised:
         """Have the supervisor move the manual clock."""
         return int((await self._ask("advance", milliseconds=milliseconds))["now_ms"])
 
-    async def used(self) -> Iterable[int] | None:
-        """Ask the supervisor for the queues used through any broker."""
+    async def used(self, *, surely: bool = False) -> Iterable[int] | None:
+        """Ask the supervisor for the queues used through any broker, which it asks at once."""
         if not self._broker.front.units.leads:
             return None
         entities: list[int] = (await self._ask("used"))["entities"]

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -338,3 +339,47 @@ async def test_a_change_that_can_not_be_applied_has_everything_read_again(caplog
         await eventually(lambda: one.followed == 2)
         assert (here.followed, here.followed_all) == (["r"], 1)
     assert "change 1 of another broker can't be applied" in caplog.text
+
+
+@on_loop
+async def test_everyone_has_reported_after_a_heartbeat_that_began_later() -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.put("b", 0, is_silent=True)
+    registry.rows["d"] = ("run of d", "", "the first", 0, "{}")  # has ended in order
+    async with membership(registry, here, lease_s=3_600) as one:
+        await eventually(lambda: here.beats > 1)
+        reported = asyncio.ensure_future(one.all_report())
+        for version in ("under way", "begun later"):
+            later = here.beats + 3
+            await eventually(partial(_has_begun, here, later))
+            assert not reported.done()
+            registry.rows["b"] = (*registry.rows["b"][:2], version, *registry.rows["b"][3:])
+        assert await reported
+        assert one.absences == 0
+
+
+@on_loop
+async def test_a_silent_broker_has_not_reported() -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.put("b", 0, is_silent=True)
+    async with membership(registry, here) as one:
+        assert not await one.all_report()
+
+
+@on_loop
+async def test_while_the_registry_is_away_nobody_has_reported() -> None:
+    registry, here = FakeRegistry(), Here()
+    registry.put("b", 0, is_silent=True)
+    async with membership(registry, here, lease_s=3_600) as one:
+        reported = asyncio.ensure_future(one.all_report())
+        await eventually(lambda: here.beats > 1)
+        registry.failure = StoreUnavailable("away")
+        assert not await reported
+        assert one.absences == 0
+        registry.failure = None
+        one._reported_s -= 7_200
+        await eventually(lambda: one.absences == 1)
+
+
+def _has_begun(here: Here, beat: int) -> bool:
+    return here.beats > beat

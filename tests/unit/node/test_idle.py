@@ -305,3 +305,33 @@ def test_a_look_that_fails_forgets_no_use(world: IdleWorld, monkeypatch: pytest.
             world.idle.note()
     world.pass_time(2 * MINUTE_MS)
     assert world.has("q")
+
+
+def publish_elsewhere(world: IdleWorld, name: str) -> None:
+    """Send through another broker: nothing of it is noted at this one."""
+    client = world.client()
+    client.send(client.sender(name.partition("/")[0]), message())
+    client.lose()
+    for queue in world.namespace:
+        world.namespaces.entity_of(queue).route.take_used()
+
+
+@pytest.mark.parametrize(("name", "stays"), [("q", True), ("t/Subscriptions/s", False)])
+def test_a_message_that_another_broker_has_accepted_meanwhile_keeps_the_queue(
+    world: IdleWorld, name: str, stays: bool
+) -> None:
+    world.queue("q", AutoDeleteOnIdle="PT10M")
+    topic(world, subscription_idle="PT10M")
+    world.wait(IDLE_MS)
+    world.idle.watch(world.idle.note())
+    world.wait(1_000)
+    publish_elsewhere(world, name)
+    world.idle.check()
+    world.wait(1_000)
+    assert world.has(name) == stays
+    world.wait(IDLE_MS)
+    world.idle.watch(world.idle.note())
+    world.wait(1_000)
+    world.idle.check()
+    world.wait(1_000)
+    assert not world.has(name)
