@@ -6,6 +6,7 @@ state machine, commit and a store in a file.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -44,13 +45,18 @@ class Calls:
 
     def __init__(self) -> None:
         self.by_code: Counter[CodeType] = Counter()
+        self._collecting = False
 
     def __enter__(self) -> Calls:
+        self._collecting = gc.isenabled()
+        gc.disable()  # finalizers of former tests' objects are no work of the broker
         sys.setprofile(self._see)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
+        if self._collecting:
+            gc.enable()
 
     def _see(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and not frame.f_code.co_filename.startswith(TESTS):
