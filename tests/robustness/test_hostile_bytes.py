@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from random import Random
 from typing import Any
 
@@ -23,7 +24,7 @@ from partibus.amqp.codec.performatives import (
 )
 from partibus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, HEADER, SASL_FRAME, SASL_HEADER, frame
 from partibus.testing.broker_process import BrokerProcess
-from tests.robustness.raw import MIB, RawPeer, flow, transfer
+from tests.robustness.raw import MIB, RawPeer, check_serves, flow, transfer
 
 TOO_MUCH = ("amqp:resource-limit-exceeded", None)
 
@@ -113,9 +114,10 @@ def test_connections_that_are_opened_and_dropped(broker: BrokerProcess) -> None:
 
 
 def test_connections_that_never_speak_are_borne(broker: BrokerProcess) -> None:
-    silent = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(200)]
-    for sock in silent:
-        sock.close()
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port)))
+        check_serves(broker)
 
 
 def test_a_half_closed_connection_ends(broker: BrokerProcess) -> None:
