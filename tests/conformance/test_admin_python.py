@@ -30,6 +30,7 @@ from azure.servicebus.management import (
 
 from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import python_admin
+from tests.kit.azure_receiving import receive_exactly
 from tests.kit.eventually import EVENTUALLY_S
 
 Admin = Any
@@ -401,14 +402,12 @@ def test_an_entity_that_requires_sessions_forwards_if_it_was_created_so(
             publisher.send_messages(ServiceBusMessage("published", session_id="a"))
         for session, expected in (("a", ["0", "2", "4"]), ("b", ["1", "3", "5"])):
             with client.get_queue_receiver("sessions", session_id=session) as receiver:
-                found: list[str] = []
-                while len(found) < 3 and (came := receiver.receive_messages(3, max_wait_time=EVENTUALLY_S)):
-                    found += map(str, came)
-                    for message in came:
-                        receiver.complete_message(message)
-                assert found == expected
+                found = receive_exactly(receiver, 3)
+                for message in found:
+                    receiver.complete_message(message)
+                assert [str(message) for message in found] == expected
         with client.get_queue_receiver("plain") as receiver:
-            (message,) = receiver.receive_messages(1, max_wait_time=EVENTUALLY_S)
+            (message,) = receive_exactly(receiver, 1)
             assert (str(message), message.session_id) == ("published", "a")
             receiver.complete_message(message)
         for session_id in (None, "a"):

@@ -21,6 +21,7 @@ from tests.conformance.clients.interface import (
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import CountMessages
+from tests.kit.azure_receiving import receive_exactly
 
 CLOCK = "manual"
 PAIRED = True
@@ -159,14 +160,14 @@ def test_python_sends_a_dead_letter_again_as_it_received_it(
     with azure.get_queue_sender(queue) as sender:
         sender.send_messages(sent)
         with azure.get_queue_receiver(queue, session_id=session) as receiver:
-            (message,) = receiver.receive_messages(1, max_wait_time=5)
+            (message,) = receive_exactly(receiver, 1)
             receiver.dead_letter_message(message, reason="why")
         with azure.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
-            (message,) = dead.receive_messages(1, max_wait_time=5)
+            (message,) = receive_exactly(dead, 1)
             sender.send_messages(message)
             dead.complete_message(message)
         with azure.get_queue_receiver(queue, session_id=session) as receiver:
-            (again,) = receiver.receive_messages(1, max_wait_time=5)
+            (again,) = receive_exactly(receiver, 1)
             assert (again.partition_key, again.message_id, again.session_id) == ("key", "id", key)
             assert (b"".join(again.body), again.reply_to_session_id) == (b"x", "reply")
             receiver.complete_message(again)

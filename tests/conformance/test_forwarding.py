@@ -36,6 +36,7 @@ from tests.conformance.clients.interface import (
 from tests.conformance.clients.javascript import JavaScriptServiceBus
 from tests.conformance.clients.python_sync import PythonSync
 from tests.conformance.conftest import CountMessages
+from tests.kit.azure_receiving import receive_exactly
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.kit.plain_client import connect
 
@@ -57,15 +58,12 @@ def azure(broker: BrokerProcess) -> Iterator[AzureClient]:
 
 def transfer_dead_letters(azure: AzureClient, queue: str, count: int) -> list[ServiceBusReceivedMessage]:
     """Take out so many transfer dead letters."""
-    found: list[ServiceBusReceivedMessage] = []
     with azure.get_queue_receiver(
         queue,
         sub_queue=ServiceBusSubQueue.TRANSFER_DEAD_LETTER,
         receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
     ) as receiver:
-        while len(found) < count and (came := receiver.receive_messages(count, max_wait_time=EVENTUALLY_S)):
-            found += came
-    return found
+        return receive_exactly(receiver, count)
 
 
 @pytest.mark.row("F1", "F3", "K1")
@@ -137,9 +135,7 @@ def test_what_was_locked_goes_on_when_it_is_settled(
     source = make_queue(LockDuration="PT1M")
     with azure.get_queue_sender(source) as sender, azure.get_queue_receiver(source) as receiver:
         sender.send_messages([ServiceBusMessage(str(i)) for i in range(10)])
-        received: list[ServiceBusReceivedMessage] = []
-        while len(received) < 4:
-            received += receiver.receive_messages(4 - len(received), max_wait_time=EVENTUALLY_S)
+        received = receive_exactly(receiver, 4)
         receiver.complete_message(received[0])
         receiver.dead_letter_message(received[3], "reason")
         receiver.abandon_message(received[2])
@@ -148,10 +144,8 @@ def test_what_was_locked_goes_on_when_it_is_settled(
     assert messages_in(target) == 0
     broker.advance(LOCK_MS)
     with azure.get_queue_receiver(target, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver:
-        found: list[str] = []
-        while len(found) < 8 and (came := receiver.receive_messages(8, max_wait_time=EVENTUALLY_S)):
-            found += map(str, came)
-    assert found == ["1", "2", *map(str, range(4, 10))]
+        found = receive_exactly(receiver, 8)
+    assert [str(one) for one in found] == ["1", "2", *map(str, range(4, 10))]
     assert messages_in(source, dead=True) == 1
 
 
@@ -255,10 +249,8 @@ def test_sessions_at_the_destination(azure: AzureClient, make_queue: MakeQueue, 
     python.send_list(source, [Outgoing(b"%d" % i, session_id="s") for i in range(20)])
     python.send(source, Outgoing(b"of none"))
     with azure.get_queue_receiver(target, session_id="s", receive_mode="receiveanddelete") as receiver:
-        found: list[str] = []
-        while len(found) < 20 and (came := receiver.receive_messages(20, max_wait_time=EVENTUALLY_S)):
-            found += map(str, came)
-    assert found == [str(i) for i in range(20)]
+        found = receive_exactly(receiver, 20)
+    assert [str(one) for one in found] == [str(i) for i in range(20)]
     (dead,) = transfer_dead_letters(azure, source, 1)
     assert (str(dead), dead.dead_letter_reason) == ("of none", "Session ID is null")
 
@@ -287,9 +279,7 @@ def test_number_at_the_first_entity_and_messages_that_are_scheduled(
         sender.send_messages([ServiceBusMessage(str(i), partition_key="k") for i in range(3)])
         broker.advance(LOCK_MS)
     with azure.get_queue_receiver(last, receive_mode="receiveanddelete") as receiver:
-        found: list[ServiceBusReceivedMessage] = []
-        while len(found) < 4 and (came := receiver.receive_messages(4, max_wait_time=EVENTUALLY_S)):
-            found += came
+        found = receive_exactly(receiver, 4)
     assert [str(one) for one in found] == ["0", "1", "2", "later"]
     numbers = [one.enqueued_sequence_number or 0 for one in found]
     assert {number >> 48 for number in numbers} == {partition_for_key("k", PARTITIONS)}

@@ -14,7 +14,6 @@ import pytest
 from azure.servicebus import (
     ServiceBusClient,
     ServiceBusMessage,
-    ServiceBusReceivedMessage,
     ServiceBusReceiveMode,
 )
 from azure.servicebus.exceptions import ServiceBusError
@@ -30,6 +29,7 @@ from partibus.frontends.rest.metrics import Snapshot, Told, blocks
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.azure_receiving import receive_exactly
 from tests.kit.eventually import EVENTUALLY_S
 from tests.kit.plain_client import connect
 
@@ -77,9 +77,7 @@ def use(broker: BrokerProcess, entity: str) -> None:
             for number in range(10):
                 sender.send_messages(ServiceBusMessage(f"{number}"))
         with client.get_queue_receiver(entity, max_wait_time=EVENTUALLY_S) as receiver:
-            taken: list[ServiceBusReceivedMessage] = []
-            while len(taken) < 6:
-                taken += receiver.receive_messages(6 - len(taken))
+            taken = receive_exactly(receiver, 6)
             for message in taken[:3]:
                 receiver.complete_message(message)
             receiver.dead_letter_message(taken[3])
@@ -87,9 +85,7 @@ def use(broker: BrokerProcess, entity: str) -> None:
             receiver.abandon_message(taken[5])
         deleting = ServiceBusReceiveMode.RECEIVE_AND_DELETE
         with client.get_queue_receiver(entity, receive_mode=deleting, max_wait_time=EVENTUALLY_S) as receiver:
-            left = 3
-            while left:
-                left -= len(receiver.receive_messages(left))
+            receive_exactly(receiver, 3)
 
 
 @pytest.mark.parametrize(("broker", "partitioned"), [(1, False), (3, True)], indirect=["broker"])
@@ -149,9 +145,7 @@ def test_links_and_what_is_unsettled(broker: BrokerProcess) -> None:
         with client.get_queue_sender("orders") as sender:
             sender.send_messages([ServiceBusMessage("x") for _ in range(2)])
         with client.get_queue_receiver("orders", max_wait_time=EVENTUALLY_S) as receiver:
-            taken: list[ServiceBusReceivedMessage] = []
-            while len(taken) < 2:
-                taken += receiver.receive_messages(2)
+            receive_exactly(receiver, 2)
             metrics = Metrics(broker)
             assert metrics.sum("broker_connections") >= 1
             assert metrics.sum("broker_links") >= 1

@@ -23,7 +23,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
-from tests.conformance.clients.interface import Outgoing, Received, ServiceBusClient
+from tests.conformance.clients.interface import Outgoing, ServiceBusClient, receive_all
 from tests.conformance.conftest import LIBRARIES
 from tests.conformance.several import Holder, Leaving, all_well, status
 from tests.conformance.test_metrics import Metrics
@@ -138,14 +138,6 @@ def test_units_follow_the_load_and_every_broker_goes_by_it(tmp_path: Path) -> No
                 assert Namespaces(operator).get(NAME).options["units"] == 2
 
 
-def receive_exactly(client: ServiceBusClient, queue: str, count: int) -> list[Received]:
-    """Leave the link no credit: a message that it got later would stay locked when its broker has gone."""
-    received: list[Received] = []
-    while len(received) < count:
-        received += client.receive(queue, count - len(received))
-    return received
-
-
 @pytest.mark.row("P4")
 def test_brokers_come_and_go_with_units_and_locks_and_sessions_stay(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, arguments=("--brokers", "1-2")) as broker, ExitStack() as stack:
@@ -177,7 +169,7 @@ def test_brokers_come_and_go_with_units_and_locks_and_sessions_stay(tmp_path: Pa
 
         more = [Leaving(cast(ServiceBusClient, LIBRARIES["python"](broker.connection_string))) for _ in range(4)]
         others = [stack.enter_context(one) for one in more]
-        locked = [message for other in others for message in receive_exactly(other, orders, 4)]
+        locked = [message for other in others for message in receive_all(other, orders, 4)]
         with connect(broker.connection_string) as operator:
             Namespaces(operator).delete(NAME)
         eventually("there is one again", lambda: len(status(broker).brokers) == 1 and all_well(broker))

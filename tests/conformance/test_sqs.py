@@ -12,6 +12,7 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBu
 from botocore.exceptions import ClientError
 
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.azure_receiving import receive_exactly
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,7 @@ def test_a_fifo_queue_is_a_session_queue_over_amqp(sqs: Any, broker: BrokerProce
     sqs.send_message(QueueUrl=queue, MessageBody="from sqs", MessageGroupId="g", MessageDeduplicationId="1")
     with ServiceBusClient.from_connection_string(broker.connection_string) as client:
         with client.get_queue_receiver("both.fifo", session_id=NEXT_AVAILABLE_SESSION) as receiver:
-            (message,) = receiver.receive_messages(max_wait_time=10)
+            (message,) = receive_exactly(receiver, 1)
             assert (str(message), message.session_id) == ("from sqs", "g")
             assert receive(sqs, queue, 0) == []
             receiver.complete_message(message)

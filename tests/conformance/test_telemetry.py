@@ -27,6 +27,7 @@ from partibus.client.errors import TimedOut
 from partibus.client.outcomes import NEXT_SESSION, RELEASE
 from partibus.routing.slots import partition_for_slot, slot_for_key
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
+from tests.kit.azure_receiving import receive_exactly
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.kit.plain_client import connect
 
@@ -49,12 +50,7 @@ class Queue(NamedTuple):
         return self.client.get_queue_receiver(self.name, max_wait_time=EVENTUALLY_S, **options)
 
     def take(self, receiver: ServiceBusReceiver, count: int = 1) -> list[ServiceBusReceivedMessage]:
-        taken: list[ServiceBusReceivedMessage] = []
-        while len(taken) < count:
-            more = receiver.receive_messages(count - len(taken))
-            assert more, f"{len(taken)} of {count} messages came"
-            taken += more
-        return taken
+        return receive_exactly(receiver, count)
 
 
 def rows_in(broker: BrokerProcess) -> list[Row]:
@@ -118,9 +114,7 @@ def test_what_clients_ask_for_is_summed_up_by_seconds(
     broker.advance(1_000)
     with client.get_subscription_receiver(topic, "all", max_wait_time=EVENTUALLY_S) as receiver:
         receiver.peek_messages(2)
-        taken: list[ServiceBusReceivedMessage] = []
-        while len(taken) < 3:
-            taken += receiver.receive_messages(3 - len(taken))
+        receive_exactly(receiver, 3)
 
     def uses_of_topic() -> list[Row]:
         uses = [row for row in all_rows_in(broker) if row["op"] == "use" and row["asked_for"] != "management"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusReceiveMode
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 
 from partibus.client.errors import SendFailed, Throttled
 from partibus.client.extensions.entities import Entities
@@ -22,6 +22,7 @@ from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http, entry
 from tests.conformance.several import all_well, pids, status
 from tests.conformance.test_metrics import Metrics
+from tests.kit.azure_receiving import receive_exactly
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.kit.plain_client import Sender, connect
 
@@ -193,9 +194,7 @@ def test_a_receiver_waits_for_credits_and_meets_no_error(manual: BrokerProcess) 
         with client.get_queue_receiver("q") as receiver:
             assert receiver.receive_messages(10, max_wait_time=1) == []
             manual.advance(PERIOD_MS)
-            got: list[ServiceBusReceivedMessage] = []
-            while len(got) < 10 and (more := receiver.receive_messages(10 - len(got), max_wait_time=EVENTUALLY_S)):
-                got += more
+            got = receive_exactly(receiver, 10)
             assert [str(message) for message in got] == [str(number) for number in range(10)]
             assert all(message.delivery_count == 0 for message in got)
             for message in got:

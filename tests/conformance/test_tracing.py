@@ -21,6 +21,7 @@ from partibus.clock import SystemClock
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.namespace.sas import make_token
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.azure_receiving import receive_exactly
 from tests.kit.eventually import EVENTUALLY_S
 
 
@@ -99,11 +100,7 @@ class Trace:
 def receive(client: ServiceBusClient, queue: str, count: int, **options: Any) -> list[ServiceBusReceivedMessage]:
     """Received, and completed unless they were deleted as they came."""
     with client.get_queue_receiver(queue, max_wait_time=EVENTUALLY_S, **options) as receiver:
-        taken: list[ServiceBusReceivedMessage] = []
-        while len(taken) < count:
-            more = receiver.receive_messages(count - len(taken))
-            assert more, f"{len(taken)} of {count} messages came"
-            taken += more
+        taken = receive_exactly(receiver, count)
         if not options:
             for message in taken:
                 receiver.complete_message(message)

@@ -25,6 +25,7 @@ from partibus.client.management import RuleInfo
 from partibus.client.messages import IncomingMessage, OutgoingMessage
 from partibus.namespace.connection_string import parse_connection_string
 from tests.conformance.test_metrics import Metrics
+from tests.kit.azure_receiving import receive_exactly
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.kit.plain_client import connect
 from tests.kit.postgresql_server import PostgreSQLServer
@@ -78,14 +79,10 @@ def test_any_of_them_serves_the_whole_namespace(tmp_path: Path, machines: Machin
     ):
         sender.send_messages([ServiceBusMessage(b"x", partition_key=key) for key in KEYS])
         assert brokers["c"].describe("queue-0").messages == len(KEYS)
-        got: list[str] = []
-        while len(got) < len(KEYS):
-            some = receiver.receive_messages(max_message_count=64, max_wait_time=EVENTUALLY_S)
-            assert some
-            for one in some:
-                receiver.complete_message(one)
-            got += [one.partition_key or "" for one in some]
-        assert sorted(got) == sorted(KEYS)
+        got = receive_exactly(receiver, len(KEYS))
+        for one in got:
+            receiver.complete_message(one)
+        assert sorted(one.partition_key or "" for one in got) == sorted(KEYS)
         assert brokers["a"].describe("queue-0").messages == 0
 
 
