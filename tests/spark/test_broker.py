@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.azure_receiving import receive_exactly
 
 PARTITIONED, PLAIN, DEAD, TOPIC = "partitioned", "plain", "dead", "topic"
 
@@ -76,7 +77,7 @@ def test_subscription_is_read_like_a_queue_and_is_its_own(
     with client.get_topic_sender(TOPIC) as sender:
         sender.send_messages([ServiceBusMessage(b"x", message_id=id_, partition_key=key) for id_, key in keys.items()])
     with client.get_subscription_receiver(TOPIC, "one") as receiver:
-        (message,) = receiver.receive_messages(max_wait_time=10)
+        (message,) = receive_exactly(receiver, 1)
         receiver.dead_letter_message(message, reason="why")
     frames = [load(spark, broker, path) for path in (one, one + "/$DeadLetterQueue", other)]
     assert [frame.rdd.getNumPartitions() for frame in frames] == [16, 16, 16]
@@ -129,11 +130,8 @@ def test_dead_lettered_messages_are_read_from_their_sub_queue_alone(
     with client.get_queue_sender(DEAD) as sender:
         sender.send_messages([ServiceBusMessage(b"x", message_id=f"id-{number}") for number in range(6)])
     with client.get_queue_receiver(DEAD) as receiver:
-        received = 0
-        while received < 4:
-            for message in receiver.receive_messages(max_message_count=4 - received, max_wait_time=10):
-                receiver.dead_letter_message(message, reason="why", error_description="words")
-                received += 1
+        for message in receive_exactly(receiver, 4):
+            receiver.dead_letter_message(message, reason="why", error_description="words")
     dead = load(spark, broker, f"{DEAD}/$DeadLetterQueue")
     assert dead.rdd.getNumPartitions() == 16
     rows = dead.select("dead_letter_reason", "dead_letter_error_description").collect()

@@ -22,6 +22,7 @@ from partibus.routing.slots import partition_for_key
 from partibus.spark.errors import OptionError
 from partibus.spark.options import Options
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.azure_receiving import receive_exactly
 from tests.plugins import snippets
 
 
@@ -74,13 +75,11 @@ class Bench:
         return ids
 
     def settle(self, count: int, how: str) -> list[str]:
-        found: list[str] = []
         with self.client() as client, client.get_queue_receiver(self.queue) as receiver:
-            while len(found) < count:
-                for message in receiver.receive_messages(count - len(found), max_wait_time=10):
-                    getattr(receiver, how)(message)
-                    found.append(str(message.message_id))
-        return found
+            found = receive_exactly(receiver, count)
+            for message in found:
+                getattr(receiver, how)(message)
+        return [str(message.message_id) for message in found]
 
     def client(self) -> ServiceBusClient:
         return ServiceBusClient.from_connection_string(self.broker.connection_string, retry_total=0)

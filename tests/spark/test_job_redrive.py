@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.redrive import Change, Want, run
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.azure_receiving import receive_exactly
 from tests.spark.conftest import CONFIG
 
 PIPELINE = (sys.executable, "-c", "from partibus.cli.main import main; main()", "pipeline", "redrive")
@@ -63,12 +64,9 @@ class Bench:
                     else client.get_queue_receiver(entity)
                 )
                 with receiver:
-                    left = count
-                    while left:
-                        for message in receiver.receive_messages(left, max_wait_time=10):
-                            reason = "late" if int(str(message.message_id)[3:]) % 3 else "broken"
-                            receiver.dead_letter_message(message, reason=reason, error_description="for a test")
-                            left -= 1
+                    for message in receive_exactly(receiver, count):
+                        reason = "late" if int(str(message.message_id)[3:]) % 3 else "broken"
+                        receiver.dead_letter_message(message, reason=reason, error_description="for a test")
 
     def redrive(self, entity: str, *, dry_run: bool = False, **more: Any) -> dict[str, Any]:
         options = JobOptions(spark=self.spark, json=self.folder / "result.json", report=self.folder / "page.html",
@@ -132,7 +130,7 @@ def test_chosen_dead_letters_go_back_once_and_the_others_stay(
         ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client,
         client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver,
     ):
-        assert len(receiver.receive_messages(1, max_wait_time=10)) == 1
+        assert len(receive_exactly(receiver, 1)) == 1
 
 
 @pytest.mark.timeout(600)
@@ -143,7 +141,7 @@ def test_job_that_is_killed_goes_on_and_sends_nothing_twice(
     bench = Bench(spark, broker, tmp_path)
     queue = broker.create_queue("killed")
     target = broker.create_queue("target")
-    bench.fill(queue, 24)
+    bench.fill(queue, 120)  # a message is sent each second: a late kill, too, is in the middle
     child = subprocess.Popen(
         [*PIPELINE, "--entity", queue, "--to", target, "--where", EVEN, "--out", bench.out, "--rate", "1", *FAST],
         env={**os.environ, "PARTIBUS_CONNECTION": broker.connection_string},
@@ -158,14 +156,14 @@ def test_job_that_is_killed_goes_on_and_sends_nothing_twice(
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    assert 0 < broker.describe(target).messages < 12
+    assert 0 < broker.describe(target).messages < 60
     with pytest.raises(JobError, match="was interrupted: ask for it again as it was"):
         bench.redrive(queue, to=target)
     found = bench.redrive(queue, to=target, where=EVEN)
     assert found["sources"][0]["resumed"]
-    assert found["sent"] == 12
-    assert bench.ids(target) == named(range(0, 24, 2))
-    assert bench.ids(f"{queue}/$DeadLetterQueue") == named(range(1, 24, 2))
+    assert found["sent"] == 60
+    assert bench.ids(target) == named(range(0, 120, 2))
+    assert bench.ids(f"{queue}/$DeadLetterQueue") == named(range(1, 120, 2))
 
 
 @pytest.mark.row("D10")

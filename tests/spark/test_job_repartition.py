@@ -20,6 +20,7 @@ from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.repartition import Proof, Want, prove
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.azure_receiving import receive_exactly
 from tests.kit.plain_client import connect
 
 pytestmark = [pytest.mark.row("D11"), pytest.mark.timeout(600)]
@@ -66,15 +67,14 @@ def take(broker: BrokerProcess, queue: str, count: int) -> list[tuple[str | None
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
         client.get_queue_receiver(queue) as receiver,
     ):
-        while len(found) < count:
-            for message in receiver.receive_messages(count - len(found), max_wait_time=10):
-                receiver.complete_message(message)
-                properties = message.application_properties
-                assert properties is not None
-                number = int(properties[b"number"])
-                assert str(message) == str(number)
-                assert properties[b"odd"] is bool(number % 2)
-                found.append((message.partition_key, number))
+        for message in receive_exactly(receiver, count):
+            receiver.complete_message(message)
+            properties = message.application_properties
+            assert properties is not None
+            number = int(properties[b"number"])
+            assert str(message) == str(number)
+            assert properties[b"odd"] is bool(number % 2)
+            found.append((message.partition_key, number))
     return found
 
 
@@ -140,7 +140,7 @@ def test_sessions_are_moved_back_to_one_partition_and_what_can_not_be_moved_is_r
         client.get_queue_receiver(queue, session_id="key-3") as receiver,
     ):
         sender.send_messages([ServiceBusMessage(b"twice", message_id="1", session_id="key-3") for _ in range(3)])
-        (first,) = receiver.receive_messages(1, max_wait_time=10)
+        (first,) = receive_exactly(receiver, 1)
         receiver.defer_message(first)
         sender.schedule_messages(
             ServiceBusMessage(b"later", session_id="key-3"), datetime.now(UTC) + timedelta(hours=1)
@@ -174,9 +174,8 @@ def test_sessions_are_moved_back_to_one_partition_and_what_can_not_be_moved_is_r
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
         client.get_queue_receiver("narrow", session_id="key-3") as receiver,
     ):
-        bodies = [str(message) for message in receiver.receive_messages(10, max_wait_time=10)]
-    assert bodies == ["twice", "twice", *(str(number) for number in range(3, 120, 23))][: len(bodies)]
-    assert len(bodies) > 2
+        bodies = [str(message) for message in receive_exactly(receiver, 8)]
+    assert bodies == ["twice", "twice", *(str(number) for number in range(3, 120, 23))]
     with pytest.raises(JobError, match="belongs to the move from 'sessions' to 'narrow'"):
         run(spark, base._replace(to="other", leave=True))
 

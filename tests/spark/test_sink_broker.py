@@ -15,13 +15,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyspark.sql.functions as F  # noqa: N812 (as everybody calls it)
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiveMode
+from azure.servicebus import ServiceBusClient, ServiceBusReceiveMode
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from partibus.client.extensions.ranges import open_ranges
 from partibus.routing.slots import partition_for_key
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.azure_receiving import receive_exactly
 from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.spark.failing_sink import FailingSource, KilledSource
 
@@ -101,10 +102,8 @@ def test_service_client_receives_what_columns_said(spark: SparkSession, broker: 
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
         client.get_queue_receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE) as receiver,
     ):
-        found: dict[int, ServiceBusReceivedMessage] = {}
-        while len(found) < 40:
-            for message in receiver.receive_messages(40, max_wait_time=10):
-                found[int(str(message))] = message
+        found = {int(str(message)): message for message in receive_exactly(receiver, 40)}
+    assert sorted(found) == list(range(40))
     for number, message in found.items():
         key = f"key-{number % 20}"
         assert (message.message_id, message.partition_key) == (str(number), key)

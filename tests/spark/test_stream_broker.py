@@ -17,6 +17,7 @@ from partibus.client.messages import OutgoingMessage
 from partibus.spark.listener import CommitListener
 from partibus.spark.tail import complete_tail
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.azure_receiving import receive_exactly
 from tests.kit.plain_client import connect
 
 
@@ -70,12 +71,10 @@ class Pipeline:
     def receive(self, count: int) -> list[str]:
         """Receive as a consumer that completes."""
         with self._client() as client, client.get_queue_receiver(self.queue) as receiver:
-            found: list[str] = []
-            while len(found) < count:
-                for message in receiver.receive_messages(count - len(found), max_wait_time=10):
-                    receiver.complete_message(message)
-                    found.append(str(message.message_id))
-        return found
+            found = receive_exactly(receiver, count)
+            for message in found:
+                receiver.complete_message(message)
+        return [str(message.message_id) for message in found]
 
     def left(self) -> int:
         return self.broker.describe(self.queue).messages
