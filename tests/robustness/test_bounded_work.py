@@ -45,11 +45,9 @@ def _too_much(parser: Parser, name: str, shape: Shape) -> str | None:
     inputs = [shape(size) for size in parser.sizes]
     parser.run(shape(40))  # what is imported
     works = [work_of(lambda data=data: _outcome(parser, data)) for data in inputs]  # type: ignore[misc]
-    small = len(inputs[0])
-    for data, work in zip(inputs[1:], works[1:], strict=True):
-        factor = len(data) / small * log2(len(data)) / log2(small)
-        if work > factor * (works[0] + CONSTANT):
-            return f"{name}: {works} steps for {[len(data) for data in inputs]} bytes"
+    small, large = map(len, inputs)
+    if works[1] > large / small * log2(large) / log2(small) * (works[0] + CONSTANT):
+        return f"{name}: {works} steps for {[small, large]} bytes"
     return None
 
 
@@ -99,7 +97,7 @@ def test_work_that_grows_too_fast_is_named() -> None:
     def quadratic(data: bytes) -> object:
         return [other for one in range(len(data) // 10) for other in range(one)]
 
-    parser = Parser("p", quadratic, {"zeros": bytes}, sizes=(1_000, 2_000, 4_000))
+    parser = Parser("p", quadratic, {"zeros": bytes}, sizes=(1_000, 4_000))
     assert "zeros: [" in str(_too_much(parser, "zeros", bytes))
 
 
