@@ -19,8 +19,15 @@ from partibus.routing.slots import SLOT_COUNT, SlotMap, slots_in
 
 
 def carried_out(slots: SlotMap, moves: list[tuple[int, int, list[tuple[int, int]]]], partitions: int) -> SlotMap:
+    moved: set[int] = set()
+    by_target: dict[int, list[tuple[int, int]]] = {}
     for source, target, runs in moves:
-        assert {slots.owner(slot) for slot in slots_in(runs)} == {source}
+        some = set(slots_in(runs))
+        assert {slots.owner(slot) for slot in some} == {source}
+        assert not some & moved, "a slot moves once"
+        moved |= some
+        by_target.setdefault(target, []).extend(runs)
+    for target, runs in by_target.items():
         slots = slots.moved(runs, target, partitions)
     return slots
 
