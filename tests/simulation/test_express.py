@@ -43,8 +43,13 @@ ENOUGH = {"crashes": 0.5, "deliveries": 100, "completed": 40, "lost young": 20, 
 """How often on average in one history."""
 
 
-def run_all() -> None:
-    for seed in range(1, 40):
+FIRST = {"writes too late": 13}
+"""Bug -> the seed that is known to show it, where the first ones don't."""
+
+
+def run_all(first: int) -> None:
+    """Begin with that seed, and go on should a change of the product hide the bug there."""
+    for seed in (*range(first, 40), *range(1, first)):
         Simulation(seed, EXPRESS_BOUND_MS).run(STEPS)
 
 
@@ -82,7 +87,7 @@ def test_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> Non
     owner, name, planted, complaint = PLANTED[bug]
     monkeypatch.setattr(owner, name, planted)
     with pytest.raises(BrokenPromise, match=rf"(?s)({complaint}).*--steps {STEPS} --express-ms {EXPRESS_BOUND_MS}"):
-        run_all()
+        run_all(FIRST.get(bug, 1))
 
 
 class ExpressTopic(TopicSimulation):
