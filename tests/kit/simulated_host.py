@@ -51,6 +51,13 @@ class Timeline:
         if timer.call is not None:
             timer.call()
 
+    def run_for(self, ms: float) -> None:
+        """Let time pass, with all that happens in it."""
+        end_ms = self.time_ms + ms
+        self.call_later(ms, lambda: None)
+        while self.time_ms < end_ms:
+            self.run_next()
+
 
 class SimulatedHost:
     """A `partition.protocol.host.Host`: one process on a timeline.

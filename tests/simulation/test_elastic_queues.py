@@ -14,19 +14,15 @@ from msgspec.structs import replace
 
 from partibus.errors import PartibusError, StoreUnavailable
 from partibus.forwarding.forwarder import Forwarder
-from partibus.limits import ElasticLimits, Limits
+from partibus.limits import ElasticLimits
 from partibus.message import Message, pack
 from partibus.namespace import moving
-from partibus.namespace.access import AccessPolicies
-from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.elastic import ElasticQueues
 from partibus.namespace.moving import Movers
-from partibus.namespace.namespace import Namespace, Queue
+from partibus.namespace.namespace import Queue
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.partition_moves import PLANNED, REBALANCED, Move
-from partibus.namespace.placement import Placement
-from partibus.node.options import partition_options
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind
@@ -36,10 +32,13 @@ from partibus.routing.elastic import Action
 from partibus.routing.entity import inspect_all
 from partibus.routing.fault_injections import Effect
 from partibus.routing.partitions import Numbers, PartitionHandle
+
+
 from partibus.routing.send import send
 from partibus.routing.session_source import SessionHold
+from tests.kit.simulated_broker import SimulatedProcess
 from tests.kit.simulated_host import SimulatedHost, Timeline
-from tests.kit.stores.memory import MemoryDisk, MemoryStore
+from tests.kit.stores.memory import MemoryDisk
 
 STORES = 3
 MOST = 5
@@ -51,35 +50,18 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.timeline = Timeline(1_000_000.0)
+        self.run = self.timeline.run_for
         self.host = SimulatedHost(self.timeline, Random(1))
-        self.stores = [
-            StoreRuntime(partial(MemoryStore, MemoryDisk()), self.host, self.timeline) for _ in range(STORES)
-        ]
-        for store in self.stores:
-            store.open()
+        self.process = SimulatedProcess([MemoryDisk() for _ in range(STORES)], self.host, self.timeline)
         self.catalog = Catalog(folder, STORES)
-        namespace = Namespace(self.catalog, self.timeline)
-        self.broker = Broker(
-            namespace,
-            AccessPolicies([]),
-            self.timeline,
-            Numbers(),
-            Limits(),
-            self._handle,
-            call_later=self.host.call_later,
-        )
+        self.broker = self.process.broker(self.catalog)
         self.broker.elastic.limits = LIMITS
         self.forwarder = Forwarder(Namespaces(self.broker), self.host.call_later)
-        for store in self.stores:
+        for store in self.process.stores:
             store._forwards.forward = partial(self._forward, store)
         self.broker.create_queue("q", {"RequiresSession": True, "PartibusElasticPartitions": MOST})
         self.sent: dict[str, int] = {}
         self.errors: list[PartibusError] = []
-
-    def _handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
-        runtime = self.stores[placement.store_no]
-        options = partition_options(queue, Limits())
-        return PartitionHandle(placement.partition_no, placement.partition_row, runtime, options, batched=False)
 
     def _forward(self, store: StoreRuntime, row: int, transfers: bool) -> None:
         self.forwarder.see(store, row, transfers=transfers)
@@ -87,12 +69,6 @@ class World:
     @property
     def queue(self) -> Queue:
         return self.broker.namespace.entity("q")
-
-    def run(self, ms: float) -> None:
-        end = self.timeline.time_ms + ms
-        self.timeline.call_later(ms, lambda: None)
-        while self.timeline.time_ms < end:
-            self.timeline.run_next()
 
     def send(self, group: str) -> None:
         number = self.sent[group] = self.sent.get(group, 0) + 1
@@ -407,7 +383,9 @@ def test_a_partition_that_came_again_unseen_has_its_new_row(world: World) -> Non
     count = len(partitions)
     assert count > 1
     former = partitions[-1]
-    partitions[-1] = world._handle(world.queue, world.queue.partitions[-1]._replace(partition_row=former.row + 1_000))
+    partitions[-1] = world.process.handle(
+        world.queue, world.queue.partitions[-1]._replace(partition_row=former.row + 1_000)
+    )
     world.broker._entities.follow(entity)
     assert [partition.row for partition in partitions] == [place.partition_row for place in world.queue.partitions]
     assert len(partitions) == count

@@ -8,36 +8,27 @@ is lost, and none is stored twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from partibus.errors import ArgumentError, InvalidOperation, PartibusError
-from partibus.limits import Limits
+from partibus.errors import PartibusError
 from partibus.message import Message, pack
 from partibus.namespace import moving
-from partibus.namespace.access import AccessPolicies
 from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.changes import Announcer, Change
-from partibus.namespace.moving import plan
-from partibus.namespace.namespace import Namespace, Queue
-from partibus.namespace.partition_moves import even_counts, even_moves
-from partibus.namespace.placement import Placement
-from partibus.node.options import partition_options
 from partibus.partition.core import move_commands
 from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.slot_moves import SlotRules
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.runtime import queries
-from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.send import send
 from partibus.routing.session_source import SessionHold
+from tests.kit.simulated_broker import SimulatedProcess, resize
 from tests.kit.simulated_host import SimulatedHost, Timeline
 from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.plugins.soak import seeds
@@ -54,17 +45,12 @@ class Broken(AssertionError):
     """The broker has broken a promise."""
 
 
-class Process:
+class Process(SimulatedProcess):
     """The stores and two brokers of one run, until a crash."""
 
     def __init__(self, world: World) -> None:
+        super().__init__(world.disks, SimulatedHost(world.timeline, world.random), world.timeline)
         self.world = world
-        self.host = SimulatedHost(world.timeline, world.random)
-        self.numbers = Numbers()
-        """The numbers of both brokers, which share the stores."""
-        self.stores = [StoreRuntime(partial(MemoryStore, disk), self.host, world.timeline) for disk in world.disks]
-        for store in self.stores:
-            store.open()
         self.brokers = [self._broker(late=False), self._broker(late=True)]
 
     def _broker(self, *, late: bool) -> Broker:
@@ -82,23 +68,7 @@ class Process:
 
             self.host.call_later(delay_ms, tell)
 
-        namespace = Namespace(catalog, world.timeline)
-        return Broker(
-            namespace,
-            AccessPolicies([]),
-            world.timeline,
-            self.numbers,
-            Limits(),
-            self._handle,
-            Announcer(announce),
-            call_later=self.host.call_later,
-        )
-
-    def _handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
-        options = partition_options(queue, Limits())
-        return PartitionHandle(
-            placement.partition_no, placement.partition_row, self.stores[placement.store_no], options, batched=False
-        )
+        return self.broker(catalog, Announcer(announce))
 
 
 class Holder:
@@ -293,6 +263,7 @@ class World:
         self.folder = folder
         self.name = "q"
         self.timeline = Timeline(1_000_000.0)
+        self.run = self.timeline.run_for
         self.disks = [MemoryDisk() for _ in range(STORES)]
         self.catalogs: list[Catalog] = []
         self.accepted: dict[str, list[int]] = {group: [] for group in GROUPS}
@@ -330,20 +301,7 @@ class World:
 
     def resize(self) -> None:
         """Begin to split or merge."""
-        broker = self.process.brokers[0]
-        partitions = self.random.randint(1, 4)
-
-        def change(record: Any) -> Any:
-            have = max(len(record.placements), partitions)
-            slots = record.slots.map(len(record.placements))
-            wanted = even_moves(slots, even_counts(have, partitions), record.slots.unsettled())
-            return plan(record, wanted, have, self.timeline.now_ms(), "test")
-
-        try:
-            broker.change_slots(self.name, change)
-            self.moves += 1
-        except (InvalidOperation, ArgumentError):
-            pass
+        self.moves += resize(self.process.brokers[0], self.name, self.random.randint(1, 4))
 
     def step(self) -> None:
         """Do something by chance."""
@@ -367,13 +325,6 @@ class World:
         elif chance < 0.765 and all(sender.tried < sender.number for sender in self.senders):
             self.run(2 * WINDOW_MS)
         self.run(self.random.choice((0, 1, 10, 100)))
-
-    def run(self, ms: float) -> None:
-        """Let time pass."""
-        end = self.timeline.time_ms + ms
-        self.timeline.call_later(ms, lambda: None)
-        while len(self.timeline) and self.timeline.time_ms < end:
-            self.timeline.run_next()
 
     def drain(self) -> None:
         """Receive everything; all that was accepted has to come."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,31 +15,21 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from partibus.errors import ArgumentError, InvalidOperation
 from partibus.frontends.sqs.names import Home
 from partibus.frontends.sqs.protocol import Answer, Request, parse
 from partibus.frontends.sqs.queues import DUPLICATE_WINDOW_MS
 from partibus.frontends.sqs.service import SqsService
-from partibus.limits import Limits
-from partibus.namespace.access import AccessPolicies
-from partibus.namespace.broker import Broker
 from partibus.namespace.catalog import Catalog
-from partibus.namespace.moving import plan
-from partibus.namespace.namespace import Namespace, Queue
 from partibus.namespace.namespaces import Namespaces
-from partibus.namespace.partition_moves import even_counts, even_moves
-from partibus.namespace.placement import Placement
-from partibus.node.options import partition_options
 from partibus.partition.core import lost_locks
 from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.sessions import Groups
 from partibus.partition.core.slot_moves import SlotRules
-from partibus.partition.runtime.store_runtime import StoreRuntime
-from partibus.routing.partitions import Numbers, PartitionHandle
 from tests.kit.history import Kind, Operation, Outcome
 from tests.kit.history_rules import Violation, check_fifo
+from tests.kit.simulated_broker import SimulatedProcess, resize
 from tests.kit.simulated_host import SimulatedHost, Timeline
-from tests.kit.stores.memory import MemoryDisk, MemoryStore
+from tests.kit.stores.memory import MemoryDisk
 from tests.plugins.soak import seeds
 
 STORES = 4
@@ -82,6 +71,7 @@ class World:
         self.random = Random(seed)
         self.folder = folder
         self.timeline = Timeline(1_000_000.0)
+        self.run = self.timeline.run_for
         self.disks = [MemoryDisk() for _ in range(STORES)]
         self.history: list[Operation] = []
         self.open: list[tuple[Operation, ...]] = []
@@ -101,20 +91,8 @@ class World:
 
     def _begin(self) -> None:
         self.host = SimulatedHost(self.timeline, self.random)
-        self.stores = [StoreRuntime(partial(MemoryStore, disk), self.host, self.timeline) for disk in self.disks]
-        for store in self.stores:
-            store.open()
         self.catalog = Catalog(self.folder, STORES)
-        namespace = Namespace(self.catalog, self.timeline)
-        self.broker = Broker(
-            namespace,
-            AccessPolicies([]),
-            self.timeline,
-            Numbers(),
-            Limits(),
-            self._handle,
-            call_later=self.host.call_later,
-        )
+        self.broker = SimulatedProcess(self.disks, self.host, self.timeline).broker(self.catalog)
         sign_ins: Any = None
         host = self.host
         self.service = SqsService(
@@ -127,18 +105,6 @@ class World:
             sign_ins,
             emulator=True,
         )
-
-    def _handle(self, queue: Queue, placement: Placement) -> PartitionHandle:
-        runtime = self.stores[placement.store_no]
-        options = partition_options(queue, Limits())
-        return PartitionHandle(placement.partition_no, placement.partition_row, runtime, options, batched=False)
-
-    def run(self, ms: float) -> None:
-        """Let time pass."""
-        end = self.timeline.time_ms + ms
-        self.timeline.call_later(ms, lambda: None)
-        while self.timeline.time_ms < end:
-            self.timeline.run_next()
 
     def crash(self) -> None:
         """The process is gone, and another one begins."""
@@ -277,19 +243,7 @@ class World:
 
     def resize(self) -> None:
         """Begin to split or merge."""
-        partitions = self.random.randint(1, STORES)
-
-        def change(record: Any) -> Any:
-            have = max(len(record.placements), partitions)
-            slots = record.slots.map(len(record.placements))
-            wanted = even_moves(slots, even_counts(have, partitions), record.slots.unsettled())
-            return plan(record, wanted, have, self.timeline.now_ms(), "test")
-
-        try:
-            self.broker.change_slots(NAME, change)
-            self.moves += 1
-        except (InvalidOperation, ArgumentError):
-            pass
+        self.moves += resize(self.broker, NAME, self.random.randint(1, STORES))
 
     def step(self) -> None:
         deeds = (self.send, self.receive, self.settle, self.resize, self.crash)
