@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from partibus.cli.main import main
 from partibus.client.extensions.cluster import FaultInjections, Partitions
 from partibus.testing.broker_process import BrokerProcess
+from tests.conformance.test_sqs import delete, receive
 from tests.kit.eventually import eventually
 from tests.kit.plain_client import connect
 
@@ -75,18 +76,6 @@ def send_batch(sqs: Any, queue: str, groups: list[str], body: str = "x") -> Any:
         for n, group in enumerate(groups)
     ]
     return sqs.send_message_batch(QueueUrl=queue, Entries=entries)
-
-
-def receive(sqs: Any, queue: str, wait_s: int = 0, **more: Any) -> list[Any]:
-    found: list[Any] = sqs.receive_message(
-        QueueUrl=queue, MaxNumberOfMessages=10, WaitTimeSeconds=wait_s, AttributeNames=["All"], **more
-    ).get("Messages", [])
-    return found
-
-
-def delete(sqs: Any, queue: str, messages: list[Any]) -> Any:
-    entries = [{"Id": str(n), "ReceiptHandle": one["ReceiptHandle"]} for n, one in enumerate(messages)]
-    return sqs.delete_message_batch(QueueUrl=queue, Entries=entries)
 
 
 def burst(broker: BrokerProcess, sqs: Any, queue: str, name: str, *, until: int = PARTITIONS) -> dict[str, list[str]]:
@@ -150,7 +139,7 @@ def use_up(sqs: Any, queue: str, group: str) -> str:
 def test_a_burst_adds_partitions_and_a_calm_removes_them(broker: BrokerProcess, sqs: Any) -> None:
     queue = sqs.create_queue(QueueName="elastic.fifo", Attributes=HIGH)["QueueUrl"]
     first = sqs.send_message(QueueUrl=queue, MessageBody="first", MessageGroupId="item0")
-    (held,) = receive(sqs, queue)
+    (held,) = receive(sqs, queue, 0)
     sent = burst(broker, sqs, queue, "elastic.fifo")
     for group in GROUPS[1:]:
         sqs.send_message(QueueUrl=queue, MessageBody=f"after {group}", MessageGroupId=group)
@@ -253,7 +242,7 @@ def test_a_partition_over_its_quota_refuses_requests_of_one_action(
     one, other = groups[0][0], groups[1][0]
     assert use_up(sqs, queue, one) == "RequestThrottled"
     sqs.send_message(QueueUrl=queue, MessageBody="another partition", MessageGroupId=other)
-    got = receive(sqs, queue)
+    got = receive(sqs, queue, 0)
     assert got, "receives have a budget of their own"
     delete(sqs, queue, got)
     broker.advance(1_000 // REQUESTS)
@@ -264,7 +253,7 @@ def test_a_partition_over_its_quota_refuses_requests_of_one_action(
     bodies = [body for some in drain_slowly(broker, sqs, queue).values() for body in some]
     assert "too soon" not in bodies, "a refused request changes nothing"
     sent = sqs.send_message(QueueUrl=queue, MessageBody="too soon", MessageGroupId=one)
-    assert [one["MessageId"] for one in receive(sqs, queue, VisibilityTimeout=0)] == [sent["MessageId"]], (
+    assert [one["MessageId"] for one in receive(sqs, queue, 0, VisibilityTimeout=0)] == [sent["MessageId"]], (
         "no id was remembered"
     )
 
@@ -272,7 +261,7 @@ def test_a_partition_over_its_quota_refuses_requests_of_one_action(
 def drain_slowly(broker: BrokerProcess, sqs: Any, queue: str) -> dict[str, list[str]]:
     """Drain a queue whose quotas hold."""
     found: dict[str, list[str]] = {}
-    while messages := receive(sqs, queue):
+    while messages := receive(sqs, queue, 0):
         for message in messages:
             found.setdefault(message["Attributes"]["MessageGroupId"], []).append(message["Body"])
         delete(sqs, queue, messages)
@@ -287,7 +276,7 @@ def test_receives_deletes_and_changes_have_quotas(
     queue, groups = spread
     for place in range(PARTITIONS):
         sqs.send_message(QueueUrl=queue, MessageBody=f"quota {place}", MessageGroupId=groups[place][0])
-    got = sorted(receive(sqs, queue), key=lambda one: one["Body"])
+    got = sorted(receive(sqs, queue, 0), key=lambda one: one["Body"])
     assert len(got) == PARTITIONS, "one receive fills from several partitions"
     for _ in range(REQUESTS):
         sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=got[0]["ReceiptHandle"], VisibilityTimeout=60)
@@ -305,11 +294,11 @@ def test_receives_deletes_and_changes_have_quotas(
     with pytest.raises(ClientError, match="throttled"):
         sqs.delete_message(QueueUrl=queue, ReceiptHandle=got[0]["ReceiptHandle"])
     for _ in range(PARTITIONS * (REQUESTS - 1)):
-        assert receive(sqs, queue) == []
+        assert receive(sqs, queue, 0) == []
     with pytest.raises(ClientError, match="throttled"):  # no partition has a budget
-        receive(sqs, queue)
+        receive(sqs, queue, 0)
     broker.advance(1_000)
-    assert receive(sqs, queue) == []
+    assert receive(sqs, queue, 0) == []
 
 
 @pytest.mark.row("S9", "S11", "S12")
@@ -379,9 +368,9 @@ def test_a_queue_without_high_throughput_has_the_quota_of_one_partition(broker: 
     assert refused == {False: REQUESTS, True: 3}
     broker.advance(1_000)
     for _ in range(REQUESTS):
-        receive(sqs, queue, VisibilityTimeout=60)
+        receive(sqs, queue, 0, VisibilityTimeout=60)
     with pytest.raises(ClientError, match="throttled"):
-        receive(sqs, queue)
+        receive(sqs, queue, 0)
 
 
 def test_a_client_that_is_throttled_tries_again(broker: BrokerProcess, sqs: Any) -> None:

@@ -25,6 +25,7 @@ from partibus.testing.broker_process import BrokerProcess, run_to_the_end
 from tests.kit.eventually import EVENTUALLY_S, eventually, pause
 from tests.kit.plain_client import Client, connect
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema
+from tests.robustness.ways import number_of
 
 LEASE_MS = 600_000
 KEYS, SESSIONS = 40, 8
@@ -37,11 +38,6 @@ AWAY = (OSError, ClientError)
 def message(number: int, **more: object) -> OutgoingMessage:
     key = None if "session_id" in more else f"k{number % KEYS}"
     return OutgoingMessage(body=b"%d" % number, partition_key=key, **more)  # type: ignore[arg-type]
-
-
-def number_of(message: IncomingMessage) -> int:
-    assert isinstance(message.body, bytes)
-    return int(message.body)
 
 
 def numbers_in(frame: Frame) -> dict[int, int]:

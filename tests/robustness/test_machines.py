@@ -30,18 +30,7 @@ from tests.kit.eventually import EVENTUALLY_S, eventually
 from tests.kit.plain_client import connect
 from tests.kit.postgresql_server import PostgreSQLServer
 from tests.robustness.machines import Machines
-from tests.robustness.ways import drained
-
-KEYS = [f"key-{number}" for number in range(64)]
-
-
-def message(number: int, key: str | None = None) -> OutgoingMessage:
-    return OutgoingMessage(body=b"%d" % number, partition_key=key)
-
-
-def number_of(message: IncomingMessage) -> int:
-    assert isinstance(message.body, bytes)
-    return int(message.body)
+from tests.robustness.ways import KEYS, drained, message, number_of
 
 
 @pytest.fixture(scope="module")
