@@ -33,7 +33,7 @@ HOUR_MS = 3_600_000
 
 
 TWO = pytest.mark.parametrize("broker", [2], ids=["two brokers"], indirect=True)
-"""For what may differ where another broker serves an entity than the one that is asked."""
+"""Two brokers, where an answer may differ by the broker that serves the entity."""
 
 
 @pytest.fixture(scope="module", params=[1], ids=["one broker"])
