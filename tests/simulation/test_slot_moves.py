@@ -380,7 +380,7 @@ def simulate(folder: Path, seed: int) -> World:
 
 @pytest.mark.row("S5")
 @pytest.mark.row("S6")
-@pytest.mark.parametrize("seed", seeds(1))
+@pytest.mark.parametrize("seed", [seed + 2 for seed in seeds(1)])  # that of 2 shows messages that stay held back
 def test_groups_stay_whole_and_in_order_while_slots_move(tmp_path: Path, seed: int) -> None:
     world = simulate(tmp_path, seed)
     assert world.moves > 5
