@@ -74,7 +74,7 @@ def delays_by_carrier_and_hour(delays: Sequence[Delay], carrier_names: dict[str,
         axes.set_title("by scheduled hour of departure, local time")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        bar = shape.colorbar(image, ax=axes, location="bottom", aspect=40, pad=0.015, extend="max")
+        bar = shape.colorbar(image, ax=axes, location="bottom", aspect=40, pad=0.015, extend="max", use_gridspec=False)
         bar.set_label("mean departure delay, minutes")
         bar.outline.set_visible(False)
         return svg_of(shape, "Mean departure delay in minutes by carrier and scheduled hour")

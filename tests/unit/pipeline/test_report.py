@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cache
 from html.parser import HTMLParser
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -17,7 +17,6 @@ import pytest
 from partibus.pipeline.audit import utc_of
 from partibus.pipeline.capture import capture_page, every_minute, replay_page
 from partibus.pipeline.redrive import redrive_page
-from partibus.pipeline.report import plots as plots_module
 from partibus.pipeline.report.page import (
     Page,
     Section,
@@ -36,9 +35,6 @@ from partibus.pipeline.report.page import (
 from partibus.pipeline.report.page import text as as_html
 from partibus.pipeline.report.plots import TICKS_MAX, Curve, bars, curve, lines, log_ticks, ranking, strip, time_ticks
 from tests.pages.results import Case, page_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 VOID = {"meta", "!doctype"}
 NASTY = '<script>alert("1")</script>'
@@ -299,38 +295,26 @@ TIMES = [1_767_225_600 + 60 * n for n in range(1_440)]
 def test_texts_of_a_plot_are_inside_and_do_not_overlap(
     draw: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 
-    drawn: list[Figure] = []
-    svg_of = plots_module.svg_of
-
-    def keep(shape: Figure, title: str) -> str:
-        drawn.append(shape)
-        return svg_of(shape, title)
-
-    monkeypatch.setattr(plots_module, "svg_of", keep)
-    draw()
-    assert drawn
-    texts: list[Text] = []
+    drawn: dict[Any, list[tuple[str, Any]]] = {}
     draw_text: Any = Text.draw
 
-    def note(text: Text, *given: Any, **named: Any) -> None:
-        texts.append(text)
-        draw_text(text, *given, **named)
+    def note(text: Text, renderer: Any, *given: Any) -> None:
+        shape = text.get_figure(root=True)
+        if text.get_visible() and text.get_text().strip():
+            drawn.setdefault(shape, []).append((text.get_text(), text.get_window_extent(renderer)))
+        draw_text(text, renderer, *given)
 
     monkeypatch.setattr(Text, "draw", note)
-    for shape in drawn:
-        texts.clear()
-        canvas = FigureCanvasAgg(shape)
-        canvas.draw()  # type: ignore[no-untyped-call]
-        shown = [one for one in texts if one.get_visible() and one.get_text().strip()]
+    draw()
+    assert drawn
+    for shape, shown in drawn.items():
         assert len(shown) > 3
-        boxes = {f"{n} {one.get_text()}": one.get_window_extent() for n, one in enumerate(shown)}
-        width, height = canvas.get_width_height()
+        boxes = {f"{n} {text}": box for n, (text, box) in enumerate(shown)}
         cut = [
             text for text, box in boxes.items()
-            if min(box.x0, box.y0) < -1 or box.x1 > width + 1 or box.y1 > height + 1
+            if min(box.x0, box.y0) < -1 or box.x1 > shape.bbox.width + 1 or box.y1 > shape.bbox.height + 1
         ]  # fmt: skip
         assert cut == []
         met = [
@@ -396,3 +380,18 @@ def test_table_that_fits_a_narrow_screen_stays_a_table() -> None:
 def test_options_in_advice_stay_on_one_line() -> None:
     shown = prose(f"run `--plan-file FILE` <now> `{'x' * 40}`")
     assert shown == f'run <code class="short">--plan-file FILE</code> &lt;now&gt; <code>{"x" * 40}</code>'
+
+
+def test_a_chart_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+    draw: Any = Figure.draw
+
+    def note(shape: Figure, *given: Any) -> None:
+        drawn.append(shape)
+        draw(shape, *given)
+
+    monkeypatch.setattr(Figure, "draw", note)
+    lines("t", [("a", {"x": (TIMES[:3], [1, 2, 3])})])
+    assert len(drawn) == 1

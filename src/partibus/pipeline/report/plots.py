@@ -93,7 +93,7 @@ def drawing(height: float, width: float = CHART_WIDTH) -> Iterator["Figure"]:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        yield Figure(figsize=(width, height), layout="constrained")
+        yield Figure(figsize=(width, height))
 
 
 def lines(
@@ -407,7 +407,12 @@ def svg_of(shape: "Figure", title: str) -> str:
     """Return the figure without the XML prologue, with an accessible title, in the page's colours."""
     out = io.StringIO()
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+    # A layout that the figure keeps would have `savefig` draw all of it twice.
+    shape.set_canvas(FigureCanvasSVG(shape))
+    ConstrainedLayoutEngine().execute(shape)
     with matplotlib.rc_context({"svg.hashsalt": title}):
         shape.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = re.sub("<metadata>.*?</metadata>", "", out.getvalue(), flags=re.DOTALL)
