@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -94,6 +95,12 @@ def render(given: Results) -> str:
     return re.sub(r' data-head="[^"]*"', "", render_page(given))
 
 
+@cache
+def usual_page() -> str:
+    """Return the page of `results` as `render` does, drawn once."""
+    return render(results())
+
+
 def test_page_is_well_formed_and_links_to_the_pages_beside_it_only(tmp_path: Path) -> None:
     write_report(tmp_path / "report.html", results())
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -106,7 +113,7 @@ def test_page_is_well_formed_and_links_to_the_pages_beside_it_only(tmp_path: Pat
 
 
 def test_page_holds_verdict_checks_plots_skew_and_run() -> None:
-    page = render(results())
+    page = usual_page()
     assert "PROOF OK" in page
     first, last = (f'<span class="unbroken">2026-01-01 00:0{at}</span>' for at in ("0:00", "1:01"))
     assert f"{first} to {last}." in page
@@ -127,7 +134,7 @@ def test_failed_proof_is_said_at_the_top_and_in_its_partition() -> None:
 
 
 def test_subscriptions_are_shown_with_filter_counts_and_share() -> None:
-    page = render(results())
+    page = usual_page()
     row = "<td><b>late</b></td><td>SQL</td><td><code>delay &gt; 60</code></td>"
     numbers = ("8", "8", "20.0 %", "2.4 MB", "2")
     assert row + "".join(f'<td class="n">{number}</td>' for number in numbers) in page
@@ -143,7 +150,7 @@ def test_a_subscription_that_lacks_messages_is_marked() -> None:
 
 
 def test_foreign_text_is_escaped() -> None:
-    page = render(results())
+    page = usual_page()
     assert "N&lt;1&gt;" in page
     assert "<1>" not in page
     assert "United &amp; Co" in page
@@ -165,7 +172,7 @@ def test_plots_are_the_same_for_the_same_input() -> None:
 
 
 def test_capture_telemetry_and_outlook_are_shown() -> None:
-    page = render(results())
+    page = usual_page()
     assert (
         '<td class="n">2</td><td>900, 7</td><td class="n">907</td><td>ended in the middle of micro-batch 2</td>' in page
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from partibus.pipeline import telemetry_page as telemetry_page_module
 from partibus.pipeline.partial import partial_sums
 from partibus.pipeline.questions import questions_here
 from partibus.pipeline.report.page import render
@@ -18,6 +19,13 @@ from partibus.routing.slots import partition_for_key
 from tests.unit.pipeline.test_partial import batch
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the charts, which take most of a page's time, for tests of its texts."""
+    for name in ("lines", "bars"):
+        monkeypatch.setattr(telemetry_page_module, name, lambda *_, **__: "")
 
 
 def row(op: str, second: float, entity: str = "orders", **columns: Any) -> dict[str, Any]:
@@ -42,6 +50,7 @@ def keyed(count: int) -> list[str]:
     return [found[partition] for partition in (2, 8, 13)][:count]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_partitions_without_traffic_count_in_the_skew_and_have_their_place() -> None:
     found = summary(row("send", n, key=key, partition_id=partition_for_key(key, 16)) for n, key in enumerate(keyed(3)))
     (entity,) = found["entities"]
@@ -69,6 +78,7 @@ def test_idle_time_is_zeros_in_the_series() -> None:
     assert sum(point["sent"] for point in found["series"]) * step == pytest.approx(2)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_topics_messages_come_in_once_and_are_stored_once_per_subscription() -> None:
     rows = [
         *(row("send", n, "flights") for n in range(5)),
@@ -85,6 +95,7 @@ def test_a_topics_messages_come_in_once_and_are_stored_once_per_subscription() -
         assert f"<b>{figure}</b><span>{words}</span>" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_verdict_counts_in_words_that_fit_one_and_many() -> None:
     busy = {"outcome": "com.microsoft:server-busy"}
     one = render(telemetry_page(summary([row("send", 0), row("send", 1, **busy), row("lock_expired", 2)])))
