@@ -3,6 +3,7 @@ them. Not part of the broker."""
 
 import json
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,12 @@ class Issuer:
 
     def __init__(self, key_id: str = "key-1", bits: int = 2_048) -> None:
         self.key_id = key_id
-        self.private = rsa.generate_private_key(public_exponent=65_537, key_size=bits)
+        self._bits = bits
+
+    @cached_property
+    def private(self) -> rsa.RSAPrivateKey:
+        """The key, made when a test first needs it: collecting tests makes none."""
+        return rsa.generate_private_key(public_exponent=65_537, key_size=self._bits)
 
     @property
     def public(self) -> dict[str, Any]:
