@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit import postgresql_server
 from tests.kit.fork_server import ForkServer
 
 # Many environments for builds have Python keep no bytecode. Each broker and each of Spark's workers would compile
@@ -39,6 +40,13 @@ settings.load_profile("partibus")
 def pytest_unconfigure() -> None:
     """End the process that brokers are forked from."""
     FORK_SERVER.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def keep_postgresql_cluster(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have all workers copy one empty cluster of PostgreSQL, in the directory that they share."""
+    base = tmp_path_factory.getbasetemp()
+    postgresql_server.kept_in = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,6 +6,7 @@ wheel lies in a private directory.
 """
 
 import atexit
+import fcntl
 import os
 import shutil
 import signal
@@ -53,6 +54,10 @@ def programs_of_system(root: Path = Path("/usr/lib/postgresql")) -> Path | None:
     return max(whole, key=lambda one: int(one.parent.name), default=None)
 
 
+kept_in: Path | None = None
+"""Where the processes of a run keep an empty cluster that each server copies; without it, each makes its own."""
+
+
 class PostgreSQLServer:
     """One server with a directory of its own. `start`, `stop` and `kill` may follow each other any number of times."""
 
@@ -60,6 +65,13 @@ class PostgreSQLServer:
         """Make the directory and an empty cluster. ``settings`` go over `SETTINGS`. Raises LookupError,
         `subprocess.CalledProcessError`."""
         self._make_directory(programs)
+        if programs is None and kept_in is not None:
+            self._copy_cluster(kept_in)
+        else:
+            self._make_cluster()
+        self._configure({**SETTINGS, **(settings or {})})
+
+    def _make_cluster(self) -> None:
         password_file = self.directory / "password"
         password_file.write_text(PASSWORD)
         os.chmod(password_file, 0o644)  # the directory keeps others out
@@ -67,7 +79,23 @@ class PostgreSQLServer:
             "initdb", "--pgdata", str(self.data), "--username", USER, "--pwfile", str(password_file),
             "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync",
         )  # fmt: skip
-        self._configure({**SETTINGS, **(settings or {})})
+
+    def _copy_cluster(self, kept: Path) -> None:
+        """Copy the cluster that this run keeps in a directory. The first process to ask makes it.
+
+        Others wait for it. If its process is killed meanwhile, its lock is free and the next one makes another: a
+        cluster has its name only once it is whole.
+        """
+        whole, part = kept / "postgresql", kept / "postgresql.part"
+        with (kept / "postgresql.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not whole.exists():
+                shutil.rmtree(part, ignore_errors=True)
+                self._make_cluster()
+                _copy(self.data, part)
+                part.rename(whole)
+                return
+        _copy(whole, self.data)
 
     @classmethod
     def standby_of(cls, primary: Self, name: str = "standby", settings: dict[str, str] | None = None) -> Self:
@@ -257,6 +285,11 @@ _schemas = count()
 def new_schema() -> str:
     """A name that is new in this process."""
     return f"test_{next(_schemas)}"
+
+
+def _copy(source: Path, to: Path) -> None:
+    """Copy a directory with its owners and modes."""
+    subprocess.run(["cp", "--archive", "--no-target-directory", str(source), str(to)], check=True)
 
 
 def _environment() -> dict[str, str]:
