@@ -31,9 +31,6 @@ from partibus.routing.cursors import OpenAll
 from partibus.routing.elastic import Action
 from partibus.routing.entity import inspect_all
 from partibus.routing.fault_injections import Effect
-from partibus.routing.partitions import Numbers, PartitionHandle
-
-
 from partibus.routing.send import send
 from partibus.routing.session_source import SessionHold
 from tests.kit.simulated_broker import SimulatedProcess
