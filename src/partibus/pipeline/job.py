@@ -11,6 +11,7 @@ The result has the same frame for every job (docs/pipeline.md). A failed job wri
 """
 
 import json
+import logging
 import os
 import re
 import signal
@@ -129,8 +130,12 @@ class Job:
     def spark(self) -> SparkSession:
         """The Spark session."""
         if self._spark is None:
-            with self.step("start Spark"):
+            # Java outlives a process that ends while it starts. Besides, PySpark's own handler of Ctrl-C calls Java,
+            # also in the middle of another call; the one from before comes back here.
+            with interruption() as is_interrupted, self.step("start Spark"):
                 self._spark = job_session(f"partibus {self.name}", self.options.master, self.options.config)
+            if is_interrupted():
+                raise KeyboardInterrupt
         return self._spark
 
     @contextmanager
@@ -151,13 +156,18 @@ class Job:
         """Run ``work``, an action on a DataFrame, and show how many tasks of its stages are done."""
         if not self.console.is_terminal or self._running is None:
             return work()
-        tracker, bar = self.spark.sparkContext.statusTracker(), self._running
+        context, bar = self.spark.sparkContext, self._running
+        tracker = context.statusTracker()
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(work)
-            while wait([running], timeout=POLL_SECONDS).not_done:
-                stages = [stage for id_ in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(id_))]
-                done, total = (sum(getattr(one, of) for one in stages) for of in ("numCompletedTasks", "numTasks"))
-                self._bars.update(bar, completed=done, total=total or None)
+            try:
+                while wait([running], timeout=POLL_SECONDS).not_done:
+                    stages = [stage for id_ in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(id_))]
+                    done, total = (sum(getattr(one, of) for one in stages) for of in ("numCompletedTasks", "numTasks"))
+                    self._bars.update(bar, completed=done, total=total or None)
+            except KeyboardInterrupt:
+                context.cancelAllJobs()  # the pool waits for them
+                raise
             return running.result()
 
     def finish(self, result: Values, *, status: str = DONE, page: Callable[[Values], Page] | None = None) -> Values:
@@ -253,6 +263,7 @@ def job_session(name: str, master: str | None, config: Mapping[str, str]) -> Spa
     ``config`` overrides everything, and the options of `spark-submit` override the defaults here.
     """
     silence_query_context()
+    silence_calls()
     if is_submitted():
         builder = SparkSession.builder.appName(name)
         if master is not None:
@@ -267,6 +278,18 @@ def job_session(name: str, master: str | None, config: Mapping[str, str]) -> Spa
         session = make_session(name, master or "local[*]", {**local, **_ALWAYS, **config}, quiet=True)
         session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def silence_calls() -> None:
+    """Keep py4j from logging a traceback for every call to Java that Ctrl-C or the end of Spark cuts off."""
+    logging.getLogger("py4j").propagate = False
+    root = logging.getLogger()
+    if _is_no_call not in root.filters:
+        root.addFilter(_is_no_call)  # py4j logs some of them with the root logger itself
+
+
+def _is_no_call(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def log_errors_only(env: MutableMapping[str, str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +66,7 @@ def telemetry(
     want = telemetry_job.Want(paths, entities, since, until, entities_max, keys_max, out)
     with Job("telemetry", options, parameters | {"follow": follow}) as job:
         if follow:
-            with suppress(KeyboardInterrupt):
-                telemetry_job.follow(job, want, every / 1000, once, lambda found: _print_telemetry(job, found))
+            telemetry_job.follow(job, want, every / 1000, once, lambda found: _print_telemetry(job, found))
         else:
             _print_telemetry(job, telemetry_job.run(job, want))
     say_report(options)
