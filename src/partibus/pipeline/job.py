@@ -40,6 +40,8 @@ from partibus.spark.session import DEFAULTS, make_session, silence_query_context
 _LATE = "Python worker failed to connect back"
 _CALLED = "An error occurred while calling "
 """The first line of an exception of Java that PySpark has no class for; the next one begins with its name."""
+_STOPPED = "stopped SparkContext"
+"""Part of the error of a new session that has stopped itself, since no master has accepted it in a minute."""
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception|Interrupt)\b")
 """The last line of Python's tracebacks; Java's look alike."""
@@ -133,10 +135,21 @@ class Job:
             # Java outlives a process that ends while it starts. Besides, PySpark's own handler of Ctrl-C calls Java,
             # also in the middle of another call; the one from before comes back here.
             with interruption() as is_interrupted, self.step("start Spark"):
-                self._spark = job_session(f"partibus {self.name}", self.options.master, self.options.config)
+                self._spark = self._started_spark()
             if is_interrupted():
                 raise KeyboardInterrupt
         return self._spark
+
+    def _started_spark(self) -> SparkSession:
+        try:
+            return job_session(f"partibus {self.name}", self.options.master, self.options.config)
+        except Py4JJavaError as error:
+            if _STOPPED not in str(error):
+                raise
+            raise JobError(
+                f"--master {self.options.master or 'of spark-submit'} does not answer as one of Spark: give the "
+                "address that the master's own page shows, or leave --master out to use all cores of this machine"
+            ) from error
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JJavaError
 
 from partibus.cli.jobs.common import job_options, time_option
 from partibus.cli.main import JOBS, main, pipeline
@@ -224,3 +227,28 @@ def test_replay_is_told_times_as_they_were_typed(monkeypatch: pytest.MonkeyPatch
     assert want.typed == ("2h", None)
     assert want.chosen.since is not None
     assert want.chosen.until is None
+
+
+def test_a_master_that_does_not_answer_is_refused_before_spark_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        answers = f"spark://127.0.0.1:1,127.0.0.1:{port}"
+        assert "Missing argument" in call("telemetry", "--master", answers)[1]
+    ended, output = call("telemetry", "x", "--master", f"spark://127.0.0.1:{port}")
+    assert ended == 1
+    assert f"--master spark://127.0.0.1:{port} does not answer: 127.0.0.1:{port}: Connection refused." in output
+    ended, output = call("telemetry", "x", "--master", "spark://127.0.0.1")
+    assert ended == 2
+    assert "port from 1 to 65535" in " ".join(output.split())
+
+
+def test_a_master_that_spark_gives_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        java = SimpleNamespace(_target_id="o1", _gateway_client=SimpleNamespace(send_command=lambda _: "yro0"))
+        error = Py4JJavaError("An error occurred.\n", java)
+        monkeypatch.setattr(Py4JJavaError, "__str__", lambda _: "Cannot call methods on a stopped SparkContext.")
+        raise error
+
+    monkeypatch.setattr("partibus.pipeline.job.job_session", start)
+    with pytest.raises(JobError, match="--master spark://h:8080 does not answer as one of Spark"):
+        _ = Job("x", JobOptions("spark://h:8080"), {}).spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 FOUND: Final = 3
 """Exit code of a job that was done and found what should not be."""
 
+_SPARK: Final = "spark://"
+_ANSWER_SECONDS: Final = 5.0
+
 Command = Callable[..., Any]
 
 
@@ -29,6 +33,31 @@ def _pair(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dic
         if not name or not equals:
             raise click.BadParameter(f"{name!r} is not of the form spark.name=value")
     return {name: value for name, _equals, value in pairs}
+
+
+def _answering(_: click.Context, __: click.Parameter, master: str | None) -> str | None:
+    """Refuse a master of Spark's own kind that does not answer: Spark itself tries for more than a minute."""
+    if master is None or not master.startswith(_SPARK):
+        return master
+    faults = [_fault_of(address) for address in master.removeprefix(_SPARK).split(",")]
+    if all(faults):
+        raise click.ClickException(
+            f"--master {master} does not answer: {'; '.join(map(str, faults))}. Start the master, give its address, or "
+            "leave --master out to use all cores of this machine."
+        )
+    return master
+
+
+def _fault_of(address: str) -> str | None:
+    """Return the reason for which nobody answers at `host:port`."""
+    host, _colon, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise click.BadParameter(f"{address!r} is not HOST:PORT with a port from 1 to 65535")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        return f"{address}: {error.strerror or error}"
+    return None
 
 
 def time_option(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:
@@ -111,6 +140,7 @@ def _options(changes: bool) -> list[Callable[[Command], Command]]:
     return [
         click.option(
             "--master",
+            callback=_answering,
             help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://... Without it: what spark-submit "
             "says, else all cores of this machine.",
         ),
