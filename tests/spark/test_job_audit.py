@@ -309,3 +309,22 @@ def test_times_since_1970_are_read_in_any_unit(spark: SparkSession) -> None:
         micros = {name: time - START for name, time in found.items()}
         expected = {"s": 0, "ms": 1000, "us": 1, "ns": 0}
         assert micros == {name: timedelta(microseconds=late) for name, late in expected.items()}
+
+
+def test_a_log_whose_lines_are_no_json_is_refused_as_such(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text("no JSON\n")
+    with (
+        pytest.raises(JobError, match=r"the log .*bad\.json has no line that is a JSON object"),
+        Job("audit", JobOptions(spark=spark), {}) as job,
+    ):
+        run(job, Want([str(path)], [str(path)]))
+
+
+def test_a_log_that_is_not_there_is_refused_in_words(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "nowhere.json")
+    with (
+        pytest.raises(JobError, match=r"no json log at .*nowhere\.json: the path does not exist\. Give another path"),
+        Job("audit", JobOptions(spark=spark), {}) as job,
+    ):
+        run(job, Want([path], [path]))

@@ -357,6 +357,9 @@ def run(job: Job, want: Want) -> Values:
 
     Raises `JobError` for logs that prove nothing: `check_logs`.
     """
+    job.check_paths(
+        (*want.produced, *want.consumed, *want.remaining), "give the logs with --produced, --consumed and --remaining"
+    )
     spark = job.spark
 
     def log(paths: Sequence[str], columns: Sequence[LogColumn]) -> Any:

@@ -23,7 +23,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from partibus.client.extensions.ranges import BOUND_BYTES, open_ranges
-from partibus.pipeline.job import Job, JobError, Values, interruption, said
+from partibus.pipeline.job import Job, JobError, Values, fault_of, interruption, said
 from partibus.pipeline.place import Place
 from partibus.pipeline.report.page import (
     Page,
@@ -202,9 +202,10 @@ def _table(spark: SparkSession, out: str, name: str, ddl: str) -> DataFrame:
     try:
         return spark.read.schema(ddl).parquet(f"{out}/{name}")
     except AnalysisException as error:
-        raise JobError(f"{out} holds no capture: {error.getCondition() or error}") from None
+        raise JobError(f"{out} holds no capture: {fault_of(error)}; {GIVE_CAPTURE}") from None
 
 
+GIVE_CAPTURE = "give the folder of `partibus pipeline capture --out`"
 CAPTURE, REPLAY = "capture.json", "replay.json"
 LOOK_S = 1
 LOOKS = 20
@@ -299,6 +300,7 @@ def replay(job: Job, want: Replay) -> Values:
 
     It keeps the times of the first request, whatever `2h` is by then.
     """
+    job.check_paths([want.out], GIVE_CAPTURE)
     spark = job.spark
     place = Place(spark, want.out)
     asked = {"to": want.to, "chosen": _typed(want), "new_ids": want.new_ids}

@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame
 
-from partibus.pipeline.capture import CAPTURE, DATE, FATES, MESSAGES, TIME_TYPE
+from partibus.pipeline.capture import CAPTURE, DATE, FATES, GIVE_CAPTURE, MESSAGES, TIME_TYPE
 from partibus.pipeline.job import Job, JobError, Values
 from partibus.pipeline.place import Place
 from partibus.pipeline.report.page import Page, Section, Verdict, counted, number, size, table, text
@@ -68,9 +68,10 @@ class TableFile(NamedTuple):
 
 def run(job: Job, want: Want) -> Values:
     """Compact both tables of a capture. Raises `JobError`."""
+    job.check_paths([want.out], GIVE_CAPTURE)
     place = Place(job.spark, want.out)
     if not place.exists(CAPTURE):
-        raise JobError(f"{want.out} holds no capture; give the folder of `partibus pipeline capture --out`")
+        raise JobError(f"{want.out} holds no capture; {GIVE_CAPTURE}")
     # Spark's default, INT96, has no statistics by which a reader could skip files.
     job.spark.conf.set(TIME_TYPE, "TIMESTAMP_MICROS")
     tables: Values = {}

@@ -25,7 +25,7 @@ from pyspark.sql import functions as sf
 
 from partibus.pipeline.credits_page import credits_page
 from partibus.pipeline.job import Job, Values
-from partibus.pipeline.rows import read_rows, within
+from partibus.pipeline.rows import GIVE_TELEMETRY, read_rows, within
 from partibus.telemetry.schema import OK
 from partibus.throttling.settings import ThrottlingSettings
 
@@ -264,6 +264,7 @@ class Want(NamedTuple):
 
 def run(job: Job, want: Want) -> Values:
     """Run the job on the present telemetry."""
+    job.check_paths(want.paths, GIVE_TELEMETRY)
     spark, settings = job.spark, want.settings
     with job.step("read"):
         uses = _chosen(read_rows(spark, want.paths, uses=True), want)

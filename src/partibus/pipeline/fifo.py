@@ -28,7 +28,7 @@ from partibus.pipeline.report.page import (
     time_of_us,
 )
 from partibus.pipeline.report.plots import lines
-from partibus.pipeline.rows import of_entities, read_rows, within
+from partibus.pipeline.rows import GIVE_TELEMETRY, of_entities, read_rows, within
 from partibus.telemetry.schema import OK, STEPS
 
 POINTS: Final = 300
@@ -55,6 +55,7 @@ class Want(NamedTuple):
 
 def run(job: Job, want: Want) -> Values:
     """Run the job on the present telemetry."""
+    job.check_paths(want.paths, GIVE_TELEMETRY)
     spark = job.spark
     with job.step("read moves"):
         moves = of_entities(within(read_rows(spark, want.paths, moves=True), want.since, want.until), want.entities)

@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -45,6 +45,11 @@ _STOPPED = "stopped SparkContext"
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception|Interrupt)\b")
 """The last line of Python's tracebacks; Java's look alike."""
+
+
+_CONFIGURED = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"}
+_RESOLVED = re.compile(r"^[A-Za-z][\w+.-]*:|[*?\[{]")
+"""A part of paths that Spark resolves: the scheme of a URL, or a pattern."""
 
 
 class JobError(PartibusError):
@@ -69,6 +74,15 @@ def said(error: BaseException) -> str:
         raised = [line for line in lines[lines.index(_TRACEBACK) :] if _RAISED.match(line)]
         return raised[-1] if raised else lines[0]
     return lines[0] if lines else type(error).__name__
+
+
+_FAULTS = {"PATH_NOT_FOUND": "the path does not exist", "UNABLE_TO_INFER_SCHEMA": "the folder has no such files"}
+
+
+def fault_of(error: AnalysisException) -> str:
+    """Return the reason for which Spark can't read a table, in few words."""
+    condition = error.getCondition()
+    return _FAULTS.get(condition or "") or condition or said(error)
 
 
 T = TypeVar("T")
@@ -139,6 +153,21 @@ class Job:
             if is_interrupted():
                 raise KeyboardInterrupt
         return self._spark
+
+    def check_paths(self, paths: Iterable[str], advice: str) -> None:
+        """Raise `JobError` with ``advice`` when one of ``paths`` does not exist on this machine. Spark need not start.
+
+        Paths that only Spark can resolve are left to it: URLs, patterns, and all where another file system than that of
+        this machine may be its default.
+        """
+        options = self.options
+        elsewhere = is_submitted() or not (options.master or "local").startswith("local")
+        configured = _CONFIGURED & os.environ.keys() or any("fs.default" in name for name in options.config)
+        if self._spark is not None or elsewhere or configured:
+            return
+        for path in paths:
+            if not _RESOLVED.search(path) and not Path(path).exists():
+                raise JobError(f"{path} does not exist: {advice}")
 
     def _started_spark(self) -> SparkSession:
         try:

@@ -8,7 +8,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from partibus.pipeline.job import JobError, said
+from partibus.pipeline.job import JobError, fault_of, said
 
 
 class LogColumn(NamedTuple):
@@ -56,6 +56,8 @@ CONSUMED: Final = (
 )
 
 
+_CORRUPT: Final = "_corrupt_record"
+"""Spark's column of JSON lines that it can't parse."""
 _NANOSECONDS: Final = "spark.sql.legacy.parquet.nanosAsLong"
 _MS_LEAST, _US_LEAST, _NS_LEAST = 10**10, 10**13, 10**16
 """The least numbers that are taken for times in milliseconds, microseconds and nanoseconds: April 1970. Up to the year
@@ -102,11 +104,19 @@ def read_log(
             else read_parquet(spark, paths)
         )
     except AnalysisException as error:
-        raise JobError(f"no {form} log at {', '.join(paths)}: {error.getCondition() or error}") from None
+        raise JobError(
+            f"no {form} log at {', '.join(paths)}: {fault_of(error)}. Give another path, or name the format with "
+            "--format."
+        ) from None
     except Py4JJavaError as error:
         raise JobError(
             f"the files at {', '.join(paths)} are no {form} log: {said(error)} Name their format with --format."
         ) from None
+    if form == "json" and table.columns == [_CORRUPT]:
+        raise JobError(
+            f"the log {', '.join(paths)} has no line that is a JSON object. Write each row as one object on a line of "
+            "its own, or name another format with --format."
+        )
     return fitted(table, columns, ", ".join(paths))
 
 

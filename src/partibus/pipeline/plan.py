@@ -25,7 +25,7 @@ from partibus.pipeline.balance import (
     skew,
 )
 from partibus.pipeline.capture import CAPTURE, MESSAGES
-from partibus.pipeline.job import Job, JobError, Values
+from partibus.pipeline.job import Job, JobError, Values, fault_of
 from partibus.pipeline.loads import Loads, collect_loads, key_loads, message_rows, range_of, sent_rows
 from partibus.pipeline.logs import read_parquet
 from partibus.pipeline.place import Place
@@ -34,7 +34,7 @@ from partibus.pipeline.report.page import (
     counted,
     percent,
 )
-from partibus.pipeline.rows import of_entities, read_rows, within
+from partibus.pipeline.rows import GIVE_TELEMETRY, of_entities, read_rows, within
 from partibus.pipeline.telemetry import is_subscription
 from partibus.routing.elastic import rebalance
 from partibus.routing.slots import SLOT_COUNT, SlotMap, partition_for_slot
@@ -70,8 +70,12 @@ class Want(NamedTuple):
     """The file for the slots to move, which `partibus partition rebalance --plan` reads."""
 
 
+_GIVE_MESSAGES = "give the folder of `partibus pipeline capture --out`, or a folder of Parquet files"
+
+
 def run(job: Job, want: Want) -> Values:
     """Return the result. The job changes nothing."""
+    job.check_paths(want.paths, GIVE_TELEMETRY if want.messages_of is None else _GIVE_MESSAGES)
     spark = job.spark
     if want.messages_of is None:
         rows = sent_rows(of_entities(within(read_rows(spark, want.paths), want.since, want.until), want.entities))
@@ -101,10 +105,7 @@ def _messages(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     try:
         return read_parquet(spark, tables, recursive=False)
     except AnalysisException as error:
-        raise JobError(
-            f"no table of messages at {', '.join(paths)}: {error.getCondition() or error}. Give the folder of "
-            "`partibus pipeline capture --out`, or a folder of Parquet files"
-        ) from None
+        raise JobError(f"no table of messages at {', '.join(paths)}: {fault_of(error)}; {_GIVE_MESSAGES}") from None
 
 
 def describe(loads: Loads, want: Want) -> Values:

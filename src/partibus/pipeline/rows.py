@@ -19,12 +19,16 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from partibus.pipeline.job import JobError
+from partibus.pipeline.job import JobError, fault_of
 from partibus.pipeline.partial import CHUNK_ROWS, KEY, NAMES, READ, SCHEMA, partial_sums
 from partibus.telemetry.schema import COMMIT, DDL, MOVE, USE
 
 OTHERS = (USE, MOVE)
 """Operations that are about neither messages nor commits."""
+GIVE_TELEMETRY = (
+    "give the directory that the broker writes to (`partibus serve --telemetry sampled --telemetry-dir DIR`); the "
+    "first file takes some seconds"
+)
 
 
 def read_rows(spark: SparkSession, paths: Sequence[str], *, uses: bool = False, moves: bool = False) -> DataFrame:
@@ -37,10 +41,7 @@ def read_rows(spark: SparkSession, paths: Sequence[str], *, uses: bool = False, 
         op = sf.col("op")
         return rows.where(op == USE if uses else op == MOVE if moves else ~op.isin(*OTHERS))
     except AnalysisException as error:
-        raise JobError(
-            f"no telemetry at {', '.join(paths)}: {error.getCondition() or error}. Give the directory that the broker "
-            "writes to (`partibus serve --telemetry sampled --telemetry-dir DIR`); the first file takes some seconds."
-        ) from None
+        raise JobError(f"no telemetry at {', '.join(paths)}: {fault_of(error)}; {GIVE_TELEMETRY}") from None
 
 
 def follow_rows(spark: SparkSession, path: str, files_max: int) -> DataFrame:

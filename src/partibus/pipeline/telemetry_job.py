@@ -14,12 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from partibus.pipeline.job import Job, JobError, Values, interruption
+from partibus.pipeline.job import Job, JobError, Values, fault_of, interruption
 from partibus.pipeline.partial import DDL, SCHEMA
 from partibus.pipeline.place import Place, inside
 from partibus.pipeline.questions import HELD_MAX, Questions, SparkQuestions, questions_here
 from partibus.pipeline.rollup import KEYS_MAX, Rollup, add_up, added, parts_of, roll_up
 from partibus.pipeline.rows import (
+    GIVE_TELEMETRY,
     Chosen,
     PartFile,
     add_up_files,
@@ -71,7 +72,7 @@ def read(spark: SparkSession, out: str, since: int | None = None) -> Rollup:
     try:
         parts = Rollup(*(spark.read.parquet(inside(tables(out), name)) for name in Rollup._fields))
     except AnalysisException as error:
-        raise JobError(f"{tables(out)} holds no sums of telemetry: {error.getCondition() or error}") from None
+        raise JobError(f"{tables(out)} holds no sums of telemetry: {fault_of(error)}") from None
     parts = Rollup(*(part.drop("batch") for part in parts))
     if since is not None:
         minute = since // 60 * 60
@@ -107,6 +108,7 @@ class Want(NamedTuple):
 
 def run(job: Job, want: Want) -> Values:
     """Return the result of the present telemetry. Raises `JobError`, also if ``want.out`` belongs to `follow`."""
+    job.check_paths(want.paths, GIVE_TELEMETRY)
     if want.out is not None and Place(job.spark, want.out).exists(_CHECKPOINT):
         raise JobError(
             f"{want.out} has the sums and the checkpoint of `telemetry --follow`, which this run would overwrite: give "
@@ -160,6 +162,7 @@ def follow(job: Job, want: Want, every_seconds: float, once: bool, show: Callabl
     Raises `JobError`, also if ``want.out`` has the sums of `run`.
     """
     assert want.out is not None
+    job.check_paths(want.paths, GIVE_TELEMETRY)
     out, spark = want.out, job.spark
     place = Place(spark, out)
     if place.exists(_TABLES) and not place.exists(_CHECKPOINT):

@@ -252,3 +252,40 @@ def test_a_master_that_spark_gives_up_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("partibus.pipeline.job.job_session", start)
     with pytest.raises(JobError, match="--master spark://h:8080 does not answer as one of Spark"):
         _ = Job("x", JobOptions("spark://h:8080"), {}).spark
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["telemetry", "nowhere"], "give the directory that the broker writes to"),
+        (["telemetry", "nowhere", "--follow", "--out", "o"], "give the directory that the broker writes to"),
+        (["credits", "nowhere"], "give the directory that the broker writes to"),
+        (["fifo", "nowhere"], "give the directory that the broker writes to"),
+        (["plan", "nowhere"], "give the directory that the broker writes to"),
+        (["plan", "nowhere", "--messages", "--entity", "q"], "give the folder of `partibus pipeline capture --out`"),
+        (["compact", "nowhere"], "give the folder of `partibus pipeline capture --out`"),
+        (["capture", "--connection", "c", "--out", "nowhere", "--replay-to", "q"], "give the folder of"),
+        (["audit", "--produced", "there", "--consumed", "nowhere"], "give the logs with --produced, --consumed"),
+    ],
+)
+def test_paths_that_do_not_exist_are_refused_before_spark_starts(
+    arguments: list[str], advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").touch()
+    ended, output = call(*arguments)
+    assert (ended, output.split(advice)[0]) == (1, "Error: nowhere does not exist: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        ("s3a://b/nowhere", JobOptions()),
+        ("file:/nowhere", JobOptions()),
+        ("nowhere/day=*", JobOptions()),
+        ("nowhere", JobOptions("yarn")),
+        ("nowhere", JobOptions(config={"spark.hadoop.fs.defaultFS": "hdfs://h"})),
+    ],
+)
+def test_paths_that_only_spark_resolves_are_left_to_it(path: str, options: JobOptions) -> None:
+    Job("x", options, {}).check_paths([path], "advice")
