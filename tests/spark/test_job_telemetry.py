@@ -19,6 +19,7 @@ from partibus.pipeline import telemetry_job
 from partibus.pipeline.job import Job, JobError, JobOptions
 from partibus.pipeline.partial import percentile_name
 from partibus.pipeline.rollup import add_up, busiest, roll_up
+from partibus.pipeline.rows import absence
 from partibus.pipeline.telemetry_job import Want, run
 from partibus.pipeline.telemetry_job import follow as follow_job
 from partibus.telemetry.schema import COLUMNS, DDL
@@ -211,3 +212,16 @@ def test_sums_of_a_stream_and_of_a_batch_never_replace_each_other(spark: SparkSe
 
 def job_of(spark: SparkSession) -> Job:
     return Job("telemetry", JobOptions(spark=spark), {})
+
+
+def test_entities_without_rows_are_named_beside_those_that_have_some(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "telemetry")
+    frame(spark, [row("send", 0, entity="Orders"), row("commit", 0, entity=None)]).write.parquet(path)
+    assert absence(spark, [path], ["orders"], ["Orders"]) is None
+    assert absence(spark, [path], ["orders", "nosuch"], ["Orders"]) == "no rows for entity 'nosuch'; there are: Orders"
+    assert absence(spark, [path], [], []) == "no rows that count: look at --since and --until"
+    (tmp_path / "empty").mkdir()
+    why = absence(spark, [str(tmp_path / "empty")], [], [])
+    assert why is not None
+    assert why.startswith("no rows about messages at ")
+    assert "--telemetry-dir DIR" in why

@@ -118,7 +118,14 @@ def _peeked_keys(
 def _telemetry_keys(directory: Path, namespace: str, names: list[str]) -> dict[str, KeySample]:
     from partibus.telemetry.table import sent_keys
 
-    return {name: sample_of(keys) for name, keys in sent_keys(directory, namespace, set(names)).items()}
+    found = sent_keys(directory, namespace, set(names))
+    if not found:
+        note(
+            f"{directory} has no rows of the last hour about messages with keys sent to these entities, so no advice "
+            "is about keys. Give the directory that the broker writes to (`partibus serve --telemetry sampled "
+            "--telemetry-dir DIR`), or leave --telemetry out to peek at waiting messages."
+        )
+    return {name: sample_of(keys) for name, keys in found.items()}
 
 
 def _print(facts: EntityFacts, advice: list[Advice]) -> None:

@@ -4,7 +4,7 @@ Sampling is by message, and a row stands for ``weight`` of its kind: a count of 
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -48,6 +48,31 @@ def follow_rows(spark: SparkSession, path: str, files_max: int) -> DataFrame:
     """Read the rows as a stream, file by file as the broker finishes them, at most ``files_max`` in one batch."""
     reader = spark.readStream.schema(DDL).option("recursiveFileLookup", "true")
     return reader.option("maxFilesPerTrigger", files_max).parquet(path).where(~sf.col("op").isin(*OTHERS))
+
+
+NAMES_MAX = 20
+"""Entities that `absence` lists."""
+
+
+def absence(spark: SparkSession, paths: Sequence[str], asked: Sequence[str], found: Collection[str]) -> str | None:
+    """Return why entities are missing in ``found``, in which ``asked`` ones are expected; without any, at least one.
+
+    None: nothing is missing.
+    """
+    there = {name.lower() for name in found}
+    missing = [name for name in asked if name.lower() not in there]
+    if not missing and found:
+        return None
+    names = read_rows(spark, paths).where(sf.col("op") != COMMIT).select("entity").distinct().sort("entity")
+    listed = [row[0] for row in names.limit(NAMES_MAX + 1).collect()]
+    if not listed:
+        return f"no rows about messages at {', '.join(paths)}; {GIVE_TELEMETRY}"
+    unknown = [name for name in missing if not names.where(sf.lower("entity") == name.lower()).take(1)]
+    if unknown:
+        others = ", ".join(listed[:NAMES_MAX]) + (", ..." if len(listed) > NAMES_MAX else "")
+        return f"no rows for entity {', '.join(map(repr, unknown))}; there are: {others}"
+    of = f" for {', '.join(map(repr, missing))}" if missing else ""
+    return f"no rows that count{of}: look at --since and --until"
 
 
 def within(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:

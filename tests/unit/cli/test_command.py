@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from partibus.cli.advise import _telemetry_keys
 from partibus.cli.main import COMMANDS, main
 from tests.kit.cli_reference import reference
 from tests.plugins.snippets import blocks, command_lines
@@ -247,3 +248,10 @@ def test_nobody_at_the_port_of_tls_is_told_with_the_way_to_plain_tcp() -> None:
     secure = plain.replace("UseDevelopmentEmulator=true", "")
     assert advice in CliRunner().invoke(main, ["peek", "q", "--connection", secure]).output
     assert advice not in CliRunner().invoke(main, ["peek", "q", "--connection", plain]).output
+
+
+def test_telemetry_without_keys_is_not_passed_over_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _telemetry_keys(tmp_path, "default", ["orders"]) == {}
+    assert f"{tmp_path} has no rows of the last hour about messages with keys" in capsys.readouterr().err

@@ -289,3 +289,19 @@ def test_paths_that_do_not_exist_are_refused_before_spark_starts(
 )
 def test_paths_that_only_spark_resolves_are_left_to_it(path: str, options: JobOptions) -> None:
     Job("x", options, {}).check_paths([path], "advice")
+
+
+def test_a_job_without_entities_prints_why_in_place_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def absence(*arguments: object) -> str:
+        asked.append(arguments[1:])
+        return "no rows for entity 'nosuch'"
+
+    monkeypatch.setattr("partibus.pipeline.job.job_session", lambda *_: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr("partibus.pipeline.rows.absence", absence)
+    monkeypatch.setattr(telemetry_job, "run", lambda job, want: {"rows": 0, "entities": []})
+    monkeypatch.setattr(plan, "run", lambda job, want: {"unit": "messages", "entities": []})
+    for job in ("telemetry", "plan"):
+        assert call(job, "x", "--entity", "nosuch") == (0, "no rows for entity 'nosuch'\n")
+    assert asked == [(("x",), ("nosuch",), [])] * 2

@@ -68,12 +68,25 @@ def telemetry(
         if follow:
             telemetry_job.follow(job, want, every / 1000, once, lambda found: _print_telemetry(job, found))
         else:
-            _print_telemetry(job, telemetry_job.run(job, want))
+            found = telemetry_job.run(job, want)
+            _print_telemetry(job, found)
+            if not found.get("entities_left_out"):
+                _note_absence(job, paths, entities, found)
     say_report(options)
 
 
-def _print_telemetry(job: Job, found: dict[str, Any]) -> None:
+def _note_absence(job: Job, paths: tuple[str, ...], asked: tuple[str, ...], found: dict[str, Any]) -> None:
     if is_quiet(job.options):
+        return
+    from partibus.pipeline.rows import absence
+
+    why = absence(job.spark, paths, asked, [one["entity"] for one in found["entities"]])
+    if why is not None:
+        note(printable(why))
+
+
+def _print_telemetry(job: Job, found: dict[str, Any]) -> None:
+    if is_quiet(job.options) or not found["entities"]:
         return
     from partibus.pipeline.report.page import percent, time_of_us
 
@@ -274,7 +287,9 @@ def plan(
     parameters: dict[str, Any] = want._asdict()
     with Job("plan", options, parameters) as job:
         found = job_of.run(job, want)
-    if not is_quiet(options):
+        if not found["entities"] and not messages:
+            _note_absence(job, paths, entities, found)
+    if not is_quiet(options) and found["entities"]:
         _print_plan(found)
     say_report(options)
 
