@@ -140,7 +140,7 @@ def capture_section(captured: Captured) -> Section:
 def _end(run: Run) -> str:
     if run.ended_in is None:
         return "everything captured that was there when it began"
-    return f"ended in the middle of micro-batch {run.ended_in}"
+    return f"ended in the middle of micro-batch {run.ended_in + 1}"
 
 
 def usage_section(usage: Usage) -> Section:

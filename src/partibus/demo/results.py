@@ -65,7 +65,7 @@ class Run(NamedTuple):
     batches: list[int]
     """Rows of each micro-batch that was committed."""
     ended_in: int | None
-    """The micro-batch that it was ended in, begun and not committed; None: it came to its end."""
+    """Spark's number, from 0 on, of the micro-batch that it was ended in; None: it came to its end."""
 
 
 class Captured(NamedTuple):

@@ -71,7 +71,7 @@ def results(*, read: int = 30, key: str = "N<1>", missing: int = 0) -> Results:
         phases=[Phase("start", 1.0), Phase("send", 4.0, 40)],
         software={"Spark": "4.3.0"},
         tables=Path("out/tables"),
-        captured=Captured([Run([900, 7], 2), Run([1_100], None)], 3, 44),
+        captured=Captured([Run([900, 7], 1), Run([1_100], None)], 3, 44),
         usage=Usage(
             "2026-01-01T00:00:00+00:00",
             "2026-01-01T00:01:01+00:00",
