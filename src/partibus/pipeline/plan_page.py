@@ -1,6 +1,7 @@
 """The page of the job `plan`."""
 
 from collections.abc import Sequence
+from math import inf
 
 from partibus.pipeline.balance import SIGNIFICANT_ROWS, runs_of
 from partibus.pipeline.job import Values
@@ -122,7 +123,7 @@ def _entity(entity: Values) -> list[str]:
             ("share of the load as observed, %", _percents(entity["observed"])),
             ("as predicted from the load of slots, %", [share * 100 for share in entity["now"]["shares"]]),
         ]
-        blocks.append(figure(bars(f"Load per partition of {entity['entity']}", charts, limit=ratio)))
+        blocks.append(figure(bars(f"Load per partition of {entity['entity']}", charts, limit=ratio, hot=inf)))
     blocks += _predictions(entity)
     if entity["largest_keys"]:
         keys = [(f"{key['partition']}: {key['key']}", key["share"]) for key in entity["largest_keys"]]

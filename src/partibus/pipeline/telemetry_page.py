@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Final
 
 from partibus.pipeline.job import Values
@@ -23,14 +24,12 @@ from partibus.pipeline.report.page import (
     time_of_us,
     whole,
 )
-from partibus.pipeline.report.plots import bars, lines
+from partibus.pipeline.report.plots import HOT_MEANS, bars, lines
 from partibus.pipeline.telemetry import is_subscription, step_of
 
 ENTITIES_SHOWN = 8
 """The number of entities with a section of their own."""
 CURVES_MAX = 5
-HOT = 1.5
-"""A partition is hot at this multiple of the mean load."""
 SIGNIFICANT = 100
 """Messages below which a skew says nothing."""
 _PERCENTILES: Final = {"p50": "p50", "p90": "p90", "p99": "p99", "p99_9": "p99.9", "largest": "largest"}
@@ -94,7 +93,7 @@ def _verdict(entities: list[Values]) -> Verdict:
         for entity in entities
         if entity["sent"] >= SIGNIFICANT and entity["skew"].get("sent")
     }
-    hot = [name for name in sorted(factors, key=lambda name: -factors[name]) if factors[name] >= HOT]
+    hot = [name for name in sorted(factors, key=lambda name: -factors[name]) if factors[name] >= HOT_MEANS]
     if hot:
         worst = ", ".join(f"{name} ({factors[name]:.1f} times the mean)" for name in hot[:3])
         more = f" and {len(hot) - 3} more" if len(hot) > 3 else ""
@@ -258,8 +257,9 @@ def _loads(entity: Values) -> str:
         ("bytes sent", [load["sent_bytes"] for load in partitions]),
     ]
     skew = entity["skew"]["sent"]
+    hot = HOT_MEANS if entity["sent"] >= SIGNIFICANT else inf
     return figure(
-        bars(f"Load per partition of {entity['entity']}", charts),
+        bars(f"Load per partition of {entity['entity']}", charts, hot=hot),
         f"{entity['partitions_used']} of {len(partitions)} partitions had operations. Of sent messages the "
         f"busiest partition has {skew['largest_over_mean']:.2f} times the mean, the least busy "
         f"{skew['smallest_over_mean']:.2f} times; Gini {skew['gini']:.2f} (0 is even).",

@@ -10,6 +10,10 @@ from functools import cache
 from html.parser import HTMLParser
 from itertools import combinations
 from typing import Any
+
+
+from math import inf
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import pytest
@@ -259,8 +263,8 @@ def test_minutes_without_messages_are_zeros() -> None:
     assert len(every_minute({0: 1, 60 * 10_000: 1})) == 1_440
 
 
-@pytest.mark.parametrize(("values", "stands_out"), [([100, 100, 103], False), ([100, 100, 120], True)])
-def test_largest_bar_stands_out_when_it_is_notably_above_the_mean(values: list[float], stands_out: bool) -> None:
+@pytest.mark.parametrize(("values", "stands_out"), [([100, 100, 120], False), ([100, 100, 100, 300], True)])
+def test_bar_stands_out_when_its_partition_is_hot(values: list[float], stands_out: bool) -> None:
     assert ("--plot-peak" in bars("t", [("messages", values)])) == stands_out
 
 
@@ -395,3 +399,10 @@ def test_a_chart_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "draw", note)
     lines("t", [("a", {"x": (TIMES[:3], [1, 2, 3])})])
     assert len(drawn) == 1
+
+
+def test_every_bar_above_the_limit_stands_out_and_no_other() -> None:
+    values = [100, 100, 100, 100, 300, 290]
+    assert bars("t", [("messages", values)], limit=1.7).count("fill: var(--plot-peak)") == 2
+    assert "--plot-peak" not in bars("t", [("messages", values)], limit=2)
+    assert "--plot-peak" not in bars("t", [("messages", values)], hot=inf)

@@ -51,8 +51,8 @@ LINE_SHARE = 0.012
 COVERED = 2.2
 """How much broader a curve is for each one that covers it."""
 COVERS_MAX = 3
-NOTABLE = 1.05
-"""Means above which the largest bar stands out: of hundreds of messages, chance alone gives one some percent more."""
+HOT_MEANS = 1.5
+"""Means from which a bar stands out: those of a hot partition."""
 TICKS_MAX = 6
 _DAY = 86_400
 _TIME_STEPS = (
@@ -150,11 +150,13 @@ def lines(
     return _side_by_side(drawn)
 
 
-def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: float | None = None) -> str:
+def bars(
+    title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: float | None = None, hot: float = HOT_MEANS
+) -> str:
     """Draw charts with one bar per partition, from partition 0 on.
 
-    The largest bar stands out if it is notably above the mean. A line marks the mean and, where given, the ``limit`` in
-    means. A sentence replaces a chart in which every bar is zero.
+    Bars stand out above the ``limit`` in means, or without one from ``hot`` means on. A line marks the mean and, where
+    given, the ``limit``. A sentence replaces a chart in which every bar is zero.
     """
     drawn = []
     for name, values in charts:
@@ -164,7 +166,10 @@ def bars(title: str, charts: Sequence[tuple[str, Sequence[float]]], *, limit: fl
             continue
         with drawing(2.7) as shape:
             axes = shape.subplots()
-            colours = [PEAK if value == peak and peak > NOTABLE * mean else SERIES[0] for value in values]
+            colours = [
+                PEAK if (value >= hot * mean if limit is None else value > limit * mean) else SERIES[0]
+                for value in values
+            ]
             axes.bar(range(len(values)), values, color=colours, width=0.78)
             levels = {"mean": mean} if limit is None else {"mean": mean, "limit": mean * limit}
             axes.set_ylim(0, max(peak, *levels.values()) * 1.05)
