@@ -51,6 +51,8 @@ class Want(NamedTuple):
     """Entities; empty: FIFO queues, and those whose slots have moved."""
     since: datetime | None = None
     until: datetime | None = None
+    remark: str = ""
+    """A sentence about the telemetry for the page's lead."""
 
 
 def run(job: Job, want: Want) -> Values:
@@ -89,7 +91,7 @@ def run(job: Job, want: Want) -> Values:
         "sampled_share": 1.0 if bounds is None or bounds[2] is None else min(1.0, bounds[2]),
         "entities": sorted(entities, key=lambda one: -one["sent"]),
     }
-    job.finish(result, page=fifo_page)
+    job.finish(result, page=lambda found: fifo_page(found, want.remark))
     return result
 
 
@@ -239,8 +241,8 @@ def _point(
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def fifo_page(found: Values) -> Page:
-    """Make the page of a result of `run`."""
+def fifo_page(found: Values, remark: str = "") -> Page:
+    """Make the page of a result of `run`. ``remark`` is a sentence for its lead."""
     entities: list[Values] = found["entities"]
     step: int = found["step_seconds"]
     splits, merges = (sum(one[name] for one in entities) for name in ("splits", "merges"))
@@ -257,7 +259,8 @@ def fifo_page(found: Values) -> Page:
             if found["sampled_share"] < 0.999
             else " Telemetry recorded every message."
         )
-        + " Rows that a broker dropped are missing.",
+        + " Rows that a broker dropped are missing."
+        + (f" {remark}" if remark else ""),
         verdict=Verdict(None, "NO QUEUE", "No message of a FIFO queue and no move of slots is in this time range.")
         if not entities
         else Verdict(

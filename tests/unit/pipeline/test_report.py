@@ -20,6 +20,7 @@ import pytest
 
 from partibus.pipeline.audit import utc_of
 from partibus.pipeline.capture import capture_page, every_minute, replay_page
+from partibus.pipeline.fifo import fifo_page
 from partibus.pipeline.redrive import redrive_page
 from partibus.pipeline.report.page import (
     Page,
@@ -406,3 +407,8 @@ def test_every_bar_above_the_limit_stands_out_and_no_other() -> None:
     assert bars("t", [("messages", values)], limit=1.7).count("fill: var(--plot-peak)") == 2
     assert "--plot-peak" not in bars("t", [("messages", values)], limit=2)
     assert "--plot-peak" not in bars("t", [("messages", values)], hot=inf)
+
+
+def test_lead_of_fifo_queues_has_the_remark() -> None:
+    found: dict[str, Any] = {"step_seconds": 1, "sampled_share": 1.0, "entities": []}
+    assert fifo_page(found, "The clock runs ahead.").lead.endswith("missing. The clock runs ahead.")
