@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from partibus.pipeline.report.page import code, whole
+from partibus.pipeline.report.page import code, render, whole
+from partibus.pipeline.telemetry_page import telemetry_page
 from tests.pages.chromium import PROGRAM, Browser, browser
-from tests.pages.results import PAGES, Case, page_of
+from tests.pages.results import PAGES, Case, page_of, telemetry
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +69,22 @@ def test_faults_of_a_page_are_found(tab: Browser, tmp_path: Path) -> None:
                   '"tiny" is 5.0 pixels high', '"above" and "below" cover each other',
                   '"12.5 %" is on two lines'):  # fmt: skip
         assert fault in found
+
+
+@pytest.mark.parametrize("name", ["q", "departures-europe/Subscriptions/all"])
+def test_table_of_entities_fits_whatever_they_are_called(tab: Browser, tmp_path: Path, name: str) -> None:
+    found = telemetry(Case.MUCH)
+    for one in found["entities"]:
+        one["entity"] = name
+    path = tmp_path / "page.html"
+    path.write_text(render(telemetry_page(found)), encoding="utf-8")
+    tab.show(path, 1_200)
+    assert tab.faults() == []
+
+
+def test_table_of_entities_has_no_column_without_values() -> None:
+    found = telemetry(Case.LITTLE)
+    assert "age at delivery p50</th>" in render(telemetry_page(found))
+    for one in found["entities"]:
+        one["dwell_ms"] = {}
+    assert "age at delivery p50</th>" not in render(telemetry_page(found))

@@ -22,7 +22,6 @@ from partibus.pipeline.report.page import (
     table,
     text,
     time_of_us,
-    whole,
 )
 from partibus.pipeline.report.plots import HOT_MEANS, bars, lines
 from partibus.pipeline.telemetry import is_subscription, step_of
@@ -206,7 +205,7 @@ def _percentile_curves(found: Values, measure: str, op: str, unit: float) -> dic
 def _entities(found: Values) -> list[str]:
     rows = [
         [
-            whole(code(_title(entity, found))),
+            code(_title(entity, found)),
             number(entity["sent"]),
             number(entity["per_second"]["sent"]["mean"]),
             number(entity["per_second"]["sent"]["peak"]),
@@ -227,8 +226,10 @@ def _entities(found: Values) -> list[str]:
         "send p50", "send p99", "age at delivery p50", "age at delivery p99",
     ]  # fmt: skip
     left_out = found["entities_left_out"]
+    # The table is as broad as the page, so columns without values have to go: ages where nothing was delivered.
+    kept = [place for place in range(len(head)) if not rows or any(row[place] for row in rows)]
     return [
-        table(head, rows, range(1, len(head))),
+        table([head[place] for place in kept], [[row[place] for place in kept] for row in rows], range(1, len(kept))),
         *([paragraph(f"Left out: {counted(left_out, 'less busy entity', 'less busy entities')}.")] if left_out else []),
     ]
 
