@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +21,8 @@ from partibus.testing.broker_process import BrokerProcess
 from tests.conformance.clients.admin import Http
 from tests.kit.eventually import eventually
 from tests.kit.plain_client import connect
+from tests.pages.chromium import PROGRAM
+from tests.pages.chromium import browser as chromium
 from tests.portal.browser import Answer, Browser
 from tests.portal.conftest import SignIn
 
@@ -311,3 +315,29 @@ def test_rules_are_shown_in_pages(browser: Browser, broker: BrokerProcess) -> No
     shown = browser.get(f"/portal/entity?path={path}&page=2").page
     assert "Rules 120" in shown.text
     assert "Page 2 of 3" in shown.text
+
+
+def test_memory_that_nobody_measures_is_no_number(browser: Browser) -> None:
+    assert browser.get("/portal").page.by_id["memory"] == "not measured"
+
+
+def test_pages_fit_a_telephone(browser: Browser, broker: BrokerProcess, tmp_path: Path) -> None:
+    if PROGRAM is None:
+        pytest.skip("Chromium is not installed")
+    broker.create_queue("on-a-telephone", EnablePartitioning=True)
+    broker.create_topic("t-on-a-telephone", EnablePartitioning=True)
+    subscription = broker.create_subscription("t-on-a-telephone", "s")
+    paths = [
+        "/portal", "/portal/entities?q=telephone", "/portal/create?kind=queue",
+        *(f"/portal/entity?path={path}" for path in ("on-a-telephone", "t-on-a-telephone", subscription)),
+    ]  # fmt: skip
+    page = tmp_path / "page.html"
+    with chromium() as tab:
+        for path in paths:
+            body = browser.get(path).body
+            for link, to in re.findall(r'(<link[^>]*href="([^"]+\.css[^"]*)"[^>]*>)', body):
+                body = body.replace(link, f"<style>{browser.get(to).body}</style>")
+            assert "<style>" in body
+            page.write_text(body, encoding="utf-8")
+            tab.show(page, 400)
+            assert tab.faults() == [], path

@@ -16,7 +16,7 @@ from partibus.frontends.rest.metrics import Ask
 from partibus.frontends.rest.portal import PATH, changes, entity, overview
 from partibus.frontends.rest.portal.signing_in import comes_from_here, forget, grant_of, remember, safe_next, sign_in
 from partibus.frontends.rest.portal.visit import Answer, MovedOn, Page, Visit, address, read_form
-from partibus.frontends.rest.portal.words import duration_text, number_text, size_text, time_text
+from partibus.frontends.rest.portal.words import duration_text, number_text, size_text, time_text, whole_text
 from partibus.frontends.rest.requests import BodyTooLarge
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
@@ -39,7 +39,13 @@ class Templates:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        environment.filters |= {"n": number_text, "size": size_text, "duration": duration_text, "time": time_text}
+        environment.filters |= {
+            "n": number_text,
+            "size": size_text,
+            "duration": duration_text,
+            "time": time_text,
+            "whole": whole_text,
+        }
         environment.globals |= {"address": address, "percent": percent}
         self._by_name = {
             name.removesuffix(".html"): environment.get_template(name)

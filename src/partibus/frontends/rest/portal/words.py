@@ -33,6 +33,7 @@ _MS = {
     "second": MS_PER_SECOND,
     "seconds": MS_PER_SECOND,
 }
+_MEASURE = re.compile(rf"(\d) ({'|'.join((*_SIZES, *dict(_UNITS)))})\b")
 _PART = re.compile(r"([0-9]{1,12})\s*([a-z]+)\s*")
 
 
@@ -49,6 +50,11 @@ def size_text(size_bytes: float) -> str:
         unit += 1
     digits = 0 if float(size_bytes).is_integer() or size_bytes >= 100 else 1
     return f"{size_bytes:.{digits}f} {_SIZES[unit]}"
+
+
+def whole_text(text: str) -> str:
+    """Return a text in which no line ends between a number and its unit."""
+    return _MEASURE.sub("\\1\u00a0\\2", text)
 
 
 def duration_text(ms: int) -> str:
