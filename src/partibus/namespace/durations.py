@@ -1,4 +1,4 @@
-"""XML durations (`PT1M`, `P1DT2H`, `PT0.5S`) to milliseconds and back.
+"""XML durations (`PT1M`, `P1DT2H`, `PT0.5S`) to milliseconds and back, and their texts for people.
 
 The service writes "no limit" as the largest .NET time span, and clients send it back with other last digits, so
 anything of 10675199 days or more is `UNLIMITED_MS`. Years and months have no fixed length; as in .NET a year is 365
@@ -17,6 +17,10 @@ UNLIMITED_FROM_MS = 10_675_199 * MS_PER_DAY
 """Durations from this length on mean no limit."""
 UNLIMITED_MS = UNLIMITED_FROM_MS + 2 * MS_PER_HOUR + 48 * MS_PER_MINUTE + 5_477
 """2**63 - 1 ticks of 100 ns, in whole ms: about 29,227 years."""
+
+NO_LIMIT = "no limit"
+UNITS = (("d", MS_PER_DAY), ("h", MS_PER_HOUR), ("min", MS_PER_MINUTE), ("s", MS_PER_SECOND), ("ms", 1))
+"""Units as people write them."""
 
 _TEXT_MAX = 64
 _DURATION = re.compile(
@@ -57,3 +61,15 @@ def format_duration(ms: int) -> str:
 def _with_unit(count: int | str, unit: str) -> str:
     """Write a count and its unit; an empty text for a count of zero."""
     return f"{count}{unit}" if count else ""
+
+
+def duration_text(ms: int) -> str:
+    """Return a duration such as ``1 h 30 min``, as people write it."""
+    if ms >= UNLIMITED_FROM_MS:
+        return NO_LIMIT
+    parts = []
+    for name, unit_ms in UNITS:
+        count, ms = divmod(ms, unit_ms)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts) or "0 s"

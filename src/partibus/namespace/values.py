@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
 from partibus.errors import ArgumentError
-from partibus.namespace.durations import UNLIMITED_MS, format_duration, parse_duration
+from partibus.namespace.durations import UNLIMITED_MS, duration_text, format_duration, parse_duration
 from partibus.namespace.names import Subqueue, parse_address
 
 Json = str | int | bool
@@ -70,8 +70,12 @@ class DurationValue:
     """An XML duration in text, held in ms; both ends of the range included."""
 
     def __init__(self, least_ms: int, most_ms: int) -> None:
-        most = "no limit" if most_ms == UNLIMITED_MS else format_duration(most_ms)
-        self.bound = f"an XML duration from {format_duration(least_ms)} to {most}"
+        least = duration_text(least_ms), format_duration(least_ms)
+        self.bound = (
+            f"a duration of at least {least[0]} ({least[1]})"
+            if most_ms == UNLIMITED_MS
+            else f"a duration from {least[0]} to {duration_text(most_ms)} ({least[1]} to {format_duration(most_ms)})"
+        )
         self.range_ms = range(least_ms, most_ms + 1)
 
     def parse(self, raw: object) -> int:

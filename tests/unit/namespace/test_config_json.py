@@ -145,7 +145,7 @@ def test_a_misspelt_property_is_named_with_what_was_meant() -> None:
 
 def test_a_wrong_value_is_named_with_what_is_allowed() -> None:
     assert queue_problems(LockDuration="PT1H", MaxDeliveryCount="3") == {
-        "LockDuration": "LockDuration is 'PT1H', but must be an XML duration from PT5S to PT5M.",
+        "LockDuration": "LockDuration is 'PT1H', but must be a duration from 5 s to 5 min (PT5S to PT5M).",
         "MaxDeliveryCount": "MaxDeliveryCount is '3', but must be an integer from 1 to 2147483647.",
     }
 

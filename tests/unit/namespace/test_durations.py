@@ -1,6 +1,7 @@
 import pytest
 
 from partibus.namespace.durations import UNLIMITED_MS, UNLIMITED_TEXT, format_duration, parse_duration
+from partibus.namespace.values import DurationValue
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,8 @@ def test_refuses_what_is_none(text: str) -> None:
 )
 def test_writes_the_short_form(ms: int, text: str) -> None:
     assert format_duration(ms) == text
+
+
+def test_bounds_are_said_as_people_write_them() -> None:
+    assert DurationValue(5_000, 300_000).bound == "a duration from 5 s to 5 min (PT5S to PT5M)"
+    assert DurationValue(1, UNLIMITED_MS).bound == "a duration of at least 1 ms (PT0.001S)"

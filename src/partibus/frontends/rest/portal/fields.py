@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from partibus.errors import ArgumentError, EntityExists, PartibusError
-from partibus.frontends.rest.portal.words import duration_json, duration_text
-from partibus.namespace.durations import UNLIMITED_FROM_MS, format_duration, parse_duration
+from partibus.frontends.rest.portal.words import duration_json
+from partibus.namespace.durations import UNLIMITED_FROM_MS, duration_text, format_duration, parse_duration
 from partibus.namespace.entities import (
     DEFAULT_OPTIONS,
     EXPRESS_BOUND_MAX_MS,

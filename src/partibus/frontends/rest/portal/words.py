@@ -11,17 +11,15 @@ from partibus.namespace.durations import (
     MS_PER_HOUR,
     MS_PER_MINUTE,
     MS_PER_SECOND,
-    UNLIMITED_FROM_MS,
+    NO_LIMIT,
+    UNITS,
     UNLIMITED_TEXT,
     format_duration,
 )
 
-NO_LIMIT = "no limit"
-
 _SIZES = ("bytes", "KB", "MB", "GB", "TB")
-_UNITS = (("d", MS_PER_DAY), ("h", MS_PER_HOUR), ("min", MS_PER_MINUTE), ("s", MS_PER_SECOND), ("ms", 1))
 _MS = {
-    **dict(_UNITS),
+    **dict(UNITS),
     "day": MS_PER_DAY,
     "days": MS_PER_DAY,
     "hour": MS_PER_HOUR,
@@ -33,7 +31,7 @@ _MS = {
     "second": MS_PER_SECOND,
     "seconds": MS_PER_SECOND,
 }
-_MEASURE = re.compile(rf"(\d) ({'|'.join((*_SIZES, *dict(_UNITS)))})\b")
+_MEASURE = re.compile(rf"(\d) ({'|'.join((*_SIZES, *dict(UNITS)))})\b")
 _PART = re.compile(r"([0-9]{1,12})\s*([a-z]+)\s*")
 
 
@@ -55,18 +53,6 @@ def size_text(size_bytes: float) -> str:
 def whole_text(text: str) -> str:
     """Return a text in which no line ends between a number and its unit."""
     return _MEASURE.sub("\\1\u00a0\\2", text)
-
-
-def duration_text(ms: int) -> str:
-    """Return a duration such as ``1 h 30 min``, which `duration_json` reads back."""
-    if ms >= UNLIMITED_FROM_MS:
-        return NO_LIMIT
-    parts = []
-    for name, unit_ms in _UNITS:
-        count, ms = divmod(ms, unit_ms)
-        if count:
-            parts.append(f"{count} {name}")
-    return " ".join(parts) or "0 s"
 
 
 def duration_json(text: str) -> str:
