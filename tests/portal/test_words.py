@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from partibus.filters.model import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
 from partibus.frontends.rest.portal.entity import filter_text
-from partibus.frontends.rest.portal.fields import LABELS, new_fields, typed_properties
+from partibus.frontends.rest.portal.fields import LABELS, new_fields, property_text, typed_properties
 from partibus.frontends.rest.portal.signing_in import safe_next
 from partibus.frontends.rest.portal.site import percent
 from partibus.frontends.rest.portal.words import duration_json, number_text, size_text
@@ -124,3 +124,20 @@ def test_a_broker_starts_without_templates() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=EVENTUALLY_S
     )
     assert said.stdout.split() == ["False"]
+
+
+def test_settings_of_every_queue_are_in_sight_and_those_of_fifo_queues_folded() -> None:
+    folded = {one.name: one.seldom for one in new_fields(NamespaceOptions(), EntityKind.QUEUE)}
+    assert not folded["EnableBatchedOperations"]
+    assert not folded["DeadLetteringOnMessageExpiration"]
+    assert {name for name in folded if name.startswith(("PartibusPartition", "PartibusElastic"))} <= {
+        name for name, seldom in folded.items() if seldom
+    }
+    assert folded["PartibusPartitionCalm"]
+
+
+def test_zero_of_an_optional_setting_is_said_in_words() -> None:
+    assert property_text("PartibusPartitionCalm", "PT0S", 1) == "as the broker's option says"
+    assert property_text("PartibusPartitionRequests", 0, 1) == "as the broker's option says"
+    assert property_text("PartibusPartitionRequests", 5, 1) == "5"
+    assert property_text("PartibusRedeliveryDelay", "PT0S", 1) == "0 s"

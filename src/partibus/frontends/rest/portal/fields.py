@@ -87,6 +87,8 @@ LABELS: Final[Mapping[str, Label]] = {
     "DuplicateDetectionHistoryTimeWindow": Label(
         "Window of duplicate detection", "How long ids are kept.", Feature.DUPLICATE_DETECTION
     ),
+    "DeadLetteringOnMessageExpiration": Label("Dead-letter what expires"),
+    "EnableBatchedOperations": Label("Batched store access", "Writes may wait a moment to share a commit."),
     FORWARD_TO: Label("Forward messages to", "Name of a queue or topic. Empty: nowhere.", Feature.FORWARDING),
     FORWARD_DEAD_LETTERED_TO: Label(
         "Forward dead letters to", "Name of a queue or topic. Empty: nowhere.", Feature.FORWARDING
@@ -101,6 +103,14 @@ LABELS: Final[Mapping[str, Label]] = {
         f"From {EXPRESS_BOUND_MIN_MS} to {EXPRESS_BOUND_MAX_MS:,}: what is older survives.",
         Feature.EXPRESS,
     ),
+    SQS: Label("Attributes and tags that SQS clients have set"),
+    _MESSAGE_SIZE: Label("Maximum size of a message, in KB"),
+    "Status": Label("Status"),
+    "DeadLetteringOnFilterEvaluationExceptions": Label("Dead-letter what a filter fails on"),
+    "SupportOrdering": Label("Support ordering", "Changes nothing: the messages of one partition are in order."),
+    "AutoDeleteOnIdle": Label("Delete when idle for", "Empty: never."),
+    REDELIVERY_DELAY: Label("Delay after an abandon", "Twice as long after each further one. 0 s: none."),
+    MAX_REDELIVERY_DELAY: Label("Longest delay after abandons"),
     ELASTIC_PARTITIONS: Label(
         "Elastic partitions",
         "The most partitions of a queue with sessions, whose number follows the load. 0: the number stays.",
@@ -122,16 +132,6 @@ LABELS: Final[Mapping[str, Label]] = {
     ),
     PARTITION_MERGE: Label("Merge partitions below, in percent", "0: as the broker's option says.", Feature.SESSIONS),
     PARTITION_CALM: Label("Merge partitions after", "0 s: as the broker's option says.", Feature.SESSIONS),
-    SQS: Label("Attributes and tags that SQS clients have set"),
-    _MESSAGE_SIZE: Label("Maximum size of a message, in KB"),
-    "Status": Label("Status"),
-    "DeadLetteringOnMessageExpiration": Label("Dead-letter what expires"),
-    "DeadLetteringOnFilterEvaluationExceptions": Label("Dead-letter what a filter fails on"),
-    "SupportOrdering": Label("Support ordering", "Changes nothing: the messages of one partition are in order."),
-    "EnableBatchedOperations": Label("Batched store access", "Writes may wait a moment to share a commit."),
-    "AutoDeleteOnIdle": Label("Delete when idle for", "Empty: never."),
-    REDELIVERY_DELAY: Label("Delay after an abandon", "Twice as long after each further one. 0 s: none."),
-    MAX_REDELIVERY_DELAY: Label("Longest delay after abandons"),
     _NOTE: Label("Note", "For people; at most 1,024 characters."),
 }
 """Labels by property, in the order of forms."""
@@ -236,6 +236,10 @@ def property_text(name: str, value: Json, partitions: int) -> str:
     """Return the value of a property for display."""
     if name == _MAX_SIZE:
         return _size_text(int(value), partitions)
+    if name in _OPTIONAL and value in (0, "PT0S"):
+        return "as the broker's option says"
+    if name == ELASTIC_PARTITIONS and value == 0:
+        return "none, the number stays"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name in _DURATIONS:
@@ -245,6 +249,8 @@ def property_text(name: str, value: Json, partitions: int) -> str:
     return str(value)
 
 
+_OPTIONAL = {PARTITION_REQUESTS, PARTITION_MESSAGES, PARTITION_SPLIT, PARTITION_MERGE, PARTITION_CALM}
+"""Properties whose zero leaves the value to an option of the broker."""
 _SLASHES = {EntityKind.QUEUE: ", with / between parts", EntityKind.TOPIC: ", with / between parts"}
 _DURATIONS = {
     prop.name for properties in PROPERTIES.values() for prop in properties if isinstance(prop.value, DurationValue)
