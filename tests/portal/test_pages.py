@@ -341,3 +341,9 @@ def test_pages_fit_a_telephone(browser: Browser, broker: BrokerProcess, tmp_path
             page.write_text(body, encoding="utf-8")
             tab.show(page, 400)
             assert tab.faults() == [], path
+
+
+def test_number_of_a_page_has_an_upper_bound(browser: Browser) -> None:
+    answer = browser.get("/portal/entities?page=99999999999999999999")
+    assert answer.status == 400
+    assert "a whole number from 1 to 999,999" in answer.page.text

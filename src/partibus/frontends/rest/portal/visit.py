@@ -28,6 +28,9 @@ class Page(Struct):
     headers: dict[str, str] = field(default_factory=dict)
 
 
+PAGE_MAX = 999_999
+
+
 class MovedOn(Struct):
     """Done: the browser is to get another page (303)."""
 
@@ -75,10 +78,10 @@ class Visit(Struct):
         return self.request.query_params.get(name, default)
 
     def page_number(self) -> int:
-        """Return the number of the page, from 1. Raises `ArgumentError`."""
+        """Return the number of the page, from 1 to `PAGE_MAX`. Raises `ArgumentError`."""
         text = self.asked("page", "1")
         if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 6 and int(text) >= 1):
-            raise ArgumentError("page", text, "a whole number from 1 on")
+            raise ArgumentError("page", text, f"a whole number from 1 to {PAGE_MAX:,}")
         return int(text)
 
     async def followed(self) -> None:
