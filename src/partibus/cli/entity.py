@@ -151,6 +151,9 @@ def list_entities(connection: str, as_json: bool) -> None:
     else:
         columns = ("name", "kind", "partitions", "messages", "dead-lettered", "size", "status", "availability")
         print_table(columns, map(_row, found), numeric=columns[2:6])
+        for info in found:
+            if info.transfer_dead_letter_messages:
+                note(_not_forwarded(info))
 
 
 @entity.command("show")
@@ -171,6 +174,11 @@ def show(name: str, connection: str, as_json: bool) -> None:
         ("partitions", info.partitions),
         ("messages", _at_least(info, number_text(info.messages))),
         ("dead-lettered", _at_least(info, number_text(info.dead_letter_messages))),
+        *(
+            [("not forwarded", _at_least(info, number_text(info.transfer_dead_letter_messages)))]
+            if info.transfer_dead_letter_messages
+            else []
+        ),
         ("size", _at_least(info, size_text(info.size_bytes))),
         *_maximum_size(info),
         ("availability", _availability(info)),
@@ -192,6 +200,14 @@ def delete(name: str, connection: str) -> None:
 def _json(info: EntityInfo) -> dict[str, object]:
     facts = {**asdict(info), "maximum_size_bytes": _maximum_bytes(info)}
     return {key: value for key, value in facts.items() if value is not None}
+
+
+def _not_forwarded(info: EntityInfo) -> str:
+    count = info.transfer_dead_letter_messages
+    return (
+        f"'{info.name}' could not forward {count:,} message{'s' if count != 1 else ''}: "
+        f"'{info.name}/$Transfer/$DeadLetterQueue' has them."
+    )
 
 
 def _row(info: EntityInfo) -> list[object]:

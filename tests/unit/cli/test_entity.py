@@ -193,3 +193,14 @@ def test_a_property_that_an_update_empties_is_called_removed(broker: TinyBroker,
     broker.answers["partibus:update-entity"] = lambda body: (200, None, "", described)
     result = run("entity", "update", "orders", "--forward-to", "", "--status", "Active")
     assert result.output == "Queue 'orders' updated: Status is Active, ForwardTo is removed.\n"
+
+
+def test_messages_that_could_not_be_forwarded_are_counted(broker: TinyBroker, run: Run) -> None:
+    looped = {**QUEUE, "name": "loop", "transfer-dead-letter-messages": 2}
+    broker.answers["partibus:list-entities"] = lambda body: (200, None, "", {"entities": [QUEUE, looped]})
+    output = run("entity", "list").output
+    assert "'loop' could not forward 2 messages: 'loop/$Transfer/$DeadLetterQueue' has them." in output
+    assert "'orders' could not" not in output
+    broker.answers["partibus:get-entity"] = lambda body: (200, None, "", looped)
+    shown = [line.split() for line in run("entity", "show", "loop").output.splitlines()]
+    assert ["not", "forwarded", "2"] in shown

@@ -17,6 +17,7 @@ from partibus.bench.scenarios import TemporaryBroker
 from partibus.cli.main import main
 from partibus.namespace.connection_string import parse_connection_string
 from partibus.testing.broker_process import BrokerProcess
+from tests.kit.eventually import eventually
 
 
 @pytest.fixture(scope="module")
@@ -251,3 +252,15 @@ def test_a_policy_that_is_not_there_is_named_as_one(connection: str) -> None:
             assert result.output == f"Error: {owner} has no policy 'nosuch'; `{listed}` shows those that it has.\n"
     gone = run(connection, "policy", "delete", "nosuch", "--entity", "gone")
     assert "The messaging entity 'gone' could not be found" in gone.output
+
+
+def test_a_message_that_a_queue_forwards_to_itself_stays_counted(connection: str) -> None:
+    rows(run(connection, "entity", "create", "queue", "loop", "--forward-to", "loop", "--json"))
+    rows(run(connection, "send", "loop", "hello", "--json"))
+
+    def is_counted() -> bool:
+        found = {row["name"]: row for row in rows(run(connection, "entity", "list", "--json"))}
+        return bool(found["loop"]["transfer_dead_letter_messages"] == 1)
+
+    eventually("the message is a transfer dead letter", is_counted)
+    assert run(connection, "entity", "delete", "loop").exit_code == 0

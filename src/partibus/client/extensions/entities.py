@@ -33,6 +33,8 @@ class EntityInfo:
     """The number of subscriptions of a topic."""
     rules: int | None = None
     """The number of rules of a subscription."""
+    transfer_dead_letter_messages: int = 0
+    """The number of messages that the broker could not forward."""
 
 
 class Entities:
@@ -92,6 +94,10 @@ def subscription_path(topic: str, name: str) -> str:
     return f"{topic}/Subscriptions/{name}"
 
 
+_TRANSFER = "transfer-dead-letter-messages"
+"""A count that earlier brokers do not reply."""
+
+
 def entity_in(body: Mapping[str, object]) -> EntityInfo:
     """Read the description of an entity in a reply."""
     properties = body.get("properties")
@@ -108,6 +114,7 @@ def entity_in(body: Mapping[str, object]) -> EntityInfo:
         properties={str(key): value for key, value in properties.items()} if isinstance(properties, dict) else {},
         subscriptions=integer(body, "subscriptions") if "subscriptions" in body else None,
         rules=integer(body, "rules") if "rules" in body else None,
+        transfer_dead_letter_messages=integer({_TRANSFER: 0, **body}, _TRANSFER),
     )
 
 

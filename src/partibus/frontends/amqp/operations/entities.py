@@ -133,6 +133,8 @@ def _describe(entity: Entity, then: OnDescribed) -> None:
     def counted(inspection: Inspection) -> None:
         active = [one.subqueues[SubqueueKind.ACTIVE] for one in inspection.found.values()]
         dead = [one.subqueues[SubqueueKind.DEAD_LETTER] for one in inspection.found.values()]
+        subqueues = [one.subqueues.get(SubqueueKind.TRANSFER_DEAD_LETTER) for one in inspection.found.values()]
+        lost = [one for one in subqueues if one is not None]
         then(
             description
             | {
@@ -140,7 +142,8 @@ def _describe(entity: Entity, then: OnDescribed) -> None:
                 AWAY: [Int(partition) for partition in sorted(inspection.failed)],
                 "messages": sum(one.messages for one in active),
                 "dead-letter-messages": sum(one.messages for one in dead),
-                "size-bytes": sum(one.size_bytes for one in active + dead)
+                "transfer-dead-letter-messages": sum(one.messages for one in lost),
+                "size-bytes": sum(one.size_bytes for one in active + dead + lost)
                 + sum(one.subscriptions_bytes for one in inspection.found.values()),
             }
         )
