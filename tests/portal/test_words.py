@@ -16,11 +16,12 @@ from partibus.frontends.rest.portal.entity import filter_text
 from partibus.frontends.rest.portal.fields import LABELS, new_fields, property_text, typed_properties
 from partibus.frontends.rest.portal.signing_in import safe_next
 from partibus.frontends.rest.portal.site import percent
-from partibus.frontends.rest.portal.words import duration_json, number_text, size_text
+from partibus.frontends.rest.portal.words import duration_json, number_text
 from partibus.namespace.durations import UNLIMITED_FROM_MS, UNLIMITED_MS, UNLIMITED_TEXT, duration_text, parse_duration
 from partibus.namespace.entities import DEFAULT_OPTIONS, EntityKind
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.properties import PROPERTIES, options_of
+from partibus.namespace.sizes import size_text
 from tests.kit.eventually import EVENTUALLY_S
 
 

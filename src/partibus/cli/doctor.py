@@ -95,7 +95,7 @@ def _disk(data: Path) -> Iterator[Check]:
     free = shutil.disk_usage(place).free
     short = free < _ROOM_BYTES
     found = f"{where}: {size_text(free)}"
-    yield Check("disk room", "warn" if short else "ok", found, "less than 1 GiB is free" if short else "")
+    yield Check("disk room", "warn" if short else "ok", found, "less than 1 GB is free" if short else "")
 
 
 def _certificates(data: Path) -> Iterator[Check]:

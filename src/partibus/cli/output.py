@@ -18,6 +18,7 @@ from partibus.client.errors import ClientError, ConnectFailed, extended
 from partibus.client.messages import IncomingMessage
 from partibus.client.sync import Client, connect
 from partibus.namespace.connection_string import parse_connection_string
+from partibus.namespace.sizes import size_text as size_text
 
 
 def print_json(values: Mapping[str, object]) -> None:
@@ -58,18 +59,6 @@ def _escaped(char: str) -> str:
 def note(text: str) -> None:
     """Write a remark for people to standard error, beside the output."""
     click.echo(text, err=True)
-
-
-def size_text(size_bytes: int | None) -> str | None:
-    """Return a size such as `1.5 MiB`."""
-    if size_bytes is None:
-        return None
-    size: float = size_bytes
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def number_text(value: Any) -> str | None:

@@ -16,12 +16,13 @@ from partibus.frontends.rest.metrics import Ask
 from partibus.frontends.rest.portal import PATH, changes, entity, overview
 from partibus.frontends.rest.portal.signing_in import comes_from_here, forget, grant_of, remember, safe_next, sign_in
 from partibus.frontends.rest.portal.visit import Answer, MovedOn, Page, Visit, address, read_form
-from partibus.frontends.rest.portal.words import number_text, size_text, time_text, whole_text
+from partibus.frontends.rest.portal.words import number_text, time_text, whole_text
 from partibus.frontends.rest.requests import BodyTooLarge
 from partibus.namespace.broker import Broker
 from partibus.namespace.durations import duration_text
 from partibus.namespace.namespaces import Namespaces
 from partibus.namespace.requests import RequestKind
+from partibus.namespace.sizes import size_text
 from partibus.throttling.throttle import RETRY_AFTER_S
 
 _FOLDER = Path(__file__).parent / "templates"

@@ -1,7 +1,4 @@
-"""Numbers as people read and write them: sizes, times, counts.
-
-A KB is 1,024 bytes and so on, as where the service says that an entity has 1 to 5 GB (row P21).
-"""
+"""Numbers as people read and write them: times and counts."""
 
 import re
 
@@ -16,8 +13,8 @@ from partibus.namespace.durations import (
     UNLIMITED_TEXT,
     format_duration,
 )
+from partibus.namespace.sizes import SIZES
 
-_SIZES = ("bytes", "KB", "MB", "GB", "TB")
 _MS = {
     **dict(UNITS),
     "day": MS_PER_DAY,
@@ -31,23 +28,13 @@ _MS = {
     "second": MS_PER_SECOND,
     "seconds": MS_PER_SECOND,
 }
-_MEASURE = re.compile(rf"(\d) ({'|'.join((*_SIZES, *dict(UNITS)))})\b")
+_MEASURE = re.compile(rf"(\d) ({'|'.join((*SIZES, *dict(UNITS)))})\b")
 _PART = re.compile(r"([0-9]{1,12})\s*([a-z]+)\s*")
 
 
 def number_text(number: float) -> str:
     """Return ``12,345``, and two decimals for a number that is not whole."""
     return f"{number:,}" if float(number).is_integer() and isinstance(number, int) else f"{number:,.2f}"
-
-
-def size_text(size_bytes: float) -> str:
-    """Return a size such as ``1.5 GB``: the largest unit of which there is one, and a decimal where that says more."""
-    unit = 0
-    while size_bytes >= 1024 and unit < len(_SIZES) - 1:
-        size_bytes /= 1024
-        unit += 1
-    digits = 0 if float(size_bytes).is_integer() or size_bytes >= 100 else 1
-    return f"{size_bytes:.{digits}f} {_SIZES[unit]}"
 
 
 def whole_text(text: str) -> str:
