@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
-from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json, size_text
+from partibus.cli.output import CONNECTION, JSON, note, open_client, print_json
 from partibus.cli.types import OutputFile, entity_name
 from partibus.client.extensions.cluster import back_up
 from partibus.client.sync import Client
 from partibus.errors import InvalidOperation
 from partibus.namespace.namespace_options import DEFAULT_NAME
+from partibus.namespace.sizes import size_text
 from partibus.partition.protocol.ports import StoreError
 from partibus.restore.run import KINDS, Progress, Source, find, make_side_entity
 from partibus.restore.run import restore as run

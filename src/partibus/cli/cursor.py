@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 
 import click
 
-from partibus.cli.output import CONNECTION, JSON, note, number_text, open_client, print_json, print_table, size_text
+from partibus.cli.output import CONNECTION, JSON, note, number_text, open_client, print_json, print_table
 from partibus.cli.types import entity_name
 from partibus.client.extensions.ranges import CursorSummary, RangeClient
+from partibus.namespace.sizes import size_text
 
 SILENT_MS = 3_600_000
 """A cursor that has messages before it and has not moved for so long is warned of."""

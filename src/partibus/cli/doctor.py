@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 import click
 
 from partibus.bench.measures import sync_ms
-from partibus.cli.output import JSON, print_json, print_table, size_text
+from partibus.cli.output import JSON, print_json, print_table
 from partibus.errors import UnusableFile
+from partibus.namespace.sizes import size_text
 from partibus.spark.errors import JavaNotFound
 from partibus.spark.java import find_java
 

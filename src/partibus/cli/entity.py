@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from partibus.cli.entity_options import entity_options
-from partibus.cli.output import CONNECTION, JSON, note, number_text, open_client, print_json, print_table, size_text
+from partibus.cli.output import CONNECTION, JSON, note, number_text, open_client, print_json, print_table
 from partibus.cli.types import STANDARD_OUTPUT, OutputFile, entity_name
 from partibus.client.extensions.entities import Entities, EntityInfo
 from partibus.namespace.durations import format_duration
@@ -21,6 +21,7 @@ from partibus.namespace.properties import (
     PARTITION_REQUESTS,
     PARTITION_SPLIT,
 )
+from partibus.namespace.sizes import size_text
 
 _MAX_SIZE = "MaxSizeInMegabytes"
 _NO_TIME = format_duration(0)

@@ -18,7 +18,6 @@ from partibus.client.errors import ClientError, ConnectFailed, extended
 from partibus.client.messages import IncomingMessage
 from partibus.client.sync import Client, connect
 from partibus.namespace.connection_string import parse_connection_string
-from partibus.namespace.sizes import size_text as size_text
 
 
 def print_json(values: Mapping[str, object]) -> None:

@@ -9,11 +9,8 @@ from datetime import datetime
 from functools import cache
 from html.parser import HTMLParser
 from itertools import combinations
-from typing import Any
-
-
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
