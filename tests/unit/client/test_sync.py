@@ -7,6 +7,7 @@ import concurrent.futures
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -177,6 +178,15 @@ def test_a_processor_calls_its_handler_in_threads(broker: TinyBroker) -> None:
             client.processor("q", handle, concurrency=0)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGINT, which a shell's jobs in the background ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("twice", [False, True])
 def test_an_interrupted_processor_lets_its_handlers_end_until_a_second_interrupt(
     broker: TinyBroker, twice: bool, monkeypatch: pytest.MonkeyPatch
