@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import stat
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -226,3 +228,22 @@ def test_a_start_that_can_not_listen_names_the_option_and_the_next_step(shared: 
         assert ended.returncode == 1
         assert said in ended.stderr
         assert "Errno" not in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_that_come_again_do_not_cut_off_the_end(tmp_path: Path, number: signal.Signals) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        ended = threading.Event()
+
+        def send_again() -> None:
+            with suppress(ProcessLookupError):
+                while not ended.wait(0.001):
+                    os.kill(broker.ready["pid"], number)
+
+        sending = threading.Thread(target=send_again)
+        sending.start()
+        try:
+            broker.stop()  # fails unless it ends with 0
+        finally:
+            ended.set()
+            sending.join()

@@ -31,6 +31,8 @@ _KNOWN_HASHES = (
     "take quadratic time. Unset it outside of tests."
 )
 
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+
 
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; return the exit code. Errors of the start go to standard error.
@@ -48,6 +50,15 @@ def serve(settings: Settings) -> int:
         except (PartibusError, ConfigError, StoreError, OSError) as error:
             print(f"partibus: {error}", file=sys.stderr)
             return 1
+        finally:
+            _ignore_stops(runner.get_loop())
+
+
+def _ignore_stops(loop: asyncio.AbstractEventLoop) -> None:
+    """Ignore further signals to stop: they would kill the process once the loop is closed, after an orderly end."""
+    for number in _STOPS:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _service_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> "Broker | Brokers":
@@ -69,7 +80,7 @@ def _service_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> "Broker 
 async def _serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPS:
         loop.add_signal_handler(number, stopping.set)
     service = _service_of(settings, loop)
     if settings.serves_tls:
