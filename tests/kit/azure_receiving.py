@@ -15,6 +15,6 @@ def receive_exactly(receiver: ServiceBusReceiver, count: int) -> list[ServiceBus
     found: list[ServiceBusReceivedMessage] = []
     while len(found) < count:
         came = receiver.receive_messages(count - len(found), max_wait_time=EVENTUALLY_S)
-        assert came, f"{len(found)} of {count} messages have come, no more for {EVENTUALLY_S:g} s"
+        assert came, f"{len(found)} of {count} messages have come, and none in {EVENTUALLY_S:g} s"
         found += came
     return found

@@ -138,12 +138,12 @@ class EntityRoute:
 
         One without slots may be removed as soon as it is found empty.
         """
-        owners = {owner for _, owner in self.slots.runs}
+        owning = self.slots.owning
         for _ in self.partitions:
             partition = self.next_partition()
-            if partition.partition_id in owners:
+            if partition.partition_id in owning:
                 return partition
-        return self.partitions[min(owners)]
+        return self.partitions[min(owning)]
 
     def give_back(self, kind: int) -> None:
         """Return this front end's cached messages of a sub-queue to the partitions."""

@@ -45,7 +45,7 @@ class SlotMap:
     partitions, which needs no row in the catalog.
     """
 
-    __slots__ = ("_owners", "partitions", "runs", "version")
+    __slots__ = ("_owners", "owning", "partitions", "runs", "version")
 
     def __init__(self, partitions: int, version: int = 0, runs: Iterable[tuple[int, int]] = ()) -> None:
         """Build a map.
@@ -64,6 +64,8 @@ class SlotMap:
         else:
             given = SlotMap.formula_runs(partitions)
         self.runs = given
+        self.owning = frozenset([owner for _, owner in given])
+        """The ids of the partitions that own slots."""
         self._owners: list[int] | None = None
         """The owner by slot; None for the formula, which needs no table."""
         if version or given != SlotMap.formula_runs(partitions):

@@ -13,6 +13,7 @@ from partibus.frontends.sqs.polls import RETRY_MS
 from partibus.frontends.sqs.stored import Incoming, read_stored
 from partibus.partition.protocol.commands import Command, OpenCursor, ReceiveGroups
 from partibus.partition.protocol.keys import SubqueueKind
+from partibus.routing.entity import EntityRoute
 from partibus.routing.partitions import PartitionHandle
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
 from partibus.throttling.uses import OPERATIONS, Operation
@@ -53,6 +54,17 @@ def test_a_handle_of_a_partition_that_was_merged_away_is_that_of_a_deleted_messa
     assert "Failed" not in deleted
 
 
+def read_alone(sqs: SqsWorld) -> EntityRoute:
+    """Let a cursor read every partition of the queue alone, so that requests for groups are refused."""
+    route = sqs.world.broker.entity_of(sqs.world.namespace.queue("q.fifo")).route
+    for partition in route.partitions:
+        partition.submit(
+            OpenCursor(route.numbers.next(), SubqueueKind.ACTIVE, "alone", lease_ms=60_000), lambda _: None
+        )
+    sqs.world.wait()
+    return route
+
+
 def test_a_long_poll_asks_seldom_while_a_cursor_reads_the_queue_alone(
     sqs: SqsWorld, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,12 +75,7 @@ def test_a_long_poll_asks_seldom_while_a_cursor_reads_the_queue_alone(
         assert len(asked) < 1_000, "the poll does not pause between requests"
         submit(partition, command, *more, **named)
 
-    route = sqs.world.broker.entity_of(sqs.world.namespace.queue("q.fifo")).route
-    for partition in route.partitions:
-        partition.submit(
-            OpenCursor(route.numbers.next(), SubqueueKind.ACTIVE, "alone", lease_ms=60_000), lambda _: None
-        )
-    sqs.world.wait()
+    route = read_alone(sqs)
     monkeypatch.setattr(PartitionHandle, "submit", counted)
     client = sqs.connect()
     client.send(sqs.signer.request("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5}))
@@ -162,12 +169,7 @@ def test_a_long_poll_asks_a_partition_once_after_a_pause_in_which_others_were_ad
             asked.append(command)
         submit(partition, command, *more, **named)
 
-    route = sqs.world.broker.entity_of(sqs.world.namespace.queue("q.fifo")).route
-    for partition in route.partitions:
-        partition.submit(
-            OpenCursor(route.numbers.next(), SubqueueKind.ACTIVE, "alone", lease_ms=60_000), lambda _: None
-        )
-    sqs.world.wait()
+    route = read_alone(sqs)
     monkeypatch.setattr(PartitionHandle, "submit", counted)
     sqs.connect().send(sqs.signer.request("ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 5}))
     sqs.world.wait(50)
