@@ -38,7 +38,10 @@ class PartitionRemover:
         """
         self._store = store
         self._remove_slice = remove_slice
-        self._dropped = set(dropped)
+        self.hidden = frozenset(dropped)
+        """The partitions whose rows are still being removed. Each change makes another set: a reader keeps the one from
+        before its query, since the last rows may go while it reads.
+        """
         self._stopping = Event()
         self._lock = Lock()
         self._thread: Thread | None = None
@@ -48,32 +51,13 @@ class PartitionRemover:
         """
         self._told = ""
         """The error that was logged last; "" after a slice that worked."""
-        if self._dropped:
+        if self.hidden:
             self._start()
-
-    def hides(self, query: Query[Any]) -> bool:
-        """Tell whether a query asks for a partition that was dropped, whose rows may still be there."""
-        return query.row in self._dropped
-
-    def without_hidden(self, query: Query[T], found: T) -> T:
-        """Return the answer to a query about all partitions, without those that were dropped."""
-        dropped = self._dropped
-        answer: Any = found
-        if not dropped:
-            return found
-        if isinstance(query, q.TimedPartitions | q.CursorPartitions):
-            answer = [row for row in answer if row not in dropped]
-        elif isinstance(query, q.Counts):
-            answer = {key: counts for key, counts in answer.items() if key >> KIND_BITS not in dropped}
-        elif isinstance(query, q.Bodies):
-            rows = (key >> (KIND_BITS + POSITION_BITS) for key in query.keys)
-            answer = [None if row in dropped else body for row, body in zip(rows, answer, strict=True)]
-        return cast(T, answer)
 
     def dropped(self, partition_rows: Iterable[int]) -> None:
         """Hide partitions that a commit has dropped, and start to remove them."""
         with self._lock:
-            self._dropped.update(partition_rows)
+            self.hidden = self.hidden.union(partition_rows)
             self._start()
 
     def wait(self) -> None:
@@ -119,10 +103,10 @@ class PartitionRemover:
         while not self._stopping.wait(pause_s):
             self._tell()  # after the pause: a store that is being closed refuses the last slice
             with self._lock:
-                if not self._dropped:
+                if not self.hidden:
                     self._thread = None
                     return
-                partition_row = next(iter(self._dropped))
+                partition_row = next(iter(self.hidden))
             pause_s = _PAUSE_S
             try:
                 done = self._remove_slice(partition_row)
@@ -133,4 +117,17 @@ class PartitionRemover:
             self.last_error = None
             if done:
                 with self._lock:
-                    self._dropped.discard(partition_row)
+                    self.hidden -= {partition_row}
+
+
+def without_hidden(hidden: frozenset[int], query: Query[T], found: T) -> T:
+    """Return the answer to a query about all partitions, without the hidden ones."""
+    answer: Any = found
+    if isinstance(query, q.TimedPartitions | q.CursorPartitions):
+        answer = [row for row in answer if row not in hidden]
+    elif isinstance(query, q.Counts):
+        answer = {key: counts for key, counts in answer.items() if key >> KIND_BITS not in hidden}
+    elif isinstance(query, q.Bodies):
+        rows = (key >> (KIND_BITS + POSITION_BITS) for key in query.keys)
+        answer = [None if row in hidden else body for row, body in zip(rows, answer, strict=True)]
+    return cast(T, answer)

@@ -23,7 +23,7 @@ from msgspec.structs import astuple
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import Query, StoreError, StoreFull, Writes
 from partibus.store.acknowledged import AcknowledgedCommits
-from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
+from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover, without_hidden
 from partibus.store.generations import Owner
 from partibus.store.postgresql import reader
 from partibus.store.postgresql.connection import DEFAULTS, Address, PostgreSQLSettings, application_name, end
@@ -269,10 +269,11 @@ class PostgreSQLStore:
     def read(self, query: Query[T]) -> T:
         """Answer a query as of the last commit. Raises `StoreError`."""
         self._check_usable()
-        if self._remover.hides(query):
+        hidden = self._remover.hidden
+        if query.row in hidden:
             return query.nothing()
         found: T = self._readers.read(lambda connection: reader.READS[type(query)](connection, *astuple(query)))
-        return self._remover.without_hidden(query, found)
+        return without_hidden(hidden, query, found) if hidden else found
 
     def wait_until_swept(self) -> None:
         """Wait until the rows of dropped partitions are deleted from the tables as well (they are hidden at once)."""

@@ -27,7 +27,7 @@ from partibus.durable import LOG_SUFFIX
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.generations import Generation
 from partibus.partition.protocol.ports import BODY_COLUMNS, Query, StoreFull, Writes
-from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
+from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover, without_hidden
 from partibus.store.sqlite import apply, creation, ranges, reader, sessions
 from partibus.store.sqlite.apply import (
     SMALL_OPERATIONS,
@@ -240,11 +240,12 @@ class SQLiteStore:
     def read(self, query: Query[T]) -> T:
         """Answer a query as of the last commit. Raises `StoreError`."""
         self._check_usable()
-        if self._remover.hides(query):
+        hidden = self._remover.hidden
+        if query.row in hidden:
             return query.nothing()
         with self._readers.reader() as connection:
             found: T = _READS[type(query)](connection, *astuple(query))
-        return self._remover.without_hidden(query, found)
+        return without_hidden(hidden, query, found) if hidden else found
 
     def wait_until_swept(self) -> None:
         """Wait until the rows of dropped partitions are deleted from the file as well (they are hidden at once)."""

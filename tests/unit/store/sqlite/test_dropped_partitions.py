@@ -5,7 +5,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -13,7 +13,7 @@ from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, subqueue_key
 from partibus.partition.protocol.ports import StoreError, Writes
 from partibus.store import dropped_partitions
-from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover
+from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover, without_hidden
 from tests.contract.stores import PARTITION, QUEUE, enqueued, positions
 from tests.kit.eventually import eventually
 from tests.unit.store.sqlite.places import open_store
@@ -213,3 +213,19 @@ def test_slices_that_keep_failing_are_logged_once(
     for word, (_, text) in zip(("(the file is locked)", "(the file is sick)", "again"), said, strict=True):
         assert word in text
         assert str(tmp_path / "store-00.db") in text
+
+
+def test_a_reader_hides_what_is_removed_while_it_reads() -> None:
+    """It has taken the rows from before their removal, so it must not ask what is hidden afterwards."""
+    may_remove = Event()
+
+    def remove(_partition_row: int) -> bool:
+        may_remove.wait()
+        return True
+
+    remover = PartitionRemover("store-00", remove, [PARTITION])
+    hidden, query = remover.hidden, q.Bodies([body_key(PARTITION, 1), body_key(PARTITION + 1, 1)])
+    may_remove.set()
+    remover.wait()
+    assert remover.hidden == frozenset()
+    assert without_hidden(hidden, query, [b"dropped", b"kept"]) == [None, b"kept"]
