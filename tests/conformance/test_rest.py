@@ -39,14 +39,6 @@ def lock_path(answer: Answer) -> str:
     return urlsplit(answer.headers["location"]).path.lstrip("/")
 
 
-def waiting(method: str, queue: str, http: Http) -> bytes:
-    """A request for the next message that is in no hurry."""
-    return (
-        f"{method} /{queue}/messages/head?timeout=20 HTTP/1.1\r\n"
-        f"Host: 127.0.0.1\r\nAuthorization: {http.token()}\r\nContent-Length: 0\r\n\r\n"
-    ).encode()
-
-
 @pytest.mark.row("C1")
 def test_a_message_goes_in_and_out_with_its_properties(http: Http, queue: str) -> None:
     target = queue.partition("/Subscriptions/")[0]

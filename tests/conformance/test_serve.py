@@ -11,6 +11,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -20,6 +21,7 @@ import pytest
 from partibus.client.messages import OutgoingMessage
 from partibus.namespace.access import EMULATOR_KEY
 from partibus.testing.broker_process import BrokerProcess, run_to_the_end
+from tests.conformance.clients.admin import Http
 from tests.conformance.clients.interface import ClientTrouble, Outgoing, Trouble, receive_all
 from tests.conformance.conftest import LIBRARIES
 from tests.kit.eventually import EVENTUALLY_S, eventually
@@ -247,3 +249,17 @@ def test_signals_that_come_again_do_not_cut_off_the_end(tmp_path: Path, number: 
         finally:
             ended.set()
             sending.join()
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+def test_a_receive_over_http_ends_empty_when_the_broker_stops(tmp_path: Path, method: str) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        http, queue = Http(broker), broker.create_queue("orders")
+        with closing(HTTPConnection(http.host, timeout=EVENTUALLY_S)) as connection:
+            for timeout_s in (0, 60):
+                target = f"/{queue}/messages/head?timeout={timeout_s}"
+                connection.request(method, target, headers={"Authorization": http.token()})
+                if timeout_s:
+                    broker.stop()
+                with connection.getresponse() as answer:
+                    assert (answer.status, answer.read()) == (204, b"")

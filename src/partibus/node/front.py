@@ -47,6 +47,7 @@ from partibus.units.fair_scheduler import FairScheduler
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from partibus.frontends.rest.data.api import DataApi
     from partibus.frontends.rest.metrics import Snapshot
     from partibus.frontends.sqs.web import WithSqs
     from partibus.node.identity import IdentityProvider
@@ -166,6 +167,7 @@ class Front:
         )
 
         self._with_sqs: WithSqs | None = None
+        self._data: DataApi | None = None
         """The application of the HTTP port, once it is loaded."""
         self._sqs = SqsPort(
             settings,
@@ -300,6 +302,8 @@ class Front:
         await asyncio.sleep(DRAIN_S if self._amqp.protocols else 0)
         if self._with_sqs is not None:
             self._with_sqs.stop()
+        if self._data is not None:
+            self._data.stop()
         await self._http.stop()
 
     def close(self) -> None:
@@ -328,11 +332,12 @@ class Front:
 
     def _make_app(self) -> "ASGIApp":
         from partibus.frontends.rest.app import make_app
+        from partibus.frontends.rest.data.api import DataApi
         from partibus.frontends.sqs.web import WithSqs
         from partibus.node.http_scheduler import HttpScheduler, SlowRefusals
 
-        new_message_id = self._amqp.ingress.new_message_id
-        app = make_app(self.health, self._metrics, self._clock, self._advance, self.namespaces, new_message_id)
+        self._data = DataApi(self.namespaces, self._amqp.ingress.new_message_id)
+        app = make_app(self.health, self._metrics, self._clock, self._advance, self.namespaces, self._data)
         from partibus.frontends.origins import Origins, RefuseForeignPages
 
         origins = Origins(self._settings.origins, public_key=self._settings.emulator)

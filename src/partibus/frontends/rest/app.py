@@ -55,11 +55,11 @@ def make_app(
     clock: Clock,
     advance: Advance | None,
     namespaces: Namespaces,
-    new_message_id: Callable[[], str],
+    data: DataApi,
 ) -> Starlette:
     """Make the application of all routes.
 
-    ``advance`` moves the manual clock; None under the real one. ``new_message_id`` makes ids for messages without one.
+    ``advance`` moves the manual clock; None under the real one. ``data`` answers requests about messages.
     """
     default = namespaces.default
     show = ShowClock(clock, default, manual=advance is not None)
@@ -73,7 +73,7 @@ def make_app(
             # Entities are named by any path:
             Route(
                 "/{path:path}",
-                EntityPaths(DataApi(namespaces, new_message_id), AdminApi(namespaces), Portal(namespaces, metrics)),
+                EntityPaths(data, AdminApi(namespaces), Portal(namespaces, metrics)),
             ),
         ]
     )

@@ -146,28 +146,32 @@ class Handover(Generic[T]):
     """One value that is given and awaited, in any order. Made where a task runs."""
 
     def __init__(self) -> None:
-        self._value: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.value: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        """Done when the value is given."""
 
     def give(self, value: T) -> bool:
         """Give the value. Return False when there was one before, which stays."""
-        if self._value.done():
+        if self.value.done():
             return False
-        self._value.set_result(value)
+        self.value.set_result(value)
         return True
 
     def look(self) -> T | None:
         """Return the value, if it was given."""
-        return self._value.result() if self._value.done() else None
+        return self.value.result() if self.value.done() else None
 
     async def wait(self) -> T:
         """Wait until there is an answer."""
-        return await asyncio.shield(self._value)
+        return await asyncio.shield(self.value)
 
-    async def wait_with(self, request: Request, timeout_s: float) -> bool:
-        """Wait until there is an answer, the client has left or the time is over; return whether it has left."""
+    async def wait_with(self, request: Request, timeout_s: float, stopping: "Handover[None]") -> bool:
+        """Wait until there is an answer, the client has left, the time is over or the broker stops.
+
+        Return whether the client has left.
+        """
         gone = asyncio.ensure_future(_left(request))
         try:
-            either: set[asyncio.Future[Any]] = {self._value, gone}
+            either: set[asyncio.Future[Any]] = {self.value, gone, stopping.value}
             await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             return gone.done()
         finally:

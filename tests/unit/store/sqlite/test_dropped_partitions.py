@@ -216,7 +216,7 @@ def test_slices_that_keep_failing_are_logged_once(
 
 
 def test_a_reader_hides_what_is_removed_while_it_reads() -> None:
-    """It has taken the rows from before their removal, so it must not ask what is hidden afterwards."""
+    """Filter rows from before their removal by the set from before it."""
     may_remove = Event()
 
     def remove(_partition_row: int) -> bool:

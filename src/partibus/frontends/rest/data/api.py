@@ -12,7 +12,7 @@ from partibus.frontends.rest.claims import Claims
 from partibus.frontends.rest.data import receive, send
 from partibus.frontends.rest.data.calls import DataCall, Place, parse_place, read_lock
 from partibus.frontends.rest.data.message_in import MessageReader
-from partibus.frontends.rest.requests import Api, check_api_version
+from partibus.frontends.rest.requests import Api, Handover, check_api_version
 from partibus.namespace.access import Right
 from partibus.namespace.broker import Broker
 from partibus.namespace.namespaces import Namespaces
@@ -47,6 +47,11 @@ class DataApi(Api):
     def __init__(self, namespaces: Namespaces, new_message_id: Callable[[], str]) -> None:
         super().__init__(namespaces)
         self._reader = MessageReader(new_message_id)
+        self._stopping: Handover[None] = Handover()
+
+    def stop(self) -> None:
+        """End waiting receives empty, and those at once that begin later: the server cancels what takes longer."""
+        self._stopping.give(None)
 
     def takes(self, scope: Scope) -> bool:
         """Tell whether a request is about messages, and not about an entity with such a name."""
@@ -67,7 +72,7 @@ class DataApi(Api):
         _check_claim(broker, request, place, right)
         entity = broker.entity(address.entity_path)
         check_api_version(request, entity.queue.name, partitioned=entity.queue.partitioned)
-        return await handler(DataCall(broker, self._reader, request, place, address, entity))
+        return await handler(DataCall(broker, self._reader, request, place, address, entity, self._stopping))
 
 
 def _check_claim(broker: Broker, request: Request, place: Place, right: Right) -> None:

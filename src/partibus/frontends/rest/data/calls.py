@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from partibus.errors import ArgumentError, EntityNotFound
 from partibus.frontends.rest.data.message_in import MessageReader
+from partibus.frontends.rest.requests import Handover
 from partibus.namespace.broker import Broker
 from partibus.namespace.entity import Entity
 from partibus.namespace.names import Address, parse_address
@@ -77,6 +78,8 @@ class DataCall(Struct):
     place: Place
     address: Address
     entity: Entity
+    stopping: Handover[None]
+    """Given when the broker stops: no request waits for messages any longer."""
 
     @property
     def kind(self) -> int:

@@ -1,7 +1,7 @@
 """Receive the next message, under lock or deleted; complete, unlock and renew it by its lock token.
 
-A request waits at most as long as it says. A message that arrives when its client has disconnected goes back uncounted;
-a deleted one is lost, as receive-and-delete means.
+A request waits at most as long as it says, and not while the broker stops. A message that arrives when its client has
+disconnected goes back uncounted; a deleted one is lost, as receive-and-delete means.
 
 The number or id before the lock token in an address is ignored: the token names its message.
 """
@@ -126,9 +126,9 @@ class _Receiver:
             self._found.give(refusal)
 
     async def receive(self, timeout_s: float) -> _Found | None:
-        """Receive a message. Returns None when none came in time, or the client has left."""
+        """Receive a message. Return None when none came in time, or the client has left."""
         self._ask()
-        has_left = await self._found.wait_with(self._call.request, max(timeout_s, LEAST_WAIT_S))
+        has_left = await self._found.wait_with(self._call.request, max(timeout_s, LEAST_WAIT_S), self._call.stopping)
         if self._found.look() is None:
             stopped: Handover[None] = Handover()
             self._source.stop(partial(_tell, stopped))
