@@ -171,14 +171,7 @@ LIMITS: Final = (
         (1, _MANY),
     ),
     Limit("receivers", _alike(5_000), "", "receivers of one entity at a time", "sections 7.4, 11.2", (1, _MANY)),
-    Limit(
-        "links",
-        _alike(5_000),
-        "",
-        "links of one AMQP connection, without those that replies come on",
-        "D24",
-        (1, 5_000),
-    ),
+    Limit("links", _alike(5_000), "", "links of one AMQP connection", "D24", (1, 5_000)),
 )
 """The table."""
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from partibus.amqp import ACCEPTED, Closed, Plain, Source, Target
+from partibus.amqp import ACCEPTED, Closed, Plain, Session, Source, Target
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.frontends.amqp.node import AT_ONCE_MAX
+from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.sas import make_token
 from tests.robustness.raw import transfer
 from tests.unit.frontends.harness import NOW_S, Client, World, body_of, message
@@ -406,3 +407,31 @@ def test_a_connection_outlives_its_links_and_serves_the_next_ones(world: World) 
         receiver.detach()
         world.wait()
     assert not any(isinstance(event, Closed) for event in client.events)
+
+
+def test_a_reply_link_ends_with_its_session_and_its_connection(world: World) -> None:
+    client = world.client(login=None)
+
+    def attach() -> Session:
+        session = client.session()
+        client.receiver("$cbs", session)
+        client.sender("$cbs", session)
+        assert client.peer.links == 2
+        return session
+
+    for _ in range(3):
+        attach().end()
+        world.wait()
+        assert client.peer.links == 0
+    attach()
+    client.peer.on_lost()
+    assert client.peer.links == 0
+
+
+def test_reply_links_count_as_links_of_the_connection(world: World) -> None:
+    world.become(NamespaceOptions(limits={"links": 3}))
+    client = world.client()
+    session = client.session()
+    links = [client.receiver("$cbs", session) for _ in range(4)]
+    assert client.peer.links == 3
+    assert client.refusal(links[-1]).condition == "amqp:resource-limit-exceeded"

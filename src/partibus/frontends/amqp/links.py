@@ -90,7 +90,11 @@ class Links:
         """The rights that a link to an entity depends on."""
 
     def __len__(self) -> int:
-        return len(self.incoming) + len(self.outgoing)
+        return len(self.incoming) + len(self.outgoing) + len(self._replies.links)
+
+    def _all(self) -> list[Link]:
+        """Return the links of both directions, those that replies are sent on among them."""
+        return [*self.incoming, *self.outgoing, *self._replies.links]
 
     @property
     def unsettled(self) -> int:
@@ -185,11 +189,11 @@ class Links:
 
     def end_of(self, session: SessionPort) -> None:
         """Remove all links of an AMQP session."""
-        for link in [*self.incoming, *self.outgoing]:
+        for link in self._all():
             if link.session is session:
                 self.end(link)
 
     def end_all(self) -> None:
         """Remove all links of a lost connection."""
-        for link in [*self.incoming, *self.outgoing]:
+        for link in self._all():
             self.end(link)

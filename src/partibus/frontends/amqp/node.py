@@ -6,7 +6,7 @@ request's reply-to as its target, else the latest one.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, KeysView, Mapping
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Final, Protocol
@@ -136,7 +136,13 @@ class ReplyLinks(Struct):
     and without its session, too.
     """
     _waiting: dict[Sender, _Waiting] = field(default_factory=dict)
+    """An entry for each reply link, also without waiting replies."""
     _bytes_waiting: int = 0
+
+    @property
+    def links(self) -> KeysView[Sender]:
+        """All reply links."""
+        return self._waiting.keys()
 
     def add(self, address: str, link: Sender) -> None:
         """Add an attached reply link."""
