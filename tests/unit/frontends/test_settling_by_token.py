@@ -335,3 +335,17 @@ def test_what_is_received_and_deleted_can_be_neither_deferred_nor_dead_lettered(
     assert refusal(client, "q", "update-disposition", body)[0] == 410
     assert not peek(client, "q")
     assert not peek(client, "q/$DeadLetterQueue")
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_the_answer_names_the_tokens_whose_locks_were_lost(world: World, partitioned: bool) -> None:
+    client = filled(world, 20, EnablePartitioning=partitioned)
+    _, tokens = locked(client, 20)
+    gone = tokens[3:9]
+    settle(client, gone, "completed")
+    body = {"disposition-status": "completed", "lock-tokens": uuids(tokens)}
+    reply = client.request("q/$management", "com.microsoft:update-disposition", body)
+    assert reply.application_properties["statusCode"] == 410
+    assert isinstance(reply.body, dict)
+    assert sorted(reply.body["partibus:lost-lock-tokens"].items) == sorted(gone)
+    assert peek(client, "q") == []

@@ -34,19 +34,22 @@ from partibus.namespace.names import subqueue_path
 from partibus.partition.protocol.commands import RenewLocks, Settle
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.replies import Failed, LocksRenewed
-from partibus.routing.lock_tokens import read_token
+from partibus.routing.lock_tokens import read_token, token_uuid
 from partibus.routing.partitions import PartitionHandle, error_of
 from partibus.tracing.tracer import OnEnded
 
 UPDATE_DISPOSITION = "com.microsoft:update-disposition"
 RENEW = "com.microsoft:renew-lock"
+LOST_TOKENS = "partibus:lost-lock-tokens"
 _TIMESTAMP = 0x83
+_UUID = 0x98
 
 
 def update_disposition(request: EntityRequest) -> None:
     """Reply when all are settled, durably; in a transaction, when the settlement is noted for the commit.
 
-    If a lock is lost, the reply is that error, and the others are settled all the same.
+    If a lock is lost, the reply is that error, and the others are settled all the same. Its body names the lost tokens
+    under `LOST_TOKENS`, so that a client knows which messages are settled.
     """
     if request.transaction is not None:
         transaction = request.connection.transactions.find(request.transaction)
@@ -72,10 +75,20 @@ def update_disposition(request: EntityRequest) -> None:
             if isinstance(reply, Failed):
                 respond(failure(error_of(reply, entity.queue.name)))
                 return
-        respond(failure(lost) if any(reply.lost for reply in replies) else success())
+        tokens = _lost_tokens(parts, replies)
+        respond(failure(lost, {LOST_TOKENS: Array(_UUID, tokens)}) if tokens else success())
 
     asks: list[Ask] = [*parts]
     ask_all(asks, answered)
+
+
+def _lost_tokens(parts: list[tuple[PartitionHandle, Settle]], replies: list[Any]) -> list[UUID]:
+    """Return the tokens whose locks were lost, according to the reply of each partition."""
+    return [
+        token_uuid(partition.partition_id, *command.tokens[index])
+        for (partition, command), reply in zip(parts, replies, strict=True)
+        for index in reply.lost
+    ]
 
 
 def _trace(request: EntityRequest, partition: PartitionHandle, command: Settle) -> OnEnded | None:

@@ -45,10 +45,18 @@ def no_content(condition: str | None = None) -> Reply:
     return Reply(properties)
 
 
-def failure(error: PartibusError) -> Reply:
-    """Return the status code and condition of an error; clients prefer the condition."""
+def failure(error: PartibusError, body: dict[object, object] | None = None) -> Reply:
+    """Return the status code and condition of an error; clients prefer the condition.
+
+    The clients of the Azure SDKs ignore the body of a failure.
+    """
     condition, code = CONDITIONS[type(error)]
-    return Reply({"statusCode": Int(code), "statusDescription": str(error), "errorCondition": Symbol(condition)})
+    properties: dict[str, object] = {
+        "statusCode": Int(code),
+        "statusDescription": str(error),
+        "errorCondition": Symbol(condition),
+    }
+    return Reply(properties, body)
 
 
 SESSION_ID: Final = "session-id"
