@@ -4,6 +4,8 @@
 tells whether the same call may succeed later. The client itself never repeats a call and never reconnects.
 """
 
+from uuid import UUID
+
 from partibus.amqp import AmqpError
 from partibus.errors import PartibusError
 
@@ -82,7 +84,13 @@ class EntityDisabled(ClientError):
 
 
 class LockLost(ClientError):
-    """Error for a lost lock of a message or its session; the broker will redeliver or has redelivered it."""
+    """Error for a lost lock of a message or its session; the broker will redeliver or has redelivered it.
+
+    If an earlier attempt to settle the message may have been carried out, the text ends with "(unknown)".
+    """
+
+    tokens: tuple[UUID, ...] = ()
+    """The lost lock tokens of a request that settled its other messages; () if the broker named none."""
 
 
 class SessionHeld(ClientError):
@@ -160,7 +168,10 @@ _BY_STATUS: dict[int, type[ClientError]] = {
 
 def extended(error: ClientError, fact: str) -> ClientError:
     """Return an error of the same kind whose text has one more fact."""
-    return type(error)(f"{str(error).removesuffix('.')}; {fact}", error.condition)
+    found = type(error)(f"{str(error).removesuffix('.')}; {fact}", error.condition)
+    if isinstance(found, LockLost) and isinstance(error, LockLost):
+        found.tokens = error.tokens
+    return found
 
 
 def error_from(what: str, error: AmqpError | None, otherwise: type[ClientError] = ClientError) -> ClientError:

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from partibus.amqp import DeliveryState, Modified, Rejected
 from partibus.amqp.codec.types import Array, Described, Int, UInt
-from partibus.client.errors import ClientError, error_from_status
+from partibus.client.errors import ClientError, LockLost, error_from_status
 from partibus.client.messages import IncomingMessage
 from partibus.client.outcomes import COMPLETE
 from partibus.errors import ArgumentError
@@ -88,6 +88,7 @@ def _unexpected(key: str, value: object, wanted: str) -> ClientError:
 PEEK = "com.microsoft:peek-message"
 RECEIVE_DEFERRED = "com.microsoft:receive-by-sequence-number"
 SETTLE = "com.microsoft:update-disposition"
+_LOST_TOKENS = "partibus:lost-lock-tokens"
 _NO_CONTENT = 204
 _LONGS = 0x81
 _UUIDS = 0x98
@@ -130,10 +131,20 @@ def body_of(reply: Reply, what: str) -> dict[str, object]:
     if not 200 <= status < 300:
         description = str(reply.properties.get("statusDescription") or "")
         condition = reply.properties.get("errorCondition")
-        raise error_from_status(what, status, description, None if condition is None else str(condition))
+        error = error_from_status(what, status, description, None if condition is None else str(condition))
+        if isinstance(error, LockLost):
+            error.tokens = _lost_tokens(reply.body)
+        raise error
     if status == _NO_CONTENT or not isinstance(reply.body, dict):
         return {}
     return {str(key): value for key, value in reply.body.items()}
+
+
+def _lost_tokens(body: object) -> tuple[UUID, ...]:
+    """Return the lost lock tokens that an answer names; only this broker names them."""
+    found = body.get(_LOST_TOKENS) if isinstance(body, dict) else None
+    tokens = found.items if isinstance(found, Array) else []
+    return tuple(token for token in tokens if isinstance(token, UUID))
 
 
 def peek_arguments(from_sequence: int, count: int, session: str | None) -> dict[str, object]:

@@ -312,19 +312,25 @@ def test_completions_of_one_interval_travel_together() -> None:
     run(work())
 
 
-def settled_by_token(broker: SimulatedBroker) -> list[UUID]:
-    """Have the broker settle messages by their tokens; return the tokens that it will have settled."""
+def settled_by_token(broker: SimulatedBroker, *, names: bool = False) -> list[UUID]:
+    """Have the broker settle messages by their tokens; return the tokens that it will have settled.
+
+    It settles the others of a request in which a lock is lost. ``names``: whether its answer names the lost ones.
+    """
     settled: list[UUID] = []
 
     def settle(body: dict[Any, Any]) -> tuple[int, str | None, object]:
         array = body["lock-tokens"]
         assert isinstance(array, Array)
         tokens = [one for one in array.items if isinstance(one, UUID)]
-        if any(one.bytes_le not in broker.locked for one in tokens):
-            return 410, "com.microsoft:message-lock-lost", None
-        settled.extend(tokens)
+        lost = [one for one in tokens if one.bytes_le not in broker.locked]
         for one in tokens:
-            broker.completed.append(broker.locked.pop(one.bytes_le)[1])
+            if one not in lost:
+                settled.append(one)
+                broker.completed.append(broker.locked.pop(one.bytes_le)[1])
+        if lost:
+            named = {"partibus:lost-lock-tokens": Array(0x98, lost)} if names else None
+            return 410, "com.microsoft:message-lock-lost", named
         return 200, None, {}
 
     broker.answers["com.microsoft:update-disposition"] = settle
@@ -653,32 +659,26 @@ def test_links_are_dealt_evenly_over_connections() -> None:
     fates=st.lists(st.tuples(st.sampled_from([0.0, 0.002, 0.021, 0.5]), st.booleans()), max_size=8),
     count=st.integers(0, 60),
     most=st.integers(1, 20),
+    names=st.booleans(),
 )
 def test_every_message_is_completed_once_or_received_again_whatever_breaks(
-    prefetch: int, fates: list[tuple[float, bool]], count: int, most: int
+    prefetch: int, fates: list[tuple[float, bool]], count: int, most: int, names: bool
 ) -> None:
     """Consume through deaths of the broker: each acknowledged completion is one message, and none is left out."""
 
     async def work() -> None:
         broker = SimulatedBroker()
-
-        def settle(body: dict[Any, Any]) -> tuple[int, str | None, object]:
-            tokens = [one.bytes_le for one in body["lock-tokens"].items]
-            if any(one not in broker.locked for one in tokens):
-                return 410, "com.microsoft:message-lock-lost", None
-            broker.completed += [broker.locked.pop(one)[1] for one in tokens]
-            return 200, None, {}
-
-        broker.answers["com.microsoft:update-disposition"] = settle
+        settled_by_token(broker, names=names)
         fill(broker, count)
         client = broker.client(prefetch=prefetch, timeout=30.0)
         receiver = client.receiver("q")
-        acknowledged: list[int] = []
+        acknowledged: set[int] = set()
+        unknown: set[int] = set()
         attempts = 0
 
         async def consume() -> None:
             nonlocal attempts
-            while len(set(acknowledged)) < count and attempts < 1_000:
+            while attempts < 1_000 and (len(broker.completed) < count or len(acknowledged | unknown) < count):
                 attempts += 1
                 try:
                     messages = await receiver.receive(most, 5.0)
@@ -691,8 +691,10 @@ def test_every_message_is_completed_once_or_received_again_whatever_breaks(
                 )
                 for message, result in zip(messages, done, strict=True):
                     assert result is None or isinstance(result, ClientError)
-                    if result is None or "unknown" in str(result):
-                        acknowledged.extend(numbers([message]))
+                    if result is None:
+                        acknowledged.update(numbers([message]))
+                    elif "unknown" in str(result):
+                        unknown.update(numbers([message]))
 
         task = asyncio.ensure_future(consume())
         for pause_s, restarts in fates:
@@ -704,7 +706,7 @@ def test_every_message_is_completed_once_or_received_again_whatever_breaks(
         broker.restart()
         await asyncio.wait_for(task, 10_000.0)
         done = numbers([IncomingMessage(payload) for payload in broker.completed])
-        assert sorted(set(acknowledged)) == list(range(count))
+        assert sorted(acknowledged | unknown) == list(range(count))
         assert sorted(set(done)) == list(range(count))
         assert len(done) == count, "a message was completed twice"
         await client.close()
@@ -1061,6 +1063,90 @@ def test_a_commit_waits_for_sends_and_is_a_roll_back_if_one_fails(monkeypatch: p
                 client.sender("missing").send(OutgoingMessage(body=b"x"), transaction=transaction)
         assert isinstance(caught.value.__cause__, NotFound)
         assert coordination.commits == [True, False]
+        await client.close()
+
+    run(work())
+
+
+async def settled_in_one_request(broker: SimulatedBroker, receiver: Receiver, lost: int) -> list[ClientError | None]:
+    """Complete ten messages by their tokens, one of which has lost its lock; return the errors of all."""
+    fill(broker, 10)
+    messages = await receiver.receive(10)
+    results = [receiver.complete(message) for message in messages]
+    gone = messages[lost].lock_token
+    assert gone is not None
+    del broker.locked[gone.bytes_le]
+    broker.kill()
+    broker.restart()
+    await asyncio.wait(results)
+    errors = [result.exception() for result in results]
+    assert all(error is None or isinstance(error, LockLost) for error in errors)
+    return [error for error in errors if error is None or isinstance(error, ClientError)]
+
+
+def test_lost_tokens_that_the_answer_names_leave_the_others_completed() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        settled = settled_by_token(broker, names=True)
+        client = broker.client()
+        errors = await settled_in_one_request(broker, client.receiver("q"), 4)
+        assert [index for index, error in enumerate(errors) if error is not None] == [4]
+        assert "unknown" not in str(errors[4])
+        assert (len(settled), len(broker.requests)) == (9, 1)
+        assert client.statistics.settled == 9
+        await client.close()
+
+    run(work())
+
+
+def test_where_no_token_is_named_a_lost_lock_is_unknown() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        settled = settled_by_token(broker)
+        client = broker.client()
+        errors = await settled_in_one_request(broker, client.receiver("q"), 4)
+        assert all("unknown" in str(error) for error in errors)
+        assert (len(settled), len(broker.requests)) == (9, 11)
+        await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("executed", [True, False])
+def test_a_repeated_settlement_by_token_is_unknown_if_the_first_attempt_was_sent(executed: bool) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        settled = settled_by_token(broker)
+        settle = broker.answers["com.microsoft:update-disposition"]
+        fill(broker, 2)
+        client = broker.client()
+        receiver = client.receiver("q")
+        first, second = await receiver.receive(2)
+        broker.kill()
+        if not executed:
+            result = receiver.complete(first)
+            await asyncio.sleep(1)
+            broker.locked.clear()
+        else:
+
+            def answer_is_lost(body: dict[Any, Any]) -> tuple[int, str | None, object]:
+                answer = settle(body)
+                if len(broker.requests) == 1:
+                    broker.kill()
+                    broker.restart()
+                return answer
+
+            broker.answers["com.microsoft:update-disposition"] = answer_is_lost
+            await asyncio.sleep(1)
+            result = receiver.complete(first)
+        broker.restart()
+        with pytest.raises(LockLost) as caught:
+            await result
+        assert ("unknown" in str(caught.value)) is executed
+        assert settled == ([first.lock_token] if executed else [])
+        assert client.statistics.retries > 0
+        if executed:
+            await receiver.complete(second)
         await client.close()
 
     run(work())

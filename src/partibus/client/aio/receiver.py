@@ -207,7 +207,7 @@ class Receiver(Attachment):
         self._settlements.on_disposed(event)
 
     async def _settle_tokens(self, tokens: list[UUID], outcome: DeliveryState) -> None:
-        await self._request(SETTLE, outcome_arguments(tokens, outcome, self._session_of_requests))
+        await self._ask(SETTLE, outcome_arguments(tokens, outcome, self._session_of_requests))
 
     # -- other operations ----------------------------------------------------------------------------------------------
 
@@ -254,19 +254,23 @@ class Receiver(Attachment):
         body: dict[str, object],
         repeatable: Callable[[BaseException], bool] = retriable,
     ) -> dict[str, object]:
-        """Perform an operation of the entity's management node, with retries; also while the receiver closes."""
-        self._connection.loop()
-        if self._closed or self._error is not None:
-            self.check_usable()
+        """Perform an operation of the entity's management node, with retries."""
         connection = self._connection
-        link_name = None if self._link is None else self._link.name
         return await repeat(
             connection,
             f"{operation} on '{self.entity}'",
-            lambda: connection.request(self.entity, operation, body, link_name=link_name),
+            lambda: self._ask(operation, body),
             connection.settings.timeout,
             repeatable,
         )
+
+    async def _ask(self, operation: str, body: dict[str, object]) -> dict[str, object]:
+        """Perform an operation of the entity's management node in one attempt; also while the receiver closes."""
+        self._connection.loop()
+        if self._closed or self._error is not None:
+            self.check_usable()
+        link_name = None if self._link is None else self._link.name
+        return await self._connection.request(self.entity, operation, body, link_name=link_name)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

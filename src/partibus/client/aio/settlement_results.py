@@ -9,8 +9,19 @@ from typing import Final
 from uuid import UUID
 
 from partibus.amqp import DeliveryState, Modified, Rejected, TransactionalState
-from partibus.client.aio.link import Attachment
-from partibus.client.errors import ClientError, Closed, InvalidRequest, LockLost, MessageTooLarge, NotFound
+from partibus.client.aio.link import Attachment, repeat
+from partibus.client.errors import (
+    AccessDenied,
+    ClientError,
+    Closed,
+    ConnectFailed,
+    InvalidRequest,
+    LockLost,
+    MessageTooLarge,
+    NotFound,
+    extended,
+)
+from partibus.client.management import SETTLE
 from partibus.client.outcomes import COMPLETE
 
 Result = asyncio.Future[None]
@@ -20,7 +31,10 @@ ByToken = dict[UUID, Result]
 _OF_ONE_TOKEN: Final = (LockLost, NotFound, InvalidRequest, MessageTooLarge)
 """Errors that one token of a request may cause. Others concern the broker or the entity, and so all tokens."""
 Settle = Callable[[list[UUID], DeliveryState], Awaitable[None]]
-"""A request to the management node that settles messages by their lock tokens, all or none."""
+"""One request to the management node that settles messages by their lock tokens.
+
+After an error the service may have settled some of them. Only a `LockLost` with tokens tells which ones.
+"""
 
 
 class Together(Result):
@@ -108,30 +122,49 @@ class TokenSettlements:
     async def _run(self, left: ByToken, outcome: DeliveryState, *, lost: bool) -> None:
         """Settle messages, and take each from ``left`` when its result is known."""
         wanted = list(left)
-        error = await self._attempt(wanted, outcome, lost=lost)
+        error = await self._settle_all(wanted, outcome, lost=lost)
+        named = set(error.tokens) if isinstance(error, LockLost) else set[UUID]()
+        if named and named <= left.keys():
+            for token in wanted:
+                self._finish(left.pop(token), error if token in named else None)
+            return
         if len(wanted) == 1 or not isinstance(error, _OF_ONE_TOKEN):
             for token in wanted:
                 self._finish(left.pop(token), error)
             return
-        # One expired lock fails the whole request; the others are settled alone. If the broker fails meanwhile, the
-        # rest fails with it: each further attempt would take the client's time limit.
+        # The error may concern one token only, and the others may be settled: each is settled alone. If the broker
+        # fails meanwhile, the rest fails with it: each further attempt would take the client's time limit.
         error = None
         for token in wanted:
             if error is None or isinstance(error, _OF_ONE_TOKEN):
-                error = await self._attempt([token], outcome, lost=lost)
+                error = await self._settle_all([token], outcome, lost=True)
             self._finish(left.pop(token), error)
 
-    async def _attempt(self, tokens: list[UUID], outcome: DeliveryState, *, lost: bool) -> ClientError | None:
-        """Settle messages with one request, and return its error."""
+    async def _settle_all(self, tokens: list[UUID], outcome: DeliveryState, *, lost: bool) -> ClientError | None:
+        """Settle messages with one request, repeated as needed, and return its error.
+
+        The error says so if an attempt before the last one, or one without an answer, may have settled the messages.
+        """
+        is_unknown, was_sent = lost, False
+
+        async def attempt() -> None:
+            nonlocal is_unknown, was_sent
+            is_unknown, was_sent = is_unknown or was_sent, True
+            try:
+                await self._settle(tokens, outcome)
+            except (ConnectFailed, AccessDenied):
+                was_sent = False
+                raise
+            except asyncio.CancelledError:
+                is_unknown = True
+                raise
+
+        connection = self._connection
+        what = f"{SETTLE} on '{self._owner.entity}'"
         try:
-            await self._settle(tokens, outcome)
+            await repeat(connection, what, attempt, connection.settings.timeout)
         except ClientError as error:
-            if lost and isinstance(error, LockLost):
-                return LockLost(
-                    f"{error}; the connection broke while the message was settled, so it may be settled (unknown)",
-                    error.condition,
-                )
-            return error
+            return extended(error, "the settlement may have been carried out (unknown)") if is_unknown else error
         return None
 
     def _finish(self, future: Result, error: ClientError | None) -> None:
