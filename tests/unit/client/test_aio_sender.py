@@ -856,3 +856,27 @@ def test_messages_outlast_an_outage_of_the_credential(error: OSError) -> None:
         await client.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("interval", [0.0, 0.02])
+def test_a_batch_of_the_callers_follows_messages_that_wait_for_room(interval: float) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client(batch_flush_interval=interval, buffer_bytes=10_000, timeout=10.0)
+        sender = client.sender("q")
+        await sender.open()
+        before = [sender.send(message(f"{number:02}" + "x" * 1_000)) for number in range(30)]
+        refused = sender.send(b"x" * 300_000)
+        batch = sender.send_batch([message("a" * 12_000), message("b")])
+        room = asyncio.ensure_future(sender.room())
+        after = sender.send(message("last"))
+        with pytest.raises(MessageTooLarge):
+            await refused
+        await asyncio.gather(*before, batch, after, room)
+        stored = [text[:2] for text in texts(broker.stored["q"])]
+        assert stored == [*[f"{number:02}" for number in range(30)], "aa", "b", "la"]
+        assert asyncio.get_running_loop().time() < 1.0
+        assert sender.outstanding_bytes == 0
+        await client.close()
+
+    run(work())

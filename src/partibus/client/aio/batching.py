@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from math import inf
 
 from partibus.client.aio.link import Attachment
 from partibus.client.aio.send_results import SendResults
@@ -79,6 +80,19 @@ class Batching:
             self._timer = None
         self._close_open()
 
+    def close_all(self) -> None:
+        """Send all messages given so far, those over the limit included, for something that must not overtake them.
+
+        Results come in the order of the calls: messages that waited for room behind it would never get any.
+        """
+        results = self._results
+        progress, results.on_progress = results.on_progress, None
+        refused = self._encode_more(inf)
+        self.close()
+        results.on_progress = progress
+        if refused:
+            results.resolve()
+
     def _close_open(self) -> None:
         if self._open_batch:
             sendings, self._open_batch, self._open_bytes = self._open_batch, [], 0
@@ -117,7 +131,7 @@ class Batching:
         """Encode messages over the limit, and wake up producers, as results come."""
         results = self._results
         results.on_progress = None  # Results of this call do not begin another one inside of it.
-        while self._encode_more():
+        while self._encode_more(self._bytes_max):
             results.resolve()  # It may free bytes of messages behind the refused ones.
         if self._waiting_for_room and results.outstanding_bytes < self._bytes_max:
             _wake(self._waiting_for_room)
@@ -125,10 +139,10 @@ class Batching:
         if self._over_limit or self._waiting_for_room:
             results.on_progress = self._make_room
 
-    def _encode_more(self) -> bool:
-        """Encode messages over the limit while there is room; return whether one of them was refused."""
+    def _encode_more(self, bytes_max: float) -> bool:
+        """Encode messages over the limit up to so many bytes; return whether one of them was refused."""
         refused = False
-        while self._over_limit and self._results.outstanding_bytes < self._bytes_max:
+        while self._over_limit and self._results.outstanding_bytes < bytes_max:
             sending = self._over_limit.popleft()
             message, sending.message = sending.message, None
             if message is None or sending.done():

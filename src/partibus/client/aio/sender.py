@@ -140,8 +140,8 @@ class Sender(Attachment):
         return sending
 
     def _send_at_once(self, sending: Entry, traces: "Sequence[SpanContext | None]" = ()) -> None:
-        """Send something that joins no batch, behind what is open."""
-        self._batching.close()
+        """Send something that joins no batch, behind all messages before it."""
+        self._batching.close_all()
         self._results.outstanding_bytes += len(sending.payload)
         self._results.add(sending)
         self._transfers.queue.append(Batch([sending]))
