@@ -1150,3 +1150,103 @@ def test_a_repeated_settlement_by_token_is_unknown_if_the_first_attempt_was_sent
         await client.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_link_that_is_lost_in_the_turn_in_which_its_attempt_ends_is_attached_again(
+    sends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss is processed after the last step of the attempt's task, and before the callback of its end."""
+
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        client = broker.client(timeout=10.0)
+        link = client.sender("q") if sends else client.receiver("q")
+        await link.open()
+        waiting: Any = None if sends else asyncio.ensure_future(link.receive(1, 60.0))  # type: ignore[union-attr]
+        await asyncio.sleep(1)
+        attempts: list[asyncio.Task[None] | None] = []
+
+        def attached_and_soon_lost() -> None:
+            monkeypatch.undo()
+            link.on_attached()
+            attempts.append(link._opening)
+            loop.call_soon(lose)
+
+        def lose() -> None:
+            attempts.append(link._opening)
+            wire = broker.wires.pop()
+            wire.cut = wire.peer.dead = True
+            wire.protocol.connection_lost(None)
+
+        monkeypatch.setattr(link, "on_attached", attached_and_soon_lost)
+        broker.kill()
+        broker.restart()
+        if sends:
+            await link.send(OutgoingMessage(body=b"00000"))  # type: ignore[union-attr]
+        else:
+            await asyncio.sleep(5)
+            fill(broker, 1)
+            assert numbers(await waiting) == [0]
+        assert attempts[0] is attempts[1], "the loss came later or earlier"
+        await client.close()
+
+    run(work())
+
+
+def test_a_connection_that_is_lost_in_the_turn_in_which_its_attempt_ends_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        client = broker.client()
+        (connection,) = connections(client)
+        on_data = connection.on_data
+        later: list[asyncio.Task[None]] = []
+
+        def opened_and_soon_lost(data: bytes) -> None:
+            on_data(data)
+            if connection.is_open:
+                monkeypatch.undo()
+                loop.call_soon(lose)
+                later.append(asyncio.ensure_future(connection.ready()))
+
+        def lose() -> None:
+            assert connection._opening is not None
+            assert connection._opening.done()
+            wire = broker.wires.pop()
+            wire.cut = wire.peer.dead = True
+            wire.protocol.connection_lost(None)
+
+        monkeypatch.setattr(connection, "on_data", opened_and_soon_lost)
+        await connection.ready()
+        await later[0]
+        assert connection.is_open
+        await client.close()
+
+    run(work())
+
+
+def test_a_connection_that_is_lost_before_its_attempt_goes_on_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        client = broker.client()
+        (connection,) = connections(client)
+        on_data = connection.on_data
+
+        def opened_and_lost(data: bytes) -> None:
+            on_data(data)
+            if connection.is_open:
+                monkeypatch.undo()
+                connection.on_lost(None)
+
+        monkeypatch.setattr(connection, "on_data", opened_and_lost)
+        with pytest.raises(ConnectionLost, match="as soon as it was open"):
+            await connection.ready()
+        await connection.ready()
+        assert client.statistics.reconnects == 0
+        await client.close()
+
+    run(work())

@@ -174,7 +174,8 @@ class Connection:
             return
         if self._closed:
             raise self.closed_error()
-        if self._opening is None:
+        # The connection may be lost in the turn of the loop in which its attempt ends, before that is noted here.
+        if self._opening is None or self._opening.done():
             self._opening = self.start(self._open())
             self._opening.add_done_callback(self._opening_done)
         # Several links wait for one attempt: a cancelled one does not stop it for the others.
@@ -209,7 +210,8 @@ class Connection:
                 await self._ended.wait()
 
     def _opening_done(self, task: asyncio.Task[None]) -> None:
-        self._opening = None
+        if self._opening is task:
+            self._opening = None
         if not task.cancelled():
             task.exception()  # Seen, also if all who waited have left.
 
@@ -240,6 +242,8 @@ class Connection:
             attempt.close()
             self._lose(ConnectFailed(f"connecting to {self.peer} was given up"))
             raise
+        if self.engine is not engine:
+            raise ConnectionLost(f"the connection to {self.peer} was lost as soon as it was open")
         if self._was_open:
             self.statistics.reconnects += 1
         self._was_open = True

@@ -75,14 +75,18 @@ class Attachment(Owner):
         return Closed(f"the {self.name} is closed; make a new one")
 
     def _reopen(self) -> asyncio.Task[None]:
-        """Return the running attempt to attach the link, or start one."""
-        if self._opening is None:
+        """Return the running attempt to attach the link, or start one.
+
+        A link may be lost in the turn of the loop in which its attempt ends, before that is noted here.
+        """
+        if self._opening is None or self._opening.done():
             self._opening = self._connection.start(self._open())
             self._opening.add_done_callback(self._opening_done)
         return self._opening
 
     def _opening_done(self, task: asyncio.Task[None]) -> None:
-        self._opening = None
+        if self._opening is task:
+            self._opening = None
         if task.cancelled():
             return
         error = task.exception()
