@@ -171,6 +171,7 @@ class SimulatedBroker:
         self.commit_s = 0.002
         self.credit = 100
         self.incoming_window = Limits().incoming_window
+        self.channel_max = Limits().channel_max
         self.max_message_size = 262_144
         self.refuse: Callable[[bytes], AmqpError | None] = lambda payload: None
         """The error for a message, None to store it."""
@@ -255,7 +256,9 @@ class Peer:
         self.broker = broker
         self.wire = wire
         self.dead = False
-        self.engine = Engine(server=True, limits=Limits(incoming_window=broker.incoming_window))
+        self.engine = Engine(
+            server=True, limits=Limits(incoming_window=broker.incoming_window, channel_max=broker.channel_max)
+        )
         self.loop = asyncio.get_running_loop()
         self.commits = Pipe()
         self.answers = Pipe()

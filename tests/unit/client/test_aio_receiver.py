@@ -1250,3 +1250,51 @@ def test_a_connection_that_is_lost_before_its_attempt_goes_on_is_no_success(monk
         await client.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("end", ["commit", "roll back", "commit twice", "refused"])
+def test_a_transaction_that_the_program_ends_itself_leaves_no_session(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        coordination = Coordination(monkeypatch)
+        client = broker.client()
+        await client.sender("q").open()
+        (connection,) = connections(client)
+        sessions, links = len(broker.wires[0].peer.engine.sessions), connection.links
+        if end == "refused":
+            coordination.refusal = AmqpError("amqp:transaction:rollback", "too late")
+        for _ in range(3):
+            with suppress(ClientError):
+                async with client.transaction() as transaction:
+                    await (transaction.roll_back() if end == "roll back" else transaction.commit())
+                    if end == "commit twice":
+                        await transaction.commit()
+        await asyncio.sleep(1)
+        assert coordination.commits == [end != "roll back"] * 3
+        assert len(broker.wires[0].peer.engine.sessions) == sessions
+        assert connection.links == links
+        await client.close()
+
+    run(work())
+
+
+def test_a_link_waits_for_a_session_where_the_connection_has_its_most() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        broker.channel_max = 2
+        client = broker.client(timeout=10.0)
+        receivers = [client.receiver("q") for _ in range(3)]
+        await receivers[0].open()
+        await receivers[1].open()
+        with pytest.raises(Busy, match="3 sessions, its most"):
+            await receivers[2].open()
+        opening = asyncio.ensure_future(receivers[2].open())
+        await asyncio.sleep(1)
+        await receivers[0].close()
+        await opening
+        assert receivers[2].is_open
+        await client.close()
+
+    run(work())

@@ -32,6 +32,7 @@ from partibus.amqp import (
     Session,
     SessionClosed,
     SessionPort,
+    UsageError,
     WindowOpened,
 )
 from partibus.amqp import Closed as ConnectionClosed
@@ -44,6 +45,7 @@ from partibus.client.aio.statistics import Statistics
 from partibus.client.aio.tasks import outcome_of, seen
 from partibus.client.aio.tcp import connect_tcp
 from partibus.client.errors import (
+    Busy,
     ClientError,
     Closed,
     ConnectFailed,
@@ -268,10 +270,18 @@ class Connection:
         self._authority.expire(path)
 
     def begin(self, *owners: Owner) -> Session:
-        """Begin an AMQP session for the links of ``owners``. Raises `ConnectionLost`."""
+        """Begin an AMQP session for the links of ``owners``.
+
+        Raises `ConnectionLost`, and `Busy` while the connection has as many sessions as either side allows.
+        """
         if self.engine is None or not self.is_open:
             raise ConnectionLost(f"the connection to {self.peer} was lost")
-        session = self.engine.begin()
+        try:
+            session = self.engine.begin()
+        except UsageError as error:
+            if self._closed:
+                raise self.closed_error() from None
+            raise Busy(f"{self.peer}: {error}, or make a client with more connections") from error
         self._owners[session] = list(owners)
         return session
 

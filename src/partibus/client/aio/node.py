@@ -22,7 +22,7 @@ class Carrier(Protocol):
     """The connection, as a node sees it."""
 
     def begin(self, *owners: Owner) -> Session:
-        """Begin an AMQP session. Raises `ConnectionLost`."""
+        """Begin an AMQP session. Raises `ConnectionLost` and `Busy`."""
         ...
 
     def flush_soon(self) -> None:
@@ -34,7 +34,7 @@ class Node(Owner):
     """Request and response over a pair of links to one node, `$cbs` or `$management`."""
 
     def __init__(self, connection: Carrier, address: str) -> None:
-        """Attach both links. Raises `ConnectionLost`."""
+        """Attach both links. Raises `ConnectionLost` and `Busy`."""
         self.name = f"node '{address}'"
         self.error: ClientError | None = None
         self._connection = connection

@@ -63,9 +63,9 @@ class Transaction(Attachment):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._id is None:
-            return
         try:
+            if self._id is None:
+                return  # The program has committed or rolled back.
             if kind is None:
                 await self.commit()
             elif self._lost is None:
