@@ -1298,3 +1298,33 @@ def test_a_link_waits_for_a_session_where_the_connection_has_its_most() -> None:
         await client.close()
 
     run(work())
+
+
+def test_locks_are_renewed_a_thousand_at_a_time() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        loop = asyncio.get_running_loop()
+        renewed: list[UUID] = []
+
+        def renew(body: dict[Any, Any]) -> tuple[int, str | None, object]:
+            tokens = body["lock-tokens"].items
+            if len(tokens) > 1_000:
+                return 400, "com.microsoft:argument-error", None
+            renewed.extend(tokens)
+            until = Timestamp(int((EPOCH_S + loop.time() + 60) * 1000))
+            return 200, None, {"expirations": [until for _ in tokens]}
+
+        broker.answers["com.microsoft:renew-lock"] = renew
+        broker.arrive("q", [locked_message()] * 2_500)
+        client = broker.client()
+        receiver = client.receiver("q", auto_renew=600.0)
+        messages: list[IncomingMessage] = []
+        while len(messages) < 2_500:
+            messages += await receiver.receive(2_500)
+        await asyncio.sleep(40)
+        assert len(renewed) == 2_500
+        assert set(renewed) == {message.lock_token for message in messages}
+        assert len(broker.requests) <= 4, "few requests of many locks"
+        await client.close()
+
+    run(work())

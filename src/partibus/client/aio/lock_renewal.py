@@ -16,6 +16,8 @@ RENEW_BEFORE: Final = 0.5
 LEAST_WAIT_S: Final = 0.05
 _SOON_S: Final = 0.5
 """Locks of one receive end together: one request renews all that are due within this time."""
+_RENEWED_TOGETHER: Final = 1_000
+"""The most locks in one request: the broker refuses one with more than 5,000, whose locks would all end."""
 
 Renew = Callable[[list[UUID]], Awaitable[list[int]]]
 """A request that renews locks by their tokens, and returns their new ends in Unix milliseconds."""
@@ -80,10 +82,10 @@ class LockRenewal:
         for token in [token for token, kept in self.kept.items() if now >= kept.limit]:
             del self.kept[token]
         due = [token for token, kept in self.kept.items() if kept.due <= now + _SOON_S]
-        if due:
-            for token in due:
-                self.kept[token] = self.kept[token]._replace(due=inf)
-            self._connection.start(self._renew_all(due))
+        for token in due:
+            self.kept[token] = self.kept[token]._replace(due=inf)
+        for first in range(0, len(due), _RENEWED_TOGETHER):
+            self._connection.start(self._renew_all(due[first : first + _RENEWED_TOGETHER]))
         self._watch()
 
     async def _renew_all(self, tokens: list[UUID]) -> None:
