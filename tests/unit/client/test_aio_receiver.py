@@ -43,6 +43,7 @@ from partibus.client.errors import (
     LinkLost,
     LockLost,
     NotFound,
+    TimedOut,
 )
 from partibus.errors import ArgumentError
 from tests.unit.client.simulated import EPOCH_S, Peer, SimulatedBroker, address_of, connections, run
@@ -526,7 +527,7 @@ def test_a_client_of_one_attempt_fails_what_a_lost_link_has_not_answered() -> No
         waiting = asyncio.ensure_future(receiver.receive(5))
         under_way = receiver.complete(first)
         broker.kill()
-        with pytest.raises(ConnectionLost, match="was not sent"):
+        with pytest.raises(ConnectionLost, match="was not carried out"):
             await under_way
         with suppress(ConnectionLost):
             await waiting
@@ -1325,6 +1326,112 @@ def test_locks_are_renewed_a_thousand_at_a_time() -> None:
         assert len(renewed) == 2_500
         assert set(renewed) == {message.lock_token for message in messages}
         assert len(broker.requests) <= 4, "few requests of many locks"
+        await client.close()
+
+    run(work())
+
+
+async def ended_at(result: asyncio.Future[None]) -> tuple[float, type[ClientError] | None, bool]:
+    """Wait for a settlement; return when it ended, with which kind of error, and whether that says "unknown"."""
+    await asyncio.wait([result])
+    error = result.exception()
+    assert error is None or isinstance(error, ClientError)
+    return asyncio.get_running_loop().time(), None if error is None else type(error), "(unknown)" in str(error)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_completion_that_gets_no_answer_ends_at_the_time_limit(together: bool) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 4)
+        client = broker.client(timeout=10.0)
+        receiver = client.receiver("q")
+        messages = await receiver.receive(4)
+        await receiver.complete(messages[0])
+        broker.mute = True
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        first = receiver.complete(messages[1:3] if together else messages[1])
+        await asyncio.sleep(4)
+        second = receiver.abandon(messages[3])
+        for result, limit in ((first, begun + 10.0), (second, begun + 14.0)):
+            time, kind, is_unknown = await ended_at(result)
+            assert time == pytest.approx(limit, abs=0.1)
+            assert (kind, is_unknown) == (TimedOut, True)
+        broker.mute = False
+        await client.close()
+
+    run(work())
+
+
+def test_settlements_go_on_by_token_within_what_is_left_of_their_time() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        settled = settled_by_token(broker, names=True)
+        fill(broker, 3)
+        client = broker.client(timeout=10.0, retry=RetryPolicy(jitter=0.0))
+        receiver = client.receiver("q")
+        messages = await receiver.receive(3)
+        broker.mute = True
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        results: list[asyncio.Future[None]] = []
+        for message in messages:
+            results.append(receiver.complete(message))
+            await asyncio.sleep(3)
+        broker.kill()  # at 9 s
+        broker.mute = False
+        time, kind, _ = await ended_at(results[0])
+        assert time <= begun + 10.1
+        assert kind is not None
+        assert issubclass(kind, ClientError)
+        broker.restart()
+        broker.locked = {one.tag: ("q", b"", 0.0) for message in messages[1:] if (one := message.delivery) is not None}
+        assert [(await ended_at(result))[1] for result in results[1:]] == [None, None]
+        assert loop.time() < begun + 13.0
+        assert set(settled) == {message.lock_token for message in messages[1:]}
+        await client.close()
+
+    run(work())
+
+
+def test_a_settlement_by_token_that_gets_no_answer_ends_at_the_time_limit() -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        settled_by_token(broker)
+        fill(broker, 1)
+        client = broker.client(timeout=10.0)
+        receiver = client.receiver("q")
+        messages = await receiver.receive(1)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        under_way = receiver.complete(messages)
+        broker.mute = True  # The answer is lost, and so are those of the next connection.
+        await asyncio.sleep(3)
+        broker.kill()
+        broker.restart()
+        time, kind, is_unknown = await ended_at(under_way)
+        assert time == pytest.approx(begun + 10.0, abs=0.1)
+        assert (kind is not None, is_unknown) == (True, True)
+        await client.close()
+
+    run(work())
+
+
+def test_a_settlement_is_not_repeated_past_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        broker = SimulatedBroker()
+        fill(broker, 1)
+        busy = Rejected(AmqpError("com.microsoft:server-busy", "Error code: 50009"))
+        monkeypatch.setattr(
+            Peer, "on_settled", lambda self, link, event: link.settle_many(event.delivery_ids, busy, retain=True)
+        )
+        client = broker.client(timeout=1.0)
+        receiver = client.receiver("q")
+        with pytest.raises(Busy, match="the settlement was not carried out"):
+            await receiver.complete(await receiver.receive(1))
+        assert not broker.requests
+        assert asyncio.get_running_loop().time() < 1.0
         await client.close()
 
     run(work())

@@ -10,6 +10,8 @@
 import asyncio
 from collections.abc import Iterable
 from functools import partial
+from itertools import takewhile
+from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,8 +40,11 @@ _DELIVERY_ID: Final = attrgetter("delivery_id")
 SETTLE_AT_ONCE: Final = 1_000
 """Completions that leave together without waiting for the flush interval."""
 
-Settling = tuple[Delivery, DeliveryState, Result]
-"""A settlement: the message, its outcome, the caller's result."""
+_EXPIRY_PAUSE_S: Final = 0.05
+"""The least time between two looks for settlements whose time is over."""
+
+Settling = tuple[Delivery, DeliveryState, Result, float]
+"""A settlement: the message, its outcome, the caller's result, and its time limit by the loop's clock."""
 
 
 class Settlements:
@@ -64,10 +69,13 @@ class Settlements:
         self._link: Link | None = None
         """The link while it is attached."""
         self._settling: dict[int, Settling] = {}
-        """Settlements without an answer, by delivery id."""
+        """Settlements without an answer, by delivery id, in the order of the calls, which is that of their limits."""
         self._completing: list[Delivery] = []
         """Completions of the open batch."""
         self._timer: asyncio.TimerHandle | None = None
+        self._limit_s = owner.connection.settings.timeout
+        self._expiry: asyncio.TimerHandle | None = None
+        """The timer for the oldest settlement at the time when it was set: one timer, however many settlements."""
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -95,7 +103,7 @@ class Settlements:
         if self._tracing is not None:
             self._tracing.settling(operation_of(outcome), self._owner.entity, message, future)
         message.settled = True
-        self._settling[delivery.delivery_id] = (delivery, outcome, future)
+        self._settling[delivery.delivery_id] = (delivery, outcome, future, self._limit())
         if outcome is COMPLETE and self._flush_interval:
             self._completing.append(delivery)
             self._complete_soon()
@@ -131,7 +139,7 @@ class Settlements:
         if self._tracing is not None:
             self._tracing.settling(operation_of(outcome), self._owner.entity, message, future)
         message.settled = True
-        self._by_token.begin({token: future}, outcome, lost=False)
+        self._by_token.begin({token: (future, self._limit())}, outcome, lost=False)
 
     def complete_together(self, messages: Iterable[IncomingMessage], transaction: "Transaction | None") -> Result:
         """Complete several messages with one result for all of them. Hot path."""
@@ -146,12 +154,13 @@ class Settlements:
         plain = transaction is None and self._tracing is None and not self._locks.kept
         plain = plain and self._mode is ReceiveMode.PEEK_LOCK
         unsettled = link.inbound.unsettled if plain and link is not None else {}
+        limit = self._limit()
         for message in messages:
             delivery = message.delivery
             number = -1 if delivery is None else delivery.delivery_id
             if delivery is not None and number in unsettled and delivery.link is link and number not in settling:
                 message.settled = True
-                settling[number] = (delivery, COMPLETE, together)
+                settling[number] = (delivery, COMPLETE, together, limit)
                 completing.append(delivery)
                 continue
             try:
@@ -283,7 +292,7 @@ class Settlements:
         self._connection.statistics.retries += 1
         found = [self._settling.pop(number) for number in event.delivery_ids if number in self._settling]
         # A busy broker has done nothing. After other errors the settlement may be carried out.
-        unsent = {delivery.delivery_id for delivery, _, _ in found} if isinstance(error, Busy) else set[int]()
+        unsent = {delivery.delivery_id for delivery, *_ in found} if isinstance(error, Busy) else set[int]()
         self.settle_again(found, unsent, error, self._connection.settings.retry.delay(0, error))
         self._end_deliveries(event)
 
@@ -307,13 +316,21 @@ class Settlements:
     def settle_again(
         self, settling: list[Settling], unsent: set[int], error: ClientError, delay_s: float = 0.0
     ) -> None:
-        """Settle by token what the link has not answered, or not carried out: completions together, others alone."""
+        """Settle by token what the link has not answered, or not carried out: completions together, others alone.
+
+        Each settlement keeps the time limit of its call.
+        """
         if not self._connection.settings.retry.allows(1):
             self.fail(settling, unsent, error)
             return
+        begins = self._loop.time() + delay_s
         groups: dict[bool, ByToken] = {}
-        for delivery, outcome, future in settling:
+        for one in settling:
+            delivery, outcome, future, limit = one
             if future.done():
+                continue
+            if limit <= begins:
+                self.fail([one], unsent, error)
                 continue
             if isinstance(outcome, TransactionalState):
                 finish(future, LinkLost(f"{self._owner.name}: the link was lost, and with it the transaction"))
@@ -324,24 +341,47 @@ class Settlements:
                 continue
             lost = delivery.delivery_id not in unsent
             if outcome is COMPLETE:
-                groups.setdefault(lost, {})[token] = future
+                groups.setdefault(lost, {})[token] = (future, limit)
             else:
-                self._by_token.begin({token: future}, outcome, lost=lost, delay_s=delay_s)
+                self._by_token.begin({token: (future, limit)}, outcome, lost=lost, delay_s=delay_s)
         for lost, wanted in groups.items():
             self._by_token.begin(wanted, COMPLETE, lost=lost, delay_s=delay_s)
 
     def fail(self, settling: list[Settling], unsent: set[int], error: ClientError) -> None:
-        """Fail settlements without an answer, and say of each whether it was sent."""
-        for delivery, _, future in settling:
-            told = "was not sent" if delivery.delivery_id in unsent else "may have been carried out (unknown)"
+        """Fail settlements without a result, and say of each whether it may have been carried out."""
+        for delivery, _, future, _ in settling:
+            told = "was not carried out" if delivery.delivery_id in unsent else "may have been carried out (unknown)"
             finish(future, extended(error, f"the settlement {told}"))
+
+    # -- time limits ---------------------------------------------------------------------------------------------------
+
+    def _limit(self) -> float:
+        """Return the time limit of a settlement that begins now, and watch it. Hot path."""
+        limit = self._loop.time() + self._limit_s
+        if self._expiry is None:
+            self._expiry = self._loop.call_at(limit, self._expire)
+        return limit
+
+    def _expire(self) -> None:
+        """Fail settlements whose time is over, and watch the oldest of the others."""
+        self._expiry = None
+        now = self._loop.time() + 0.001  # A timer may come a little early.
+        over = list(takewhile(lambda one: one[1][3] <= now, self._settling.items()))
+        for number, (_, _, future, _) in over:
+            del self._settling[number]
+            finish(future, self._by_token.timed_out())
+        oldest = next(iter(self._settling.values()), None)
+        earliest = min(inf if oldest is None else oldest[3], self._by_token.expire(now))
+        if earliest < inf:
+            # In an outage there may be thousands, each with a limit of its own.
+            self._expiry = self._loop.call_at(max(earliest, now + _EXPIRY_PAUSE_S), self._expire)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def settled(self) -> None:
         """Wait until all settlements have their results, for the client's time limit."""
         tasks = self._by_token.tasks
-        waiting: list[Result] = [future for _, _, future in self._settling.values()]
+        waiting: list[Result] = [future for _, _, future, _ in self._settling.values()]
         deadline = self._loop.time() + self._connection.settings.timeout
         while waiting and (left_s := deadline - self._loop.time()) > 0:
             await asyncio.wait(waiting, timeout=left_s)
@@ -352,8 +392,10 @@ class Settlements:
 
     def end(self, error: ClientError) -> None:
         """Fail what has no result."""
+        if self._expiry is not None:
+            self._expiry.cancel()
         settling, self._settling = self._settling, {}
-        for _, _, future in settling.values():
+        for _, _, future, _ in settling.values():
             finish(future, error)
         for task in self._by_token.tasks:
             task.cancel()
