@@ -38,6 +38,7 @@ from partibus.node.ready_file import prepare_namespaces, remove_ready_file
 from partibus.node.settings import Settings
 from partibus.node.shared_stores import SharedStores
 from partibus.node.tls import make_context
+from partibus.node.used_elsewhere import UsedElsewhere
 from partibus.partition.protocol.ports import Store
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.store.acknowledged import Acknowledged
@@ -142,8 +143,6 @@ class Clustered:
         self._versions = 0
         self._settled = asyncio.Event()
         self._membership: Membership | None = None
-        self._absences = 0
-        """The number of absences from the membership that are taken into account."""
         self.stores = SharedStores(broker, joined.secret, self._address_of, self._open_again)
         self.stores.served.measure = self._measure
 
@@ -162,7 +161,9 @@ class Clustered:
             self._loop,
             self._broker.settings.limits.peer.handshake_s,
         )
+        front = self._broker.front
         self._membership = Membership(self._registry, self._us, self, self._followed, LEASE_S)
+        self._used_elsewhere = UsedElsewhere(self._membership, front.units, front.idle.begin)
         self._broker.on_state = self._membership.tell
         try:
             await asyncio.wait_for(self._settled.wait(), SETTLE_S)
@@ -325,9 +326,7 @@ class Clustered:
     def seen(self, brokers: Sequence[MemberInfo]) -> None:
         """React to the brokers in the catalog."""
         self._log_lost_brokers(brokers)
-        before = {one.member.owner.broker: one.member.owner for one in self._brokers}
-        if any(before.get(one.member.owner.broker, one.member.owner) != one.member.owner for one in brokers):
-            self._broker.front.idle.begin()  # what was used through the former run may not be known
+        self._used_elsewhere.see([one.member.owner for one in brokers])
         self._brokers = brokers
         there = [one for one in brokers if one.member.is_there and one.member.owner != self._us]
         self._broker.front.units.follow(len(there) + 1, len(there) + 1)
@@ -416,24 +415,8 @@ class Clustered:
         raise InvalidOperation("The clock of brokers on several machines is the real one, and can't be moved.")
 
     async def used(self, *, surely: bool = False) -> Iterable[int] | None:
-        """Return the queues used since the last call.
-
-        ``surely``: after a heartbeat of each broker that began later. None while a broker is silent: its clients may
-        still reach its stores.
-        """
-        membership, front = self._membership, self._broker.front
-        if membership is None or not front.units.leads:
-            return None
-        if surely and not (await membership.all_report() and front.units.leads):
-            return None
-        try:
-            used = await membership.take_used()
-        except StoreUnavailable:  # nothing can be deleted now either
-            return None
-        if membership.absences != self._absences:  # another broker may have learned of use meanwhile
-            self._absences = membership.absences
-            front.idle.begin()
-        return used
+        """Return the queues used through other brokers since the last call (`UsedElsewhere.take`)."""
+        return None if self._membership is None else await self._used_elsewhere.take(surely=surely)
 
 
 def _cluster_certificate(settings: Settings) -> tuple[ssl.SSLContext, bytes]:

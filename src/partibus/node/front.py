@@ -30,7 +30,7 @@ from partibus.node.coordinator import Coordinator
 from partibus.node.cursor_watch import LOOK_S, CursorWatch
 from partibus.node.host import Share, raise_limit
 from partibus.node.http_server import HttpServer
-from partibus.node.idle import AT_A_TIME, INTERVAL_S, IdleQueues
+from partibus.node.idle import INTERVAL_S, IdleQueues
 from partibus.node.metrics import Measurements, Measuring
 from partibus.node.options import partition_options
 from partibus.node.settings import Ports, Settings, listening
@@ -375,18 +375,10 @@ class Front:
         self.spawn(ask())
 
     def _check_idle(self) -> None:
-        async def check() -> None:
-            used = await self._coordinator.used()
-            if used is not None and (over := self.idle.note(used)):
-                self.idle.watch(over[:AT_A_TIME])
-                used = await self._coordinator.used(surely=True)
-                if used is not None:
-                    self.idle.check(AT_A_TIME, used)
-
         for broker in self.namespaces:
             broker.wall_clock.now_ms()  # it sees a clock that was set, also while no client shows a claim
         self._idle_timer = self._loop.call_later(INTERVAL_S, self._check_idle)
-        self.spawn(check())
+        self.spawn(self.idle.check_all(self._coordinator))
 
     def _look_at_cursors(self) -> None:
         self._cursor_timer = self._loop.call_later(LOOK_S, self._look_at_cursors)

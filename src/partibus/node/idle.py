@@ -17,6 +17,7 @@ A queue that seems to be idle is deleted once all of them have reported their us
 import logging
 from collections.abc import Iterable
 from functools import partial
+from typing import Protocol
 
 from partibus.clock import Clock
 from partibus.errors import PartibusError
@@ -29,9 +30,17 @@ from partibus.routing.entity import inspect_all
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 20.0
-"""How often to `check`: a fifteenth of the shortest AutoDeleteOnIdle. Looking through 10,000 entities takes 10 ms."""
+"""How often to `check_all`: a fifteenth of the shortest AutoDeleteOnIdle. A look at 10,000 entities takes 10 ms."""
 AT_A_TIME = 200
 """Entities that one check deletes at most: the catalog commits each while the loop waits, in about a disk sync."""
+
+
+class OtherBrokers(Protocol):
+    """The use of queues through the other brokers; `partibus.node.coordinator.Coordinator` knows it."""
+
+    async def used(self, *, surely: bool = False) -> Iterable[int] | None:
+        """Return ids of the queues used since the last call (`partibus.node.coordinator.Coordinator.used`)."""
+        ...
 
 
 class IdleQueues:
@@ -80,6 +89,15 @@ class IdleQueues:
         for queue in self.note(elsewhere)[:most]:
             if not queue.deleted:  # with its topic
                 self._ask(queue)
+
+    async def check_all(self, others: OtherBrokers) -> None:
+        """Delete idle queues if the other brokers, too, have reported no use of them."""
+        used = await others.used()
+        if used is not None and (over := self.note(used)):
+            self.watch(over[:AT_A_TIME])
+            used = await others.used(surely=True)
+            if used is not None:
+                self.check(AT_A_TIME, used)
 
     def watch(self, over: Iterable[Queue]) -> None:
         """Note where queues that have expired end now, so that `check` keeps those that get a message meanwhile.

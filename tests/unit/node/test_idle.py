@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -335,3 +336,51 @@ def test_a_message_that_another_broker_has_accepted_meanwhile_keeps_the_queue(
     world.idle.check()
     world.wait(1_000)
     assert not world.has(name)
+
+
+class Others:
+    """The other brokers: of each answer, the ids of the queues used, or None while one is silent."""
+
+    def __init__(self, world: IdleWorld, *answers: list[int] | None) -> None:
+        self._world = world
+        self._answers = list(answers)
+        self.asked: list[bool] = []
+        """Whether a broker asked `surely`."""
+
+    async def used(self, *, surely: bool = False) -> list[int] | None:
+        self.asked.append(surely)
+        self._world.wait(1_000)
+        return self._answers.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("idle_ms", "answers", "asked", "stays"),
+    [
+        (MINUTE_MS, [[]], [False], True),  # it is not idle
+        (IDLE_MS, [None], [False], True),  # another broker deletes idle queues
+        (IDLE_MS, [[], None], [False, True], True),  # a broker is silent
+        (IDLE_MS, [[], []], [False, True], False),
+    ],
+)
+def test_nothing_is_deleted_before_all_brokers_have_reported_their_use(
+    world: IdleWorld, idle_ms: int, answers: list[list[int] | None], asked: list[bool], stays: bool
+) -> None:
+    world.queue("q", AutoDeleteOnIdle="PT10M")
+    world.wait(idle_ms)
+    others = Others(world, *answers)
+    asyncio.run(world.idle.check_all(others))
+    world.wait(1_000)
+    assert others.asked == asked
+    assert world.has("q") == stays
+
+
+@pytest.mark.parametrize("report", [0, 1])
+def test_use_that_another_broker_reports_keeps_the_queue(world: IdleWorld, report: int) -> None:
+    world.queue("q", AutoDeleteOnIdle="PT10M")
+    queue = world.namespace.find("q")
+    assert queue is not None
+    world.wait(IDLE_MS)
+    others = Others(world, *([queue.entity_id] if number == report else [] for number in range(2)))
+    asyncio.run(world.idle.check_all(others))
+    world.wait(1_000)
+    assert world.has("q")
