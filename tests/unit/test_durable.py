@@ -12,7 +12,7 @@ from partibus.cluster.ownership import Identity
 from partibus.durable import replace_file
 from partibus.namespace.policies import _write_owner_only
 from partibus.node.certificates import _write
-from partibus.node.joining import _note_run
+from partibus.node.joining import note_run
 from partibus.node.settings import MARK
 from partibus.restore.run import Progress
 from partibus.store.backup import LIST, Backup, _write_list
@@ -23,7 +23,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     LISTING: lambda directory: _ListingFile(directory).save(),
     "keys.json": lambda directory: _write_owner_only(directory / "keys.json", b"new"),
     "server.pem": lambda directory: _write(directory / "server.pem", b"new", 0o600),
-    MARK: lambda directory: _note_run(directory, {}, "catalog", "cluster", Identity("a", "run-1")),
+    MARK: lambda directory: note_run(directory, {}, "catalog", "cluster", Identity("a", "run-1")),
     LIST: lambda directory: _write_list(directory, Backup(0, {}, [], True)),
     "progress.json": lambda directory: Progress(directory / "progress.json", {}).note(0, 0, 1, 1),
 }

@@ -46,7 +46,7 @@ class Brokers:
         held: list[socket.socket | None] = []
         for name, port in settings.ports._asdict().items():
             with listening(settings.host, port or 0, f"--{name.replace('_', '-')}-port"):
-                held.append(None if port is None else _hold(settings.host, port))
+                held.append(None if port is None else hold_port(settings.host, port))
         self._held = [one for one in held if one is not None]
         self._ports = Ports._make(None if one is None else one.getsockname()[1] for one in held)
         now_ms = clock.now_ms() if settings.manual_clock else None
@@ -85,7 +85,7 @@ class Brokers:
         }
 
 
-def _hold(host: str, port: int) -> socket.socket:
+def hold_port(host: str, port: int) -> socket.socket:
     """Return a bound socket that takes no connections: it holds the port for children that share it.
 
     Raises OSError when another process listens there, also one that would share the port.

@@ -141,14 +141,14 @@ def _join(
     load_policies(settings.data, emulator=settings.emulator, emulator_operates=settings.is_local)  # makes missing keys
     secret = read_secret(settings.cluster.secret or settings.data / SECRET_FILE, make=is_new)
     cluster = registry.join(token_hex(8), sha256(secret).hexdigest(), _digest_of_keys(keys, secret))
-    mark = _check_mark(settings.data, registry.name, cluster)
+    mark = check_mark(settings.data, registry.name, cluster)
     places = find_distant_stores(CatalogListing(registry, cluster), settings.stores, created_ms=created_ms)
     host = settings.cluster.host or settings.host
     host_option = "--cluster-host" if settings.cluster.host else "--host"
     with listening(host, settings.cluster.port, "--cluster-port", host_option):
         listener = bound_tcp(host, settings.cluster.port)
     try:
-        ended = _note_run(settings.data, mark, registry.name, cluster, us)
+        ended = note_run(settings.data, mark, registry.name, cluster, us)
         address_shown = _shown_address(_address(settings), listener.getsockname()[1])
         followed = registry.register(address_shown, ended)
     except BaseException:
@@ -201,7 +201,7 @@ def _refuse_own_catalog(data: Path) -> None:
         )
 
 
-def _check_mark(data: Path, catalog: str, cluster: str) -> Mapping[str, Any]:
+def check_mark(data: Path, catalog: str, cluster: str) -> Mapping[str, Any]:
     """Return the mark of a data directory; empty if it has none.
 
     Raises `UnusableFile` if the directory belongs to another namespace.
@@ -225,7 +225,7 @@ def _check_mark(data: Path, catalog: str, cluster: str) -> Mapping[str, Any]:
     return known
 
 
-def _note_run(data: Path, mark: Mapping[str, Any], catalog: str, cluster: str, us: Identity) -> list[str]:
+def note_run(data: Path, mark: Mapping[str, Any], catalog: str, cluster: str, us: Identity) -> list[str]:
     """Note this run in the mark; return the earlier runs of this broker that have surely ended.
 
     This process has the lock of the data directory, so an earlier run that had it has ended. The lock tells nothing of

@@ -13,8 +13,8 @@ from partibus.node.settings import MARK, ClusterSettings, Settings
 
 def started(data: Path, incarnation: str, broker: str = "a") -> list[str]:
     """Start a run of a broker in the directory; return the earlier runs that have surely ended."""
-    mark = joining._check_mark(data, "catalog", "cluster")
-    return joining._note_run(data, mark, "catalog", "cluster", Identity(broker, incarnation))
+    mark = joining.check_mark(data, "catalog", "cluster")
+    return joining.note_run(data, mark, "catalog", "cluster", Identity(broker, incarnation))
 
 
 def test_earlier_runs_of_a_broker_in_its_directory_have_ended(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_mark_without_runs_is_read(tmp_path: Path) -> None:
     assert started(tmp_path, "1") == []
     assert started(tmp_path, "2") == ["1"]
     with pytest.raises(UnusableFile, match="another namespace"):
-        joining._check_mark(tmp_path, "catalog", "another")
+        joining.check_mark(tmp_path, "catalog", "another")
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "0.0.0.0:5680", "::", "[::]", "[::]:5680"])
