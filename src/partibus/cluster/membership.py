@@ -142,10 +142,19 @@ class Us(Protocol):
 class Membership:
     """The membership of one broker. All calls are on the loop; the registry is asked on a thread of its own."""
 
-    def __init__(self, registry: Registry, us: Identity, here: Us, followed: int, lease_s: float) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        us: Identity,
+        here: Us,
+        followed: int,
+        lease_s: float,
+        now_s: Callable[[], float],
+    ) -> None:
         """Set up the membership.
 
-        ``followed`` is the last change when the catalog was read, ``lease_s`` the registry's lease.
+        ``followed`` is the last change when the catalog was read, ``lease_s`` the registry's lease. ``now_s`` is a
+        clock that nobody sets.
         """
         self.followed = followed
         self.failure: str | None = None
@@ -156,10 +165,11 @@ class Membership:
         self._us = us
         self._here = here
         self._lease_s = lease_s
+        self._now_s = now_s
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "partibus-membership")
         self._rows: dict[Identity, tuple[str, float]] = {}
-        """The version of each broker's row, and the loop's time at which it was first read."""
+        """The version of each broker's row, and the time at which it was first read."""
         self._told = ""
         """The last reported part of the report that others must know at once."""
         self._unsaid: list[int] = []
@@ -168,8 +178,8 @@ class Membership:
         self._awaited: list[_Awaited] = []
         self.absences = 0
         """How often this broker was silent for a lease, so that others may have done without it."""
-        self._reported_s = self._loop.time()
-        """The loop's time at which its last successful heartbeat began."""
+        self._reported_s = self._now_s()
+        """The time at which its last successful heartbeat began."""
         self._begun = 0
         """The number of heartbeats begun."""
         self._unreadable: dict[Identity, str] = {}
@@ -255,7 +265,7 @@ class Membership:
         self._unsaid += self._here.take_used()
         urgent = json.dumps([facts["owned"], facts["leaving"], self.followed])
         used, self._unsaid = self._unsaid, []
-        asked_s = self._loop.time()
+        asked_s = self._now_s()
         try:
             heard = await self._loop.run_in_executor(
                 self._thread,
@@ -265,8 +275,8 @@ class Membership:
             self._unsaid += used
             raise
         self._told = urgent
-        self.lag_s = self._loop.time() - asked_s
-        self.absences += self._loop.time() - self._reported_s > self._lease_s
+        self.lag_s = self._now_s() - asked_s
+        self.absences += self._now_s() - self._reported_s > self._lease_s
         self._reported_s = asked_s
         if self.failure is not None:
             log.warning("other brokers can be seen again")
@@ -311,7 +321,7 @@ class Membership:
         broker, incarnation, address, version, followed, said = row
         owner = Identity(broker, incarnation)
         if self._rows.get(owner, ("",))[0] != version:
-            self._rows[owner] = version, self._loop.time()
+            self._rows[owner] = version, self._now_s()
         silent_s = asked_s - self._rows[owner][1]
         facts, owned = self._read_facts(owner, said)
         member = Member(owner, silent_s <= self._lease_s, bool(facts.get("leaving")), owned)

@@ -222,7 +222,8 @@ class PeerChannels:
         self._loop = loop
         self._limits = limits or PeerLimits()
         self._in_doubt = InDoubt(self._us.run, loop.call_later, loop.time)
-        self._links: dict[Identity, Link] = {}
+        self.asking: dict[Identity, Link] = {}
+        """The channels on which this broker asks the owners of stores."""
         self.answering: set[Channel] = set()
         """The channels on which other brokers ask this one."""
 
@@ -231,9 +232,9 @@ class PeerChannels:
     def lead(self, route: StoreRoute, owner: tuple[str, str], store_no: int) -> None:
         """Have a route lead to a store of another broker as soon as, and as long as, that broker can be reached."""
         identity = Identity(*owner)
-        for link in self._links.values():
+        for link in self.asking.values():
             link.let_go(store_no)
-        existing = self._links.get(identity)
+        existing = self.asking.get(identity)
         if existing is None or existing.leaving:
             existing = Link(
                 identity,
@@ -244,12 +245,12 @@ class PeerChannels:
                 self._limits,
                 self._in_doubt,
             )
-            self._links[identity] = existing
+            self.asking[identity] = existing
         existing.lead(store_no, route)
 
     def keep(self, present: Set[tuple[str, str]]) -> None:
         """Keep only the channels to running brokers and owners; others end after the answers to earlier requests."""
-        for identity, link in list(self._links.items()):
+        for identity, link in list(self.asking.items()):
             if identity not in present:
                 link.leave()
 
@@ -260,7 +261,7 @@ class PeerChannels:
         """
         texts: dict[str, bytes] = {}
         answers = []
-        for identity, link in self._links.items():
+        for identity, link in self.asking.items():
             answer: asyncio.Future[bytes | None] = self._loop.create_future()
             if link.measure(brokers, partial(_settle, answer)):
                 answers.append((identity.broker, answer))
@@ -280,7 +281,7 @@ class PeerChannels:
 
         ``on_grant`` gets None when that is not reached, or has no allocator.
         """
-        link = self._links.get(Identity(*owner))
+        link = self.asking.get(Identity(*owner))
         if link is None:
             on_grant(None)
         else:
@@ -290,8 +291,8 @@ class PeerChannels:
         return Handshake(self._us, self._secret, os.urandom(NONCE_BYTES), expected=expected, binding=binding)
 
     def _over(self, link: Link) -> None:
-        if self._links.get(link.owner) is link:
-            del self._links[link.owner]
+        if self.asking.get(link.owner) is link:
+            del self.asking[link.owner]
 
     # -- answering ---------------------------------------------------------------------------------------------------
 
@@ -322,7 +323,7 @@ class PeerChannels:
     def close(self) -> None:
         """End all channels: this broker stops."""
         self._in_doubt.close()
-        for link in list(self._links.values()):
+        for link in list(self.asking.values()):
             link.close("this broker is stopping")
         for channel in list(self.answering):
             channel.close("this broker is stopping")

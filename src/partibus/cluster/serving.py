@@ -97,7 +97,8 @@ class ServedBroker:
         self.asked = serving.asked
         self.gone = False
         self._serving = serving
-        self._stores: dict[int, ServedStore] = {}
+        self.stores: dict[int, ServedStore] = {}
+        """The stores that it has asked for, by number."""
 
     def receive(self, frames: list[Any]) -> None:
         """Handle frames of the remote broker. Raises `WireError`."""
@@ -157,17 +158,17 @@ class ServedBroker:
             memory.find_executed(self.asker, frame.requests, found)
 
     def _store(self, number: int) -> ServedStore:
-        store = self._stores.get(number)
+        store = self.stores.get(number)
         if store is None:
-            store = self._stores[number] = ServedStore(self, number, self._serving.stores.get(number))
+            store = self.stores[number] = ServedStore(self, number, self._serving.stores.get(number))
         return store
 
     def look(self, number: int, why: str) -> None:
         """Report that a store has come or gone, if the remote broker has asked for it."""
-        old = self._stores.get(number)
+        old = self.stores.get(number)
         if old is not None:
             old.end(why)
-            new = self._stores[number] = ServedStore(self, number, self._serving.stores.get(number), why, told=old.told)
+            new = self.stores[number] = ServedStore(self, number, self._serving.stores.get(number), why, told=old.told)
             new.tell_condition()
 
     def lost(self) -> None:
@@ -177,7 +178,7 @@ class ServedBroker:
         self.gone = True
         self.outbox.close()
         self._serving.leave(self)
-        for store in self._stores.values():
+        for store in self.stores.values():
             store.give_back()
 
     def send(self, reply: r.Reply) -> None:

@@ -162,7 +162,7 @@ class Clustered:
             self._broker.settings.limits.peer.handshake_s,
         )
         front = self._broker.front
-        self._membership = Membership(self._registry, self._us, self, self._followed, LEASE_S)
+        self._membership = Membership(self._registry, self._us, self, self._followed, LEASE_S, self._loop.time)
         self._used_elsewhere = UsedElsewhere(self._membership, front.units, front.idle.begin)
         self._broker.on_state = self._membership.tell
         try:

@@ -90,7 +90,7 @@ class End:
         self.over = asyncio.Event()
         self.whys: list[str] = []
         self.fails: Exception | None = None
-        self._read = read_answers if asks else read_questions
+        self.read = read_answers if asks else read_questions
         self.channel = WiredChannel(loop, shaking, self._open, self._lost, asks=asks, limits=limits)
 
     def _open(self, channel: Channel) -> Any:
@@ -100,7 +100,7 @@ class End:
     def _receive(self, batch: bytes | memoryview) -> None:
         if self.fails is not None:
             raise self.fails
-        self.frames += self._read(batch)
+        self.frames += self.read(batch)
         self.arrived.set()
 
     def _lost(self, why: str) -> None:
@@ -184,7 +184,7 @@ async def test_large_frames_come_in_pieces(path: Path) -> None:
     async with pair(path) as (remote_broker, owner):
         await remote_broker.opened.wait()
         batches: list[int] = []
-        owner._read = lambda batch: batches.append(len(batch)) or [len(batch)]  # type: ignore[func-returns-value]
+        owner.read = lambda batch: batches.append(len(batch)) or [len(batch)]  # type: ignore[func-returns-value]
         for size in (5_000_000, 1, 300_000):
             remote_broker.channel.wire.write(size.to_bytes(HEAD_BYTES, "big") + bytes(size))
         await owner.got(3)
@@ -308,7 +308,7 @@ async def test_who_does_not_take_answers_is_asked_no_more_and_then_lost(path: Pa
 async def test_answers_that_are_taken_again_let_questions_in_again(path: Path) -> None:
     async with pair(path, limits=PeerLimits(unsent_reading_bytes=100_000)) as (remote_broker, owner):
         await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
-        remote_broker._read = lambda batch: []
+        remote_broker.read = lambda batch: []
         remote_broker.channel.wire.pause_reading()
         while owner.channel.wire.is_reading():
             send(owner, 100_000)
@@ -366,7 +366,7 @@ async def test_a_peer_that_reads_slowly_is_not_silent(path: Path) -> None:
     beats = int(2 * limits.silence_s / limits.heartbeat_s)
     async with pair(path, limits=limits, driven=True) as (remote_broker, owner):
         await asyncio.gather(remote_broker.opened.wait(), owner.opened.wait())
-        remote_broker._read = lambda batch: []
+        remote_broker.read = lambda batch: []
         theirs, ours = remote_broker.channel.wire, owner.channel.wire
         theirs.pause_reading()
         send(owner, 40_000_000)

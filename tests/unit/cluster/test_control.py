@@ -128,10 +128,11 @@ def test_nothing_is_sent_between_the_end_and_word_of_it() -> None:
     async def run() -> None:
         lost: list[str] = []
         first, second = socket.socketpair()
-        channel = await ControlChannel.open(first, nothing, lambda: lost.append("lost"))
+        reader, writer = await asyncio.open_unix_connection(sock=first)
+        channel = ControlChannel(reader, writer, nothing, lambda: lost.append("lost"))
         asked = asyncio.ensure_future(channel.ask("anything"))
         await asyncio.sleep(0)
-        channel._writer.transport.abort()
+        writer.transport.abort()
         while not lost:
             channel.tell("note")
             await asyncio.sleep(0)

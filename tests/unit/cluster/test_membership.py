@@ -88,6 +88,18 @@ class FakeRegistry:
     def close(self) -> None: ...
 
 
+class Clock:
+    """A time that the test moves."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def move(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 class Here:
     """The broker."""
 
@@ -100,6 +112,8 @@ class Here:
         self.why_replaced = ""
         self.catalog_is_away = False
         self.followed_all = 0
+        self.presences: list[bool] = []
+        """Whether ``b`` was there, at each beat."""
 
     def describe(self) -> Mapping[str, Any]:
         return {"owned": self.owned, "leaving": False}
@@ -118,6 +132,7 @@ class Here:
 
     def seen(self, brokers: Sequence[MemberInfo]) -> None:
         self.brokers = {one.member.owner.broker: one for one in brokers}
+        self.presences += [one.member.is_there for one in brokers if one.member.owner.broker == "b"]
         self.beats += 1
 
     def replaced(self, why: str) -> None:
@@ -125,8 +140,10 @@ class Here:
 
 
 @asynccontextmanager
-async def membership(registry: FakeRegistry, here: Here, lease_s: float = 0.0) -> Any:
-    one = Membership(registry, US, here, 0, lease_s)
+async def membership(
+    registry: FakeRegistry, here: Here, lease_s: float = 0.0, now_s: Callable[[], float] | None = None
+) -> Any:
+    one = Membership(registry, US, here, 0, lease_s, now_s or asyncio.get_running_loop().time)
     yield one
     await one.leave()
     assert registry.left
@@ -247,31 +264,39 @@ async def test_after_an_outage_of_the_registry_nobody_counts_as_gone_before_a_le
 @on_loop
 async def test_an_outage_of_the_registry_is_no_silence_of_the_others() -> None:
     """Brokers could not write meanwhile, so the time until they count as gone begins anew."""
-    registry, here = FakeRegistry(), Here()
+    registry, here, clock = FakeRegistry(), Here(), Clock()
     registry.put("b", 0, is_silent=True)
-    async with membership(registry, here, lease_s=3_600) as one:
+    async with membership(registry, here, lease_s=3_600, now_s=clock) as one:
         await eventually(lambda: here.beats > 1)
-        since_s = one._rows[Identity("b", "run of b")][1]
+        clock.move(3_000)
         registry.failure = StoreUnavailable("away")
         await eventually(lambda: one.failure is not None)
+        clock.move(3_000)
         registry.failure = None
         await eventually(lambda: one.failure is None)
-        assert one._rows[Identity("b", "run of b")][1] > since_s
+        clock.move(3_000)
+        later = here.beats + 2
+        await eventually(lambda: here.beats > later)
+        assert all(here.presences)
+        clock.move(3_000)
+        await eventually(lambda: not here.presences[-1])
 
 
 @on_loop
 async def test_a_broker_that_stood_still_while_it_asked_misses_nobody() -> None:
     """The answer is as old as the question, so it tells nothing about the time since then."""
-    registry, here = FakeRegistry(), Here()
+    registry, here, clock = FakeRegistry(), Here(), Clock()
     registry.put("b", 0, is_silent=True)
-    async with membership(registry, here, lease_s=3_600) as one:
+
+    def stand_still() -> None:
+        here.presences.clear()
+        clock.move(7_200)
+
+    async with membership(registry, here, lease_s=3_600, now_s=clock):
         await eventually(lambda: here.beats > 1)
-        owner = Identity("b", "run of b")
-        version, since_s = one._rows[owner]
-        row = ("b", owner.incarnation, "b:1", version, 0, "{}")
-        one._rows[owner] = version, since_s - 7_200
-        assert not one._present(row, since_s).member.is_there
-        assert one._present(row, since_s - 7_200).member.is_there
+        registry.on_read = stand_still
+        await eventually(lambda: clock.now_s > 0 and len(here.presences) > 1)
+        assert here.presences[:2] == [True, False]
 
 
 @on_loop
@@ -368,16 +393,16 @@ async def test_a_silent_broker_has_not_reported() -> None:
 
 @on_loop
 async def test_while_the_registry_is_away_nobody_has_reported() -> None:
-    registry, here = FakeRegistry(), Here()
+    registry, here, clock = FakeRegistry(), Here(), Clock()
     registry.put("b", 0, is_silent=True)
-    async with membership(registry, here, lease_s=3_600) as one:
+    async with membership(registry, here, lease_s=3_600, now_s=clock) as one:
         reported = asyncio.ensure_future(one.all_report())
         await eventually(lambda: here.beats > 1)
         registry.failure = StoreUnavailable("away")
         assert not await reported
         assert one.absences == 0
         registry.failure = None
-        one._reported_s -= 7_200
+        clock.move(7_200)
         await eventually(lambda: one.absences == 1)
 
 

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from partibus.clock import SystemClock
 from partibus.cluster import peers
+from partibus.cluster.channel import Channel
 from partibus.cluster.handshake import load_secret
 from partibus.cluster.ownership import Identity
-from partibus.cluster.peers import PeerChannels
+from partibus.cluster.peers import AddressOf, PeerChannels
 from partibus.cluster.serving import Serving
 from partibus.cluster.sockets import Address, TcpAddress, bound_tcp, connect, listen, listen_tls
 from partibus.errors import UnusableFile
+from partibus.limits import PeerLimits
 from partibus.message import Message, pack
 from partibus.node.host import AsyncioHost
 from partibus.partition.protocol import commands as c
@@ -39,10 +40,49 @@ STORES = 2
 SECRET = b"s" * 32
 
 
+class Line(asyncio.Protocol):
+    """A connection on which a broker answers; it can break, and lose what it brings."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.loses = False
+        self.lost_bytes = 0
+        self._channel = channel
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+        self._channel.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.loses:
+            self.lost_bytes += len(data)
+        else:
+            self._channel.data_received(data)
+
+    def pause_writing(self) -> None:
+        self._channel.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._channel.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._channel.connection_lost(error)
+
+    def cut(self) -> None:
+        self._transport.abort()
+
+
 class Broker:
     """Stores, channels and routes, without a supervisor."""
 
-    def __init__(self, name: str, directory: Path, incarnation: str = "1") -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        incarnation: str = "1",
+        *,
+        address_of: AddressOf | None = None,
+        limits: PeerLimits | None = None,
+    ) -> None:
         self.identity = Identity(name, incarnation)
         self.directory = directory
         self.loop = asyncio.get_running_loop()
@@ -51,7 +91,8 @@ class Broker:
         self.runtimes: dict[int, StoreRuntime] = {}
         self.disks: dict[int, MemoryDisk] = {}
         self.routes = [StoreRoute(f"store-{number:02}", self.host.call_soon) for number in range(STORES)]
-        self.peers = PeerChannels(self.identity, SECRET, self.address_of, self.serving, self.loop)
+        self.peers = PeerChannels(self.identity, SECRET, address_of or self.address_of, self.serving, self.loop, limits)
+        self.lines: list[Line] = []
         self.numbers = Numbers()
         self.server: asyncio.Server | None = None
 
@@ -61,7 +102,11 @@ class Broker:
     async def start(self) -> None:
         path = self.address_of(self.identity)
         assert isinstance(path, Path)
-        self.server = await listen(path, self.peers.make_answering, self.loop)
+        self.server = await listen(path, self.answer, self.loop)
+
+    def answer(self) -> Line:
+        self.lines.append(Line(self.peers.make_answering()))
+        return self.lines[-1]
 
     def own(self, number: int, disk: MemoryDisk | None = None) -> None:
         disk = self.disks[number] = disk or MemoryDisk()
@@ -93,8 +138,18 @@ class Broker:
 
     def drop_remote_brokers(self) -> None:
         """The channels on which this broker answers break."""
-        for channel in list(self.peers.answering):
-            channel._transport.abort()
+        lines, self.lines = self.lines, []
+        for line in lines:
+            line.cut()
+
+    def hear_nothing(self) -> None:
+        """What other brokers ask is lost."""
+        for line in self.lines:
+            line.loses = True
+
+    @property
+    def has_missed_something(self) -> bool:
+        return any(line.lost_bytes for line in self.lines)
 
     async def stop(self) -> None:
         if self.server is not None:
@@ -132,27 +187,15 @@ async def test_store_of_another_broker_is_reached(tmp_path: Path) -> None:
         assert (await a.send(1)).first_sequence == 3
 
 
-def has_asked(a: Broker, b: Broker) -> bool:
-    """Something has left ``a`` for ``b``."""
-    remote = a.peers._links[b.identity]._remote
-    return remote is not None and remote.outbox.left > 0
-
-
 async def lost_unanswered(a: Broker, b: Broker, *, stored: bool) -> asyncio.Future[Any]:
     """``a`` has sent to a store of ``b``, which is gone before it has answered."""
     runtime = b.runtimes.pop(1)
-    for remote_broker in list(b.serving._remote_brokers):
-        remote_broker.outbox.close()
+    for channel in b.peers.answering:
+        channel.outbox.close()
     if not stored:
-        for channel in b.peers.answering:
-            channel._receive = lambda batch: None
+        b.hear_nothing()
     answer = asyncio.ensure_future(a.send(1))
-    await asyncio.sleep(0)
-    await eventually(lambda: has_asked(a, b))
-    if stored:
-        await eventually(lambda: runtime.commits == 1)
-    else:
-        await asyncio.sleep(0.05)
+    await eventually(lambda: runtime.commits == 1 if stored else b.has_missed_something)
     assert b.server is not None
     b.server.close()
     closed = asyncio.Event()
@@ -195,10 +238,9 @@ async def test_the_same_run_of_an_owner_may_still_be_at_it(tmp_path: Path) -> No
         b.own(1)
         a.peers.lead(a.routes[1], b.identity, 1)
         await a.reached(1)
-        for channel in b.peers.answering:
-            channel._receive = lambda batch: None
+        b.hear_nothing()
         answer = asyncio.ensure_future(a.send(1))
-        await eventually(lambda: has_asked(a, b))
+        await eventually(lambda: b.has_missed_something)
         b.drop_remote_brokers()
         reply = await answer
         assert (type(reply), reply.executed) == (r.Failed, None)
@@ -333,7 +375,7 @@ async def test_owner_that_has_nothing_more_still_answers_what_it_was_asked(tmp_p
         a.peers.keep(set())
         assert [isinstance(answer, r.Accepted) for answer in await asyncio.gather(*answers)] == [True] * 20
         await eventually(lambda: not b.peers.answering)
-        assert a.peers._links == {}
+        assert a.peers.asking == {}
 
 
 @on_loop
@@ -367,12 +409,12 @@ async def test_brokers_on_other_machines_are_reached_over_tls(tmp_path: Path) ->
     outbound.verify_mode = ssl.CERT_NONE
 
     async def reached(shown: bytes) -> tuple[Broker, Broker, asyncio.Server]:
-        a, b = Broker("a", tmp_path), Broker("b", tmp_path)
-        b.own(1)
         listener = bound_tcp("127.0.0.1", 0)
         port = listener.getsockname()[1]
+        a = Broker("a", tmp_path, address_of=lambda owner: TcpAddress("127.0.0.1", port, outbound))
+        b = Broker("b", tmp_path)
+        b.own(1)
         server = await listen_tls(listener, lambda: b.peers.make_answering(shown), inbound, b.loop, 10)
-        a.peers._address_of = lambda owner: TcpAddress("127.0.0.1", port, outbound)
         a.peers.lead(a.routes[1], b.identity, 1)
         return a, b, server
 
@@ -426,10 +468,11 @@ async def test_a_connection_that_is_not_answered_is_tried_again(
         await connect(*arguments)
 
     monkeypatch.setattr(peers, "connect", connect_later)
-    async with brokers(tmp_path, "a", "b") as (a, b):
-        a.peers._limits = replace(a.peers._limits, handshake_s=0.01)
+    async with brokers(tmp_path, "b") as (b,):
+        a = Broker("a", tmp_path, limits=PeerLimits(handshake_s=0.01))
         b.own(1)
         a.peers.lead(a.routes[1], b.identity, 1)
         await a.reached(1)
         assert (await a.send(1)).first_sequence == 1
+        await a.stop()
     assert tries == 3

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from partibus.cluster.channel import BATCH_BYTES
+from partibus.cluster.channel import BATCH_BYTES, Outbox
+from partibus.cluster.remote_store import RemoteBroker
 from partibus.limits import PeerLimits
 from partibus.message import Message, pack
 from partibus.partition.protocol import commands as c
@@ -354,13 +355,12 @@ def test_session_that_is_accepted_when_nobody_wants_it_any_more_is_free() -> Non
 def test_a_request_whose_frame_breaks_the_channel_is_answered() -> None:
     """The frame fills the batch, so the channel writes it at once, and breaks."""
     broker = FarBroker()
-    broker.answered(broker.send())
-    remote = broker.lines[-1].remote
 
     def lose(batch: bytearray) -> None:
         remote.lost("the peer does not take what it is sent")
 
-    remote.outbox._write = lose
+    remote = RemoteBroker("far", Outbox(lose, broker.remote_host.call_soon), broker.remote_host.call_soon, PeerLimits())
+    broker.route.lead_to(remote.store(STORE, broker.route))
     state = bytes(BATCH_BYTES)
     broker.submit(c.SetSessionState(700, 1, state), SESSIONS)
     broker.turn()

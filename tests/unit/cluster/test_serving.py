@@ -79,7 +79,7 @@ def test_what_was_locked_for_a_guest_that_is_gone_is_free_at_once() -> None:
     broker.send(1)  # the answer waits for its commit
     broker.submit(c.LockReserved(7_002, 0, tokens_of(reserved)))
     line = broker.lines[-1]
-    (table,) = line.remote_broker._stores.values()
+    (table,) = line.remote_broker.stores.values()
     broker.run_until(lambda: not table.reservations)
     line.remote_broker.lost()
     line.cut()
@@ -99,7 +99,7 @@ def test_memory_of_a_guest_does_not_grow_with_what_it_has_taken() -> None:
         broker.submit(c.LockReserved(7_002, 0, tokens_of(reserved)))
         (locked,) = broker.until(r.Locked)
         broker.answered(broker.settle(Outcome.COMPLETE, locked))
-    (table,) = broker.lines[-1].remote_broker._stores.values()
+    (table,) = broker.lines[-1].remote_broker.stores.values()
     assert table.reservations == {}
     assert broker.lines[-1].remote.requests == {}
 
@@ -163,7 +163,7 @@ def test_session_that_was_released_or_has_ended_is_not_released_again() -> None:
     broker.until(r.Granted)
     (ended,) = broker.until(r.SessionEnded)
     assert (ended.receiver, ended.lock_id) == (second, two.lock_id)
-    (table,) = broker.lines[-1].remote_broker._stores.values()
+    (table,) = broker.lines[-1].remote_broker.stores.values()
     assert table.sessions == {}
     assert table.accepting == {}
 
@@ -283,7 +283,7 @@ def test_failure_of_the_store_voids_what_a_guest_keeps() -> None:
     broker.break_store(StoreError("disk on fire", executed=False))
     broker.send()
     broker.run_until(lambda: any(isinstance(a, r.Failed) and a.request == receiver for a in broker.answers))
-    (table,) = broker.lines[-1].remote_broker._stores.values()
+    (table,) = broker.lines[-1].remote_broker.stores.values()
     assert table.reservations == {}
     broker.rest()
     broker.lines[-1].cut()
