@@ -64,12 +64,13 @@ class Supervisor:
         brokers_max: int | None = None,
         units_per_broker: int = 1,
         close_s: float = CLOSE_S,
+        next_tick: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(TICK_S),
     ) -> None:
         """Prepare the children.
 
         ``launch`` starts a child with its end of the control channel, and may raise OSError. ``make_start`` makes the
         first message to a broker. ``now_ms``: of a manual clock, else None. ``brokers_max``: with it ``brokers`` is the
-        least. ``close_s``: how long a child may take to close.
+        least. ``close_s``: how long a child may take to close. ``next_tick`` waits until the next look at the children.
         """
         self._launch = launch
         self._names = store_names
@@ -78,6 +79,7 @@ class Supervisor:
         self._most = brokers if brokers_max is None else brokers_max
         self._units_per_broker = units_per_broker
         self._close_s = close_s
+        self._next_tick = next_tick
         self.children = Children(brokers)
         self.admin = ClusterAdmin(self.children, store_names, now_ms)
         self._plan = OwnershipPlan(len(store_names))
@@ -249,7 +251,7 @@ class Supervisor:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await self._next_tick()
             for child in self.children:
                 try:
                     self._look_at(child)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from partibus.cluster.children import Child, Process
+from partibus.cluster.children import Child, Children, Process
 from partibus.cluster.control import ControlChannel
 from partibus.cluster.supervisor import SILENT_TICKS_MAX, TICK_S, Supervisor, SupervisorError
 
@@ -52,6 +52,11 @@ async def main():
         elif op == "follow":
             if body["change"].get("entity") == "deadly":
                 os._exit(9)
+        elif op == "ping" and mode == "mutes" and mine["broker"] in ("broker-0", "broker-1"):
+            mark = said + mine["broker"]
+            if not os.path.exists(mark):
+                open(mark, "w").close()
+                await asyncio.Event().wait()
         elif op == "ping" and mode == "mute" and mine["broker"] == "broker-1" and not os.path.exists(said):
             open(said, "w").close()
             await asyncio.Event().wait()
@@ -67,7 +72,38 @@ asyncio.run(main())
 Scene = Callable[[Supervisor], Awaitable[None]]
 
 
-def play(tmp_path: Path, mode: str, scene: Scene, brokers: int = 3) -> None:
+class Ticks:
+    """The ticks of a supervisor, which the test lets pass."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+        self._waiting = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    async def next(self) -> None:
+        self._waiting.set()
+        await self._next.wait()
+        self._next.clear()
+
+    async def let_pass(self, count: int) -> None:
+        """Return when the supervisor has looked at its children ``count`` times."""
+        async with self._turn:
+            for _ in range(count):
+                await self._waiting.wait()
+                self._waiting.clear()
+                self._next.set()
+            await self._waiting.wait()
+
+
+def play(
+    tmp_path: Path,
+    mode: str,
+    scene: Scene,
+    brokers: int = 3,
+    *,
+    brokers_max: int | None = None,
+    ticks: Ticks | None = None,
+) -> None:
     async def run() -> None:
         script = tmp_path / "child.py"
         script.write_text(CHILD)
@@ -77,7 +113,8 @@ def play(tmp_path: Path, mode: str, scene: Scene, brokers: int = 3) -> None:
                 sys.executable, str(script), mode, str(tmp_path / "said"), str(end.fileno()), pass_fds=[end.fileno()]
             )
 
-        supervisor = Supervisor(launch, brokers, NAMES, lambda _: {}, 1_000)
+        timed: dict[str, Any] = {} if ticks is None else {"next_tick": ticks.next}
+        supervisor = Supervisor(launch, brokers, NAMES, lambda _: {}, 1_000, brokers_max, **timed)
         await asyncio.wait_for(scene(supervisor), 60)
         await asyncio.wait_for(supervisor.stop(), 60)
 
@@ -135,13 +172,24 @@ def test_a_child_that_dies_of_a_question_is_not_waited_for_and_comes_back(tmp_pa
 
 def test_a_child_is_asked_nothing_before_it_knows_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody wants to know how all are, at the very moment when one comes back."""
-    introduce = Supervisor._introduce
+    add, spawn = Children.add, Children.spawn
+    asking: list[asyncio.Task[Any]] = []
 
-    async def late(supervisor: Supervisor, child: Child) -> None:
-        await supervisor.admin.status()
-        await introduce(supervisor, child)
+    def add_and_ask(children: Children, child: Child) -> None:
+        add(children, child)
+        asking.append(spawn(children, children.ask_all("facts")))
 
-    monkeypatch.setattr(Supervisor, "_introduce", late)
+    def spawn_late(children: Children, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin what is done with a new child only when all have been asked."""
+
+        async def late(asked: asyncio.Task[Any]) -> None:
+            await asked
+            await work
+
+        return spawn(children, late(asking.pop()) if asking else work)
+
+    monkeypatch.setattr(Children, "add", add_and_ask)
+    monkeypatch.setattr(Children, "spawn", spawn_late)
 
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
@@ -221,26 +269,21 @@ def test_a_first_child_whose_process_can_not_be_started_ends_the_start(
     play(tmp_path, "well", scene)
 
 
-def test_an_error_at_one_child_leaves_the_others_watched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A child that says nothing is replaced, though the look at another one raises each time."""
-    look_at = Supervisor._look_at
+def test_an_error_at_one_child_leaves_the_others_watched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two children say nothing, and the first one can't even be killed."""
 
-    def look_or_fail(supervisor: Supervisor, child: Child) -> None:
-        if child.broker == "broker-0":
-            raise ZeroDivisionError
-        look_at(supervisor, child)
+    def fail() -> None:
+        raise ZeroDivisionError
 
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
+        vars(supervisor.children["broker-0"])["kill"] = fail
         mute = supervisor.children["broker-1"]
-        monkeypatch.setattr(Supervisor, "_look_at", look_or_fail)
         await mute.process.wait()
         await at_rest(supervisor)
         assert supervisor.children["broker-1"] is not mute
 
-    play(tmp_path, "mute", scene)
+    play(tmp_path, "mutes", scene)
     assert "broker-0 (process" in caplog.text
 
 
@@ -265,25 +308,34 @@ def test_a_child_that_closes_is_not_killed_for_its_silence(
 
     async def scene(supervisor: Supervisor) -> None:
         await supervisor.start()
+        units = 2  # and one more for namespaces without units
+        closing: list[ControlChannel] = []
 
         async def ask_silent(channel: ControlChannel, op: str, **body: Any) -> Any:
             if op == "ping":
-                await asyncio.Event().wait()
+                if channel in closing:
+                    await asyncio.Event().wait()
+                return {"units": units}
             if op == "close":
-                for _ in range(SILENT_TICKS_MAX + 2):
-                    for child in supervisor.children:
-                        supervisor._look_at(child)
+                closing.append(channel)
+                await ticks.let_pass(SILENT_TICKS_MAX + 2)
             return await ask(channel, op, **body)
 
         monkeypatch.setattr(ControlChannel, "ask", ask_silent)
+        while len(supervisor.children) < 3:
+            await ticks.let_pass(1)
+        await at_rest(supervisor)
         children = list(supervisor.children)
         if one:
             del children[:-1]
-            supervisor.children.brokers.remove(children[0].broker)
-            await supervisor._end(children[0])
+            units = 1
+            while not closing:
+                await ticks.let_pass(1)
+            await children[0].process.wait()
             monkeypatch.undo()
         else:
             await supervisor.stop()
         assert [child.process.returncode for child in children] == [0] * len(children)
 
-    play(tmp_path, "well", scene)
+    ticks = Ticks()
+    play(tmp_path, "well", scene, brokers=2, brokers_max=3, ticks=ticks)
