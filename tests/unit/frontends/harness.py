@@ -35,7 +35,10 @@ from partibus.amqp.section_encoding import encode_application_properties, encode
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.client.messages import IncomingMessage, OutgoingMessage
 from partibus.clock import ManualClock
+from partibus.forwarding.forwarder import Forwarder
+from partibus.frontends.admission import SignIns
 from partibus.frontends.amqp.ingress import Ingress
+from partibus.frontends.amqp.operations.request import CallLater
 from partibus.frontends.amqp.peer import Peer
 from partibus.limits import Limits
 from partibus.namespace.access import AccessPolicies, Right, SasPolicy
@@ -111,8 +114,15 @@ class Servant:
         """How long each message of a commit takes; 0: a commit takes as long as any other job."""
         self.stays_away = False
         """The store can't be opened."""
-        self.runtime = StoreRuntime(self._open, self.host, world.timeline, world.limits.store, subscribers=world)
+        self.runtime = StoreRuntime(
+            self._open, self.host, world.timeline, world.limits.store, forward=self._forward, subscribers=world
+        )
+        self.forwarder: Forwarder | None = None
         self.runtime.open()
+
+    def _forward(self, row: int, transfers: bool) -> None:
+        if self.forwarder is not None:
+            self.forwarder.see(self.runtime, row, transfers=transfers)
 
     def _open(self) -> Store:
         if self.stays_away:
@@ -160,6 +170,13 @@ class World:
         self.broker.create_queue(name, properties)
         return name
 
+    def forward(self) -> Forwarder:
+        """Forward messages from now on."""
+        forwarder = Forwarder(self.namespaces, self.timeline.call_later)
+        for store in self.stores:
+            store.forwarder = forwarder
+        return forwarder
+
     def become(self, options: NamespaceOptions) -> None:
         """The namespace has these options from now on."""
         self.namespace.record = self.catalog.update_namespace(DEFAULT_NAME, lambda _: options, NOW_S * 1000)
@@ -197,13 +214,28 @@ class World:
 class Client:
     """One connection with what it has seen."""
 
-    def __init__(self, world: World, login: Plain | None, limits: EngineLimits | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        login: Plain | None,
+        limits: EngineLimits | None = None,
+        *,
+        call_later: CallLater | None = None,
+        sign_ins: SignIns | None = None,
+    ) -> None:
         self.world = world
         self.engine = Connection(server=False, login=login, limits=limits)
         self.congested = False
         """The addresses of the server's transport."""
         self._congested_links = False
-        self.peer = Peer(world.namespaces, world.ingress, lambda: None, self._is_congested, world.timeline.call_later)
+        self.peer = Peer(
+            world.namespaces,
+            world.ingress,
+            lambda: None,
+            self._is_congested,
+            call_later or world.timeline.call_later,
+            sign_ins=sign_ins,
+        )
         self.events: list[Event] = []
         self._tag = 0
         world.clients.append(self)

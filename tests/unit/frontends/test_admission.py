@@ -177,9 +177,17 @@ def test_a_stranger_locks_out_no_client_behind_the_same_address(sign_ins: SignIn
 
 
 def test_what_strangers_make_it_remember_is_bounded(sign_ins: SignIns) -> None:
-    for number in range(TALLIES_MAX + 100):
-        sign_ins.failed("10.0.0.1", f"p{number}")
-    assert len(sign_ins._tallies) == TALLIES_MAX
+    policies = [f"p{number}" for number in range(TALLIES_MAX + 100)]
+    for policy in policies:
+        sign_ins.succeeded("10.0.0.1", policy)
+
+    def remembered() -> list[str]:
+        return [policy for policy in policies if sign_ins.is_noted("10.0.0.1", policy)]
+
+    assert remembered() == policies[-TALLIES_MAX:]
+    for policy in policies[:10]:
+        sign_ins.failed("10.0.0.1", policy)
+    assert remembered() == policies[11 - TALLIES_MAX :], "the failures have taken places, one for their address"
 
 
 @pytest.mark.parametrize(
@@ -198,8 +206,7 @@ def test_a_wrong_password_is_answered_late_and_a_right_one_at_once(world: World)
     sign_ins = SignIns(lambda: world.timeline.time_ms / 1000)
 
     def client(key: str) -> Client:
-        made = Client(world, Plain("root", key))
-        made.peer._sign_ins = sign_ins
+        made = Client(world, Plain("root", key), sign_ins=sign_ins)
         made.open()
         return made
 

@@ -11,6 +11,8 @@ from partibus.amqp.section_encoding import encode_application_properties, encode
 from partibus.frontends.amqp.node import AT_ONCE_MAX
 from partibus.namespace.namespace_options import NamespaceOptions
 from partibus.namespace.sas import make_token
+from partibus.partition.protocol.host import Timer
+from tests.kit.simulated_host import SimulatedTimer
 from tests.robustness.raw import transfer
 from tests.unit.frontends.harness import NOW_S, Client, World, body_of, message
 
@@ -302,20 +304,30 @@ def test_a_connection_has_few_links_and_sessions_until_it_shows_a_claim(world: W
 def test_replies_that_a_stranger_does_not_read_are_not_kept(world: World) -> None:
     client = world.client(login=None)
     session = client.session()
-    client.receiver("$cbs", session)
+    replies = client.receiver("$cbs", session)
     sender = client.sender("$cbs", session)
     request = encode_properties(message_id="x" * 20_000) + encode_application_properties({"operation": "put-token"})
     for _ in range(50):
         client.send_raw(sender, request + encode_value("no token"), settled=True)
         world.wait(1)
     world.wait()
-    assert client.peer._replies._bytes_waiting <= world.limits.connection.unclaimed_bytes
+    replies.grant(100)
+    world.wait()
+    kept = client.deliveries(replies)
+    assert 0 < sum(len(delivery.payload) for delivery in kept) <= world.limits.connection.unclaimed_bytes
 
 
 def test_others_have_their_turn_after_some_requests_of_a_link_and_no_timer_before(world: World) -> None:
-    client = world.client(login=None)
     pauses: list[Callable[[], None]] = []
-    client.peer._state.call_later = lambda delay_ms, call: pauses.append(call)  # type: ignore[assignment, return-value]
+
+    def call_later(delay_ms: float, call: Callable[[], None]) -> Timer:
+        if delay_ms:
+            return world.timeline.call_later(delay_ms, call)
+        pauses.append(call)
+        return SimulatedTimer(call)
+
+    client = Client(world, None, call_later=call_later)
+    client.open()
     session = client.session()
     replies = client.receiver("$cbs", session)
     replies.grant(100)
@@ -372,11 +384,18 @@ def test_a_renewed_token_keeps_its_link(world: World) -> None:
 
 
 def test_a_connection_that_ends_leaves_no_timer_for_its_token(world: World) -> None:
-    client = world.client(login=None)
+    timers: list[SimulatedTimer] = []
+
+    def call_later(delay_ms: float, call: Callable[[], None]) -> Timer:
+        timers.append(world.timeline.call_later(delay_ms, call))
+        return timers[-1]
+
+    client = Client(world, None, call_later=call_later)
+    client.open()
     assert client.put_token("sender", "sb://localhost/q", expires_in_s=3_600) == 202
-    assert client.peer._claims_end is not None
+    assert [timer for timer in timers if timer.call is not None]
     client.lose()
-    assert client.peer._claims_end.call is None  # type: ignore[attr-defined]
+    assert not [timer for timer in timers if timer.call is not None]
 
 
 def test_a_connection_whose_last_claim_has_ended_goes_after_a_while(world: World) -> None:

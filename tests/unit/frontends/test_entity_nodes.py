@@ -8,6 +8,7 @@ from partibus.amqp import Modified, Receiver, Sender, Session, Source, Target
 from partibus.amqp.codec.types import Int
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.client.messages import IncomingMessage
+from partibus.frontends.amqp import peer
 from partibus.frontends.amqp.operations import rules
 from partibus.partition.protocol.ports import StoreError
 from partibus.routing.slots import partition_for_key
@@ -164,12 +165,14 @@ class TestPairsOfLinks:
             self._ask(client, pairs[0][0], named)
         assert self._replies(client, pairs) == [["first", "second"], []]
 
-    def test_replies_are_dropped_from_the_link_that_takes_none(self, world: World) -> None:
+    def test_replies_are_dropped_from_the_link_that_takes_none(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(peer, "REPLY_BYTES_MAX", 2_000)
         client = world.client()
         session = client.session()
         world.queue("q")
         pairs = [self._pair(client, session, name) for name in ("first", "second")]
-        client.peer._replies.bytes_max = 2_000
         for _ in range(20):
             self._ask(client, pairs[0][0], "first")
         self._ask(client, pairs[1][0], "second")

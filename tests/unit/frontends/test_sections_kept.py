@@ -6,7 +6,6 @@ AMQP means delivery annotations for the next hop alone; the service passes them 
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from partibus.amqp.section_encoding import (
 from partibus.amqp.section_fields import header, iter_map
 from partibus.amqp.sections import DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, split_sections
 from partibus.client.messages import IncomingMessage
-from partibus.forwarding.forwarder import Forwarder
 from partibus.message import DELIVERY_ANNOTATIONS_KEY
 from tests.unit.frontends.harness import Client, World
 from tests.unit.frontends.node_requests import peek
@@ -36,10 +34,7 @@ MINE: dict[str, object] = {"x-opt-mine": 1, "x-opt-text": "é"}
 
 @pytest.fixture(autouse=True)
 def _forwarder(world: World) -> None:
-    forwarder = Forwarder(world.namespaces, world.timeline.call_later)
-    for store in world.stores:
-        see = partial(forwarder.see, store.runtime)
-        store.runtime._forwards.forward = lambda row, transfers, see=see: see(row, transfers=transfers)
+    world.forward()
 
 
 def sent(*, annotations: dict[str, object] | None = None, last: bool = False, given: dict[str, object] = MINE) -> bytes:

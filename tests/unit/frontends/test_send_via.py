@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -20,11 +19,7 @@ THROUGH = "com.microsoft:transfer-destination-address"
 
 @pytest.fixture(autouse=True)
 def forwarder(world: World) -> Forwarder:
-    found = Forwarder(world.namespaces, world.timeline.call_later)
-    for store in world.stores:
-        see = partial(found.see, store.runtime)
-        store.runtime._forwards.forward = lambda row, transfers, see=see: see(row, transfers=transfers)
-    return found
+    return world.forward()
 
 
 class Desk:

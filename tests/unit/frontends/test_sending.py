@@ -217,7 +217,7 @@ def test_credit_that_unreported_deliveries_have_used_is_granted_again(
     world.queue("q")
     client = world.client()
     sender = client.sender(address)
-    (link,) = client.peer._links.incoming
+    (link,) = [link for session in client.peer.connection.sessions for link in session.links]
     assert isinstance(link, Receiver)
     link.taken_bytes_max = 10
     credit = link.credit

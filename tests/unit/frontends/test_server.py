@@ -14,11 +14,15 @@ from msgspec.structs import replace
 
 from partibus.amqp import (
     AmqpError,
+    Connection,
     Coordinator,
     Declare,
     Disposed,
+    Event,
     Modified,
+    Plain,
     Session,
+    SessionOpened,
     Source,
     Target,
     TransactionalState,
@@ -31,7 +35,7 @@ from partibus.amqp.session import ODD_STATE_IDS
 from partibus.frontends.admission import FAILURES_BURST, SLOW_S
 from partibus.frontends.amqp.claims import TOKEN_REQUEST_BYTES
 from partibus.frontends.amqp.ingress import ODD_DELIVERY_PAIRS, PAIRS_AT_ONCE, PAIRS_MAX
-from partibus.frontends.amqp.node import READ_BYTES, REQUEST_BYTES_MIN, UNDER_WAY_MAX, RequestLink
+from partibus.frontends.amqp.node import READ_BYTES, REQUEST_BYTES_MIN, UNDER_WAY_MAX
 from partibus.frontends.amqp.peer import FRAMES_AT_ONCE, IDS_AT_ONCE, PERFORMATIVES_AT_ONCE, Peer
 from partibus.frontends.amqp.server import AmqpServer, PeerProtocol
 from partibus.frontends.amqp.transactions import AT_ONCE_MAX
@@ -123,7 +127,8 @@ class FakeLoop:
 
 
 class Connected:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, now_ns: Callable[[], int] | None = None) -> None:
+        """Connect. ``now_ns`` is the scheduler's clock; by default every piece takes a slice."""
         limits = Limits()
         connection = replace(
             limits.connection,
@@ -135,28 +140,39 @@ class Connected:
         )
         self.world = World(folder, replace(limits, connection=connection))
         self.loop = FakeLoop()
-        scheduler = FairScheduler(self.loop.call_soon, count(0, SLICE_NS).__next__)  # every piece takes a slice
+        self.scheduler = FairScheduler(self.loop.call_soon, now_ns or count(0, SLICE_NS).__next__)
         # The loop has only what connections call, hence the ignored type.
-        server = AmqpServer(self.world.namespaces, self.loop, scheduler)  # type: ignore[arg-type]
+        self.server = AmqpServer(self.world.namespaces, self.loop, self.scheduler)  # type: ignore[arg-type]
         self.transport = FakeTransport()
-        self.protocol = PeerProtocol(server)
+        self.protocol = PeerProtocol(self.server)
         self.protocol.connection_made(self.transport)
         self.sessions: list[Session] = []
         """All that the client has begun."""
         engine = self.protocol.peer.connection
-        new_session = engine._new_session
+        receive_data = engine.receive_data
 
-        def begin() -> Session:
-            self.sessions.append(new_session())
-            return self.sessions[-1]
+        def receive(data: bytes) -> list[Event]:
+            events = receive_data(data)
+            self.sessions += [event.session for event in events if isinstance(event, SessionOpened)]
+            return events
 
-        engine._new_session = begin  # type: ignore[method-assign]
+        engine.receive_data = receive  # type: ignore[method-assign]
 
     def receive(self, data: bytes) -> None:
         self.protocol.data_received(data)
         self.loop.run()
 
-    def open(self) -> None:
+    def open(self, login: Plain | None = None) -> None:
+        """Open the connection and a session; with a login the client has shown a claim."""
+        if login is not None:
+            engine = Connection(server=False, login=login)
+            engine.open("c")
+            engine.begin()
+            while data := engine.data_to_send():
+                self.receive(data)
+                engine.receive_data(bytes(self.transport.unsent))
+                self.transport.unsent.clear()
+            return
         begin = Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)
         self.receive(AMQP_HEADER + frame(0, Open(container_id="c")) + frame(0, begin))
 
@@ -301,14 +317,16 @@ def test_others_have_their_turn_while_a_connection_settles_each_message_in_its_o
     ids = [delivery.delivery_id for delivery in client.receive(link, ODD)]
     ways = [Modified(delivery_failed=True, message_annotations={Symbol("x"): number}) for number in range(ODD)]
     settled: list[int] = []
-    (outgoing,) = client.peer._links.outgoing.values()
-    on_disposed = outgoing.on_disposed
+    receive_data = client.peer.connection.receive_data
 
-    def see(event: Disposed) -> None:
-        settled.extend(event.delivery_ids)
-        on_disposed(event)
+    def see(data: bytes) -> list[Event]:
+        events = receive_data(data)
+        for event in events:
+            if isinstance(event, Disposed):
+                settled.extend(event.delivery_ids)
+        return events
 
-    outgoing.on_disposed = see  # type: ignore[method-assign]
+    client.peer.connection.receive_data = see  # type: ignore[method-assign]
     data = b"".join(
         frame(link.session.local_channel, Disposition(role=True, first=one, last=one, settled=False, state=way))
         for one, way in zip(ids, ways, strict=True)
@@ -340,10 +358,10 @@ def test_many_small_frames_are_read_after_their_connection_is_lost(connected: Co
     connected.protocol.data_received(EMPTY_FRAME * (3 * FRAMES_AT_ONCE) + begin)
     connected.protocol.connection_lost(None)
     assert len(connected.sessions) == 1
-    assert connected.protocol._server.protocols
+    assert connected.server.protocols
     connected.loop.run()
     assert len(connected.sessions) == 2
-    assert not connected.protocol._server.protocols
+    assert not connected.server.protocols
 
 
 def ending_work(folder: Path, links: int, *, whole_session: bool) -> int:
@@ -497,15 +515,13 @@ def test_a_client_with_too_many_waiting_requests_is_not_read_from(connected: Con
         sent += 1
         if 0.0 in connected.loop.waiting():
             connected.loop.fire(0.0)
-    (link,) = connected.protocol.peer._links.incoming.values()
-    assert isinstance(link, RequestLink)
+    waiting_bytes = (sent - FAILURES_BURST - UNDER_WAY_MAX) * len(request)
     bound = 2 * TOKEN_REQUEST_BYTES
-    assert bound < link._waiting_bytes <= bound + len(request)
+    assert bound < waiting_bytes <= bound + len(request)
     answers = [timer.call for delay_s, timer in connected.loop.timers if delay_s == SLOW_S]
     assert len(answers) == UNDER_WAY_MAX
     assert answers[0] is not None
     answers[0]()
-    assert link._waiting_bytes <= bound
     assert connected.transport.reading
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from partibus.amqp import Plain
 from partibus.amqp.codec.performatives import Begin
 from partibus.amqp.frames import EMPTY_FRAME, frame
 from partibus.frontends.amqp.peer import PERFORMATIVES_AT_ONCE
 from partibus.frontends.amqp.server import WAITING_BYTES_MAX
 from partibus.units.account import Account
-from partibus.units.fair_scheduler import PIECE_BYTES, FairScheduler
+from partibus.units.fair_scheduler import PIECE_BYTES
 from tests.unit.frontends.test_server import Connected
 
 BEGIN = frame(1, Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100))
@@ -20,12 +21,14 @@ BEGIN = frame(1, Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=
 
 @pytest.fixture
 def connected(tmp_path: Path) -> Connected:
+    return opened(tmp_path)
+
+
+def opened(folder: Path, login: Plain | None = None) -> Connected:
     """Open; another namespace has sent something a moment ago."""
-    connected = Connected(tmp_path)
-    connected.open()
-    times = count(1_000_000_000_000, 1_000)
-    connected.protocol._scheduler = FairScheduler(connected.loop.call_soon, lambda: next(times))
-    connected.protocol._scheduler.begin(Account())
+    connected = Connected(folder, count(1_000_000_000_000, 1_000).__next__)
+    connected.open(login)
+    connected.scheduler.begin(Account())
     return connected
 
 
@@ -53,10 +56,9 @@ def test_what_waits_is_done_in_pieces_and_in_order(connected: Connected) -> None
 
 @pytest.mark.parametrize(("claimed", "bytes_max"), [(True, WAITING_BYTES_MAX), (False, 32_000)])
 def test_a_connection_that_waits_is_not_read_from_when_enough_of_it_is_here(
-    connected: Connected, *, claimed: bool, bytes_max: int
+    tmp_path: Path, *, claimed: bool, bytes_max: int
 ) -> None:
-    if claimed:
-        connected.protocol.peer._claims.log_in("root", "root-key")
+    connected = opened(tmp_path, Plain("root", "root-key") if claimed else None)
     enough = EMPTY_FRAME * (bytes_max // len(EMPTY_FRAME))
     connected.protocol.data_received(enough[: bytes_max // 2])
     reading = [connected.transport.reading]
@@ -89,7 +91,7 @@ def test_much_that_came_before_the_end_of_a_connection_is_done_in_turns(connecte
     connected.loop.run()
     assert lost == [4]
     assert not connected.protocol.read_piece()
-    assert not connected.protocol._server.protocols
+    assert not connected.server.protocols
 
 
 def test_what_is_done_at_the_end_of_a_connection_is_charged_to_the_namespace(connected: Connected) -> None:

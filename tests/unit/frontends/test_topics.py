@@ -9,7 +9,6 @@ from partibus.amqp.section_encoding import encode_batch
 from partibus.amqp.sections import BATCH_FORMAT
 from partibus.errors import EntityDisabled, EntityNotFound, InvalidOperation
 from partibus.filters.model import CorrelationFilter, Rule, SqlFilter
-from partibus.forwarding.forwarder import Forwarder
 from partibus.namespace.access import Right, SasPolicy
 from partibus.namespace.entities import EntityKind
 from partibus.partition.protocol.ports import StoreError
@@ -88,7 +87,7 @@ def test_a_topic_goes_with_links_and_rows_of_its_subscriptions(world: World, cli
     world.wait(5_000)
     assert client.refusal(link).condition == "amqp:not-found"
     assert len(world.namespace) == 0
-    assert world.namespace._catalog.dropped_partitions() == []
+    assert world.catalog.dropped_partitions() == []
     tables = [servant.disk.durable for servant in world.stores]
     assert not any(one.entries or one.bodies or one.counts or one.partitions for one in tables)
 
@@ -227,10 +226,8 @@ def test_rules_read_key_and_time_of_a_message_that_was_scheduled(
     topology(world)
     world.broker.create_subscription("t", "x", {}, rule=Rule("r", SqlFilter(expression)))
     if forwarded:
-        forwarder = Forwarder(world.namespaces, world.timeline.call_later)
+        world.forward()
         world.queue("q", ForwardTo="t")
-        store = world.store_of("q").runtime
-        store._forwards.forward = lambda row, transfers: forwarder.see(store, row, transfers=transfers)
     client.send(client.sender("q" if forwarded else "t"), scheduled(now_ms(world) + 60_000, b"1", key="k"))
     world.wait(70_000)
     assert bodies(client, PATH) == bodies(client, "t/Subscriptions/x") == [b"1"]

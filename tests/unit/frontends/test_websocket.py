@@ -251,8 +251,7 @@ def test_message_without_an_end_is_a_stream(pair: Pair) -> None:
     for _ in range(40):
         pair.client.send_continuation(b"x" * (FRAME_MAX // 8), fin=False)
         pair.pass_on()
-        while pair.socket._later:
-            pair.turn()
+        pair.until_it_reads()
     assert len(pair.inner.came) == 5 * FRAME_MAX
     assert pair.client.state is State.OPEN
 

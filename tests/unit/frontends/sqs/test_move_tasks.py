@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from partibus.errors import StoreUnavailable
-from partibus.forwarding.forwarder import Forwarder
 from partibus.frontends.sqs import movers
 from partibus.frontends.sqs.attributes import MESSAGE_BYTES_MAX
 from partibus.frontends.sqs.movers import LOCK_MS
@@ -107,10 +105,7 @@ def test_a_task_that_was_begun_before_waits_for_messages_that_its_last_mover_may
 
 def redriven(sqs: SqsWorld, suffix: str = "") -> tuple[str, str]:
     """Return the URLs of a queue and of its dead-letter queue; messages are forwarded."""
-    forwarder = Forwarder(sqs.world.namespaces, sqs.world.timeline.call_later)
-    for store in sqs.world.stores:
-        see = partial(forwarder.see, store.runtime)
-        store.runtime._forwards.forward = lambda row, transfers, see=see: see(row, transfers=transfers)
+    sqs.world.forward()
     attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"} if suffix else {}
     dead = sqs.call("CreateQueue", QueueName=f"dead{suffix}", Attributes=attributes)["QueueUrl"]
     arn = sqs.call("GetQueueAttributes", QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

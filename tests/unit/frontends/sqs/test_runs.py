@@ -15,6 +15,7 @@ import pytest
 
 from partibus.frontends.sqs.polls import ENDS_A_TURN, STEP_MS, Ends
 from partibus.frontends.sqs.protocol import Parsed, Request
+from partibus.limits import ElasticLimits
 from partibus.partition.protocol.commands import CancelReceive, Enqueue, Receive, Settle
 from partibus.partition.protocol.ports import StoreError
 from partibus.partition.runtime.store_runtime import StoreRuntime
@@ -182,8 +183,8 @@ def test_each_request_of_a_run_counts_as_load_by_itself(sqs: SqsWorld, clients: 
     together(sqs, clients, requests)
     entity = sqs.world.broker.entity("q.fifo")
     assert entity.elastic is not None
-    counted = [counts for _, bucket in entity.elastic._window.buckets for counts in [bucket[0, Action.SEND]]]
-    assert counted == [[8, 17]], "requests and messages"
+    entity.elastic.limits = ElasticLimits(requests_per_s=1, messages_per_s=1, window_ms=1_000)
+    assert entity.elastic.told(sqs.world.timeline.now_ms() + 1_000) == [(0, Action.SEND, 8, 17)], "requests, messages"
 
 
 @pytest.mark.parametrize("fifo", [False, True])
