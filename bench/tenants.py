@@ -74,7 +74,9 @@ class Tenants:
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
+class Round:
+    """The measurements of one round of a case."""
+
     latencies_ms: list[float]
     seconds: float
     flooded: int
@@ -101,29 +103,29 @@ def measure_tenants(directory: Path, *, rounds: int, seconds: float) -> Iterator
     with TemporaryBroker(directory / "one") as one, TemporaryBroker(directory / "other") as other:
         place, elsewhere = _Place(one), _Place(other)
         cases = [(NONE, elsewhere), *((flood, where) for flood in FLOODS for where in (elsewhere, place))]
-        yield from _measure(place, cases, True, rounds, seconds)
+        yield from measure(place, cases, True, rounds, seconds)
     shutil.rmtree(directory)
     with TemporaryBroker(directory / "one", {"PYTHONPATH": str(UNSHARED)}) as one:
         place = _Place(one)
-        yield from _measure(place, [(flood, place) for flood in FLOODS], False, rounds, seconds)
+        yield from measure(place, [(flood, place) for flood in FLOODS], False, rounds, seconds)
     shutil.rmtree(directory)
 
 
-def _measure(
+def measure(
     place: _Place, cases: Sequence[tuple[str, _Place]], sharing: bool, rounds: int, seconds: float
 ) -> Iterator[Tenants]:
     """Yield each case as soon as its last round is over."""
-    found: dict[tuple[str, _Place], list[_Round]] = {case: [] for case in cases}
+    found: dict[tuple[str, _Place], list[Round]] = {case: [] for case in cases}
     for number in range(1, rounds + 1):
         for (flood, where), results in found.items():
-            results.append(_round(place, flood, where, seconds))
+            results.append(measure_round(place, flood, where, seconds))
             where_it_floods = "the same" if where is place else "another"
             note(f"tenants, flood '{flood}' on {where_it_floods} broker: round {number} of {rounds}")
             if number == rounds:
                 yield _sum_up(sharing, flood, where is place, results)
 
 
-def _sum_up(sharing: bool, flood: str, beside: bool, rounds: list[_Round]) -> Tenants:
+def _sum_up(sharing: bool, flood: str, beside: bool, rounds: list[Round]) -> Tenants:
     latencies = [value for one in rounds for value in one.latencies_ms]
     seconds = sum(one.seconds for one in rounds)
     return Tenants(
@@ -146,7 +148,8 @@ def _create(broker: TemporaryBroker, name: str) -> str:
     return text
 
 
-def _round(place: _Place, flood: str, where: _Place, seconds: float) -> _Round:
+def measure_round(place: _Place, flood: str, where: _Place, seconds: float) -> Round:
+    """Measure the other tenant while one floods ``where``."""
     with _flooding(where, flood) as flooded:
         before_s = cpu_s(place.broker.pid)
         began_s = time.perf_counter()
@@ -155,7 +158,7 @@ def _round(place: _Place, flood: str, where: _Place, seconds: float) -> _Round:
         spent_s = cpu_s(place.broker.pid) - before_s
     for one in (place, where):
         cpu_s_when_quiet(one.broker.pid)
-    return _Round(latencies, lasted_s, flooded[0], flooded[1], spent_s)
+    return Round(latencies, lasted_s, flooded[0], flooded[1], spent_s)
 
 
 @contextmanager

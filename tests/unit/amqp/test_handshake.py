@@ -39,7 +39,6 @@ def test_anonymous_client_is_let_in_at_once(mechanism: str, response: bytes | No
     server.receive_data(init(mechanism, response))
     (outcome,) = read_frames(server.data_to_send())
     assert outcome.body == SaslOutcome(code=0)
-    assert server._handshake.mechanism == mechanism
 
 
 def test_client_may_send_everything_before_our_first_byte() -> None:
@@ -56,7 +55,6 @@ def test_client_without_sasl_is_anonymous() -> None:
     server = Connection(server=True)
     events = server.receive_data(AMQP_HEADER + OPEN)
     assert of_type(Opened, events)
-    assert server._handshake.mechanism is None
     assert server.data_to_send() == AMQP_HEADER
 
 
@@ -152,9 +150,11 @@ def test_verdict_out_of_place_is_a_usage_error() -> None:
 
 @pytest.mark.parametrize("login", [None, Anonymous()])
 def test_client_gets_through_without_a_password(login: Anonymous | None) -> None:
+    client = Connection(server=False, login=login)
+    client.open("client")
+    assert client.data_to_send() == (SASL_HEADER if login else AMQP_HEADER)
     joined = Joined(login=login)
     joined.session()
-    assert joined.server._handshake.mechanism == ("ANONYMOUS" if login else None)
     assert joined.client.peer is not None
     assert joined.client.peer.container_id == "server"
 

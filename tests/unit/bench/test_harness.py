@@ -228,13 +228,13 @@ def test_the_longest_holds_of_the_loop_are_shown_and_have_a_verdict(tmp_path: Pa
 def test_tenants_yield_a_case_when_its_last_round_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    def measured(place: Any, flood: str, where: Any, seconds: float) -> tenants._Round:
+    def measured(place: Any, flood: str, where: Any, seconds: float) -> tenants.Round:
         made.append(flood)
-        return tenants._Round([1.0], seconds, 0, 0, 0.0)
+        return tenants.Round([1.0], seconds, 0, 0, 0.0)
 
-    monkeypatch.setattr(tenants, "_round", measured)
+    monkeypatch.setattr(tenants, "measure_round", measured)
     place: Any = object()
-    rows = tenants._measure(place, [("none", place), ("plain", place)], True, 2, 1.0)
+    rows = tenants.measure(place, [("none", place), ("plain", place)], True, 2, 1.0)
     assert next(rows).flood == "none"
     assert made == ["none", "plain", "none"]
     assert [row.flood for row in rows] == ["plain"]

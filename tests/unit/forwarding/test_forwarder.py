@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
 from partibus.forwarding.forwarder import Forwarder
 from partibus.namespace.namespaces import Namespaces
 from partibus.partition.runtime.store_runtime import StoreRuntime
+from partibus.routing.store_access import StoreAccess
 
 ROW = 7
 
@@ -42,20 +44,24 @@ class World:
             entity_id=1,
             deleted=False,
             partitions=[SimpleNamespace(store_no=0, partition_row=ROW)],
+            index_of=lambda row: 0,
             description=SimpleNamespace(options=SimpleNamespace(forward_to="t", forward_dead_lettered_to="")),
         )
-        partition = SimpleNamespace(wake=self.wake)
-        entity = SimpleNamespace(queue=self.queue, route=SimpleNamespace(partitions=[partition]))
-        namespaces = SimpleNamespace(queues=lambda: iter([self.queue]), entity_of=lambda queue: entity)
+        partition = SimpleNamespace(wake=self.wake, partition_id=0)
+        route = SimpleNamespace(partitions=[partition])
+        entity = SimpleNamespace(queue=self.queue, route=route, join=lambda user: None)
+        namespaces = SimpleNamespace(
+            queues=lambda: iter([self.queue]), queue_of=lambda row: self.queue, entity_of=lambda queue: entity
+        )
         self.forwarder = Forwarder(cast(Namespaces, namespaces), lambda delay_ms, call: self.calls.append(call))
-        self.loaded = False
+        self.forwarder.pump = lambda *_: Mock()  # type: ignore[method-assign]
 
     def wake(self) -> None:
         self.dependents += 1
 
     def see(self) -> None:
         """The partition is loaded: its pump begins."""
-        self.forwarder._forwarding[1] = cast(Any, SimpleNamespace(has=lambda index: True))
+        self.forwarder.see(cast(StoreAccess, self.store), ROW)
 
     def run(self) -> None:
         calls, self.calls = self.calls, []

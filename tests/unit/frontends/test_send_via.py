@@ -8,6 +8,7 @@ import pytest
 
 from partibus.amqp import ACCEPTED, RELEASED, Session
 from partibus.forwarding.forwarder import Forwarder
+from partibus.node.options import partition_options
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.ports import StoreError
 from tests.unit.frontends.controller import Controller, error_of, in_transaction, send_in, settle_in
@@ -211,7 +212,8 @@ def full(world: World, name: str) -> None:
     world.queue(name)
     queue = world.namespace.queue(name)
     queue.partition_size_max_bytes = 1
-    world.broker._entities.follow(world.broker.entity(name))
+    for partition in world.broker.entity(name).route.partitions:
+        partition.options = partition_options(queue, world.limits)
     world.client().send(world.client().sender(name), message(b"first"))
 
 

@@ -6,10 +6,12 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
@@ -101,7 +103,8 @@ def test_a_writer_that_stands_still_costs_rows_and_no_time(tmp_path: Path, monke
             assert 0 < feed.recorder.dropped < feed.recorder.rows
             os.kill(feed.pid, signal.SIGCONT)
             before = feed.recorder.dropped
-            await until(lambda: sum(feed._reported) + before >= 400 * BATCH)
+            folder = tmp_path / "telemetry"
+            await until(lambda: any(folder.glob("*.parquet")) and len(positions(tmp_path)) == 400 * BATCH - before)
             record(feed, 1, first=400)
         assert feed.recorder.dropped == before
 
@@ -113,13 +116,21 @@ def test_a_writer_that_stands_still_costs_rows_and_no_time(tmp_path: Path, monke
 
 
 def test_a_writer_that_is_slow_at_the_stop_goes_on_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writers: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def start_noted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        writers.append(start(*arguments, **options))
+        return writers[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start_noted)
+
     async def test() -> None:
         async with started(tmp_path, roll_s=60) as feed:
             record(feed, 1)
             feed.flush()
             await until((tmp_path / "telemetry").is_dir)
-            writer = feed._child
-            assert writer is not None
+            (writer,) = writers
             os.kill(writer.pid, signal.SIGSTOP)
             monkeypatch.setattr(feed_module, "CLOSE_S", 0.01)
             feed.close()
@@ -186,7 +197,7 @@ def test_a_writer_without_a_socket_is_started_later(tmp_path: Path, monkeypatch:
         feed.recorder.place_of = lambda row: Place("orders", 0, 0)
         feed.start()
         assert failures == []
-        await until(lambda: feed._child is not None)
+        await until(lambda: feed.pid is not None)
         record(feed, 1)
         feed.close()
 
