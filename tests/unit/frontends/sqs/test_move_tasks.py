@@ -10,15 +10,14 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from partibus.errors import StoreUnavailable
 from partibus.frontends.sqs import movers
 from partibus.frontends.sqs.attributes import MESSAGE_BYTES_MAX
 from partibus.frontends.sqs.movers import LOCK_MS
 from partibus.frontends.sqs.names import Home, QueueName
-from partibus.frontends.sqs.polls import StandardPoll
 from partibus.frontends.sqs.queues import change_options
 from partibus.namespace.access import Right, SasPolicy
 from partibus.partition.protocol.commands import Command, Enqueue
+from partibus.partition.protocol.ports import StoreError
 from partibus.partition.protocol.replies import Failed
 from partibus.routing.partitions import PartitionHandle
 from tests.unit.frontends.harness import World
@@ -63,22 +62,19 @@ def test_a_new_task_is_complete_when_its_messages_have_moved(sqs: SqsWorld) -> N
     assert task.status == "COMPLETED"
 
 
-def test_a_task_goes_on_after_a_failure_of_the_store(sqs: SqsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_goes_on_after_a_failure_of_the_store(sqs: SqsWorld) -> None:
     """The poll of a failed store ends without messages, which does not mean that there are none."""
     task = Task(sqs)
-    ask, failures = StandardPoll._ask, [StoreUnavailable("the store has failed"), StoreUnavailable("it still has")]
-
-    def fail_first(poll: StandardPoll) -> None:
-        if failures:
-            poll._source = Mock()
-            poll._failed(failures.pop())
-        else:
-            ask(poll)
-
-    monkeypatch.setattr(StandardPoll, "_ask", fail_first)
+    store = sqs.world.store_of("dead")
+    store.fails, store.stays_away = StoreError("the store has failed", executed=False), True
+    request = sqs.signer.request("SendMessage", {"QueueUrl": task.dead, "MessageBody": "b"})
+    assert sqs.ask(request, 1_000).status == 503
+    assert store.runtime.failure is not None
     sqs.service.look_for_tasks()
     sqs.world.wait(5_000)
-    assert failures == []
+    assert task.status == "RUNNING"
+    store.fails, store.stays_away = None, False
+    sqs.world.wait(60_000)
     counts = ["ApproximateNumberOfMessages"]
     left = sqs.call("GetQueueAttributes", QueueUrl=task.dead, AttributeNames=counts)["Attributes"]
     assert left == {"ApproximateNumberOfMessages": "0"}
