@@ -137,13 +137,13 @@ class Broker:
             await back.wait()
 
     def drop_remote_brokers(self) -> None:
-        """The channels on which this broker answers break."""
+        """Cut the channels on which this broker answers."""
         lines, self.lines = self.lines, []
         for line in lines:
             line.cut()
 
     def hear_nothing(self) -> None:
-        """What other brokers ask is lost."""
+        """Lose the requests of other brokers."""
         for line in self.lines:
             line.loses = True
 

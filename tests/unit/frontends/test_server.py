@@ -21,7 +21,6 @@ from partibus.amqp import (
     Event,
     Modified,
     Plain,
-    Session,
     SessionOpened,
     Source,
     Target,
@@ -146,14 +145,14 @@ class Connected:
         self.transport = FakeTransport()
         self.protocol = PeerProtocol(self.server)
         self.protocol.connection_made(self.transport)
-        self.sessions: list[Session] = []
-        """All that the client has begun."""
+        self.sessions: list[SessionOpened] = []
+        """The begin of each session of the client."""
         engine = self.protocol.peer.connection
         receive_data = engine.receive_data
 
         def receive(data: bytes) -> list[Event]:
             events = receive_data(data)
-            self.sessions += [event.session for event in events if isinstance(event, SessionOpened)]
+            self.sessions += [event for event in events if isinstance(event, SessionOpened)]
             return events
 
         engine.receive_data = receive  # type: ignore[method-assign]

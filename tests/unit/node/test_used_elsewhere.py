@@ -1,4 +1,4 @@
-"""What the broker that deletes idle queues has to know of the others before."""
+"""The use of queues through other brokers, which the broker that deletes idle queues has to know."""
 
 from __future__ import annotations
 
