@@ -96,9 +96,15 @@ class ClusterAdmin:
         facts = {} if child is None else {**report, **child.facts}
         return broker_status(broker, facts | {"restarts": self._children.restarts[broker]})
 
-    async def used(self) -> list[int]:
-        """Return the ids of the entities that were used through any broker since the last call."""
+    async def used(self) -> list[int] | None:
+        """Return the ids of the entities that were used through any broker since the last call.
+
+        None when a child with clients gave no answer: it may have ended, and its end has not been announced yet.
+        """
+        asked = [child.broker for child in self._children.joined]
         answers = await self._children.ask_all("take-used")
+        if not answers.keys() >= set(asked):
+            return None
         return sorted({entity_id for answer in answers.values() for entity_id in answer["entities"]})
 
     async def advance(self, milliseconds: int) -> int:

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,8 @@ class Supervised:
         self._channel = channel
         self._ports = ports
         self._sockets: asyncio.Server | None = None
+        self._present: Set[Identity] = frozenset()
+        """The runs of the brokers that are present."""
         self._folder = broker.settings.data / SOCKETS
         openers = [
             Opener(place, Owner(*broker.us), broker.settings.data, check_time=broker.check_time)
@@ -186,7 +188,7 @@ class Supervised:
                 return {"entities": front.idle.take_used()}
             case "advance":
                 if front.hand is not None:
-                    await front.hand.move_to(body["now_ms"], body["used"] if front.units.leads else None)
+                    await front.hand.move_to(body["now_ms"], self._known(body["used"]) if front.units.leads else None)
             case "run-out":
                 if front.hand is not None:
                     await front.hand.run_out()
@@ -219,9 +221,13 @@ class Supervised:
 
     def _follow_owners(self, body: Body) -> None:
         owners = [None if owner is None else Identity(*owner) for owner in body["owners"]]
-        self.stores.follow(body["version"], owners, [Identity(*one) for one in body["present"]])
+        present = frozenset(Identity(*one) for one in body["present"])
+        if not self._present <= present:
+            self._broker.front.idle.begin()  # what was used through a run that has ended may not be known
+        self._present = present
+        self.stores.follow(body["version"], owners, present)
         self._broker.lead(body["leader"] == self._broker.us.broker)
-        self._broker.front.units.follow(len(body["present"]), self._broker.settings.brokers_most)
+        self._broker.front.units.follow(len(present), self._broker.settings.brokers_most)
 
     async def _take(self, store_no: int) -> None:
         """Open a store and own it."""
@@ -267,8 +273,16 @@ class Supervised:
         """Ask the supervisor for the queues used through any broker, which it asks at once."""
         if not self._broker.front.units.leads:
             return None
-        entities: list[int] = (await self._ask("used"))["entities"]
-        return entities
+        return self._known((await self._ask("used"))["entities"])
+
+    def _known(self, used: list[int] | None) -> list[int] | None:
+        """Return the queues used through any broker, or None when a broker did not tell.
+
+        The marks of the brokers that did tell are lost with the answer, so every entity counts as just used then.
+        """
+        if used is None:
+            self._broker.front.idle.begin()
+        return used
 
     async def _ask(self, op: str, **body: Any) -> Body:
         try:

@@ -7,12 +7,14 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from partibus.cluster.admin import ClusterAdmin
 from partibus.cluster.children import Child, Children, Process
-from partibus.cluster.control import ControlChannel
+from partibus.cluster.control import ControlChannel, ControlLost
 from partibus.cluster.supervisor import SILENT_TICKS_MAX, TICK_S, Supervisor, SupervisorError
 
 NAMES = [f"store-{number:02}" for number in range(6)]
@@ -339,3 +341,31 @@ def test_a_child_that_closes_is_not_killed_for_its_silence(
 
     ticks = Ticks()
     play(tmp_path, "well", scene, brokers=2, brokers_max=3, ticks=ticks)
+
+
+def test_nobody_knows_what_was_used_through_a_child_that_ends_when_it_is_asked() -> None:
+    """Its end is announced to the others only later."""
+    children = Children(2)
+    answers: dict[str, Any] = {}
+
+    def channel(broker: str) -> Any:
+        async def ask(op: str) -> Any:
+            assert op == "take-used"
+            if broker not in answers:
+                raise ControlLost("it has ended")
+            return {"entities": answers[broker]}
+
+        return SimpleNamespace(ask=ask)
+
+    for broker in children.brokers:
+        child = Child(broker, SimpleNamespace(pid=1, returncode=None))
+        child.introduced = child.joined = True
+        child.channel = channel(broker)
+        children.add(child)
+    admin = ClusterAdmin(children, NAMES, None)
+    answers |= {"broker-0": [3], "broker-1": [1, 3]}
+    assert asyncio.run(admin.used()) == [1, 3]
+    del answers["broker-1"]
+    assert asyncio.run(admin.used()) is None
+    children["broker-1"].joined = False  # it has no clients yet
+    assert asyncio.run(admin.used()) == [3]
