@@ -29,14 +29,37 @@ class Forwarder:
         self._call_later = call_later
         self._forwarding: dict[int, _Forwarding] = {}
         """Forwarding entities by entity id."""
+        self._stores: dict[int, StoreRuntime] = {}
+        """The runtimes of the stores that this broker has opened, by number. A closed one stays until the next."""
         self._opened: dict[int, StoreRuntime] = {}
         """Opened stores to be scanned together, because there may be ten thousand entities."""
+        namespaces.on_followed.append(self._followed)
 
     def opened(self, store_no: int, store: StoreRuntime) -> None:
         """Forward the waiting messages of a store that this broker now owns and reaches by its route."""
+        self._stores[store_no] = store
+        self._look_soon(store_no, store)
+
+    def _look_soon(self, store_no: int, store: StoreRuntime) -> None:
+        if self._stores[store_no] is not store:
+            return  # the store has left and come back since
         if not self._opened:
             self._call_later(0.0, self._look)
         self._opened[store_no] = store
+
+    def _followed(self, queue: Queue | None) -> None:
+        """Forward the waiting messages of an entity that another broker has made or changed; None: of all.
+
+        This broker may have opened their stores before it followed the change.
+        """
+        if queue is None:
+            for store_no, store in self._stores.items():
+                self._look_soon(store_no, store)
+        elif targets_of(queue):
+            for index, placement in enumerate(queue.partitions):
+                store_no = placement.store_no
+                if store_no in self._stores and not self._pumps(queue, index):
+                    self._wake(store_no, self._stores[store_no], {placement.partition_row: (queue, index)})
 
     def _look(self) -> None:
         opened, self._opened = self._opened, {}
@@ -55,7 +78,7 @@ class Forwarder:
 
         def found(rows: list[int] | None) -> None:
             if rows is None:
-                store.when_usable(lambda: self.opened(store_no, store))
+                store.when_usable(lambda: self._look_soon(store_no, store))
                 return
             self._load(store_no, store, [partitions[row] for row in rows])
 
@@ -68,7 +91,7 @@ class Forwarder:
         partitions unloaded until a client uses them.
         """
         if store.failure is not None:
-            store.when_usable(lambda: self.opened(store_no, store))
+            store.when_usable(lambda: self._look_soon(store_no, store))
             return
         missing = [
             (queue, index)

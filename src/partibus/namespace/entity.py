@@ -195,7 +195,7 @@ class EntitiesInUse:
         for partition, placement in zip(route.partitions, queue.partitions, strict=True):
             partition.follow(self._make_handle(queue, placement))
             if queue.description.options.forwards:
-                partition.wake()  # it forwards its waiting messages from now on, also without clients
+                _wake(entity, partition)  # it forwards its waiting messages from now on, also without clients
         entity.tell_changed()
 
     def let_go(self, queue: Queue) -> None:
@@ -230,3 +230,16 @@ class EntitiesInUse:
 
 def _is_of(partition: PartitionHandle, placement: Placement) -> bool:
     return partition.row == placement.partition_row
+
+
+def _wake(entity: Entity, partition: PartitionHandle) -> None:
+    """Load a partition now, or when its store is available: a lost `Tick` has no reply."""
+
+    def wake() -> None:
+        if not entity.deleted and partition in entity.route.partitions:
+            partition.wake()
+
+    if partition.available:
+        wake()
+    else:
+        partition.when_usable(wake)

@@ -59,6 +59,8 @@ class Namespaces:
         """Called with a deleted namespace, whose clients must go."""
         self.on_changed: list[Callable[[Broker], None]] = []
         """Called with a namespace that is new or has other options."""
+        self.on_followed: list[Callable[[Queue | None], None]] = []
+        """Called with an entity that another broker has made or changed; None: there may be any number."""
         self.check_units: CheckUnits = lambda name, old, new, others: None
         """Refuses units that no broker has free; replaced by the process that runs the brokers."""
         self._put(default)
@@ -201,6 +203,9 @@ class Namespaces:
             broker = self._by_id.get(number)
             if broker is not None:
                 broker.follow(change)
+                queue = broker.namespace.find(change["entity"])
+                if queue is not None:
+                    self._tell_followed(queue)
 
     def follow_all(self) -> None:
         """Follow the whole catalog, since announcements may have been missed."""
@@ -210,6 +215,7 @@ class Namespaces:
             # The empty path stands for the namespace itself.
             for path in ("", *sorted(broker.namespace.unlike(records))):
                 broker.follow({"entity": path})
+        self._tell_followed(None)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -218,6 +224,10 @@ class Namespaces:
         if self._catalog is None:
             raise InvalidOperation("This server has one namespace only.")
         return self._catalog
+
+    def _tell_followed(self, queue: Queue | None) -> None:
+        for tell in self.on_followed:
+            tell(queue)
 
     def _check_units(self, name: str, old: NamespaceOptions | None, new: NamespaceOptions) -> None:
         """Check units against the catalog, in the transaction that changes it: other brokers may assign units."""

@@ -50,8 +50,12 @@ class World:
         partition = SimpleNamespace(wake=self.wake, partition_id=0)
         route = SimpleNamespace(partitions=[partition])
         entity = SimpleNamespace(queue=self.queue, route=route, join=lambda user: None)
+        self.on_followed: list[Callable[[Any], None]] = []
         namespaces = SimpleNamespace(
-            queues=lambda: iter([self.queue]), queue_of=lambda row: self.queue, entity_of=lambda queue: entity
+            queues=lambda: iter([self.queue]),
+            queue_of=lambda row: self.queue,
+            entity_of=lambda queue: entity,
+            on_followed=self.on_followed,
         )
         self.forwarder = Forwarder(cast(Namespaces, namespaces), lambda delay_ms, call: self.calls.append(call))
         self.forwarder.pump = lambda *_: Mock()  # type: ignore[method-assign]
@@ -112,3 +116,37 @@ def test_what_is_not_to_be_forwarded_any_more_is_left_alone(world: World) -> Non
     world.queue.description.options.forward_to = ""
     world.run()
     assert (world.dependents, world.calls) == (1, [])
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_what_waits_in_an_open_store_is_loaded_when_another_broker_has_set_forwarding(
+    world: World, *, everything: bool
+) -> None:
+    options = world.queue.description.options
+    options.forward_to = ""
+    world.open()
+    (followed,) = world.on_followed
+    followed(world.queue)
+    assert world.dependents == 0
+    options.forward_to = "t"
+    followed(None if everything else world.queue)
+    if everything:
+        world.run()
+    assert world.dependents == 1
+    world.see()
+    world.run()
+    followed(world.queue)
+    assert (world.dependents, world.calls) == (1, [])
+
+
+def test_a_run_of_a_store_that_has_left_is_not_looked_at_for_the_next_one(world: World) -> None:
+    world.open()
+    world.store.failure = "closed"
+    world.run()
+    (back,) = world.store.waiting
+    world.forwarder.opened(0, cast(StoreRuntime, FakeStore()))
+    world.run()
+    world.see()
+    world.run()
+    back()
+    assert world.calls == []

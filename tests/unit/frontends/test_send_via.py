@@ -301,3 +301,22 @@ def test_a_destination_that_is_made_again_gets_every_message(world: World, name:
     assert client.send(second, message(b"2", partition_key="k")) == [ACCEPTED]
     world.wait(5_000)
     assert left(world, name) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_forwarding_that_is_set_while_a_store_is_away_begins_when_it_is_back(world: World, *, deleted: bool) -> None:
+    desk = Desk(world, world.queue("via"))
+    world.queue("one")
+    via, row = world.store_of("via"), world.namespace.queue("via").partitions[0].partition_row
+    assert via is not world.store_of("one")
+    desk.client.send(desk.client.sender("via"), message(b"1"))
+    via.stays_away, via.fails = True, StoreError("the disk fails", executed=False)
+    desk.client.send(desk.client.sender("via"), message(b"fails"))
+    assert via.runtime.failure is not None
+    world.broker.update("via", {"ForwardTo": "one"})
+    if deleted:
+        world.broker.delete("via")
+    via.stays_away, via.fails = False, None
+    world.wait(3_000)
+    assert left(world, "one") == ([] if deleted else [b"1"])
+    assert (row in via.runtime.slots) is not deleted

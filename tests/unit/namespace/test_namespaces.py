@@ -373,3 +373,18 @@ class TestSeveralBrokers:
         second.namespaces.follow_all()
         assert second.namespaces.named("acme-1").namespace.queue("q7").lock_duration_ms == 5_000
         assert len(statements) < 60
+
+    def test_what_others_have_made_or_changed_is_told(self, cluster: Cluster) -> None:
+        first, second = cluster.join(), cluster.join()
+        told: list[str | None] = []
+        second.namespaces.on_followed.append(lambda queue: told.append(None if queue is None else queue.name))
+        first.namespaces.default.create_queue("q", {})
+        first.namespaces.default.update("q", {"LockDuration": "PT5S"})
+        first.namespaces.create("acme-1", STANDARD).create_queue("mine", {})
+        second.namespaces.default.create_queue("own", {})
+        cluster.carry()
+        assert told == ["q", "q", "mine"]
+        first.namespaces.default.delete("q")
+        cluster.carry()
+        second.namespaces.follow_all()
+        assert told == ["q", "q", "mine", None]
