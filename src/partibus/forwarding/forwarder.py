@@ -18,7 +18,9 @@ from partibus.routing.store_access import StoreAccess
 
 LOOK_AGAIN_MS = 100.0
 LOOKS_MAX = 50
-"""The number of attempts to find a partition's entity that another broker has just created or changed."""
+"""The number of quick attempts to find a partition's entity that another broker has just created or changed."""
+LOOK_LATER_MS = 2_000.0
+"""The pause between later attempts: the catalog may be out of reach for any time."""
 
 
 class Forwarder:
@@ -33,6 +35,10 @@ class Forwarder:
         """The runtimes of the stores that this broker has opened, by number. A closed one stays until the next."""
         self._opened: dict[int, StoreRuntime] = {}
         """Opened stores to be scanned together, because there may be ten thousand entities."""
+        self._unknown: dict[tuple[int, bool], StoreAccess] = {}
+        """The stores of loaded partitions whose entities this broker does not know as forwarding, by row, and whether
+        with transfers.
+        """
         namespaces.on_followed.append(self._followed)
 
     def opened(self, store_no: int, store: StoreRuntime) -> None:
@@ -120,6 +126,8 @@ class Forwarder:
         if found is None:
             if looks:
                 self._call_later(LOOK_AGAIN_MS, lambda: self.see(store, row, looks - 1, transfers=transfers))
+            else:
+                self._see_later(store, row, transfers=transfers)
             return
         queue, index = found
         forwarding = self._forwarding.get(queue.entity_id)
@@ -128,6 +136,17 @@ class Forwarder:
             forwarding = self._forwarding[queue.entity_id] = _Forwarding(self, entity)
             entity.join(forwarding)
         forwarding.see(store, row, index, transfers=transfers)
+
+    def _see_later(self, store: StoreAccess, row: int, *, transfers: bool) -> None:
+        if not self._unknown:
+            self._call_later(LOOK_LATER_MS, self._see_unknown)
+        self._unknown[row, transfers] = store
+
+    def _see_unknown(self) -> None:
+        """Look for the entities again. A store that was closed meanwhile is not asked further."""
+        unknown, self._unknown = self._unknown, {}
+        for (row, transfers), store in unknown.items():
+            self.see(store, row, 0, transfers=transfers)
 
     def _find_any(self, row: int) -> tuple[Queue, int] | None:
         """Find the entity of a partition row, and the partition's index in it."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
-from partibus.forwarding.forwarder import Forwarder
+from partibus.forwarding.forwarder import LOOKS_MAX, Forwarder
 from partibus.namespace.namespaces import Namespaces
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.store_access import StoreAccess
 
@@ -39,6 +40,8 @@ class World:
         self.store = FakeStore()
         self.calls: list[Callable[[], None]] = []
         self.dependents = 0
+        self.is_known = True
+        """Whether the catalog has the entity."""
         self.queue = SimpleNamespace(
             name="q",
             entity_id=1,
@@ -53,7 +56,7 @@ class World:
         self.on_followed: list[Callable[[Any], None]] = []
         namespaces = SimpleNamespace(
             queues=lambda: iter([self.queue]),
-            queue_of=lambda row: self.queue,
+            queue_of=lambda row: self.queue if self.is_known else None,
             entity_of=lambda queue: entity,
             on_followed=self.on_followed,
         )
@@ -144,9 +147,41 @@ def test_a_run_of_a_store_that_has_left_is_not_looked_at_for_the_next_one(world:
     world.store.failure = "closed"
     world.run()
     (back,) = world.store.waiting
-    world.forwarder.opened(0, cast(StoreRuntime, FakeStore()))
-    world.run()
+    world.store = FakeStore()
+    world.open()
     world.see()
     world.run()
     back()
     assert world.calls == []
+
+
+@pytest.mark.parametrize("transfers", [False, True])
+def test_the_entity_of_a_loaded_partition_is_looked_for_until_the_catalog_has_it(
+    world: World, *, transfers: bool
+) -> None:
+    world.is_known = False
+    store = cast(StoreRuntime, world.store)
+    for _ in range(2):
+        world.forwarder.see(store, ROW, transfers=transfers)
+    for _ in range(2 * LOOKS_MAX):
+        world.run()
+    assert len(world.calls) == 1, "it is looked for once, however often it was loaded"
+    world.is_known = True
+    pumped = Mock()
+    world.forwarder.pump = pumped  # type: ignore[method-assign]
+    world.run()
+    assert [source.kind for (_, source, _, _), _ in pumped.call_args_list] == [
+        SubqueueKind.ACTIVE,
+        *[SubqueueKind.TRANSFER] * transfers,
+    ]
+    assert world.calls == []
+
+
+def test_the_entity_is_not_looked_for_when_the_store_has_left(world: World) -> None:
+    world.is_known = False
+    world.forwarder.see(cast(StoreRuntime, world.store), ROW)
+    for _ in range(2 * LOOKS_MAX):
+        world.run()
+    world.store.failure = "closed"
+    world.run()
+    assert (world.calls, len(world.store.waiting)) == ([], 1)
