@@ -177,7 +177,9 @@ class Membership:
         self._announced: list[_Announced] = []
         self._awaited: list[_Awaited] = []
         self.absences = 0
-        """How often this broker was silent for a lease, so that others may have done without it."""
+        """How often this broker was silent for a lease, so that others may have done without it, or lost the registry,
+        which may have lost reports of use, or its answer with them.
+        """
         self._reported_s = self._now_s()
         """The time at which its last successful heartbeat began."""
         self._begun = 0
@@ -237,7 +239,11 @@ class Membership:
     async def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
         answer = self._loop.run_in_executor(self._thread, call, *arguments)
         self._registry.wake()
-        return await answer
+        try:
+            return await answer
+        except StoreUnavailable:
+            self.absences += 1
+            raise
 
     async def _run(self) -> None:
         while not self._ending:
@@ -247,6 +253,7 @@ class Membership:
                 if self.failure is None:
                     log.warning("what other brokers do can't be seen: %s", error)
                 self.failure = str(error)
+                self.absences += 1
                 self._rows.clear()
                 self._give_up_waiting()
                 await asyncio.sleep(RETRY_S)

@@ -11,7 +11,7 @@ class Reports(Protocol):
     """The reports of the other brokers; `partibus.cluster.membership.Membership` is one."""
 
     absences: int
-    """How often this broker was silent for a lease, so that others may have done without it."""
+    """How often this broker was silent for a lease or lost the catalog: it may have missed reports of use."""
 
     async def take_used(self) -> list[int]:
         """Return the entities that other brokers have used since the last call. Raises `StoreUnavailable`."""
@@ -62,9 +62,9 @@ class UsedElsewhere:
             return None
         try:
             used = await self._reports.take_used()
-        except StoreUnavailable:  # nothing can be deleted now either
+        except StoreUnavailable:  # nothing can be deleted now either; `absences` counts it
             return None
-        if self._reports.absences != self._absences:  # another broker may have learned of use meanwhile
+        if self._reports.absences != self._absences:  # another broker may have learned of use, or nobody
             self._absences = self._reports.absences
             self._on_unknown()
         return used

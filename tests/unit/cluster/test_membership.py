@@ -400,11 +400,37 @@ async def test_while_the_registry_is_away_nobody_has_reported() -> None:
         await eventually(lambda: here.beats > 1)
         registry.failure = StoreUnavailable("away")
         assert not await reported
-        assert one.absences == 0
         registry.failure = None
+        await eventually(lambda: one.failure is None)
+        before = one.absences
         clock.move(7_200)
-        await eventually(lambda: one.absences == 1)
+        await eventually(lambda: one.absences == before + 1)
 
 
 def _has_begun(here: Here, beat: int) -> bool:
     return here.beats > beat
+
+
+@on_loop
+async def test_a_registry_that_is_lost_for_a_moment_may_have_lost_reports() -> None:
+    registry, here = FakeRegistry(), Here()
+    async with membership(registry, here, lease_s=3_600) as one:
+        await eventually(lambda: here.beats > 1)
+        registry.failure = StoreUnavailable("it has crashed")
+        await eventually(lambda: one.absences > 0)
+        registry.failure = None
+
+
+@on_loop
+async def test_an_answer_that_is_lost_may_have_had_the_only_reports() -> None:
+    registry, here = FakeRegistry(), Here()
+
+    def lose() -> list[int]:
+        raise StoreUnavailable("the connection broke before the answer")
+
+    async with membership(registry, here, lease_s=3_600) as one:
+        await eventually(lambda: here.beats > 1)
+        registry.take_used = lose  # type: ignore[method-assign]
+        with pytest.raises(StoreUnavailable):
+            await one.take_used()
+        assert (one.absences, one.failure) == (1, None), "the next heartbeat has another connection"
