@@ -9,7 +9,9 @@ from typing import Any, cast
 import pytest
 
 from partibus.message import Message, pack
+from partibus.partition.core import slot_moves
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.generations import History
 from partibus.partition.protocol.keys import SubqueueKind
@@ -576,3 +578,68 @@ def test_target_refuses_numbers_that_the_source_gave_out() -> None:
     refused = move.target.ask(c.Transact(0, [c.Enqueue(0, [later]), command]))
     assert refused == r.Moved(refused.request, {})
     assert move.target.ask(c.Inspect(0)).subqueues[0].messages == 1
+
+
+def offered(side: Side) -> set[str]:
+    """Return all groups that a receiver of any is offered; they stay held."""
+    names: set[str] = set()
+    while isinstance(accepted := side.accept(), r.SessionAccepted):
+        names.add(accepted.session)
+    return names
+
+
+def holding_back(count: int) -> tuple[Move, list[str]]:
+    """A move whose target has messages of so many groups, which the source may have, too."""
+    move = Move()
+    move.take()
+    move.give()
+    names = [f"g{number:04}" for number in range(count)]
+    for start in range(0, count, 500):
+        move.target.send(*names[start : start + 500])
+    return move, names
+
+
+def held_back(move: Move) -> int:
+    rules = move.target.machine.state.slots
+    assert rules is not None
+    return len(rules.gate.held)
+
+
+def test_the_end_of_a_move_looks_at_a_bounded_number_of_groups_and_a_scan_finds_the_others() -> None:
+    move, names = holding_back(8_500)
+    assert held_back(move) == 8_192
+    move.target.ask(c.FinishSlots(0, 1))
+    assert held_back(move) == 0
+    assert offered(move.target) == set(names)
+
+
+def test_groups_without_room_are_found_by_a_scan_while_others_stay_at_the_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slot_moves, "HELD_MAX", 8)
+    move, names = holding_back(20)
+    stays, found = names[0], set[str]()
+    for left in (7, 5):
+        told = move.held()
+        move.target.ask(c.OpenGroups(0, [name for name in told if name != stays][: 8 - left]))
+        found |= offered(move.target)
+    while told := [name for name in move.held() if name != stays]:
+        move.target.ask(c.OpenGroups(0, told))
+        found |= offered(move.target)
+    assert found == set(names) - {stays}
+    assert move.held() == [stays]
+
+
+def test_groups_that_a_scan_has_passed_are_found_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_moves, "HELD_MAX", 2)
+    move, names = holding_back(6)
+    sessions = move.target.machine.state.sessions
+    assert sessions is not None
+    sessions.may_have_more = sessions.scanning = True
+    move.target.ask(c.OpenGroups(0, move.held()))
+    move.target.give(w.Loaded(w.SessionScan(None, 256), []))  # the end of a scan that began before
+    found = offered(move.target)
+    while told := move.held():
+        move.target.ask(c.OpenGroups(0, told))
+        found |= offered(move.target)
+    assert found == set(names)

@@ -116,9 +116,8 @@ def open_groups(state: PartitionState, command: OpenGroups, now_ms: int, step: S
                 accept_session(state, asked, now_ms, step)
             else:
                 step.replies.append(SessionElsewhere(asked.request, rule.source, resident=True))
-    if gate.has_dropped and len(gate.held) == 0:
-        gate.has_dropped = False
-        sessions.may_have_more = True
+    if gate.has_room_again():
+        sessions.scan_anew()
     step.replies.append(Done(command.request))
 
 
@@ -174,6 +173,5 @@ def _reconsider(state: PartitionState, rules: SlotRules) -> None:
             sessions.add_candidate(name)
     for name in [name for name in sessions.candidates if not rules.lets_pass(name)]:
         del sessions.candidates[name]
-    if rules.gate.has_dropped and not rules.gate.held:
-        rules.gate.has_dropped = False
-        sessions.may_have_more = True
+    if rules.gate.has_room_again():
+        sessions.scan_anew()

@@ -367,6 +367,11 @@ class Sessions:
         elif name not in self.candidates:
             self.may_have_more = self.overflowed = True
 
+    def scan_anew(self) -> None:
+        """Have a scan of all sessions in the store follow, also after one that goes on: it has passed some."""
+        self.may_have_more = True
+        self.overflowed = self.overflowed or self.scanning or self.scanned_to is not None
+
     def add_scanned(self, names: list[str]) -> None:
         """Put sessions that a scan found in front of the arrivals, which are younger."""
         for name in reversed(names):

@@ -33,8 +33,10 @@ _FIELDS = 3
 _GIVEN, _SCREENED, _HELD, _CAME = range(4)
 OPENED_MAX = 65_536
 """Groups known to be absent at the source; a forgotten one is asked for again."""
-HELD_MAX = 65_536
-"""Groups held back in memory. The store has the others, and a scan finds them when there is room."""
+HELD_MAX = 8_192
+"""Groups held back in memory: the end of a move offers them in one step, about 12 ms. The store has the others, and a
+scan finds them when there is room.
+"""
 HELD_AT_ONCE = 256
 """Groups in one `GroupsHeld`."""
 
@@ -92,6 +94,16 @@ class Gate:
             self.held[name] = None
         else:
             self.has_dropped = True
+
+    def has_room_again(self) -> bool:
+        """Tell whether groups were not noted for lack of room, and half of the room is free; forget them then.
+
+        Half: a scan reads all groups of the store, so it must not come after each group that is opened.
+        """
+        if not self.has_dropped or 2 * len(self.held) > HELD_MAX:
+            return False
+        self.has_dropped = False
+        return True
 
     def let_go(self, name: str) -> None:
         """Hold a group back no longer."""
