@@ -31,6 +31,8 @@ class Destination(NamedTuple):
     """The owners of slots; None: the formula."""
     batch_messages: int = 1 << 30
     """The most messages in one command: a topic makes copies of each, all in one commit."""
+    catch_up: Callable[[], None] = lambda: None
+    """Reads partitions and slots from the catalog. Raises `StoreUnavailable`."""
 
     def partition_of(self, key: str) -> int:
         """Return the partition of a key."""

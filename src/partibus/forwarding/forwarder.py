@@ -294,6 +294,7 @@ def _destination(broker: Broker, name: str) -> Destination | None:
         queue.requires_duplicate_detection,
         route.slots,
         max(1, COPIES_MAX // queue.rule_count) if queue.rule_count else 1 << 30,
+        route.catch_up,
     )
 
 

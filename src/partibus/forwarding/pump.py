@@ -19,9 +19,11 @@ without knowing it; `partition.core.forwarding` explains why that is harmless.
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from partibus.amqp.errors import DecodeError
+from partibus.errors import StoreUnavailable
 from partibus.forwarding.destination import (
     Destination,
     Find,
@@ -49,6 +51,7 @@ from partibus.partition.protocol.replies import Accepted, Failed, Granted, Moved
 from partibus.routing.partitions import Numbers, PartitionHandle
 from partibus.routing.placing import screen
 from partibus.routing.send import COUNTER_BITS
+from partibus.routing.slots import SlotMap
 from partibus.routing.store_access import StoreAccess
 from partibus.tracing.tracer import Step, Tracer
 
@@ -152,6 +155,10 @@ class Pump:
         """The source's count of refusals (`partition.protocol.generations.History`)."""
         self._refusing = 0
         """Refusals that are not durable yet. No message leaves before they are."""
+        self._slots_outdated: SlotMap | None = None
+        """The destination's owners of slots at the last `Moved`."""
+        self._moved_ms = RETRY_MS_MIN
+        """The pause after the next `Moved` with the same owners."""
 
     def begin(self) -> None:
         """Start receiving from the source, which grants messages held before again."""
@@ -430,10 +437,7 @@ class Pump:
         if self._is_over(way):
             return
         if isinstance(reply, Moved):
-            # Slots belong to other partitions now (ADR 0026). The source grants the messages again, and by then this
-            # broker knows where they go.
-            way.stalled = True
-            self._call_later(RETRY_MS_MIN, lambda: None if self._is_over(way) else self._go_elsewhere(way))
+            self._follow_slots(way)
             return
         if isinstance(reply, ScreenFirst):
             self._screen(way, list(reply.sources))
@@ -451,6 +455,31 @@ class Pump:
             self._trace(self._tracer, way, way.sent)
         self._settle(way, None)
         self._go_on(way)
+
+    def _follow_slots(self, way: _Way) -> None:
+        """Send a batch elsewhere after a pause: slots belong to other partitions now (ADR 0026).
+
+        The source grants the messages again, and by then this broker should know where they go. While it does not, each
+        pause is twice as long as the last one.
+        """
+        way.stalled = True
+        before = self._find(way.target)
+        slots = None if before is None else before.slots
+        if slots is not self._slots_outdated:
+            self._slots_outdated, self._moved_ms = slots, RETRY_MS_MIN
+
+        def again() -> None:
+            if self._is_over(way):
+                return
+            self._moved_ms = min(2 * self._moved_ms, RETRY_MS_MAX)
+            destination = self._find(way.target)
+            if destination is not None and destination.slots is slots:
+                with suppress(StoreUnavailable):
+                    destination.catch_up()
+            if not self._is_over(way):
+                self._go_elsewhere(way)
+
+        self._call_later(self._moved_ms, again)
 
     def _go_elsewhere(self, way: _Way) -> None:
         """Return a batch that can't stay on its way: to the source if the pump is stopping, else by a restart."""
