@@ -544,5 +544,6 @@ class Pump:
 
     def _see_stopped(self) -> None:
         if self._stopped is not None and self._alive and all(way.sent is None for way in self._all_ways()):
+            self._submit(CancelReceive(0, self._source.kind, self._receiver))  # again: now it holds nothing
             self.abandon()
             self._stopped()

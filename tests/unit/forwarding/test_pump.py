@@ -125,3 +125,13 @@ def test_the_catalog_is_not_asked_when_the_owners_are_known_by_then(world: World
     world.slots = SlotMap(2, 1, [(0, 1)])
     world.run()
     assert world.catch_ups == 0
+
+
+def test_a_pump_that_stops_ends_at_the_source_after_its_last_batch(world: World) -> None:
+    stopped: list[bool] = []
+    world.grant()
+    world.pump.stop(lambda: stopped.append(True))
+    assert not stopped
+    world.to[0].answer(r.Accepted(1, 1))
+    assert stopped == [True]
+    assert [type(command) for command in world.commands[-2:]] == [c.Forwarded, c.CancelReceive]

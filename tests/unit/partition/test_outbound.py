@@ -283,3 +283,16 @@ def test_a_lease_from_before_the_forwarding_holds_and_its_next_run_takes_over() 
         (reply,) = partition.handle(c.OpenCursor(5, 0, "reader", lease_ms=1_000, epoch=epoch), 10).replies
         assert isinstance(reply, r.CursorOpened)
         assert reply.epoch == (epoch or 2)
+
+
+def test_a_forwarder_that_ends_and_holds_nothing_lets_the_partition_go_cold() -> None:
+    partition = filled(FORWARDS, 1)
+    grants = granted(partition, forward(1))
+    ending, idle = c.CancelReceive(0, 0, 1), []
+    for command in (ending, c.Forwarded(5, 0, tokens(grants)), ending):
+        partition.handle(command, 0)
+        idle.append(partition.state.subqueues[0].is_idle)
+    assert idle == [False, False, True]
+    granted(partition, forward(2))
+    partition.handle(ending, 0)
+    assert partition.state.subqueues[0].forwarder == 2, "another one has begun"

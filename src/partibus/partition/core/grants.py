@@ -48,11 +48,17 @@ def receive(state: PartitionState, command: Receive, now_ms: int, step: Step) ->
 
 
 def cancel_receive(state: PartitionState, command: CancelReceive, now_ms: int, step: Step) -> None:
-    """Remove a receiver's demand."""
+    """Remove a receiver's demand. A forwarder ends with it if it holds no entries, so the partition may go cold.
+
+    That of messages sent through the partition stays: they are found without an update of the entity.
+    """
     ready_list: ReadyList = state.subqueues[command.kind]
     if state.sessions is not None and command.kind == SubqueueKind.ACTIVE:
         ready_list = state.sessions.ready_list_for(command.receiver) or ready_list
     demand = ready_list.demands.pop(command.receiver, None)
+    if ready_list.forwarder == command.receiver and command.kind != SubqueueKind.TRANSFER:
+        held = [batch for batch in ready_list.reservations if batch.receiver == command.receiver]
+        ready_list.forwarder = command.receiver if held else 0
     step.replies.append(Cancelled(command.request, 0 if demand is None else demand.count))
 
 
