@@ -155,3 +155,54 @@ def test_what_was_deleted_for_its_receiver_leaves_all_the_same(timeline: Timelin
         timeline.run_next()
     broker.stores[0].held = False
     assert len(broker.awaited(r.Granted).entries) == 1
+
+
+class FifoBroker(Broker):
+    """One that has handed out a message of group ``a``, and has one of group ``b`` in memory."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__(timeline)
+        self.send_to("a", 1)
+        self.send_to("b", 2)
+        self.ask(c.ReceiveGroups(3, 1, 1 << 20, 30_000))
+        granted = self.awaited(r.GroupsGranted)
+        self.tokens = [(granted.lock_id, entry.pos) for entry in granted.entries]
+        self.timeline.run_for(100)  # until the other group is read
+
+    def ask(self, command: c.Command) -> None:
+        self.runtime.submit(ROW, PartitionOptions(requires_session=True), command, self.answers.append)
+
+    def send_to(self, group: str, request: int) -> None:
+        self.ask(c.Enqueue(request, [Message(pack(rest=b"body"), session_id=group)]))
+
+    def expire_during_commit(self) -> dict[int, Any]:
+        """Lose the lease before the end of the next commit is known; return the answers by request."""
+        store = self.stores[0]
+        commits = store.commits
+        while store.commits == commits:
+            self.timeline.run_next()
+        assert not self.answers
+        store.held = False
+        while len(self.answers) < 2:
+            self.timeline.run_next()
+        return {answer.request: answer for answer in self.answers}
+
+
+def test_messages_of_groups_are_not_handed_out_after_the_lease(timeline: Timeline) -> None:
+    """Another owner may have handed them out: the rows of the locks were not in the commit."""
+    broker = FifoBroker(timeline)
+    broker.send_to("c", 4)
+    broker.ask(c.ReceiveGroups(5, 1, 1 << 20, 30_000))  # granted at once, and the grant waits for the commit
+    answers = broker.expire_during_commit()
+    assert [type(answers[request]) for request in (4, 5)] == [r.Accepted, r.Failed]
+
+
+def test_an_answer_without_messages_of_groups_leaves_after_the_lease(timeline: Timeline) -> None:
+    broker = FifoBroker(timeline)
+    broker.ask(c.ReceiveGroups(4, 1, 1 << 20, 30_000))
+    broker.awaited(r.GroupsGranted)
+    broker.ask(c.Settle(5, 0, c.Outcome.COMPLETE, broker.tokens))
+    broker.ask(c.ReceiveGroups(6, 1, 1 << 20, 30_000))
+    answers = broker.expire_during_commit()
+    assert answers[5].lost == []
+    assert answers[6].entries == []

@@ -119,7 +119,7 @@ class ExecutedNotes:
             writes.forgotten_executed_ms = now_ms - KEPT_MS
 
 
-_HANDS_OUT = (r.Granted, r.Locked, r.DeferredGranted, r.SessionAccepted)
+_HANDS_OUT = (r.Granted, r.Locked, r.GroupsGranted, r.DeferredGranted, r.SessionAccepted)
 """Replies after which a client holds messages or a session."""
 
 
