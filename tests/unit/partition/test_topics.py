@@ -797,3 +797,21 @@ def test_a_sender_that_waits_for_room_goes_on_after_sends_that_were_refused() ->
     broker.rest()
     assert {type(broker.answers[request]) for request in sent} == {r.Refused}
     assert told == [False]
+
+
+def test_a_subscription_that_is_deleted_while_its_topic_is_loaded_leaves_the_quota() -> None:
+    size = len(message(1).data)
+    broker = Broker(everything, everything, topic=replace(TOPIC_OPTIONS, size_bytes_max=4 * size))
+    broker.publish(1, 2)
+    broker.rest()
+    broker.host.crash()
+    broker.start()
+    broker.loaded.clear()
+    requests = [broker.publish(3)]
+    broker.until(lambda: TOPIC in broker.loaded)
+    del broker.fan_out.rules[B]
+    broker.runtime.drop(B, lambda _: None)
+    requests.append(broker.publish(4))
+    broker.rest()
+    assert {type(broker.answers[request]) for request in requests} == {r.Accepted}
+    assert broker.inspect(TOPIC).subscriptions_bytes == 4 * size

@@ -4,7 +4,7 @@ A command to a partition that is not in memory waits until the partition is load
 commits that it must see are durable.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -110,12 +110,19 @@ class Backlog:
 class Loading:
     """Loads of one store. It drops a result when its partition is no longer in use."""
 
-    __slots__ = ("_express", "_lifecycle", "_meters", "_slots", "_topics", "topics")
+    __slots__ = ("_dropped", "_express", "_lifecycle", "_meters", "_slots", "_topics", "topics")
 
     def __init__(
-        self, lifecycle: StoreLifecycle, slots: Mapping[int, Slot], topics: Topics, meters: Meters, express: Pool
+        self,
+        lifecycle: StoreLifecycle,
+        slots: Mapping[int, Slot],
+        topics: Topics,
+        meters: Meters,
+        express: Pool,
+        dropped: Container[int],
     ) -> None:
-        """``slots``: the partitions in use, by row."""
+        """``slots``: the partitions in use, by row. ``dropped``: the rows of deleted partitions."""
+        self._dropped = dropped
         self._lifecycle = lifecycle
         self._slots = slots
         self._topics = topics
@@ -152,7 +159,9 @@ class Loading:
             state.pool = self._express
             state.run = run
             if slot.options.topic:
-                self._topics.loaded(slot, dict.fromkeys(subscriptions, 0) | dict(sizes), self._slots)
+                # Those that were dropped meanwhile are not dropped again, and would count in the quota for good.
+                left = [row for row in subscriptions if row not in self._dropped]
+                self._topics.loaded(slot, {row: sizes.get(row, 0) for row in left}, self._slots)
             loaded(slot, machine)
 
         if slot.options.topic:

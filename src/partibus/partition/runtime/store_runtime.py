@@ -116,7 +116,7 @@ class StoreRuntime:
         self._cold_inspects = ColdInspects(self._lifecycle, clock, self._seen)
         self._topics = Topics(subscribers)
         self._backlog = Backlog(limits, self._queue, host.call_soon)
-        self._loading = Loading(self._lifecycle, self.slots, self._topics, meters, self.express)
+        self._loading = Loading(self._lifecycle, self.slots, self._topics, meters, self.express, self._dropped)
         self._decider = Decider(
             self.slots,
             self._lifecycle,
