@@ -23,6 +23,7 @@ from partibus.partition.core.duplicates import (
 from partibus.partition.core.events import IdsForgotten
 from partibus.partition.core.step import Step
 from partibus.partition.protocol import commands as c
+from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from tests.unit.partition.one_partition import OnePartition
@@ -38,6 +39,7 @@ def name(number: int) -> bytes:
 
 def remember(ids: DuplicateIds, now_ms: int, *numbers: int) -> int:
     """Accept the ids with these numbers, which are new; the bucket that they are stored in."""
+    ids.drop_oldest()
     _, accepted = ids.accept(map(name, numbers), now_ms)
     assert len(accepted) == len(numbers)
     return ids.bucket_for(len(accepted), now_ms)
@@ -72,6 +74,7 @@ def test_filter_never_forgets_an_id_of_the_window(monkeypatch: pytest.MonkeyPatc
         now_ms += random.randrange(2)
         remember(ids, now_ms, number)
         accepted[number] = now_ms
+    ids.drop_oldest()
     inside = [number for number, at_ms in accepted.items() if now_ms - at_ms < WINDOW_MS]
     assert len(inside) > 10_000
     unknown = set(ids.unknown(map(name, inside), now_ms))
@@ -97,6 +100,7 @@ def test_memory_is_bounded_whatever_comes(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(duplicates, "CELLS_MAX", 1 << 17)
     ids = DuplicateIds(WINDOW_MS, is_known=True)
     remember(ids, 1_000_000, *range(60_000))
+    ids.drop_oldest()
     assert len(ids._cells) == 1 << 17
     assert len(ids._recent) == duplicates.RECENT_MAX
 
@@ -223,6 +227,7 @@ def test_an_id_that_the_store_did_not_know_is_known_once_it_is_accepted(monkeypa
     ids.take_answers([name(0)], {})
     remember(ids, 1_000, 0)
     remember(ids, 1_000, *range(1, 20))
+    ids.drop_oldest()
     assert ids.accept([name(0)], 2_000) == ([True], [])
 
 
@@ -268,3 +273,27 @@ def test_an_id_that_the_store_is_asked_for_as_a_purge_comes_is_forgotten(is_know
     send(partition, 1, 3)
     partition.settle_down()
     assert stored(partition) == 2
+
+
+def test_a_part_of_a_transaction_that_fills_memory_forgets_no_id_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "RECENT_MAX", 10)
+    partition = OnePartition(PartitionOptions(duplicate_window_ms=WINDOW_MS))
+    send(partition, *range(10))
+    partition.settle_down()
+    sends = [c.Enqueue(0, [Message(pack(rest=b"body"), message_id=str(number))]) for number in (10, 0)]
+    partition.give(c.Transact(2, [*sends]))
+    partition.settle_down()
+    assert isinstance(partition.replies[2], r.Transacted)
+    assert stored(partition) == 11
+
+
+def test_ids_of_commands_that_follow_each_other_leave_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "RECENT_MAX", 10)
+    partition = OnePartition(PartitionOptions(duplicate_window_ms=WINDOW_MS))
+    for start in range(0, 60, 3):
+        send(partition, start, start + 1, start + 2)
+        assert len(partition.machine.state.duplicates._recent) <= 10 + 3  # type: ignore[union-attr]
+    partition.settle_down()
+    send(partition, 0)
+    partition.settle_down()
+    assert stored(partition) == 60

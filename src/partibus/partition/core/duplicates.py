@@ -27,7 +27,7 @@ ID_BYTES = 16
 GENERATIONS_PER_WINDOW = 8
 BUCKET_IDS = 1 << 15
 RECENT_MAX = 1 << 15
-"""Ids in memory: some 6 MB."""
+"""Ids in memory, beside those of the last command: some 6 MB."""
 RECENT_BYTES = 190
 """The memory of one id: its bytes, the time, its place in the dictionary and in the list behind that."""
 CELLS_MIN = 1 << 16
@@ -200,6 +200,17 @@ class DuplicateIds:
                 found.append(item)
         return found
 
+    def drop_oldest(self) -> None:
+        """Drop the oldest ids from memory above `RECENT_MAX`.
+
+        Between two commands only: the parts of a transaction are accepted one by one, after `unknown` has said that
+        memory can tell about all of them.
+        """
+        recent = self._recent
+        while len(recent) > RECENT_MAX:
+            oldest, _ = recent.popitem(last=False)
+            self.originals.pop(oldest, None)
+
     def accept(self, ids: Iterable[bytes | None], now_ms: int) -> tuple[list[bool], list[bytes]]:
         """Accept ids that are all decided: return for each whether it is a duplicate, and the new ones."""
         recent, answered = self._recent, self.answered
@@ -222,9 +233,6 @@ class DuplicateIds:
             recent.move_to_end(item)
             if item in answered:  # which outlives it here while commands wait
                 answered[item] = now_ms
-        while len(recent) > RECENT_MAX:
-            oldest, _ = recent.popitem(last=False)
-            self.originals.pop(oldest, None)
         self._mark(accepted, now_ms, now_ms)
         return duplicate, accepted
 
@@ -232,6 +240,7 @@ class DuplicateIds:
         """Note an id that is of no message, in place of what was known of it."""
         self._recent.pop(item, None)
         self.accept([item], now_ms)
+        self.drop_oldest()
         self.originals[item] = note
 
     def known(self, ids: Iterable[bytes | None], now_ms: int) -> list[int]:

@@ -375,6 +375,7 @@ def next_screened(state: PartitionState, now_ms: int, step: Step) -> Waiting | N
     if not duplicates.waiting:
         duplicates.forget_answers()
         return None
+    duplicates.drop_oldest()
     if duplicates.unknown(duplicates.waiting[0].ids, now_ms):
         unknown: dict[bytes, None] = {}
         for waiting in duplicates.waiting:
