@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from partibus.amqp.codec.decoder import decode
 from partibus.limits import StoreLimits
 from partibus.message import Message, StoredMessage, pack, with_application_properties
+from partibus.partition.core.machine import MACHINE_BYTES
+from partibus.partition.core.meters import Meters
 from partibus.partition.core.publish import PUBLISH_WORK_MAX
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import queries as q
@@ -123,7 +125,7 @@ class Broker:
         while self.timeline:
             self.timeline.run_next()
 
-    def wait(self, ms: int) -> None:
+    def wait(self, ms: float) -> None:
         end_ms = self.timeline.time_ms + ms
         self.timeline.call_later(ms, lambda: None)
         while self.timeline.time_ms < end_ms:
@@ -815,3 +817,86 @@ def test_a_subscription_that_is_deleted_while_its_topic_is_loaded_leaves_the_quo
     broker.rest()
     assert {type(broker.answers[request]) for request in requests} == {r.Accepted}
     assert broker.inspect(TOPIC).subscriptions_bytes == 4 * size
+
+
+class ColdBroker(Broker):
+    """A broker whose partitions go cold once they are not used, until `keep`."""
+
+    def start(self) -> None:
+        self.host = SimulatedHost(self.timeline, Random(1))
+        self.meters = Meters()
+        self.runtime = StoreRuntime(
+            self.open,
+            self.host,
+            self.timeline,
+            StoreLimits(partition_bytes=0),
+            wake=self.wake,
+            subscribers=self.subscribers,
+            meters=self.meters,
+        )
+        self.runtime.open()
+
+    def wake(self, rows: list[int]) -> None:
+        for row in rows:
+            self.ask(row, c.Tick())
+
+    def keep(self) -> None:
+        """Let partitions stay in memory from now on."""
+        assert not self.runtime.slots
+        self.meters.residency.bytes_max = 1 << 30
+
+
+def test_messages_expire_in_a_subscription_that_was_loaded_for_a_publish_that_was_refused() -> None:
+    size = len(message(1, ttl_ms=5_000).data)
+    broker = ColdBroker(everything, topic=replace(TOPIC_OPTIONS, size_bytes_max=2 * size))
+    broker.publish(1, 2, ttl_ms=5_000)
+    broker.wait(1_000)
+    broker.keep()
+    refused = broker.publish(3)
+    broker.wait(1_000)
+    assert isinstance(broker.answers[refused], r.Refused)
+    assert set(broker.runtime.slots) == {TOPIC, A}
+    broker.wait(4_000)
+    assert broker.stored(A) == []
+    accepted = broker.publish(4)
+    broker.wait(1_000)
+    assert isinstance(broker.answers[accepted], r.Accepted)
+
+
+@pytest.mark.usefixtures("few_copies")
+def test_scheduled_messages_leave_a_topic_that_was_loaded_for_a_send_that_was_refused() -> None:
+    broker = ColdBroker(everything, everything)
+    broker.publish(1, scheduled_ms=broker.timeline.now_ms() + 5_000)
+    broker.wait(1_000)
+    broker.keep()
+    refused = broker.publish(*range(2, 22))
+    broker.wait(1_000)
+    assert broker.answers[refused].copies
+    broker.wait(4_000)
+    assert [broker.stored(row) for row in (TOPIC, A, B)] == [[], [1], [1]]
+
+
+@pytest.mark.usefixtures("few_copies")
+def test_scheduled_messages_that_fall_due_during_a_load_leave_the_topic() -> None:
+    broker = ColdBroker(everything, everything)
+    due_ms = broker.timeline.now_ms() + 5_000
+    broker.publish(1, scheduled_ms=due_ms)
+    broker.wait(1_000)
+    broker.keep()
+    broker.wait(due_ms - 0.001 - broker.timeline.time_ms)
+    broker.publish(*range(2, 22))
+    broker.until(lambda: broker.timeline.now_ms() >= due_ms)
+    assert broker.runtime.slots[TOPIC].machine is None
+    broker.wait(1_000)
+    assert [broker.stored(row) for row in (TOPIC, A, B)] == [[], [1], [1]]
+
+
+def test_a_partition_that_was_loaded_counts_as_memory_before_its_first_command() -> None:
+    size = len(message(1).data)
+    broker = ColdBroker(everything, topic=replace(TOPIC_OPTIONS, size_bytes_max=size))
+    broker.publish(1)
+    broker.wait(1_000)
+    broker.keep()
+    broker.publish(2)
+    broker.wait(1_000)
+    assert broker.runtime.slots[A].size_bytes == MACHINE_BYTES

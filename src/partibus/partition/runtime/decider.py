@@ -207,6 +207,16 @@ class Decider:
 
     # -- time --------------------------------------------------------------------------------------------------------
 
+    def watch(self, slot: Slot) -> None:
+        """Note the due time and the memory of a partition that was loaded: perhaps no command did that."""
+        machine = slot.machine
+        if machine is None or self._slots.get(slot.row) is not slot:
+            return
+        if slot.deadline_ms is None and (deadline_ms := machine.next_deadline_ms()) is not None:
+            slot.deadline_ms = deadline_ms
+            self.deadlines.add(deadline_ms, slot.row, self._clock.now_ms())
+        self._residency.weigh(slot, machine.memory_bytes)
+
     def release_gone(self, slot: Slot, is_present: Callable[[str], bool]) -> None:
         """Release the sessions of receivers at brokers that have ended; ``is_present`` tells whether a run is there."""
         if slot.machine is not None and (sessions := slot.machine.state.sessions) is not None and sessions.resuming:

@@ -502,6 +502,7 @@ class StoreRuntime:
         if slot.subscriptions is not None:
             slot.subscriptions.note(slot.row, state.size_bytes)
         self._waiting.loaded(slot)
+        self._decider.watch(slot)
         self._answers.deliver()
         self._tell_usable()
         self._go_on_closing()
