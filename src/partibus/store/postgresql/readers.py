@@ -49,6 +49,9 @@ class Readers:
     def renew(self) -> None:
         """Drop the idle connections: they may lead to a server that is no longer the primary."""
         self._generation += 1
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
         with suppress(IndexError):  # a load may take the last one between a look and a pop
             while True:
                 end(self._idle.pop())
@@ -87,4 +90,6 @@ class Readers:
             end(connection)
         else:
             self._idle.append(connection)
+            if self._closed or generation != self._generation:  # since the look above
+                self._drop_idle()
         return found

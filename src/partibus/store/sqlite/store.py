@@ -79,14 +79,19 @@ class Readers:
                 raise
         except BINDING_ERRORS as error:
             raise store_error(error, self._path, "a load", executed=False) from error
-        if self._closed or len(self._idle) >= self._settings.readers_idle:
+        if len(self._idle) >= self._settings.readers_idle:
             connection.close()
         else:
             self._idle.append(connection)
+        if self._closed:  # looked at last: it may have been closed meanwhile
+            self._drop_idle()
 
     def close(self) -> None:
         """Close the idle connections. Idempotent. A load under way closes its own connection at its end."""
         self._closed = True
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
         with suppress(IndexError):  # a load may take the last one between a look and a pop
             while True:
                 self._idle.pop().close()

@@ -1,6 +1,7 @@
 """The right to commit (D19)."""
 
 import time
+from collections.abc import Callable
 from threading import Event, Lock
 from types import SimpleNamespace
 from typing import Any
@@ -305,3 +306,24 @@ def test_a_large_deletion_renews_the_lease() -> None:
         store._remove_slice(7)
     assert store.is_held
     store.close()
+
+
+class EndedMeanwhile(list[Any]):
+    """Idle connections of a pool whose ``end`` is called between a load's look and its append."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+
+    def append(self, connection: Any) -> None:
+        self._end()
+        super().append(connection)
+
+
+@pytest.mark.parametrize("end", [Readers.close, Readers.renew])
+def test_a_load_that_ends_as_its_pool_is_emptied_leaves_no_connection(end: Callable[[Readers], None]) -> None:
+    readers = Readers(None, "run-1", PostgreSQLSettings(), lambda: 0)  # type: ignore[arg-type]
+    readers._idle = EndedMeanwhile(lambda: end(readers))
+    closed: list[bool] = []
+    connection: Any = SimpleNamespace(close=lambda: closed.append(True))
+    assert readers._load(connection, lambda _: "rows", 0) == "rows"
+    assert (readers._idle, closed) == ([], [True])

@@ -14,6 +14,7 @@ from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import writer
 from partibus.store.sqlite.sql import FORMAT_VERSION, connect_reader
+from partibus.store.sqlite.store import Readers
 from tests.contract.stores import QUEUE, enqueued, positions
 from tests.plugins.specification import PROJECT
 from tests.unit.store.sqlite.places import SETTINGS, open_store, rewrite, unprivileged_directory
@@ -297,3 +298,25 @@ def test_a_store_whose_log_a_reader_has_kept_is_not_marked_as_closed(
     assert (positions(store), len(store.generations)) == ([1, 2], 2)
     assert "its last owner did not close it" in caplog.text
     store.close()
+
+
+class ClosedMeanwhile(list[sqlite3.Connection]):
+    """Idle connections of a pool that is closed between a load's look and its append."""
+
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+
+    def append(self, connection: sqlite3.Connection) -> None:
+        self._readers.close()
+        super().append(connection)
+
+
+def test_a_load_that_ends_as_its_store_is_closed_leaves_no_connection(tmp_path: Path) -> None:
+    open_store(tmp_path).close()
+    readers = Readers(tmp_path / "store-00.db", SETTINGS)
+    readers._idle = ClosedMeanwhile(readers)
+    with readers.reader() as connection:
+        pass
+    assert readers._idle == []
+    with pytest.raises(sqlite3.ProgrammingError):
+        connection.execute("SELECT 1")
