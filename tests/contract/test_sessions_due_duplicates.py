@@ -4,7 +4,17 @@ import pytest
 
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import POSITION_MAX, body_key, entry_key, subqueue_key
-from partibus.partition.protocol.ports import CursorRow, DueRows, EntryState, Snapshot, Store, StoreError, Writes
+from partibus.partition.protocol.ports import (
+    FINISHED,
+    CursorRow,
+    Disposition,
+    DueRows,
+    EntryState,
+    Snapshot,
+    Store,
+    StoreError,
+    Writes,
+)
 from tests.contract.stores import DEAD_LETTERS, PARTITION, QUEUE, Opener, complete, enqueue, enqueued
 
 OTHER_QUEUE = subqueue_key(PARTITION + 1, 0)
@@ -395,14 +405,39 @@ def test_committed_rows_survive_a_new_opening(open_store: Opener) -> None:
     assert answers(open_store(), PARTITION) == before
 
 
-def test_partitions_with_something_due_are_found(store: Store) -> None:
-    assert store.read(q.TimedPartitions()) == []
-    for partition, due_ms in ((PARTITION + 2, 5), (PARTITION, 7), (PARTITION + 1, None), (PARTITION + 9, 1)):
+def test_first_due_time_of_each_sub_queue_is_found(store: Store) -> None:
+    assert store.read(q.TimedSubqueues()) == {}
+    rows: list[tuple[int, list[tuple[EntryState, int | None]]]] = [
+        (subqueue_key(PARTITION + 2, 0), [(EntryState.ACTIVE, 9), (EntryState.SCHEDULED, 8), (EntryState.DELAYED, 5)]),
+        (subqueue_key(PARTITION, 0), [(EntryState.ACTIVE, 7), (EntryState.DEFERRED, 6), (EntryState.SCHEDULED, 8)]),
+        (subqueue_key(PARTITION, 1), [(EntryState.ACTIVE, 1 << 40), (EntryState.ACTIVE, None)]),
+        (subqueue_key(PARTITION + 1, 0), [(EntryState.ACTIVE, None), (EntryState.DEFERRED, None)]),
+        (subqueue_key(PARTITION + 9, 3), [(EntryState.ACTIVE, 3), (EntryState.ACTIVE, 1), (EntryState.ACTIVE, 2)]),
+    ]
+    for subqueue, entries in rows:
         writes = Writes()
-        for pos in range(3):
-            enqueue(writes, pos, due_ms=due_ms, subqueue=subqueue_key(partition, 0))
+        for number, (state, due_ms) in enumerate(entries, 10 * (subqueue & 1)):
+            enqueue(writes, number, state=state, due_ms=due_ms, subqueue=subqueue)
         store.commit(writes)
-    assert store.read(q.TimedPartitions()) == [PARTITION, PARTITION + 2, PARTITION + 9]
+    assert store.read(q.TimedSubqueues()) == {
+        subqueue_key(PARTITION, 0): 6,
+        subqueue_key(PARTITION, 1): 1 << 40,
+        subqueue_key(PARTITION + 2, 0): 5,
+        subqueue_key(PARTITION + 9, 3): 1,
+    }
+
+
+def test_neither_finished_entries_nor_those_without_a_body_fall_due(store: Store) -> None:
+    writes = Writes()
+    for pos in range(4):
+        enqueue(writes, pos, due_ms=pos)
+    store.commit(writes)
+    writes = Writes()
+    body = body_key(PARTITION, 0)
+    writes.entry_updates += [entry_key(QUEUE, 0), body, FINISHED + Disposition.COMPLETED, 0, 0]
+    writes.deleted_bodies.append((body_key(PARTITION, 1), body_key(PARTITION, 1)))
+    store.commit(writes)
+    assert store.read(q.TimedSubqueues()) == {QUEUE: 2}
 
 
 def test_partitions_with_cursors_are_found(store: Store) -> None:

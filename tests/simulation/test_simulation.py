@@ -67,7 +67,7 @@ ENOUGH = {
     "cancelled": 0.7,
     "received and deleted": 15,
     "deferred": 1,
-    "by number": 0.5,
+    "by number": 0.3,
     "duplicates dropped": 5,
     "expired": 2,
     "sessions accepted": 10,

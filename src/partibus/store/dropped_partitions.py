@@ -123,10 +123,10 @@ class PartitionRemover:
 def without_hidden(hidden: frozenset[int], query: Query[T], found: T) -> T:
     """Return the answer to a query about all partitions, without the hidden ones."""
     answer: Any = found
-    if isinstance(query, q.TimedPartitions | q.CursorPartitions):
+    if isinstance(query, q.CursorPartitions):
         answer = [row for row in answer if row not in hidden]
-    elif isinstance(query, q.Counts):
-        answer = {key: counts for key, counts in answer.items() if key >> KIND_BITS not in hidden}
+    elif isinstance(query, q.Counts | q.TimedSubqueues):
+        answer = {key: value for key, value in answer.items() if key >> KIND_BITS not in hidden}
     elif isinstance(query, q.Bodies):
         rows = (key >> (KIND_BITS + POSITION_BITS) for key in query.keys)
         answer = [None if row in hidden else body for row, body in zip(rows, answer, strict=True)]

@@ -215,7 +215,7 @@ _READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
     q.Partition: Tables.snapshot,
     q.Sizes: Tables.sizes,
     q.Counts: Tables.filled,
-    q.TimedPartitions: Tables.timed_partitions,
+    q.TimedSubqueues: Tables.timed_subqueues,
     q.CursorPartitions: Tables.cursor_partitions,
     q.Page: Tables.page,
     q.Due: Tables.due,

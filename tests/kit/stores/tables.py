@@ -255,10 +255,14 @@ class Tables:
         """Return the answered requests of one run of a broker, with the known outcome of each."""
         return executed_requests(part for of, _, part in self.executed if of == asker)
 
-    def timed_partitions(self) -> list[int]:
-        """Return the rows of partitions with entries that have a due time, in order."""
-        timed = (key for key, entry in self.entries.items() if entry.due_ms is not None and entry.body in self.bodies)
-        return sorted({key >> (KIND_BITS + POSITION_BITS) for key in timed})
+    def timed_subqueues(self) -> dict[int, int]:
+        """Return when the first entry falls due, by key of the sub-queue."""
+        found: dict[int, int] = {}
+        for key, entry in self.entries.items():
+            if entry.due_ms is not None and entry.state < FINISHED and entry.body in self.bodies:
+                subqueue = key >> POSITION_BITS
+                found[subqueue] = min(entry.due_ms, found.get(subqueue, entry.due_ms))
+        return found
 
     def cursor_partitions(self, most: int) -> list[int]:
         """Return the rows of the first ``most`` partitions that have cursors, in order."""

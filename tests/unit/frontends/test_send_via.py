@@ -9,7 +9,7 @@ import pytest
 from partibus.amqp import ACCEPTED, RELEASED, Session
 from partibus.forwarding.forwarder import Forwarder
 from partibus.node.options import partition_options
-from partibus.partition.protocol.keys import SubqueueKind
+from partibus.partition.protocol.keys import KIND_BITS, SubqueueKind
 from partibus.partition.protocol.ports import StoreError
 from tests.unit.frontends.controller import Controller, error_of, in_transaction, send_in, settle_in
 from tests.unit.frontends.harness import Client, World, body_of, message
@@ -119,7 +119,7 @@ def test_what_is_on_its_way_is_found_again_when_the_store_is_back(world: World) 
     desk.controller.commit(transaction)
     world.wait()
     assert kept(world, "via", SubqueueKind.TRANSFER) == 1
-    rows = via.disk.durable.timed_partitions()
+    rows = [key >> KIND_BITS for key in via.disk.durable.timed_subqueues()]
     assert rows == [world.namespace.queue("via").partitions[0].partition_row]
     via.fails = StoreError("the disk fails", executed=False)
     desk.client.send(desk.client.sender("via"), message(b"fails"))

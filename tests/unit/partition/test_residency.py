@@ -19,10 +19,14 @@ from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
+from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.ports import Query, Store
+from partibus.partition.protocol.ports import EntryState, Query, Store, Writes
+from partibus.partition.runtime.decider import NOTED_MAX
 from partibus.partition.runtime.slot import Slot
 from partibus.partition.runtime.store_runtime import StoreRuntime
+from partibus.partition.runtime.waking import SLICE, by_due_time
+from tests.contract.stores import enqueue
 from tests.kit.simulated_host import SimulatedHost, Timeline
 from tests.kit.stores.memory import MemoryDisk, MemoryStore
 from tests.unit.partition.one_partition import OnePartition
@@ -48,9 +52,9 @@ class CountingStore(MemoryStore):
 class Broker:
     """A runtime on a timeline, with room for some partitions."""
 
-    def __init__(self, limits: StoreLimits = LIMITS) -> None:
+    def __init__(self, limits: StoreLimits = LIMITS, disk: MemoryDisk | None = None) -> None:
         self.timeline = Timeline()
-        self.disk = MemoryDisk()
+        self.disk = disk or MemoryDisk()
         self.meters = Meters()
         self.residency = self.meters.residency
         self.woken: list[int] = []
@@ -305,3 +309,98 @@ def test_marks_of_sources_count_as_memory() -> None:
     assert slot.machine is not None
     assert len(slot.machine.state.inbound_marks) == 200
     assert slot.size_bytes - slot.machine.state.window_bytes == MACHINE_BYTES + 200 * MARK_BYTES
+
+
+class Restarted(Broker):
+    """A broker that finds partitions with one scheduled message each, and notes the slices in which they are woken."""
+
+    def __init__(self, due_ms: int, rows: int, limits: StoreLimits | None = None) -> None:
+        disk = MemoryDisk()
+        writes = Writes()
+        for row in range(rows):
+            subqueue = subqueue_key(row, SubqueueKind.ACTIVE)
+            enqueue(writes, 1, pack(rest=BODY), subqueue=subqueue, state=EntryState.SCHEDULED, due_ms=due_ms)
+            writes.counts[subqueue] = (1, len(pack(rest=BODY)))
+        MemoryStore(disk).commit(writes)
+        super().__init__(limits or StoreLimits(), disk)
+        self.slices: list[int] = []
+        self.runtime.wake_timed()
+
+    def wake(self, rows: list[int]) -> None:
+        assert all(slot.machine is not None for slot in self.runtime.slots.values()), "the last ones are being loaded"
+        self.slices.append(len(rows))
+        super().wake(rows)
+
+    @property
+    def scheduled(self) -> int:
+        return sum(entry.state == EntryState.SCHEDULED for entry in self.disk.durable.entries.values())
+
+
+def test_a_start_loads_no_partition_before_something_in_it_is_due() -> None:
+    broker = Restarted(due_ms=10_000, rows=2 * NOTED_MAX + 1)
+    broker.rest(8_000)
+    assert (broker.woken, len(broker.runtime.slots)) == ([], 0)
+    broker.rest(5_000)
+    assert sorted(broker.woken) == list(range(2 * NOTED_MAX + 1))
+    assert broker.scheduled == 0
+
+
+@pytest.mark.parametrize("due_ms", [0, 5_000], ids=["at the start", "later"])
+def test_partitions_that_are_due_together_are_loaded_in_slices(due_ms: int) -> None:
+    broker = Restarted(due_ms, 3 * SLICE + 1)
+    broker.rest(10_000)
+    assert sorted(broker.woken) == list(range(3 * SLICE + 1))
+    assert max(broker.slices) == SLICE
+    assert (broker.scheduled, broker.runtime.catching_up) == (0, False)
+
+
+def test_partitions_that_are_due_go_cold_and_make_room_for_the_next_slices() -> None:
+    broker = Restarted(0, 3 * SLICE, StoreLimits(partition_bytes=0))
+    broker.rest(10_000)
+    assert broker.scheduled == 0
+    assert not broker.runtime.slots
+
+
+def test_what_is_due_is_caught_up_with_when_the_last_slice_is_done() -> None:
+    """A clock that is moved by hand waits for that."""
+    broker = Restarted(due_ms=10_000, rows=2 * SLICE)
+    broker.rest(1_000)
+    assert broker.woken == []
+    broker.timeline.time_ms = 10_000
+    broker.runtime.run_due()
+    while broker.runtime.catching_up:
+        broker.timeline.run_next()
+    assert len(broker.woken) == 2 * SLICE
+
+
+def test_a_partition_that_is_dropped_while_it_is_woken_keeps_no_others_waiting() -> None:
+    broker = Restarted(0, 2 * SLICE)
+    broker.run_until(lambda: broker.woken)
+    for row in range(SLICE):
+        broker.runtime.drop(row, lambda _: None)
+    broker.rest()
+    assert (len(broker.woken), broker.scheduled) == (2 * SLICE, 0)
+
+
+def test_a_client_that_is_faster_than_a_slice_finds_the_due_time_noted() -> None:
+    broker = Restarted(0, 2 * SLICE)
+    broker.run_until(lambda: broker.woken)
+    row = next(row for row in range(2 * SLICE) if row not in broker.woken)
+    broker.ask(row, lambda request: c.Peek(request, 0, 0, 1))
+    broker.rest()
+    assert row not in broker.woken
+    assert broker.scheduled == 0
+
+
+def test_a_store_that_fails_between_two_slices_begins_anew() -> None:
+    broker = Restarted(0, 3 * SLICE)
+    broker.run_until(lambda: broker.woken)
+    broker.runtime._lifecycle.fail(RuntimeError("the disk is gone"))
+    broker.rest(5_000)
+    assert set(broker.woken) == set(range(3 * SLICE))
+    assert broker.scheduled == 0
+
+
+def test_messages_on_their_way_to_another_entity_are_due_at_once() -> None:
+    keys = {subqueue_key(7, 0): 50, subqueue_key(7, 1): 40, subqueue_key(8, 0): 30, subqueue_key(9, 3): 99}
+    assert by_due_time(keys) == [(0, 9), (30, 8), (40, 7)]

@@ -1,5 +1,6 @@
 """Deadlines in order: of locks, of sessions, and, with a timer for the earliest, of the partitions of a store."""
 
+import sys
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
@@ -61,10 +62,10 @@ class DeadlineHeap:
             heappop(heap)
         return None
 
-    def take_due(self, now_ms: int) -> list[tuple[int, int]]:
-        """Remove the keys whose deadline has come; give (deadline, key), earliest first."""
+    def take_due(self, now_ms: int, most: int = sys.maxsize) -> list[tuple[int, int]]:
+        """Remove ``most`` keys at most whose deadline has come; give (deadline, key), earliest first."""
         due: list[tuple[int, int]] = []
-        while (deadline_ms := self.earliest_ms()) is not None and deadline_ms <= now_ms:
+        while len(due) < most and (deadline_ms := self.earliest_ms()) is not None and deadline_ms <= now_ms:
             due.append(heappop(self._heap))
             del self._deadlines[due[-1][1]]
         if len(self._heap) > 2 * len(self._deadlines) + _STALE_MIN:
@@ -98,15 +99,19 @@ class Deadlines:
         """Remove a partition."""
         self._heap.discard(row)
 
-    def due(self, now_ms: int) -> list[tuple[int, int]]:
-        """Remove and return the deadlines that have passed as (deadline, row), earliest first.
+    def __contains__(self, row: int) -> bool:
+        """Tell whether a partition has a deadline."""
+        return self._heap.of(row) is not None
+
+    def due(self, now_ms: int, most: int = sys.maxsize) -> list[tuple[int, int]]:
+        """Remove and return ``most`` deadlines at most that have passed, as (deadline, row), earliest first.
 
         The timer is off until `arm`: its delay was computed before the clock may have been moved.
         """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return self._heap.take_due(now_ms)
+        return self._heap.take_due(now_ms, most)
 
     def is_due(self, now_ms: int) -> bool:
         """Tell whether the earliest deadline has passed."""

@@ -56,8 +56,8 @@ class Counts(Query[Mapping[int, tuple[int, int]]]):
     most: int
 
 
-class TimedPartitions(Query[list[int]]):
-    """The rows of the partitions that have entries with a due time, in order."""
+class TimedSubqueues(Query[Mapping[int, int]]):
+    """When the first entry falls due, in ms, by key of the sub-queue; those without due times are missing."""
 
 
 class CursorPartitions(Query[list[int]]):

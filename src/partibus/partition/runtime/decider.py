@@ -1,7 +1,9 @@
 """The decisions of one store's partitions: commands go to machines, and what each step asks for is carried out."""
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import partial
+from itertools import islice
+from typing import Final
 
 from partibus.clock import Clock
 from partibus.partition.core.deadlines import Deadlines
@@ -19,6 +21,10 @@ from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.loading import Backlog, Loading, Waiting
 from partibus.partition.runtime.slot import Forwards, Slot
 from partibus.partition.runtime.topic import Topics, publishes
+from partibus.partition.runtime.waking import SLICE, Waking
+
+NOTED_MAX: Final = 1_000
+"""The due times that are noted together; some 1 ms of the loop."""
 
 
 class Decider:
@@ -65,9 +71,9 @@ class Decider:
         self._answers = answers
         self._clock = clock
         self._call_soon = host.call_soon
-        self._wake = wake
         self._loads_ended = loads_ended
         self.deadlines = Deadlines(host, self.run_due)
+        self.waking = Waking(slots, wake, host.call_soon, self.run_due)
         self.waiting = Waiting(
             slots,
             topics,
@@ -209,6 +215,7 @@ class Decider:
 
     def watch(self, slot: Slot) -> None:
         """Note the due time and the memory of a partition that was loaded: perhaps no command did that."""
+        self.waking.ended(slot.row)
         machine = slot.machine
         if machine is None or self._slots.get(slot.row) is not slot:
             return
@@ -224,8 +231,28 @@ class Decider:
                 if not is_present(holder):
                     self.handle(slot, c.ReleaseSession(lock_id), True)
 
+    def await_due(self, timed: Sequence[tuple[int, int]]) -> None:
+        """Note the (due time, row) of partitions that are not in use, the earliest first. They are loaded then.
+
+        A partition that was in use since the store told has got its due time from its machine.
+        """
+        self._await_due(iter(timed), self._lifecycle.generation)
+
+    def _await_due(self, timed: Iterator[tuple[int, int]], generation: int) -> None:
+        if generation != self._lifecycle.generation:
+            return
+        now_ms, some = self._clock.now_ms(), list(islice(timed, NOTED_MAX))
+        for due_ms, row in some:
+            if row not in self._slots and row not in self.deadlines:
+                self.deadlines.add(due_ms, row, now_ms)
+        if len(some) == NOTED_MAX:
+            self._call_soon(partial(self._await_due, timed, generation))
+
     def run_due(self) -> None:
-        """Run what is due in every partition; with a manual clock, this is called after each move."""
+        """Run what is due in some partitions, and soon in others; with a manual clock, this is called after each move.
+
+        The loop has other work besides: see `catching_up`.
+        """
         try:
             self._run_due()
         except Exception as error:  # noqa: BLE001 (it fails this store and no other)
@@ -236,7 +263,7 @@ class Decider:
         self._lifecycle.check_held()
         now_ms = self._clock.now_ms()
         cold: list[int] = []
-        for deadline_ms, row in self.deadlines.due(now_ms):
+        for deadline_ms, row in self.deadlines.due(now_ms, SLICE):
             slot = self._slots.get(row)
             if slot is None:
                 cold.append(row)
@@ -244,8 +271,8 @@ class Decider:
                 slot.deadline_ms = None
                 self.handle(slot, c.Tick(), True)
         self.deadlines.arm(now_ms)
-        if cold and self._wake is not None:
-            self._wake(cold)
+        self.waking.add(cold)
+        self.waking.wake_some()
 
     @property
     def catching_up(self) -> bool:
@@ -255,6 +282,8 @@ class Decider:
         """
         if self._lifecycle.failure is not None or self._lifecycle.store is None:
             return False
-        return self.deadlines.is_due(self._clock.now_ms()) or any(
-            slot.machine is None or slot.machine.catching_up for slot in self._slots.values()
+        return (
+            self.deadlines.is_due(self._clock.now_ms())
+            or len(self.waking) > 0
+            or any(slot.machine is None or slot.machine.catching_up for slot in self._slots.values())
         )

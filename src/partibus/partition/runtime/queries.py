@@ -13,7 +13,7 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol import replies as r
-from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
+from partibus.partition.protocol.keys import KIND_BITS, SubqueueKind, subqueue_key
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import DispositionRow, EntryRow, EntryState, Store
 from partibus.partition.protocol.slots import slot_for_key, slots_in
@@ -63,11 +63,13 @@ class StoreQueries:
         )
 
     def find_timed(self, found: Callable[[list[int] | None], None]) -> None:
-        """Find the partitions in which an entry falls due (`queries.TimedPartitions`).
+        """Find the rows of the partitions in which an entry falls due (`queries.TimedSubqueues`), in order.
 
         ``found`` gets None when the store could not answer.
         """
-        self._lifecycle.ask(lambda store: store.read(q.TimedPartitions()), found)
+        self._lifecycle.ask(
+            lambda store: sorted({subqueue >> KIND_BITS for subqueue in store.read(q.TimedSubqueues())}), found
+        )
 
     def find_cursors(self, most: int, found: Callable[[list[int] | None], None]) -> None:
         """Tell which partitions have cursors: see `queries.CursorPartitions`. None when the store could not say."""

@@ -27,7 +27,7 @@ from partibus.partition.protocol.host import Host
 from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Store, StoreFull
-from partibus.partition.protocol.queries import TimedPartitions
+from partibus.partition.protocol.queries import TimedSubqueues
 from partibus.partition.runtime.commits import Commits, OnFound
 from partibus.partition.runtime.decider import Decider
 from partibus.partition.runtime.dispatcher import DELETED, OnReply, ReplyDispatcher
@@ -36,6 +36,7 @@ from partibus.partition.runtime.loading import Backlog, Loading, needs_room
 from partibus.partition.runtime.queries import ColdInspect, ColdInspects, StoreQueries
 from partibus.partition.runtime.slot import Forwards, Slot
 from partibus.partition.runtime.topic import Topics
+from partibus.partition.runtime.waking import by_due_time
 
 CLOSING_MS_MAX: Final = 1_000.0
 """How long a store that is asked to close stays open for commands that wait for loads."""
@@ -135,6 +136,7 @@ class StoreRuntime:
             planned=self._tell_usable,
         )
         self._deadlines, self._waiting = self._decider.deadlines, self._decider.waiting
+        self._waking = self._decider.waking
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -147,9 +149,9 @@ class StoreRuntime:
         self._lifecycle.begin(begun, why_not)
 
     def wake_timed(self) -> None:
-        """Find the partitions with due times, once the store is open."""
+        """Find the partitions with due times, once the store is open. They are loaded when something is due."""
         if self._lifecycle.store is not None and self._wake is not None:
-            self._lifecycle.read(lambda store: store.read(TimedPartitions()), self._wake)
+            self._lifecycle.read(lambda store: by_due_time(store.read(TimedSubqueues())), self._decider.await_due)
 
     def close(self, done: Callable[[], None]) -> None:
         """Commit what is pending, then close the store and call ``done``.
@@ -397,6 +399,7 @@ class StoreRuntime:
             del self._dropped[next(iter(self._dropped))]
         slot = self.slots.pop(row, None)
         self._deadlines.discard(row)
+        self._waking.ended(row)
         self._cold.discard(row)
         self._queue.held.discard(row)
         # Before a topic that waited for it goes on with a plan from when it was there.
@@ -478,6 +481,7 @@ class StoreRuntime:
         self._cold_inspects.clear()
         self._topics.clear()
         self._deadlines.clear()
+        self._waking.clear()
         self._backlog.look()
         self._answers.deliver()
 

@@ -116,9 +116,9 @@ def load_executed(connection: Connection, asker: str) -> dict[int, int]:
     return executed_requests(bytes(part) for (part,) in rows)
 
 
-def timed_partitions(connection: Connection) -> list[int]:
-    """Return the rows of partitions with entries that have a due time, in order."""
-    return [row for (row,) in _rows(connection, statement("timed_partitions"), {})]
+def timed_subqueues(connection: Connection) -> dict[int, int]:
+    """Return when the first entry falls due, by key of the sub-queue."""
+    return dict(_rows(connection, statement("timed_subqueues"), {}))
 
 
 def cursor_partitions(connection: Connection, most: int) -> list[int]:
@@ -356,7 +356,7 @@ READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
     q.Partition: load_partition,
     q.Sizes: load_sizes,
     q.Counts: load_filled,
-    q.TimedPartitions: timed_partitions,
+    q.TimedSubqueues: timed_subqueues,
     q.CursorPartitions: cursor_partitions,
     q.Page: load_page,
     q.Due: load_due,

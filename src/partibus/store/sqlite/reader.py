@@ -189,11 +189,13 @@ def read_executed(connection: Connection, asker: str) -> dict[int, int]:
     return executed_requests(part for (part,) in connection.execute(statement("select_executed"), (asker,)).fetchall())
 
 
-def read_timed_partitions(connection: Connection) -> list[int]:
-    """Return the rows of partitions with entries that have a due time."""
-    (listed,) = connection.execute(statement("select_timed_partitions")).fetchone()
-    rows: list[int] = json.loads(listed)
-    return rows
+def read_timed_subqueues(connection: Connection) -> dict[int, int]:
+    """Return when the first entry falls due, by key of the sub-queue."""
+    (listed,) = connection.execute(statement("select_timed_subqueues")).fetchone()
+    found: dict[int, int] = {}
+    for subqueue, due_ms in json.loads(listed):
+        found[subqueue] = min(due_ms, found.get(subqueue, due_ms))
+    return found
 
 
 def read_cursor_partitions(connection: Connection, most: int) -> list[int]:

@@ -368,7 +368,7 @@ _READS: Mapping[type[Query[Any]], Callable[..., Any]] = {
     q.Partition: reader.read_partition,
     q.Sizes: reader.read_sizes,
     q.Counts: reader.read_filled,
-    q.TimedPartitions: reader.read_timed_partitions,
+    q.TimedSubqueues: reader.read_timed_subqueues,
     q.CursorPartitions: reader.read_cursor_partitions,
     q.Page: reader.read_page,
     q.Due: reader.read_due,

@@ -11,7 +11,7 @@ from tests.unit.store.postgresql.places import SETTINGS, open_store
 
 PAGES = ["page", "page_of_session", "browse", "peek_by_sequence", "due"]
 LOADS = [
-    "peek_of_session", "peek_of_session_by_sequence", "next_due", "timed_partitions", "by_keys", "by_sequences",
+    "peek_of_session", "peek_of_session_by_sequence", "next_due", "timed_subqueues", "by_keys", "by_sequences",
     "bodies", "partition", "counts", "lock_batches", "locked_entries", "first_due", "scan_sessions", "list_sessions",
     "session_state", "find_duplicates", "scan_duplicates", "cursors", "retained", "sinks", "session_locks", "fates",
     "find_sink_ids", "count_sink_ids", "scan", "range",
