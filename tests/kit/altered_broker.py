@@ -11,6 +11,7 @@ PARTIBUS_ALTERED="answers_late:0.05 denies_what_was_executed" python tests/kit/a
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -39,9 +40,10 @@ def acknowledges_before_the_commit() -> None:
     """A store says that a commit is durable and makes it a little later."""
     from partibus.store.sqlite.store import SQLiteStore
 
-    commit, check = SQLiteStore.commit, SQLiteStore._check_usable
+    commit, read = SQLiteStore.commit, SQLiteStore.read
     queues: dict[int, list[Any]] = {}
     locks: dict[int, threading.Lock] = {}
+    closed: set[SQLiteStore] = set()
 
     def write_all(store: SQLiteStore) -> None:
         with locks[id(store)]:
@@ -50,7 +52,7 @@ def acknowledges_before_the_commit() -> None:
                 commit(store, queue.pop(0))
 
     def write_behind(store: SQLiteStore) -> None:
-        while queues.get(id(store)) is not None and not store._closed:
+        while store not in closed:
             time.sleep(_BEHIND_S)
             write_all(store)
 
@@ -60,20 +62,21 @@ def acknowledges_before_the_commit() -> None:
             threading.Thread(target=write_behind, args=(store,), daemon=True).start()
         queues[id(store)].append(writes)
 
-    def read_what_was_promised(store: SQLiteStore) -> None:
-        if queues.get(id(store)) and not locks[id(store)].locked():
+    def read_what_was_promised(store: SQLiteStore, query: Any) -> Any:
+        if queues.get(id(store)):
             write_all(store)
-        check(store)
+        return read(store, query)
 
     close = SQLiteStore.close
 
     def write_and_close(store: SQLiteStore) -> None:
         if queues.get(id(store)):
             write_all(store)
+        closed.add(store)
         close(store)
 
     _replace(SQLiteStore, "commit", promise)
-    _replace(SQLiteStore, "_check_usable", read_what_was_promised)
+    _replace(SQLiteStore, "read", read_what_was_promised)
     _replace(SQLiteStore, "close", write_and_close)
 
 
@@ -95,7 +98,7 @@ def denies_what_was_executed() -> None:
     from partibus.partition.runtime.store_runtime import StoreRuntime
 
     def deny(runtime: Any, asker: str, requests: Any, found: Callable[[Any], None]) -> None:
-        runtime._lifecycle._host.call_soon(lambda: found(dict.fromkeys(requests)))
+        asyncio.get_running_loop().call_soon(lambda: found(dict.fromkeys(requests)))
 
     _replace(StoreRuntime, "find_executed", deny)
 
@@ -185,7 +188,9 @@ def notes_grants(folder: str) -> None:
 
     files: dict[int, IO[str]] = {}
     runtimes: dict[int, Any] = {}
-    make, put, put_all = StoreRuntime.__init__, ReplyDispatcher.put, ReplyDispatcher.put_all
+    being_made: list[Any] = []
+    make, make_dispatcher = StoreRuntime.__init__, ReplyDispatcher.__init__
+    put, put_all = ReplyDispatcher.put, ReplyDispatcher.put_all
 
     def file() -> IO[str]:
         """Return the file of this process, which may be a fork of another."""
@@ -194,8 +199,13 @@ def notes_grants(folder: str) -> None:
         return files[os.getpid()]
 
     def known(runtime: Any, *arguments: Any, **options: Any) -> None:
+        being_made.append(runtime)
         make(runtime, *arguments, **options)
-        runtimes[id(runtime._answers)] = runtime
+        being_made.pop()
+
+    def known_by_dispatcher(dispatcher: ReplyDispatcher, *arguments: Any) -> None:
+        make_dispatcher(dispatcher, *arguments)
+        runtimes[id(dispatcher)] = being_made[-1]
 
     def note(dispatcher: ReplyDispatcher, reply: Any) -> None:
         if isinstance(reply, r.Granted | r.Locked) and reply.lock_id:
@@ -214,6 +224,7 @@ def notes_grants(folder: str) -> None:
         put_all(dispatcher, replies)
 
     _replace(StoreRuntime, "__init__", known)
+    _replace(ReplyDispatcher, "__init__", known_by_dispatcher)
     _replace(ReplyDispatcher, "put", noted)
     _replace(ReplyDispatcher, "put_all", all_noted)
 

@@ -77,7 +77,7 @@ class Process:
         self.numbers = Numbers()
         self.host = SimulatedHost(world.timeline, world.random)
         self.runtime = StoreRuntime(
-            self._open, self.host, world.timeline, draw_limits(world.seed), forward=self._see, wake=self._wake
+            self._open, self.host, world.timeline, draw_limits(world.seed), forward=self._see, wake=self.wake
         )
         self.runtime.open()
         self.pumps: dict[tuple[int, int], Pump] = {}
@@ -94,9 +94,10 @@ class Process:
     def begin(self) -> None:
         """Forward waiting messages and handle due ones."""
         self.runtime.wake_timed()
-        self._wake([row for row, store in STORE_OF.items() if store == self.number])
+        self.wake([row for row, store in STORE_OF.items() if store == self.number])
 
-    def _wake(self, rows: list[int]) -> None:
+    def wake(self, rows: list[int]) -> None:
+        """Handle what is due in partitions."""
         for row in rows:
             self.runtime.submit(row, self.world.options[ENTITY_OF[row]], c.Tick())
 
@@ -118,7 +119,7 @@ class Process:
                     place,
                     lambda: self.runtime.generations,
                 )
-                pump = Pump(source, target, self._find, self.numbers, self.host.call_later, self._lost((row, kind)))
+                pump = Pump(source, target, self.find, self.numbers, self.host.call_later, self._lost((row, kind)))
                 self.pumps[row, kind] = pump
                 pump.begin()
 
@@ -129,7 +130,8 @@ class Process:
 
         return lost
 
-    def _find(self, name: str) -> Destination:
+    def find(self, name: str) -> Destination:
+        """Return the entity of a name as a destination."""
         if name not in self._handles:
             self._handles[name] = [
                 PartitionHandle(place, row, Distant(self, STORE_OF[row]), self.world.options[name], batched=True)
@@ -290,7 +292,7 @@ class ForwardingSimulation:
         self.begun = True
         self.options[INBOX] = replace(self.options[INBOX], forwards=1)
         for row in ROWS[INBOX]:
-            self.processes[STORE_OF[row]]._wake([row])
+            self.processes[STORE_OF[row]].wake([row])
 
     def way_ms(self) -> float:
         """Draw the time from one process to another."""
@@ -420,10 +422,10 @@ class ForwardingSimulation:
         self.processes[store].crash()
         self.disks[store].crash()
         before, self.disks[store] = self.disks[store], self.backups[store].backup()
-        self.lost |= {name for name, _ in self._places(store, before) - self._places(store, self.disks[store])}
+        self.lost |= {name for name, _ in self.places(store, before) - self.places(store, self.disks[store])}
         self._start(store)
 
-    def _places(self, store: int, disk: MemoryDisk) -> set[tuple[int, int]]:
+    def places(self, store: int, disk: MemoryDisk) -> set[tuple[int, int]]:
         """(name, partition row) of all messages in a store."""
         return {
             (name_in(entry.data), row)
@@ -469,7 +471,7 @@ class ForwardingSimulation:
         while self.timeline.time_ms < end_ms:
             for _ in range(200):
                 self.timeline.run_next()
-            if not self._left() and self.timeline.time_ms > end_ms - 55_000:
+            if not self.left() and self.timeline.time_ms > end_ms - 55_000:
                 break
         for row in ROWS[SINK]:
             tables = self.disks[STORE_OF[row]].durable
@@ -480,13 +482,10 @@ class ForwardingSimulation:
         """(name, partition row) of the messages that an entity has."""
         rows = ROWS[entity]
         return {
-            place
-            for row in rows
-            for place in self._places(STORE_OF[row], self.disks[STORE_OF[row]])
-            if place[1] in rows
+            place for row in rows for place in self.places(STORE_OF[row], self.disks[STORE_OF[row]]) if place[1] in rows
         }
 
-    def _left(self) -> int:
+    def left(self) -> int:
         """Count the entries that are not at the sink yet, without refused ones."""
         return sum(len(self._in_subqueues(kind)) for kind in SubqueueKind if kind != SubqueueKind.TRANSFER_DEAD_LETTER)
 
@@ -500,7 +499,7 @@ class ForwardingSimulation:
         ]
 
     def _check(self) -> None:
-        left = self._left()
+        left = self.left()
         if left:
             raise BrokenPromise(f"{left} messages were never forwarded")
         times = Counter(name for _, name, _ in self.found)

@@ -186,7 +186,7 @@ class Lockstep:
     def advance(self, ms: int) -> None:
         """Let time pass, with a tick as the runtime would give it."""
         self.now_ms += ms
-        self._tick()
+        self.tick()
 
     def peek(self, kind: int, from_sequence: int, count: int, session: str | None = None) -> int:
         """Ask; the answer is in `rows` under the number that this gives."""
@@ -315,7 +315,7 @@ class Lockstep:
                 self.run_load(0)
             elif self.answers:
                 self.answer(0)
-            elif not self._tick():
+            elif not self.tick():
                 return
         raise AssertionError("the partition never comes to rest")
 
@@ -378,7 +378,7 @@ class Lockstep:
             self.model.cursors[kind].check_memory(self.machine.state.subqueues[kind].cursors)
         self.is_broken = False
 
-    def _tick(self) -> bool:
+    def tick(self) -> bool:
         """A tick, if one is due. Whose lock is over must be noticed by it."""
         deadline_ms = self.machine.next_deadline_ms()
         is_due = deadline_ms is not None and deadline_ms <= self.now_ms

@@ -97,9 +97,10 @@ def _check_ready_list(
     for table in (ready_list.locks, ready_list.reservations):
         _check_deadlines(table._deadlines, len([*table]))
     limits = machine.state.options.limits
-    ready: list[Entry] = [*ready_list.ready._in_order, *(entry for _, entry in ready_list.ready._returned)]
-    entries = [*ready, *ready_list.tail, *_held(ready_list, LOCKED), *_held(ready_list, RESERVED)]
-    known = [entry.pos for entry in entries]
+    ready = ready_list.ready.positions()
+    assert len(ready) == len(ready_list.ready), "a message is ready twice"
+    entries = [*ready_list.tail, *_held(ready_list, LOCKED), *_held(ready_list, RESERVED)]
+    known = [*ready, *(entry.pos for entry in entries)]
     assert len(known) == len(set(known)), "a message is in two places"
     unheld_sessions = (
         machine.state.sessions is not None and ready_list.kind == SubqueueKind.ACTIVE and ready_list.session is None
@@ -111,11 +112,13 @@ def _check_ready_list(
         unknown = waiting.difference(known, (entry.pos for entry in pending_dead_letters))
         gap = range(ready_list.paged_up_to, ready_list.tail_from)
         assert all(pos in gap for pos in unknown), f"{unknown} are neither in memory nor to be paged in ({gap})"
-    assert ready_list.ready.size_bytes == sum(entry.size_bytes for entry in ready if entry.data is not None)
+    size_bytes = sum(len(item.data) for item in mine if item.pos in ready)
+    bodyless = ready_list.ready.bodyless(len(ready))
+    assert ready_list.ready.size_bytes == size_bytes - sum(entry.size_bytes for entry in bodyless)
     assert ready_list.tail_bytes == sum(entry.size_bytes for entry in ready_list.tail)
     most = limits.window_entries if ready_list.session is None else limits.session_window_entries
     assert len(ready_list.tail) <= most
-    for line in (ready_list.ready._in_order, ready_list.tail):
+    for line in (ready_list.ready.in_order or (), ready_list.tail):
         assert all(a.pos < b.pos for a, b in zip(line, list(line)[1:], strict=False))
     return set(known)
 

@@ -105,7 +105,7 @@ class TopicLockstep:
         """Let time pass."""
         for part in self.parts.values():
             part.advance(ms)
-        self._tick()
+        self.tick()
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class TopicLockstep:
                 self.run_load(0)
             elif self.answerable():
                 self.answer(0)
-            elif not any([self._tick(), *[part._tick() for part in self.parts.values()]]):
+            elif not any([self.tick(), *[part.tick() for part in self.parts.values()]]):
                 break
         else:
             raise AssertionError("the topic never comes to rest")
@@ -251,7 +251,8 @@ class TopicLockstep:
                 part.step(arrive)
         assert not arrivals, f"for nobody: {arrivals}"
 
-    def _tick(self) -> bool:
+    def tick(self) -> bool:
+        """Give a tick if one is due, and tell whether."""
         deadline_ms = self.machine.next_deadline_ms()
         if deadline_ms is None or deadline_ms > self.now_ms:
             return False

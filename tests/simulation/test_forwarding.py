@@ -181,7 +181,7 @@ def refuse_and_restore(monkeypatch: pytest.MonkeyPatch, before: set[int], after:
     assert isinstance(world.submit(c.Enqueue(7, named(*names))), r.Accepted)
     store = STORE_OF[INBOX_ROW]
     world.backups[store] = world.disks[store].backup()
-    assert {name for name, _ in world._places(store, world.backups[store])} >= {*names}, "copied before they left"
+    assert {name for name, _ in world.places(store, world.backups[store])} >= {*names}, "copied before they left"
 
     def arrived() -> set[int]:
         return {name for name, _ in world.places_of(SINK)} - {50}
@@ -190,7 +190,7 @@ def refuse_and_restore(monkeypatch: pytest.MonkeyPatch, before: set[int], after:
     refused.clear()
     refused |= after
     world.restore(store)
-    world.run_until(lambda: arrived() >= {*names} - after and not world._left())
+    world.run_until(lambda: arrived() >= {*names} - after and not world.left())
 
 
 @pytest.mark.row("F1")
@@ -228,8 +228,8 @@ def test_a_batch_to_a_topic_with_many_subscriptions_is_cut(monkeypatch: pytest.M
     names = range(1, 21)
     world.sent = dict.fromkeys(names, (None, 0))
     process = world.processes[STORE_OF[INBOX_ROW]]
-    find = process._find
-    monkeypatch.setattr(process, "_find", lambda name: find(name)._replace(batch_messages=3))
+    find = process.find
+    monkeypatch.setattr(process, "find", lambda name: find(name)._replace(batch_messages=3))
     sizes: list[int] = []
     submit = Distant.submit
 

@@ -1,11 +1,14 @@
 """The orders in which entries are read, as sorted lists: part of `tables`."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
-from typing import NamedTuple, Self
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 from partibus.partition.protocol.keys import POSITION_BITS, POSITION_MAX, SHARED_BODY, entry_key
 from partibus.partition.protocol.ports import EntryState
+
+EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
 
 class StoredEntry(NamedTuple):
@@ -23,27 +26,29 @@ class StoredEntry(NamedTuple):
 class EntryIndex:
     """Keys of all entries by sub-queue, by session and by due time, and the reference counts of shared bodies."""
 
-    def __init__(self) -> None:
-        self._keys: dict[int, list[int]] = {}
+    def __init__(
+        self,
+        keys: Mapping[int, list[int]] = EMPTY,
+        session_keys: Mapping[int, dict[str, list[int]]] = EMPTY,
+        due: Mapping[tuple[int, int], list[tuple[int, int]]] = EMPTY,
+        names: Mapping[int, int] = EMPTY,
+    ) -> None:
+        """Begin an empty index, or a copy of one with these containers."""
+        self._keys = {subqueue: list(known) for subqueue, known in keys.items()}
         """Sub-queue key -> its entry keys. Enqueues append at the right edge."""
-        self._session_keys: dict[int, dict[str, list[int]]] = {}
+        self._session_keys = {
+            subqueue: {session: list(known) for session, known in sessions.items()}
+            for subqueue, sessions in session_keys.items()
+        }
         """Sub-queue key -> session -> entry keys."""
-        self._due: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._due = {state: list(known) for state, known in due.items()}
         """(sub-queue key, state) -> (due ms, entry key)."""
-        self._names: dict[int, int] = {}
+        self._names = dict(names)
         """Key of a shared body -> number of entries that reference it."""
 
     def copy(self) -> Self:
         """Copy the containers; keys are immutable."""
-        twin = type(self)()
-        twin._keys = {subqueue: list(keys) for subqueue, keys in self._keys.items()}
-        twin._session_keys = {
-            subqueue: {session: list(keys) for session, keys in sessions.items()}
-            for subqueue, sessions in self._session_keys.items()
-        }
-        twin._due = {state: list(due) for state, due in self._due.items()}
-        twin._names = dict(self._names)
-        return twin
+        return type(self)(self._keys, self._session_keys, self._due, self._names)
 
     def add(self, key: int, entry: StoredEntry) -> None:
         """Add a new entry."""

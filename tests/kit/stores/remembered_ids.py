@@ -1,25 +1,26 @@
 """Remembered ids of messages and of sinks as Python values: part of `tables`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Self
+
+from tests.kit.stores.entry_index import EMPTY
 
 
 class DuplicateIds:
     """The message ids of all partitions of one store."""
 
-    def __init__(self) -> None:
-        self._ids: dict[int, dict[int, dict[bytes, tuple[int, bytes]]]] = {}
+    def __init__(self, ids: Mapping[int, dict[int, dict[bytes, tuple[int, bytes]]]] = EMPTY) -> None:
+        """Begin without ids, or with copies of these."""
+        self._ids = {
+            partition_row: {bucket: dict(known) for bucket, known in buckets.items()}
+            for partition_row, buckets in ids.items()
+        }
         """Partition row -> bucket -> id -> accepted ms, note about the original."""
 
     def copy(self) -> Self:
         """Copy the containers; ids and times are immutable."""
-        twin = type(self)()
-        twin._ids = {
-            partition_row: {bucket: dict(ids) for bucket, ids in buckets.items()}
-            for partition_row, buckets in self._ids.items()
-        }
-        return twin
+        return type(self)(self._ids)
 
     def remember(
         self, partition_row: int, bucket: int, message_id: bytes, accepted_ms: int, original: bytes | None
@@ -68,15 +69,14 @@ class DuplicateIds:
 class SinkIds:
     """The ids of all sinks of all partitions of one store."""
 
-    def __init__(self) -> None:
-        self._batches: dict[tuple[int, int], dict[bytes, int]] = {}
+    def __init__(self, batches: Mapping[tuple[int, int], dict[bytes, int]] = EMPTY) -> None:
+        """Begin without ids, or with copies of these."""
+        self._batches = {place: dict(known) for place, known in batches.items()}
         """(partition row, sink) -> id -> batch."""
 
     def copy(self) -> Self:
         """Copy the containers; ids and numbers are immutable."""
-        twin = type(self)()
-        twin._batches = {place: dict(batches) for place, batches in self._batches.items()}
-        return twin
+        return type(self)(self._batches)
 
     def remember(self, partition_row: int, sink: int, row_id: bytes, batch: int) -> None:
         """Add an id, or update its batch."""

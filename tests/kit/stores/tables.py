@@ -81,7 +81,8 @@ class Tables:
         self.generations: tuple[Generation, ...] = (Generation(FIRST_NUMBER, 0),)
         self.left_off: dict[int, tuple[LeftOff, ...]] = {}
         """The ends of earlier owners' numbers by partition row (`partition.protocol.generations.left_off`)."""
-        self._index = EntryIndex()
+        self.index = EntryIndex()
+        """The orders in which entries are read."""
 
     def copy(self) -> Self:
         """Copy the containers; rows are immutable."""
@@ -103,7 +104,7 @@ class Tables:
         twin.session_locks = dict(self.session_locks)
         twin.generations = self.generations
         twin.left_off = dict(self.left_off)
-        twin._index = self._index.copy()
+        twin.index = self.index.copy()
         return twin
 
     def apply(self, writes: Writes) -> None:
@@ -121,7 +122,7 @@ class Tables:
         self.bodies.update(bodies)
         self.entries.update(entries)
         for key, entry in entries.items():
-            self._index.add(key, entry)
+            self.index.add(key, entry)
         for key, body, state, delivery_count, due_ms in _rows(writes.entry_updates, UPDATE_COLUMNS):
             self._update_entry(key, body, state, delivery_count, due_ms)
         for session, (session_state, updated_ms) in writes.session_states.items():
@@ -196,7 +197,7 @@ class Tables:
         counts = {key: SubqueueCounts(*self.counts[key]) for key in subqueues if key in self.counts}
         next_due = {
             waiting: due_ms
-            for waiting in self._index.due_states(subqueues)
+            for waiting in self.index.due_states(subqueues)
             if (due_ms := self._next_due(*waiting, 0)) is not None
         }
         marks = {source: pos for (row, source), pos in self.inbound_marks.items() if row == partition_row}
@@ -289,7 +290,7 @@ class Tables:
 
     def in_range(self, subqueue: int, from_pos: int, to_pos: int, session: str | None = None) -> Iterator[EntryRow]:
         """Yield unfinished entries with ``from_pos <= pos < to_pos`` by position, of one session if it is given."""
-        rows = self._rows_of(self._index.in_range(subqueue, from_pos, to_pos, session))
+        rows = self._rows_of(self.index.in_range(subqueue, from_pos, to_pos, session))
         return (row for row in rows if row.state < FINISHED)
 
     def frame(
@@ -302,13 +303,13 @@ class Tables:
         return pack(rows, to_pos if is_all else following)
 
     def _readable(self, subqueue: int, from_pos: int, to_pos: int, *, finished: bool) -> Iterator[EntryRow]:
-        for row in self._rows_of(self._index.in_range(subqueue, from_pos, to_pos)):
+        for row in self._rows_of(self.index.in_range(subqueue, from_pos, to_pos)):
             if row.state != EntryState.SCHEDULED and (finished or row.state < FINISHED):
                 yield row
 
     def scan(self, subqueue: int, from_pos: int, to_pos: int, max_entries: int) -> list[tuple[EntryRow, int]]:
         """Load entries in any state, finished ones too, without their data but with its length."""
-        keys = islice(self._index.in_range(subqueue, from_pos, to_pos), max(0, max_entries))
+        keys = islice(self.index.in_range(subqueue, from_pos, to_pos), max(0, max_entries))
         return [
             (EntryRow(key & POSITION_MAX, *entry, b""), len(self.bodies.get(entry.body, b"")))
             for key, entry in ((key, self.entries[key]) for key in keys)
@@ -333,7 +334,7 @@ class Tables:
             return self.in_range(subqueue, from_sequence, POSITION_MAX + 1, session)
         keys = [
             key
-            for key in self._index.all_of(subqueue, session)
+            for key in self.index.all_of(subqueue, session)
             if self.entries[key].sequence >= from_sequence and self.entries[key].state < FINISHED
         ]
         return self._rows_of(sorted(keys, key=lambda key: (self.entries[key].sequence, key)))
@@ -345,12 +346,12 @@ class Tables:
             keys = [entry_key(subqueue, pos) for pos in wanted if 0 <= pos <= POSITION_MAX]
             rows = self._rows_of(key for key in keys if key in self.entries)
         else:
-            rows = self._rows_of(key for key in self._index.all_of(subqueue) if self.entries[key].sequence in wanted)
+            rows = self._rows_of(key for key in self.index.all_of(subqueue) if self.entries[key].sequence in wanted)
         return [row for row in rows if row.state < FINISHED]
 
     def due(self, subqueue: int, state: int, until_ms: int, max_entries: int, max_bytes: int) -> DueRows:
         """Load the entries in ``state`` that are due at ``until_ms`` or before, the earliest first."""
-        waiting = self._index.due(subqueue, state)
+        waiting = self.index.due(subqueue, state)
         due_now = bisect_right(waiting, (until_ms, _KEY_MAX))
         rows = bounded(self._rows_of(waiting[index][1] for index in range(due_now)), max_entries, max_bytes)
         following = 0
@@ -372,7 +373,7 @@ class Tables:
         """Return the sessions that have entries in a state, in order: code points sort as their UTF-8 bytes do."""
         return sorted(
             session
-            for session, keys in self._index.sessions(subqueue).items()
+            for session, keys in self.index.sessions(subqueue).items()
             if any(self.entries[key].state == state for key in keys)
         )
 
@@ -411,31 +412,31 @@ class Tables:
 
     def _next_due(self, subqueue: int, state: int, following: int) -> int | None:
         """Return the due time of the first entry with a body from index ``following`` on."""
-        waiting = self._index.due(subqueue, state)
+        waiting = self.index.due(subqueue, state)
         rows = self._rows_of(waiting[index][1] for index in range(following, len(waiting)))
         return next((row.due_ms for row in rows), None)
 
     def _update_entry(self, key: int, body: int, state: int, delivery_count: int, due_ms: int | None) -> None:
         entry = self.entries.get(key)
         if entry is not None:
-            self._index.remove_due(key, entry)
-            self._index.unname(entry.body)
+            self.index.remove_due(key, entry)
+            self.index.unname(entry.body)
             entry = entry._replace(body=body, state=state, delivery_count=delivery_count, due_ms=due_ms)
             self.entries[key] = entry
-            self._index.add_due(key, entry)
-            self._index.name(body)
+            self.index.add_due(key, entry)
+            self.index.name(body)
 
     def _delete_entries(self, first: int, last: int) -> list[int]:
         """Delete entries and return the keys of the bodies that they referenced."""
         bodies = []
-        for key in self._index.remove_range(first, last):
+        for key in self.index.remove_range(first, last):
             entry = self.entries.pop(key)
-            self._index.remove(key, entry)
+            self.index.remove(key, entry)
             bodies.append(entry.body)
         return bodies
 
     def _delete_if_unnamed(self, body: int) -> None:
-        if not self._index.is_named(body):
+        if not self.index.is_named(body):
             self.bodies.pop(body, None)
 
     def _drop_partition(self, partition_row: int) -> None:
