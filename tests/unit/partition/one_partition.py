@@ -34,7 +34,8 @@ class OnePartition:
         self._pending = Writes()
         self._commit = 1
         self._durable = 0
-        self._loads: deque[tuple[int, w.Load]] = deque()
+        self.loads: deque[tuple[int, w.Load]] = deque()
+        """Loads that were asked for, each with the commit that it has to see."""
         self._waiting: deque[tuple[int, r.Reply]] = deque()
 
     def give(self, command: w.Input) -> None:
@@ -46,7 +47,7 @@ class OnePartition:
             for subqueue, messages, size_bytes in self.machine.counts():
                 self._pending.counts[subqueue] = (messages, size_bytes)
         needed = self._commit if self._pending.counters else self._commit - 1
-        self._loads.extend((needed, load) for load in step.loads)
+        self.loads.extend((needed, load) for load in step.loads)
         self._waiting.extend((needed, reply) for reply in step.replies)
         self._let_go()
 
@@ -60,9 +61,9 @@ class OnePartition:
 
     def run_load(self) -> bool:
         """Do one load, if one may be done."""
-        if not self._loads or self._loads[0][0] > self._durable:
+        if not self.loads or self.loads[0][0] > self._durable:
             return False
-        _, load = self._loads.popleft()
+        _, load = self.loads.popleft()
         self.give(w.Loaded(load, read(self.store, ROW, load)))
         return True
 
@@ -71,7 +72,7 @@ class OnePartition:
         while True:
             while self.run_load():
                 pass
-            if not self._pending.counters and not self._loads:
+            if not self._pending.counters and not self.loads:
                 return
             self.commit()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -16,9 +17,19 @@ from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.load_requests import BodyLoad, Load, PageLoad
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.runtime.slot import Slot
-from tests.kit.simulated_host import SimulatedHost, Timeline
+from tests.kit.memory import held_bytes
+from tests.kit.simulated_host import SimulatedHost, SimulatedTimer, Timeline
 
 MANY = 20_000
+FEW_BYTES = 20_000
+"""More than a hundred deadlines take, and much less than `MANY` would."""
+
+
+class ForgetfulHost(SimulatedHost):
+    """Keeps no timers, which never fire: all that is in memory is their owner's."""
+
+    def call_later(self, delay_ms: float, call: Callable[[], object]) -> SimulatedTimer:
+        return SimulatedTimer(call)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 50), st.integers(0, 50)), max_size=80))
@@ -59,19 +70,21 @@ def test_a_session_that_is_held_for_long_keeps_no_deadline_of_others() -> None:
     for session in (first, other):
         sessions.open(session)
     sessions.hold(first, 1_000)
+    before = held_bytes(sessions)
     for until_ms in range(2_000, 2_000 + MANY):
         sessions.hold(other, until_ms)
-    assert len(sessions._deadlines) < 100
+    assert held_bytes(sessions) < before + FEW_BYTES
     assert sessions.expired(1_000) == [first]
 
 
 def test_a_partition_whose_deadline_comes_nearer_has_one() -> None:
-    host = SimulatedHost(Timeline(), Random(1))
+    host = ForgetfulHost(Timeline(), Random(1))
     due: list[int] = []
     deadlines = Deadlines(host, lambda: due.append(1))
+    before = held_bytes(deadlines)
     for by_ms in range(MANY):
         deadlines.add(1_000_000 - by_ms, 7, 0)
-    assert len(deadlines._heap) < 100
+    assert held_bytes(deadlines) < before + FEW_BYTES
     assert deadlines.due(1_000_000) == [(1_000_000 - MANY + 1, 7)]
 
 

@@ -14,7 +14,10 @@ from partibus.message import Message, pack
 from partibus.partition.core import duplicates
 from partibus.partition.core.duplicates import (
     BUCKET_IDS,
+    CELLS_MIN,
+    CELLS_PER_ID,
     GENERATIONS_PER_WINDOW,
+    RECENT_BYTES,
     TRIM_IDS,
     TRIM_PAUSE_MS,
     DuplicateIds,
@@ -78,7 +81,8 @@ def test_filter_never_forgets_an_id_of_the_window(monkeypatch: pytest.MonkeyPatc
     inside = [number for number, at_ms in accepted.items() if now_ms - at_ms < WINDOW_MS]
     assert len(inside) > 10_000
     unknown = set(ids.unknown(map(name, inside), now_ms))
-    assert all(name(n) in unknown or name(n) in ids._recent for n in inside)
+    known = {inside[index] for index in ids.known(map(name, inside), now_ms)}
+    assert all(name(n) in unknown or n in known for n in inside)
 
 
 def test_new_ids_seldom_need_the_store() -> None:
@@ -101,8 +105,7 @@ def test_memory_is_bounded_whatever_comes(monkeypatch: pytest.MonkeyPatch) -> No
     ids = DuplicateIds(WINDOW_MS, is_known=True)
     remember(ids, 1_000_000, *range(60_000))
     ids.drop_oldest()
-    assert len(ids._cells) == 1 << 17
-    assert len(ids._recent) == duplicates.RECENT_MAX
+    assert ids.memory_bytes == (1 << 17) + duplicates.RECENT_MAX * duplicates.RECENT_BYTES
 
 
 def test_after_a_restart_the_store_is_asked_until_every_id_was_seen() -> None:
@@ -171,15 +174,18 @@ def test_ids_of_a_longer_window_are_found_after_a_restart() -> None:
 
 
 def test_ids_are_counted_once_however_often_the_window_changes() -> None:
+    """The filter would grow for twice as many ids."""
     partition = OnePartition(PartitionOptions(duplicate_window_ms=WINDOW_MS))
-    send(partition, *range(1_000))
+    count = CELLS_MIN // CELLS_PER_ID * 3 // 4
+    send(partition, *range(count))
     for window_ms in (2 * WINDOW_MS, WINDOW_MS, 2 * WINDOW_MS):
         partition.settle_down()
         follow(partition, window_ms)
         send(partition, 1)
     partition.settle_down()
+    assert stored(partition) == count
     assert partition.machine.state.duplicates is not None
-    assert partition.machine.state.duplicates._stored == 1_000
+    assert partition.machine.state.duplicates.memory_bytes == CELLS_MIN + count * RECENT_BYTES
 
 
 def test_ids_out_of_the_window_are_removed_in_slices() -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from partibus.limits import StoreLimits
 from partibus.message import Message, pack
+from partibus.partition.core.meters import Meters
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.commands import Outcome
@@ -64,12 +65,13 @@ class Broker:
         self.answers: list[Any] = []
         self.options = OPTIONS
         self.limits = limits or StoreLimits()
+        self.meters = Meters()
         self._request = 0
         self.start()
 
     def start(self) -> None:
         self.host = SlowHost(self.timeline, Random(1))
-        self.runtime = StoreRuntime(self.store, self.host, self.timeline, self.limits)
+        self.runtime = StoreRuntime(self.store, self.host, self.timeline, self.limits, meters=self.meters)
         self.runtime.open()
 
     def store(self) -> Store:
@@ -292,7 +294,7 @@ def test_memory_is_given_back(broker: Broker, how: str) -> None:
         broker.opened.lease_is_over = True
         broker.runtime.run_due()
     assert broker.runtime.express.messages == broker.runtime.express.size_bytes == 0
-    assert not broker.runtime._meters.express.size_bytes
+    assert not broker.meters.express.size_bytes
 
 
 def test_a_cursor_finds_everything(broker: Broker) -> None:
@@ -344,7 +346,7 @@ def test_for_want_of_memory_the_oldest_are_written_and_it_becomes_less() -> None
     broker.send(8, size=900)
     assert broker.runtime.express.size_bytes <= 3_500, "however many come at once"
     broker.send(20, size=100)
-    broker.runtime._meters.express.bytes_max = 1_000  # as if another partition had taken the rest
+    broker.meters.express.bytes_max = 1_000  # as if another partition had taken the rest
     broker.send(size=100)
     broker.rest(100)
     assert 0 < broker.runtime.express.size_bytes <= 1_000, "slice by slice"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -14,6 +16,8 @@ from partibus.partition.core.fair_queue import IN_FLIGHT_MIN, QUIET_MS, Fairness
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol.keys import Entry
+from tests.kit.memory import held_bytes
+from tests.robustness.work import work_of
 from tests.unit.partition.test_standard_receives import ACTIVE, LOCK_MS, Handle, Standard
 
 SMALL = PartitionLimits(window_entries=64, page_entries=32)
@@ -328,16 +332,27 @@ def test_a_message_that_passed_the_backlog_comes_again_after_a_delay() -> None:
 
 
 def test_many_tenants_in_flight_are_gone_through_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of each message does not grow with the tenants in flight, nor does memory grow with those that were."""
     monkeypatch.setattr(fair_queue, "TENANTS_MAX", 10)
-    fairness, sweeps = Fairness(), 0
-    entries = [entry(number, f"t{number}") for number in range(100)]
-    fairness.hand_out(entries)
-    for number in range(200):
-        before = fairness._tenants
-        fairness.hand_out([entry(1_000 + number, f"later {number}")])
-        fairness.take_back([entry(1_000 + number, f"later {number}")])
-        sweeps += fairness._tenants is not before
-    assert 2 <= sweeps <= 4
-    assert len(fairness._tenants) <= 2 * len(entries) + 1
-    fairness.take_back(entries)
-    assert len(fairness._tenants) <= 2 * len(entries) + 1
+
+    def work_of_later_tenants(count: int) -> int:
+        fairness, numbers = Fairness(), itertools.count(1_000)
+        entries = [entry(number, f"t{number}") for number in range(count)]
+        fairness.hand_out(entries)
+        before = held_bytes(fairness)
+
+        def come_and_go() -> None:
+            for number in islice(numbers, 2 * count):
+                later = [entry(number, f"later {number}")]
+                fairness.hand_out(later)
+                fairness.take_back(later)
+
+        work = work_of(come_and_go)
+        for _ in range(4):
+            come_and_go()
+        assert held_bytes(fairness) < 3 * before
+        fairness.take_back(entries)
+        assert held_bytes(fairness) < 3 * before
+        return work
+
+    assert work_of_later_tenants(400) < 5 * work_of_later_tenants(100)

@@ -28,15 +28,16 @@ class Fifo(OnePartition):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(PartitionOptions(requires_session=True, max_delivery_count=1 << 31, **options))
-        self._request = 0
+        self.request = 0
+        """The number of the last command."""
 
     def ask(self, command: Any, *, answered: bool = True) -> Any:
-        self._request += 1
-        command.request = self._request
+        self.request += 1
+        command.request = self.request
         self.give(command)
         self.settle_down()
-        assert (self._request in self.replies) == answered, command
-        return self.replies.pop(self._request, None)
+        assert (self.request in self.replies) == answered, command
+        return self.replies.pop(self.request, None)
 
     def send(self, *groups: str, size: int = 1, scheduled_ms: int | None = None) -> list[int]:
         messages = [Message(pack(rest=b"x" * size), session_id=name, scheduled_ms=scheduled_ms) for name in groups]
@@ -62,7 +63,7 @@ class Fifo(OnePartition):
 
     def turn_loads(self) -> None:
         """Have the store answer in the other order."""
-        self._loads.reverse()
+        self.loads.reverse()
 
 
 def positions(handles: list[Handle]) -> list[int]:
@@ -153,14 +154,14 @@ def test_groups_whose_pages_arrive_in_another_order_keep_their_turns(count: int)
 def test_a_receive_that_waits_gets_what_arrives_and_what_is_free_again() -> None:
     queue = Fifo()
     assert queue.ask(c.ReceiveGroups(0, 10, 1 << 20, LOCK_MS, wait=True), answered=False) is None
-    waiting = queue._request
+    waiting = queue.request
     queue.send("g", "g")
     granted = queue.replies.pop(waiting)
     assert isinstance(granted, r.GroupsGranted)
     assert [entry.pos for entry in granted.entries] == [1, 2]
     queue.send("g")
     queue.ask(c.ReceiveGroups(0, 10, 1 << 20, LOCK_MS, wait=True), answered=False)
-    waiting = queue._request
+    waiting = queue.request
     queue.complete((granted.lock_id, 1), (granted.lock_id, 2))
     later = queue.replies.pop(waiting)
     assert isinstance(later, r.GroupsGranted)
@@ -170,7 +171,7 @@ def test_a_receive_that_waits_gets_what_arrives_and_what_is_free_again() -> None
 def test_a_cancelled_receive_takes_nothing() -> None:
     queue = Fifo()
     queue.ask(c.ReceiveGroups(0, 10, 1 << 20, LOCK_MS, wait=True), answered=False)
-    assert queue.ask(c.CancelReceiveGroups(0, queue._request)) == r.Done(queue._request)
+    assert queue.ask(c.CancelReceiveGroups(0, queue.request)) == r.Done(queue.request)
     queue.send("g")
     assert positions(queue.receive()) == [1]
 
@@ -301,7 +302,7 @@ def test_what_arrives_in_the_steady_state_needs_no_page() -> None:
     queue.receive()
     for number in range(3):
         queue.give(c.Enqueue(0, [Message(pack(rest=b"x"), session_id=f"g{number}")]))
-        assert not queue._loads
+        assert not queue.loads
     assert len(queue.receive()) == 3
 
 

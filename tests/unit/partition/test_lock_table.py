@@ -6,6 +6,10 @@ from collections.abc import Iterator
 
 from partibus.partition.core.lock_table import LockBatch, LockTable
 from partibus.partition.protocol.keys import Entry
+from tests.kit.memory import held_bytes
+
+FEW_BYTES = 20_000
+"""More than a hundred deadlines take, and much less than twenty thousand would."""
 
 
 def batch(lock_id: int, until_ms: int, *positions: int) -> LockBatch:
@@ -109,10 +113,11 @@ def test_settled_renewal_is_forgotten() -> None:
 def test_one_lock_that_is_held_for_long_keeps_no_deadline_of_those_that_ended() -> None:
     table = LockTable()
     table.add(batch(0, 1_000, 0))
+    before = held_bytes(table)
     for lock_id in range(1, 20_001):
         table.add(batch(lock_id, 2_000 + lock_id, lock_id))
         table.unlock(lock_id, [lock_id])
-    assert len(table._deadlines) < 100
+    assert held_bytes(table) < before + FEW_BYTES
     assert [b.lock_id for b in table.expired(1_000)] == [0]
 
 
@@ -123,10 +128,11 @@ def test_one_lock_that_is_renewed_again_and_again_has_few_deadlines() -> None:
     single, pair = table.find(0), table.find(1)
     assert single is not None
     assert pair is not None
+    before = held_bytes(table)
     for until_ms in range(3_000, 23_000):
         table.renew(single, [0], until_ms)
         table.renew(pair, [1], until_ms)
-    assert len(table._deadlines) < 100
+    assert held_bytes(table) < before + FEW_BYTES
     assert table.next_deadline_ms() == 2_000
 
 

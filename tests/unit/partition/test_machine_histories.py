@@ -161,9 +161,12 @@ def test_a_sweep_does_not_bring_back_the_properties_that_it_has_read() -> None:
         for answer in [answer for answer in both.answers if answer is not range_scan]:
             both.answer(both.answers.index(answer))
         if again:
-            (entry,) = both.machine.state.subqueues[0].ready._returned
-            entry[1].data = None  # as after another delivery
-            both.machine.state.subqueues[0].ready.size_bytes = 0
+            ready = both.machine.state.subqueues[0].ready
+            entry = ready.head()
+            assert entry is not None
+            assert len(ready) == 1
+            entry.data = None  # as after another delivery
+            ready.size_bytes = 0
         both.answer(both.answers.index(range_scan))
         both.check_at_rest()
         (item,) = both.model.queues[1]

@@ -40,9 +40,14 @@ T = TypeVar("T")
 
 
 class CountingStore(MemoryStore):
-    """Counts what is loaded."""
+    """Counts what is loaded, and is lost when a test says so."""
 
     loads = 0
+    lease_is_over = False
+
+    @property
+    def is_held(self) -> bool:
+        return not self.lease_is_over
 
     def read(self, query: Query[T]) -> T:
         CountingStore.loads += isinstance(query, q.Partition)
@@ -72,7 +77,8 @@ class Broker:
         self._number = 0
 
     def open(self) -> Store:
-        return CountingStore(self.disk)
+        self.store = CountingStore(self.disk)
+        return self.store
 
     def wake(self, rows: list[int]) -> None:
         self.woken += rows
@@ -243,7 +249,8 @@ def test_a_deleted_partition_and_a_lost_store_count_no_longer() -> None:
         broker.send(row, 4)
     broker.runtime.drop(0, lambda _: None)
     assert len(broker.residency) == 4
-    broker.runtime._lifecycle.fail(RuntimeError("the disk is gone"))
+    broker.store.lease_is_over = True
+    broker.runtime.run_due()
     assert len(broker.residency) == 0
     assert broker.residency.size_bytes == 0
     broker.rest()
@@ -272,10 +279,10 @@ def test_the_hand_moves_by_some_partitions_in_a_turn() -> None:
 def test_of_many_cold_partitions_the_first_are_forgotten() -> None:
     cold = ColdPartitions()
     for row in range(COLD_MAX + 10):
-        cold.add(row, Cold(100 + row, row, 0, None))
-    assert len(cold._known) == COLD_MAX
+        cold.add(row, Cold(100 + row, row, 1 + row, None))
+    assert [row for row in range(COLD_MAX + 10) if not cold.activated_ms(row)] == [*range(10)]
     assert cold.take(5) == Cold(0, COLD_MAX + 9, 0, None), "reservations go on above all that were made"
-    assert cold.take(20) == Cold(120, 20, 0, None)
+    assert cold.take(20) == Cold(120, 20, 21, None)
 
 
 def test_a_cold_partition_hands_its_first_message_out_before_it_has_read_a_whole_page() -> None:
@@ -288,7 +295,7 @@ def test_a_cold_partition_hands_its_first_message_out_before_it_has_read_a_whole
     partition.load()
     partition.give(c.Receive(0, 99, 1, 1 << 20))
     assert partition.run_load()
-    (first,) = [load for _, load in partition._loads]
+    (first,) = [load for _, load in partition.loads]
     assert isinstance(first, w.PageLoad)
     state = partition.machine.state
     assert state.subqueues[0].ready.size_bytes < FIRST_PAGE_BYTES

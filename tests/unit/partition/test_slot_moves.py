@@ -36,20 +36,21 @@ class Side(OnePartition):
         super().__init__(
             PartitionOptions(requires_session=sessions, duplicate_window_ms=window_ms, lock_duration_ms=60_000)
         )
-        self._request = 0
+        self.request = 0
+        """The number of the last command."""
         self.granted: list[r.Granted] = []
 
     def ask(self, command: Any) -> Any:
-        self._request += 1
-        command.request = self._request
+        self.request += 1
+        command.request = self.request
         self.give(command)
         self.settle_down()
-        return self.answer(self._request)
+        return self.answer(self.request)
 
     def open_request(self, command: Any) -> int:
         """Give a command that may be answered later; return its number."""
-        self._request += 1
-        command.request = number = self._request
+        self.request += 1
+        command.request = number = self.request
         self.give(command)
         self.settle_down()
         return number
@@ -328,7 +329,7 @@ def test_finished_move_holds_nothing_back_and_the_slots_may_go_back() -> None:
     (pos,) = move.source.receive(held.lock_id)
     assert move.source.ask(c.ScanSlots(0, ALL)).names == ["g"]
     move.source.complete(held.lock_id, pos)
-    assert move.source.ask(c.ScanSlots(0, ALL)) == r.SlotsScanned(move.source._request, [], None)
+    assert move.source.ask(c.ScanSlots(0, ALL)) == r.SlotsScanned(move.source.request, [], None)
     waiting = move.target.open_request(c.AcceptSession(0, 5, None))
     move.target.ask(c.FinishSlots(0, 1))
     assert move.target.answer(waiting).session == "g"
