@@ -19,14 +19,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from partibus.partition.protocol.ports import StoreError
 from partibus.store.sqlite import checkpoint, writer
-from partibus.store.sqlite.sql import connect_reader
+from partibus.store.sqlite.sql import connect, connect_reader
 from tests.contract.stores import complete, enqueued
 from tests.unit.store.sqlite.places import SETTINGS, open_store
 
@@ -136,8 +136,8 @@ def main() -> None:
             reading.close()
             continue
         if verb == "copy":
-            with store._commit_lock:
-                store.checkpoints.run_now(store._writer.connection)
+            with closing(connect(directory / "store-00.db", 0, settings)) as connection:  # no commit is under way
+                store.checkpoints.run_now(connection)
             continue
         number = int(argument)
         try:

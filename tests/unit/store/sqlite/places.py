@@ -4,9 +4,11 @@ import os
 import resource
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from partibus.store.sqlite import Owner, SQLiteStore, StoreSettings
 
@@ -23,6 +25,37 @@ def rewrite(path: Path, sql: str) -> None:
     """Change a closed store behind its back."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(sql)
+
+
+@contextmanager
+def connections(trace: Callable[[str], object] | None = None) -> Iterator[list[sqlite3.Connection]]:
+    """List the connections to SQLite that this process opens meanwhile. ``trace`` gets their statements."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def noted(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        opened.append(connection)
+        connection.set_trace_callback(trace)
+        return connection
+
+    with patch.object(sqlite3, "connect", noted):
+        yield opened
+
+
+def open_with_writer(directory: Path) -> tuple[SQLiteStore, sqlite3.Connection]:
+    """Return the store ``store-00`` of a directory, and the connection that commits to it: the one that stays open."""
+    with connections() as opened:
+        store = open_store(directory)
+    (writer,) = filter(_is_open, opened)
+    return store, writer
+
+
+def _is_open(connection: sqlite3.Connection) -> bool:
+    try:
+        return connection.total_changes >= 0
+    except sqlite3.ProgrammingError:
+        return False
 
 
 @contextmanager

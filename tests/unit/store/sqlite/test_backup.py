@@ -443,7 +443,8 @@ def test_a_copy_over_the_file_begins_a_generation(filled: Path, tmp_path: Path, 
     """`cp -p` over a file keeps its inode. The lock file beside it knows the last commit, also of one run."""
     store = open_store(filled.parent)
     if in_use:
-        checkpoint(store._writer.connection, "TRUNCATE")
+        with closing(sqlite3.connect(filled)) as connection:
+            checkpoint(connection, "TRUNCATE")
     else:
         store.close()
     shutil.copy2(filled, tmp_path / "kept.db")

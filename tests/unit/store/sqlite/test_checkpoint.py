@@ -1,14 +1,21 @@
 """The log is copied beside the writer and starts over."""
 
 import sqlite3
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import Any, Self
 
 import pytest
 
 from partibus.partition.protocol.ports import StoreError
+from partibus.store.dropped_partitions import PartitionRemover
 from partibus.store.sqlite import SQLiteStore, StoreSettings
+from partibus.store.sqlite import store as store_module
 from partibus.store.sqlite.checkpoint import Checkpoints, estimate_appended_bytes
+from partibus.store.sqlite.store import Readers
+from partibus.store.sqlite.writer import Writer
 from tests.contract.stores import PARTITION, complete, enqueued, positions
 from tests.unit.store.sqlite.places import SETTINGS, open_store
 
@@ -113,56 +120,76 @@ def lack_a_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.close()
 
 
-PARTS = ("_remover.stop", "checkpoints.wait", "_readers.close", "_writer.close")
+PARTS = ((PartitionRemover, "stop"), (Checkpoints, "wait"), (Readers, "close"), (Writer, "close"))
+EACH_PART = pytest.mark.parametrize("part", PARTS, ids=lambda part: f"{part[0].__name__}.{part[1]}")
 
 
-@pytest.mark.parametrize("part", PARTS)
+@EACH_PART
 def test_a_close_that_fails_half_way_releases_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: tuple[type, str]
 ) -> None:
     close_half_way(tmp_path, monkeypatch, part)
 
 
-def close_half_way(folder: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+def close_half_way(folder: Path, monkeypatch: pytest.MonkeyPatch, part: tuple[type, str]) -> None:
     """Close a store while a part of it fails to close, and open the store again in this process."""
     store = open_store(folder)
     store.commit(enqueued(1))
-    owner, method = part.split(".")
 
     def fail(*_arguments: object, **_named: object) -> None:
         raise RuntimeError("planted")
 
     with monkeypatch.context() as broken:
-        broken.setattr(getattr(store, owner), method, fail)
+        broken.setattr(*part, fail)
         with pytest.raises(RuntimeError, match="planted"):
             store.close()
-    try:
-        again = open_store(folder)
-    finally:
-        store._lock_file.release()
+    again = open_store(folder)
     assert positions(again) == [1]
     again.close()
 
 
-def closes_until_an_error(store: SQLiteStore) -> None:
-    """The first part that fails to close keeps the others open."""
-    store._remover.stop()
-    store.checkpoints.wait()
-    store._readers.close()
-    store._close_writer()
-    store._lock_file.release()
+class StopsAtAnError:
+    """An `ExitStack` of which the first call that fails keeps the others from being made."""
+
+    left: list[Callable[[], object]]
+    """The calls that the last failure has kept from being made."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def callback(self, call: Callable[..., object], **options: Any) -> None:
+        self.calls.append(partial(call, **options))
+
+    def pop_all(self) -> None:
+        self.calls = []
+
+    def __exit__(self, *_error: object) -> None:
+        while self.calls:
+            call = self.calls.pop()
+            try:
+                call()
+            except RuntimeError:
+                StopsAtAnError.left = self.calls
+                raise
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_a_close_that_stops_at_an_error_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    monkeypatch.setattr(SQLiteStore, "close", closes_until_an_error)
+@EACH_PART
+def test_a_close_that_stops_at_an_error_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: tuple[type, str]
+) -> None:
+    monkeypatch.setattr(store_module, "ExitStack", StopsAtAnError)
     with pytest.raises(StoreError, match="in use by"):
         close_half_way(tmp_path, monkeypatch, part)
+    while StopsAtAnError.left:
+        StopsAtAnError.left.pop()()
 
 
 def starts_whatever_happens(checkpoints: Checkpoints, _appended_bytes: int) -> None:
     """A thread that did not start is waited for."""
-    checkpoints.thread = Thread(target=checkpoints._run)
+    checkpoints.thread = Thread()
     checkpoints.thread.start()
 
 

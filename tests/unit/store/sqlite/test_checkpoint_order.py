@@ -8,13 +8,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from threading import Event, current_thread
+from threading import Event, Lock, current_thread
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from partibus.partition.protocol.ports import StoreFull
-from partibus.store.sqlite import SQLiteStore, StoreSettings, checkpoint
+from partibus.store.sqlite import SQLiteStore, StoreSettings, checkpoint, store
 from partibus.store.sqlite.backup import copy_store
+from partibus.store.sqlite.store import Readers
 from tests.contract.stores import complete, enqueued
 from tests.unit.store.sqlite.log_index import LogIndex, log_index
 from tests.unit.store.sqlite.places import US
@@ -38,12 +41,19 @@ class Watched:
         self.disk = Disk()
         self.database = directory / "store-00.db"
         settings = StoreSettings(checkpoint_bytes=200 * KIB, reserved_bytes=256 * KIB, min_free_bytes=KIB)
-        self.store = SQLiteStore.open(self.database, store_id="store-00", owner=US, settings=settings, free=self.disk)
+        with patch.object(store, "Checkpoints", self._make):
+            self.store = SQLiteStore.open(
+                self.database, store_id="store-00", owner=US, settings=settings, free=self.disk
+            )
         self.index: LogIndex
         self.beside_commits = 0
         self.broken: list[str] = []
         self._real = checkpoint.checkpoint
         self._passed: set[int] = set()
+
+    def _make(self, path: Path, settings: StoreSettings, commit_lock: Lock, *more: Any) -> checkpoint.Checkpoints:
+        self._commit_lock = commit_lock
+        return checkpoint.Checkpoints(path, settings, commit_lock, *more)
 
     def checkpoint(self, connection: sqlite3.Connection, mode: str = "PASSIVE") -> None:
         """Look at the log before a checkpoint begins."""
@@ -54,7 +64,7 @@ class Watched:
             self.beside_commits += 1
             if self.index.may_start_over:
                 self.broken.append("a checkpoint beside commits began when the log could start over")
-        elif not self.store._commit_lock.locked():
+        elif not self._commit_lock.locked():
             self.broken.append("a checkpoint excluded no commits")
         self._real(connection, mode)
         if not is_first_pass:
@@ -92,15 +102,17 @@ def test_no_checkpoint_begins_beside_commits_when_the_log_could_start_over(
 def test_the_watch_catches_an_order_that_opens_the_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant the bug again: on a full disk a commit copies the log and starts the thread all the same."""
 
-    def after_commit(self: SQLiteStore, appended_bytes: int) -> None:
-        if self._room.is_full:
-            checkpoint.checkpoint(self._writer.connection)
-        self.checkpoints.after_commit(appended_bytes)
+    after_commit = checkpoint.Checkpoints.after_commit
 
-    monkeypatch.setattr(SQLiteStore, "_after_commit", after_commit)
+    def copy_first(self: checkpoint.Checkpoints, appended_bytes: int) -> None:
+        if one.disk.free == 0:
+            with closing(sqlite3.connect(one.database)) as connection:
+                checkpoint.checkpoint(connection)
+        after_commit(self, appended_bytes)
+
+    monkeypatch.setattr(checkpoint.Checkpoints, "after_commit", copy_first)
     with watched(tmp_path, monkeypatch) as one:
         one.disk.free = 0
-        one.store._room.is_full = True
         for pos in range(1_000):  # the thread begins when the scheduler lets it: mostly within a few commits
             one.store.commit(complete(enqueued(), pos, pos))
             if one.broken:
@@ -138,10 +150,14 @@ def test_a_reader_that_outlives_the_store_makes_no_checkpoint(tmp_path: Path) ->
     """SQLite makes one when the last connection is closed; the next owner may be writing by then."""
     store = SQLiteStore.open(tmp_path / "store-00.db", store_id="store-00", owner=US)
     store.commit(enqueued(1))
-    with store._readers.reader() as reader:
+    readers = Readers(tmp_path / "store-00.db", StoreSettings())
+    with readers.reader() as reader:
         reader.execute("SELECT count(*) FROM entry").fetchall()
-        store._failed_sync = "planted"
+        failed_sync = sqlite3.OperationalError("planted")
+        failed_sync.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        store.checkpoints.failed(failed_sync)
         store.close()
+        readers.close()
         log = tmp_path / "store-00.db-wal"
         size = log.stat().st_size
         assert size > 0

@@ -10,14 +10,14 @@ from partibus.store.sqlite import SQLiteStore
 from partibus.store.sqlite.reader import LARGE_BYTES
 from partibus.store.sqlite.sql import statement
 from tests.contract.stores import QUEUE, complete, enqueued
-from tests.unit.store.sqlite.places import open_store
+from tests.unit.store.sqlite.places import SETTINGS, connections, open_store
 
 COUNT = 200
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SQLiteStore]:
-    store = open_store(tmp_path)
+    store = open_store(tmp_path, SETTINGS._replace(readers_idle=0))  # each load opens its connection
     yield store
     store.close()
 
@@ -32,11 +32,10 @@ def fill(store: SQLiteStore, data: dict[int, bytes]) -> None:
 
 def page(store: SQLiteStore, max_entries: int, max_bytes: int) -> tuple[dict[int, bytes], bool]:
     """Read a page from the beginning; return it, and whether it took the statement that sums lengths up."""
-    with store._readers.reader() as connection:
-        seen: list[str] = []
-        connection.set_trace_callback(seen.append)
-    rows = store.read(q.Page(QUEUE, 0, max_entries, max_bytes))
-    connection.set_trace_callback(None)
+    seen: list[str] = []
+    with connections(seen.append):
+        rows = store.read(q.Page(QUEUE, 0, max_entries, max_bytes))
+    assert seen
     summing = statement("select_page")[:60]
     return {row.pos: row.data for row in rows}, any(text.startswith(summing) for text in seen)
 

@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
@@ -14,12 +15,15 @@ from partibus.partition.protocol.keys import body_key, subqueue_key
 from partibus.partition.protocol.ports import StoreError, Writes
 from partibus.store import dropped_partitions
 from partibus.store.dropped_partitions import SLICE_ROWS, PartitionRemover, without_hidden
+from partibus.store.sqlite import store as sqlite_store
+from partibus.store.sqlite.apply import remove_partition_rows
 from tests.contract.stores import PARTITION, QUEUE, enqueued, positions
 from tests.kit.eventually import eventually
 from tests.unit.store.sqlite.places import open_store
 
 OTHER = subqueue_key(PARTITION + 1, 0)
 MANY = 3 * SLICE_ROWS + 1
+NO_ROWS = {"entry": 0, "body": 0, "partition": 0, "dropped_partition": 0}
 
 
 def dropping(*partition_rows: int) -> Writes:
@@ -126,19 +130,23 @@ def test_a_slice_that_fails_is_removed_later(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(dropped_partitions, "RETRY_S", 0.0)
     store = open_store(tmp_path)
     store.commit(enqueued(*range(MANY)))
-    remove, failures = store._remover._remove_slice, [error]
+    failures = [error]
+    monkeypatch.setattr(sqlite_store, "remove_partition_rows", remove_unless(failures))
+    store.commit(dropping(PARTITION))
+    eventually("the rows are removed", lambda: rows_in(tmp_path) == NO_ROWS)
+    assert not failures
+    store.close()
 
-    def remove_or_fail(partition_row: int) -> bool:
+
+def remove_unless(failures: list[Exception]) -> Callable[[int, int, sqlite3.Connection], bool]:
+    """Return a `remove_partition_rows` that raises these errors first, the last one first of all."""
+
+    def remove_or_fail(partition_row: int, rows: int, connection: sqlite3.Connection) -> bool:
         if failures:
             raise failures.pop()
-        return remove(partition_row)
+        return remove_partition_rows(partition_row, rows, connection)
 
-    monkeypatch.setattr(store._remover, "_remove_slice", remove_or_fail)
-    store.commit(dropping(PARTITION))
-    eventually("the rows are removed", lambda: not failures and store._remover._thread is None)
-    assert rows_in(tmp_path) == {"entry": 0, "body": 0, "partition": 0, "dropped_partition": 0}
-    assert store._remover.last_error is None
-    store.close()
+    return remove_or_fail
 
 
 def test_closing_stops_between_slices(tmp_path: Path) -> None:
@@ -197,16 +205,12 @@ def test_slices_that_keep_failing_are_logged_once(
     monkeypatch.setattr(dropped_partitions, "RETRY_S", 0.0)
     store = open_store(tmp_path)
     store.commit(enqueued(*range(MANY)))
-    remove, failures = store._remover._remove_slice, ["sick", "sick", "locked"]
-
-    def remove_or_fail(partition_row: int) -> bool:
-        if failures:
-            raise StoreError(f"the file is {failures.pop()}", executed=False)
-        return remove(partition_row)
-
-    monkeypatch.setattr(store._remover, "_remove_slice", remove_or_fail)
+    failures: list[Exception] = [
+        StoreError(f"the file is {what}", executed=False) for what in ("sick", "sick", "locked")
+    ]
+    monkeypatch.setattr(sqlite_store, "remove_partition_rows", remove_unless(failures))
     store.commit(dropping(PARTITION))
-    eventually("the rows are removed", lambda: not failures and store._remover._thread is None)
+    eventually("the rows are removed", lambda: rows_in(tmp_path) == NO_ROWS)
     store.close()
     said = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert [level for level, _ in said] == ["WARNING", "WARNING", "INFO"]

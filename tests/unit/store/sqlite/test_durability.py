@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from partibus.partition.protocol.ports import StoreError
+from partibus.store.sqlite.store import Readers
 from partibus.store.sqlite.writer import Writer
 from tests.contract.stores import complete, enqueued, positions
-from tests.unit.store.sqlite.places import files_no_larger_than, open_store
+from tests.unit.store.sqlite.places import SETTINGS, files_no_larger_than, open_store, open_with_writer
 
 
 def test_a_log_cut_anywhere_holds_whole_commits_in_order(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ _COMMITTING = """
 import sys
 from pathlib import Path
 from tests.contract.stores import enqueued
-from tests.unit.store.sqlite.places import files_no_larger_than, open_store
+from tests.unit.store.sqlite.places import SETTINGS, files_no_larger_than, open_store, open_with_writer
 
 store = open_store(Path(sys.argv[1]))
 for number in range(1_000_000):
@@ -118,9 +119,9 @@ def test_a_disk_that_fails_before_the_commit_leaves_nothing_of_it(tmp_path: Path
 
 
 def test_the_settings_that_durability_stands_on(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
+    store, writer = open_with_writer(tmp_path)
     pragmas = {
-        name: store._writer.connection.execute(f"PRAGMA {name}").fetchone()[0]
+        name: writer.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("journal_mode", "synchronous", "page_size", "auto_vacuum", "wal_autocheckpoint", "secure_delete")
     }
     assert pragmas == {
@@ -165,7 +166,8 @@ def test_a_load_that_outlives_its_store_leaves_the_log_to_the_store_that_is_open
     """Another process that reads and closes would delete the log if the locks of this process had ended."""
     before = open_store(tmp_path)
     before.commit(enqueued(1))
-    with before._readers.reader() as connection:
+    readers = Readers(tmp_path / "store-00.db", SETTINGS)
+    with readers.reader() as connection:
         cursor = connection.execute("SELECT key FROM entry")
         if outcome == "refused first":
             with monkeypatch.context() as failing:
@@ -173,6 +175,7 @@ def test_a_load_that_outlives_its_store_leaves_the_log_to_the_store_that_is_open
                 with pytest.raises(StoreError, match="sick"):
                     before.reopen()
         store = before.reopen()
+        readers.close()
         cursor.fetchall()
     store.commit(enqueued(2))
     log = tmp_path / "store-00.db-wal"

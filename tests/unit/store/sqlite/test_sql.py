@@ -13,7 +13,7 @@ from partibus.partition.protocol.ports import EntryState, Writes
 from partibus.store.sqlite.apply import last_updates
 from partibus.store.sqlite.sql import ROWS_MAX, execute_keys, execute_rows, schema, statement
 from tests.contract.stores import QUEUE, enqueue, enqueued
-from tests.unit.store.sqlite.places import open_store
+from tests.unit.store.sqlite.places import open_store, open_with_writer
 
 NAMES = sorted(
     Path(file.name).stem for file in files("partibus.store.sqlite").joinpath("statements").iterdir() if file.is_file()
@@ -102,9 +102,9 @@ def test_of_several_updates_of_an_entry_only_the_last_is_sent() -> None:
 
 def test_few_calls_into_sqlite_per_commit(tmp_path: Path) -> None:
     """Each call may cost a switch interval beside a busy event loop, so their number is part of the design."""
-    store = open_store(tmp_path)
+    store, writer = open_with_writer(tmp_path)
     calls: list[str] = []
-    store._writer.connection.set_trace_callback(calls.append)
+    writer.set_trace_callback(calls.append)
     writes = enqueued(*range(200))
     writes.counters[5] = (200, 1, 0)
     writes.counts[QUEUE] = (200, 1_000)

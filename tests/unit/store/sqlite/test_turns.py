@@ -11,7 +11,7 @@ import pytest
 from partibus.partition.protocol.ports import Writes
 from partibus.store.sqlite import SQLiteStore, apply
 from tests.contract.stores import enqueued, positions
-from tests.unit.store.sqlite.places import open_store
+from tests.unit.store.sqlite.places import open_store, open_with_writer
 
 EVENTUALLY_S = 90.0
 NEVER_S = 3_600.0
@@ -89,19 +89,18 @@ def test_a_large_commit_waits_for_the_statements_of_another_store_and_a_small_on
     assert not apply.turn.locked()
 
 
-def test_a_commit_gives_its_turn_up_before_the_sync(
-    stores: list[SQLiteStore], statements: Statements, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    statements.go_on.set()
+def test_a_commit_gives_its_turn_up_before_the_sync(tmp_path: Path) -> None:
+    store, writer = open_with_writer(tmp_path)
     locked: list[bool] = []
 
     def see(text: str) -> None:
         if text == "COMMIT":
             locked.append(apply.turn.locked())
 
-    stores[0]._writer.connection.set_trace_callback(see)
-    stores[0].commit(large(1))
+    writer.set_trace_callback(see)
+    store.commit(large(1))
     assert locked == [False]
+    store.close()
 
 
 def test_a_store_that_hangs_in_a_statement_holds_up_no_other(
