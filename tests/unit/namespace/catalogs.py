@@ -34,15 +34,10 @@ def open_catalog(folder: Path, stores: int = 16) -> Catalog:
     return _opened[-1]
 
 
-def file_of(catalog: Catalog) -> CatalogFile:
-    """Return the file of a catalog, which tests damage and make wait."""
-    assert isinstance(catalog._database, CatalogFile)
-    return catalog._database
-
-
 def database(catalog: Catalog) -> sqlite3.Connection:
     """Return the connection to the file of a catalog, whose statements tests trace and change."""
-    return file_of(catalog)._connection
+    assert isinstance(catalog._database, CatalogFile)
+    return catalog._database._connection
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@ sync."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from partibus.namespace import catalog_file
 from partibus.namespace.catalog import Catalog
 from partibus.namespace.catalog_file import FILE_NAME
 from partibus.namespace.entities import QueueDescription
-from tests.unit.namespace.catalogs import database, file_of
+from tests.unit.namespace.catalogs import database
 from tests.unit.store.sqlite.log_index import log_index
 from tests.unit.store.sqlite.lossy_disk import LOG, PLANTED, LossyDisk, disk, library
 
@@ -58,9 +59,10 @@ def test_a_checkpoint_begins_behind_a_commit_that_none_has_copied(
 
 
 def test_only_one_broker_at_a_time_makes_a_checkpoint(catalogs: tuple[Catalog, Catalog], tmp_path: Path) -> None:
-    first, second = catalogs
+    _, second = catalogs
     with log_index(tmp_path / FILE_NAME) as index:
-        with file_of(first)._turn.taken():
+        with (tmp_path / FILE_NAME).with_suffix(".lock").open() as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
             for number in range(20):
                 second.create(QueueDescription(f"q-{number}"), 0)
             assert index.copied == 0

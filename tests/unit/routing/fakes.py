@@ -31,7 +31,7 @@ class FakePartition(PartitionHandle):
         self.is_available = True
         self.callbacks: list[Callable[[Any], None]] = []
         """The calls that commands without a reply wait for, in order."""
-        self._awaiting: list[Callable[[], None]] = []
+        self.awaiting: list[Callable[[], None]] = []
         self._reservations = count(1)
         self._positions = count(1)
 
@@ -48,7 +48,7 @@ class FakePartition(PartitionHandle):
         overloaded_stores.add(self)
 
     def when_usable(self, call: Callable[[], None]) -> None:
-        self._awaiting.append(call)
+        self.awaiting.append(call)
 
     def submit(self, command: Any, on_reply: Callable[[Any], None] | None = None, *, more: bool = False) -> None:
         self.commands.append(command)
@@ -116,7 +116,7 @@ class FakePartition(PartitionHandle):
     def recover(self) -> None:
         overloaded_stores.discard(self)
         self.is_available = True
-        calls, self._awaiting = self._awaiting, []
+        calls, self.awaiting = self.awaiting, []
         for call in calls:
             call()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from partibus.errors import ArgumentError
+from partibus.partition.protocol import commands as c
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.routing.fault_injections import NO_EFFECT, Effect, FaultInjections, Place, from_plain, to_plain
+from partibus.routing.fault_injections import Effect, FaultInjections, Place, from_plain, to_plain
 from partibus.routing.partitions import PartitionHandle
 from tests.unit.routing.test_faulty_route import FakeStore, Timers
 
@@ -28,8 +29,13 @@ def places() -> list[Place]:
 
 
 @pytest.fixture
-def fault_injections(places: list[Place]) -> FaultInjections:
-    fault_injections = FaultInjections(STORES, Timers())
+def timers() -> Timers:
+    return Timers()
+
+
+@pytest.fixture
+def fault_injections(places: list[Place], timers: Timers) -> FaultInjections:
+    fault_injections = FaultInjections(STORES, timers)
     fault_injections.places.append(lambda: places)
     return fault_injections
 
@@ -71,16 +77,23 @@ def test_a_deleted_entity_can_be_healed(fault_injections: FaultInjections, place
 
 
 def test_failure_counts_more_than_delay_and_the_longest_delay_most(
-    fault_injections: FaultInjections, places: list[Place]
+    fault_injections: FaultInjections, places: list[Place], timers: Timers
 ) -> None:
+    def delays() -> list[float]:
+        """Return the delays of a request to the first partition, and of one to the second."""
+        timers.set.clear()
+        for request, one in enumerate(places[:2]):
+            one.partition.submit(c.TakeNumbers(request, 1), lambda _: None)
+        return [delay_ms for delay_ms, _ in timers.set]
+
     fault_injections.inject_partition_faults(places[:1], Effect(delay_ms=20))
     fault_injections.inject_store_fault("store-00", FAILS)
     assert away(places) == [1, 3]
     fault_injections.inject_store_fault("store-00", Effect(delay_ms=700))
     assert away(places) == []
-    assert fault_injections._effect_on(places[0]) == Effect(delay_ms=700)
+    assert delays() == [700]
     fault_injections.heal_store("store-00")
-    assert [fault_injections._effect_on(one) for one in places[:2]] == [Effect(delay_ms=20), NO_EFFECT]
+    assert delays() == [20]
 
 
 def test_another_broker_follows(fault_injections: FaultInjections, places: list[Place]) -> None:

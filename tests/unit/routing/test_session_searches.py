@@ -93,9 +93,14 @@ def test_every_lock_is_held_by_one_search_or_given_back(steps: list[tuple[str, i
     holds = [found for told in searches.found.values() for found in told if isinstance(found, SessionHold)]
     held = [hold.lock_id for hold in holds]
     released = [command.session for p in searches.partitions for command in p.taken(c.ReleaseSession)]
+    for partition in searches.partitions:
+        partition.taken(c.AcceptSession)
     assert sorted(held + released) == list(range(1, searches.locks + 1))
     for number, found in searches.found.items():
         assert len(found) <= 1, "told twice"
         assert not (found and number in searches.gone), "told after it has gone"
     assert {receiver for p in searches.partitions for receiver in p.receivers} <= {hold.receiver for hold in holds}
-    assert not searches.desk._waiting
+    for partition in searches.partitions:
+        partition.fail()
+        partition.recover()
+        assert partition.taken(c.AcceptSession) == [], "asked for nobody"

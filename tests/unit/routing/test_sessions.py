@@ -200,7 +200,7 @@ class TestNext:
         for _ in range(50):
             bench.search()
             bench.partitions[1].callbacks.pop()(r.NoSession(0))
-        assert len(bench.partitions[0]._awaiting) == 1
+        assert len(bench.partitions[0].awaiting) == 1
         bench.asked()
         bench.partitions[0].recover()
         assert bench.asked() == [(0, True)] * 50
