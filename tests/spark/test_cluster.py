@@ -66,13 +66,13 @@ class Pipeline:
             "spark.sql.warehouse.dir": str(folder),
         }
         self.sent: list[str] = []
-        self._driver: subprocess.Popen[str] | None = None
+        self.driver: subprocess.Popen[str] | None = None
 
     def start_driver(self, executors: int = 2) -> None:
         """Start a driver with so many executors; each takes some 12 s of processor time to start and to warm up."""
         given = {**self.given, "config": {**self.config, "spark.cores.max": str(executors)}}
         with self._log.open("ab") as log:
-            self._driver = subprocess.Popen(
+            self.driver = subprocess.Popen(
                 [sys.executable, str(PROJECT / "tests/spark/cluster_driver.py"), json.dumps(given)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
                 # All of the cluster is on this machine; the executors use the driver's.
@@ -90,13 +90,13 @@ class Pipeline:
         for stream in (driver.stdin, driver.stdout):
             assert stream is not None
             stream.close()
-        self._driver = None
+        self.driver = None
 
     def stop_driver(self) -> None:
         driver = self._running()
         driver.communicate(timeout=EVENTUALLY_S)
         assert driver.returncode == 0, self._failed("driver")
-        self._driver = None
+        self.driver = None
 
     def send_part(self) -> int:
         """More messages, the keys in turn; answers how many were sent before."""
@@ -145,8 +145,8 @@ class Pipeline:
         assert all(ids == sorted(ids) for ids in by_key.values())
 
     def _running(self) -> subprocess.Popen[str]:
-        assert self._driver is not None, "no driver runs"
-        return self._driver
+        assert self.driver is not None, "no driver runs"
+        return self.driver
 
     def _answer(self) -> str:
         driver = self._running()
@@ -168,7 +168,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
         pipeline = Pipeline(folder, cluster, broker)
         pipeline.start_driver()
         yield pipeline
-        if pipeline._driver is not None:
+        if pipeline.driver is not None:
             pipeline.kill_driver()
 
 

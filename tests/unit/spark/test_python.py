@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ def run(program: str, path: str, *arguments: str) -> list[str]:
 
 
 def test_workers_import_pyspark_from_where_it_is_installed(tmp_path: Path) -> None:
-    home = programs._installed()
-    assert home is not None
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    home = Path(spec.origin).parent
     program = worker_python({"XDG_CACHE_HOME": str(tmp_path)})
     assert Path(program).is_relative_to(tmp_path)
     (zipped,) = (home / "python" / "lib").glob("pyspark*.zip")

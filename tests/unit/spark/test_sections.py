@@ -137,13 +137,13 @@ def test_many_shapes_are_more_than_are_looked_for() -> None:
     forms = [
         stored(b"x", application_properties={f"name-{shape}": shape, "n": copy})
         for copy in range(5)
-        for shape in range(3 * sections._SHAPES_MAX)
+        for shape in range(3 * sections.SHAPES_MAX)
     ]
     found = decoded(forms, 1).column("application_properties").to_pylist()
     assert found == [
         [(f"name-{shape}", str(shape)), ("n", str(copy))]
         for copy in range(5)
-        for shape in range(3 * sections._SHAPES_MAX)
+        for shape in range(3 * sections.SHAPES_MAX)
     ]
 
 
