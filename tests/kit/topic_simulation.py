@@ -293,7 +293,7 @@ class Publisher(Client):
 
     def __init__(self, world: TopicSimulation) -> None:
         self._at_once = world.random.randint(1, 3)
-        self._topic = world
+        self.world = world
         super().__init__(world, TOPIC)
 
     def _connect_later(self) -> None:
@@ -301,10 +301,10 @@ class Publisher(Client):
             self._send_later()
 
     def _send_later(self) -> None:
-        self._later(self._topic.random.choice((1.0, 200.0, 500.0)), self._send)
+        self._later(self.world.random.choice((1.0, 200.0, 500.0)), self._send)
 
     def _send(self) -> None:
-        world = self._topic
+        world = self.world
         sent = [world.new_message() for _ in range(world.random.randint(1, 6))]
 
         def answered(reply: r.Accepted | r.Refused | r.Failed) -> None:
@@ -323,7 +323,7 @@ class Publisher(Client):
         self._ask(c.Enqueue(0, [message for _, message in sent]), answered)
 
     def _accepted(self, sent: list[tuple[int, Message]], first_sequence: int) -> None:
-        world = self._topic
+        world = self.world
         now_ms = world.timeline.now_ms()
         if world.disk.durable.partitions.get(TOPIC, (0, 0, 0))[0] < first_sequence + len(sent):
             raise BrokenPromise(f"messages {sent} were acknowledged before they were durable")
@@ -340,7 +340,7 @@ class Publisher(Client):
                 self._cancel_later(name, sequence)
 
     def _cancel_later(self, name: int, sequence: int) -> None:
-        world = self._topic
+        world = self.world
         oracles = world.copies(name)
 
         def unknown() -> None:

@@ -355,8 +355,8 @@ def _websocket(data: bytes) -> str:
         inner = _Inner()
         websocket = Websocket(inner, 1 << 20, 1.0)
         websocket.connection_made(_Transport())  # type: ignore[arg-type]
-        websocket._take(_HANDSHAKE)
-        websocket._take(data)
+        websocket.data_received(_HANDSHAKE)
+        websocket.data_received(data)
         closing = websocket.is_closing()
         websocket.connection_lost(None)
         return f"taken {bool(inner.taken)} {closing}"

@@ -114,7 +114,7 @@ class ExpressTopic(TopicSimulation):
 
 def accepted_from_memory(publisher: Publisher, sent: list[tuple[int, Message]], first_sequence: int) -> None:
     """Numbers are durable; the messages need not be."""
-    world = publisher._topic
+    world = publisher.world
     if world.disk.durable.partitions[topic_simulation.TOPIC][0] < first_sequence + len(sent):
         raise BrokenPromise(f"numbers from {first_sequence} on were given before they were durable")
     for name, message in sent:

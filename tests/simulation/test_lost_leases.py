@@ -55,7 +55,7 @@ class LeasedStore(MemoryStore):
         """Take the store over. Raises `StoreError` while the last owner has a lease."""
         owners, timeline = broker.world.owners, broker.world.timeline
         last = owners[-1] if owners else None
-        if last is not None and not last._closed and last.is_held:
+        if last is not None and not last.is_closed and last.is_held:
             raise StoreError(f"epoch {last.epoch} has a lease", executed=False)
         super().__init__(broker.world.disk)
         self._timeline = timeline

@@ -19,6 +19,7 @@ from partibus.partition.core.duplicates import DuplicateIds
 from partibus.partition.core.events import Event
 from partibus.partition.core.journal import record
 from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.residency import Residency
 from partibus.partition.core.sessions import Session, Sessions
 from partibus.partition.core.state import PartitionState
 from partibus.partition.core.step import Step
@@ -33,7 +34,6 @@ from partibus.partition.runtime import commits, loading
 from partibus.partition.runtime.commit_queue import CommitQueue
 from partibus.partition.runtime.queries import read
 from partibus.partition.runtime.slot import Slot
-from partibus.partition.runtime.store_runtime import StoreRuntime
 from tests.kit.invariants import BrokenPromise
 from tests.kit.simulation import Simulation
 from tests.kit.stores.faulty import FaultSource
@@ -184,9 +184,8 @@ def known_for_ever(duplicates: DuplicateIds, ids: list[bytes | None], now_ms: in
 
 def forgotten_at_once(duplicates: DuplicateIds, ids: list[bytes | None], now_ms: int) -> tuple[list[bool], list[bytes]]:
     """Nothing is a duplicate."""
-    duplicates._recent.clear()
-    duplicates.answered.clear()
-    return ACCEPT(duplicates, ids, now_ms)
+    ids = list(ids)
+    return [False] * len(ids), [item for item in ids if item is not None]
 
 
 def goes_on_with_the_scan(duplicates: DuplicateIds, window_ms: int) -> None:
@@ -199,7 +198,7 @@ CHANGE_WINDOW = DuplicateIds.change_window
 
 
 DROP_WINDOW = ReadyList.drop_window
-GO_COLD = StoreRuntime._go_cold
+JOIN = Residency.join
 
 
 def brings_back_what_is_held(ready_list: ReadyList) -> None:
@@ -221,13 +220,15 @@ def loses_the_tail(ready_list: ReadyList) -> None:
     ready_list.tail_from = tail_from
 
 
-def goes_cold_at_once(runtime: StoreRuntime, slot: Slot) -> None:
+def goes_cold_at_once(residency: Residency, slot: Slot, go_cold: Callable[[Slot], None]) -> None:
     """State that is not durable is forgotten, too."""
-    durable, runtime._queue.durable = runtime._queue.durable, runtime._queue.number
-    try:
-        GO_COLD(runtime, slot)
-    finally:
-        runtime._queue.durable = durable
+
+    def forgets(slot: Slot) -> None:
+        written, reserved, slot.written, slot.reserved = slot.written, slot.reserved, 0, 0
+        go_cold(slot)
+        slot.written, slot.reserved = written, reserved
+
+    JOIN(residency, slot, forgets)
 
 
 def run_all(seeds: Iterable[int]) -> None:
@@ -281,8 +282,8 @@ PLANTED: dict[str, tuple[object, str, object, str]] = {
         "was overtaken|acknowledged and are gone|never comes to rest",
     ),
     "goes cold before its rows are durable": (
-        StoreRuntime,
-        "_go_cold",
+        Residency,
+        "join",
         goes_cold_at_once,
         "was overtaken|given|acknowledged and are gone|under lock|finished|durable|delivery count|still holds|in part",
     ),

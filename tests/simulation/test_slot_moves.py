@@ -30,7 +30,7 @@ from partibus.routing.send import send
 from partibus.routing.session_source import SessionHold
 from tests.kit.simulated_broker import SimulatedProcess, resize
 from tests.kit.simulated_host import SimulatedHost, Timeline
-from tests.kit.stores.memory import MemoryDisk, MemoryStore
+from tests.kit.stores.memory import MemoryDisk
 from tests.plugins.soak import seeds
 
 STORES = 4
@@ -348,7 +348,7 @@ class World:
 
     def _check_stores(self) -> None:
         """Check that no message is left, nor was any stored twice."""
-        left = [row for disk in self.disks for row in MemoryStore(disk)._tables().entries.values()]
+        left = [row for disk in self.disks for row in disk.durable.entries.values()]
         bodies = [row for row in left if row.session is not None]
         for group in {row.session for row in bodies if row.session is not None}:
             held = [row for row in bodies if row.session == group]

@@ -86,7 +86,8 @@ class MemoryStore:
         self._highest_ms = self.disk.highest_ms
         self._name = name
         self._lock = Lock()
-        self._closed = False
+        self.is_closed = False
+        """Whether it was closed, or has lost its power."""
         if self.disk.is_copy:
             self.begin_generation()
             self.disk.is_copy = False
@@ -179,7 +180,7 @@ class MemoryStore:
         """Simulate a power failure: discard what was not synced, and close this store."""
         with self._lock:
             self.disk.crash()
-            self._closed = True
+            self.is_closed = True
 
     def read(self, query: Query[T]) -> T:
         """Answer a query."""
@@ -189,10 +190,10 @@ class MemoryStore:
 
     def close(self) -> None:
         """Close the store; the disk keeps its rows. Idempotent."""
-        self._closed = True
+        self.is_closed = True
 
     def _tables(self) -> Tables:
-        if self._closed:
+        if self.is_closed:
             raise StoreError(f"{self._name}: closed; open it again", executed=False)
         return self.disk.written
 
