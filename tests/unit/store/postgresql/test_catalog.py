@@ -19,7 +19,7 @@ from partibus.store.postgresql.catalog import (
     check_changes,
     prepare_catalog,
 )
-from partibus.store.postgresql.connection import Address, parse_address
+from partibus.store.postgresql.connection import Address, TimedConnection, parse_address
 from partibus.store.postgresql.registry import Registry, Version
 from tests.contract.stores import new_address
 from tests.kit.postgresql_server import PostgreSQLServer, shared_server
@@ -213,8 +213,8 @@ def test_while_the_server_is_away_who_asks_is_told_at_once_and_afterwards_it_wor
 def test_a_server_that_says_nothing_is_as_one_that_is_away(
     catalog: CatalogSchema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = catalog._connected()
-    monkeypatch.setattr(type(connection), "TIMEOUT_S", 0.2)
+    assert eventually(catalog) == [(0,)]
+    monkeypatch.setattr(TimedConnection, "TIMEOUT_S", 0.2)
     # The statement's own limit would end it later:
     with pytest.raises(StoreUnavailable, match="does not answer"):
         catalog.execute("SELECT pg_sleep(1)")
@@ -261,7 +261,8 @@ def test_a_change_whose_commit_is_not_answered_in_time_may_be_stored(monkeypatch
         (address,) = parse_address(server.url(), SCHEMA_DEFAULT)
         prepare(address)
         catalog = CatalogSchema(address, "a test")
-        monkeypatch.setattr(type(catalog._connected()), "TIMEOUT_S", 0.2)
+        assert eventually(catalog) == [(0,)]
+        monkeypatch.setattr(TimedConnection, "TIMEOUT_S", 0.2)
         catalog.begin(writing=True)
         catalog.note({"entity": "orders"})
         server.pause()

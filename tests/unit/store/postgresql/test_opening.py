@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import body_key, entry_key
 from partibus.partition.protocol.ports import StoreError
-from partibus.store.postgresql import Identity, PostgreSQLStore, creation, identity_of, parse_address
+from partibus.store.postgresql import Identity, PostgreSQLStore, creation, identity_of, parse_address, writer
 from partibus.store.postgresql import sql as store_sql
+from partibus.store.postgresql.connection import Connection, connect
 from tests.contract.stores import PARTITION, QUEUE, enqueued, new_address, positions
 from tests.kit.postgresql_server import PASSWORD, PostgreSQLServer, shared_server
 from tests.unit.store.postgresql.places import US, open_store, sql
@@ -150,12 +152,20 @@ def test_a_server_that_does_not_sync_is_refused() -> None:
         assert "fsync off" in refusal(server.url())
 
 
-def test_commits_are_synced_whatever_the_servers_default_is() -> None:
+def test_commits_are_synced_whatever_the_servers_default_is(monkeypatch: pytest.MonkeyPatch) -> None:
     server = shared_server()
     server.sql("ALTER ROLE partibus SET synchronous_commit = off")
+    opened: list[Connection] = []
+
+    def noted(*arguments: Any) -> Connection:
+        opened.append(connect(*arguments))
+        return opened[-1]
+
+    monkeypatch.setattr(writer, "connect", noted)
     try:
         store = open_store(new_address())
-        assert store._writer.durability[1] == "on"
+        (committing,) = opened
+        assert committing.execute("SHOW synchronous_commit").fetchone() == ("on",)
         store.close()
     finally:
         server.sql("ALTER ROLE partibus RESET synchronous_commit")

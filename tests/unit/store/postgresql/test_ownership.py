@@ -2,20 +2,22 @@
 
 import time
 from collections.abc import Callable
-from threading import Event, Lock
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from partibus.partition.protocol.ports import StoreError, StoreFenced
+from partibus.partition.protocol.ports import StoreError, StoreFenced, Writes
 from partibus.store.generations import Owner
-from partibus.store.postgresql import OwnerWatch, PostgreSQLSettings, PostgreSQLStore, generations, watch_owner
+from partibus.store.postgresql import OwnerWatch, PostgreSQLSettings, generations, watch_owner
+from partibus.store.postgresql import store as postgresql_store
 from partibus.store.postgresql.connection import Connection
 from partibus.store.postgresql.ownership import OwnerRow
 from partibus.store.postgresql.readers import Readers
 from partibus.store.postgresql.store import LeaseKeeper
-from tests.contract.stores import enqueued, new_address, positions
+from partibus.store.postgresql.writer import Writer
+from tests.contract.stores import PARTITION, enqueued, new_address, positions
 from tests.kit.eventually import eventually
 from tests.unit.store.postgresql.places import THEY, US, open_store, sql
 
@@ -254,23 +256,29 @@ def test_a_load_that_takes_the_last_idle_connection_stops_no_renewal_of_them() -
 def test_an_error_in_a_renewal_keeps_neither_the_store_nor_the_next_renewal_waiting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lock that stays held would keep every commit waiting, and the close."""
-    store = PostgreSQLStore.__new__(PostgreSQLStore)
-    store._closed, store._commit_lock = True, Lock()
-    store._writer = SimpleNamespace(ownership=SimpleNamespace(sync=lambda: None))  # type: ignore[assignment]
-    renewals = []
+    """A lock that stays held would keep every commit waiting, and the close.
 
-    def fail(_store: PostgreSQLStore) -> None:
-        renewals.append(store._commit_lock.locked())
+    The error is that of the readers, which follow a writer that has connected again.
+    """
+    address = new_address()
+    errors = []
+
+    def connect_again(writer: Writer) -> None:
+        writer.reconnected += 1
+
+    def fail(_readers: Readers) -> None:
+        errors.append(True)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(PostgreSQLStore, "_follow_writer", fail)
-    keeper = LeaseKeeper(store._keep_lease, 1, "a store")
-    eventually("the lease is renewed again", lambda: len(renewals) > 1)
-    keeper.stop()
-    assert renewals == [True] * len(renewals)
-    assert not store._commit_lock.locked()
-    assert "the lease of a store was not renewed" in caplog.text
+    with monkeypatch.context() as broken:
+        broken.setattr(Writer, "renew", connect_again)
+        broken.setattr(Readers, "renew", fail)
+        store = open_store(address, settings=PostgreSQLSettings(lease_ms=600))
+        eventually("the lease is renewed again", lambda: len(errors) > 1)
+    store.commit(enqueued(1))
+    assert positions(store) == [1]
+    store.close()
+    assert f"the lease of {address.name} was not renewed" in caplog.text
 
 
 def test_the_keeper_of_a_lease_logs_the_first_error_of_each_outage(caplog: pytest.LogCaptureFixture) -> None:
@@ -294,18 +302,23 @@ def test_the_keeper_of_a_lease_logs_the_first_error_of_each_outage(caplog: pytes
     assert caplog.messages == [line] * 2
 
 
-def test_a_large_deletion_renews_the_lease() -> None:
+def test_a_large_deletion_renews_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its slices hold the lock of commits nearly all the time, so the keeper does not get it."""
+    monkeypatch.setattr(postgresql_store, "LeaseKeeper", lambda *_: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(postgresql_store, "SLICE_ROWS", 1)
     address = new_address()
     store = open_store(address, settings=PostgreSQLSettings(lease_ms=600))
-    store._keeper.stop()
+    store.commit(enqueued(*range(1_000)))
+    deletion = Writes()
+    deletion.dropped_partitions.append(PARTITION)
+    store.commit(deletion)
     taken = sql(address, "SELECT until_ms FROM owner")
     give_up = time.monotonic() + 20
     while sql(address, "SELECT until_ms FROM owner") == taken:
         assert time.monotonic() < give_up, "renewed by the deletion"
-        store._remove_slice(7)
     assert store.is_held
     store.close()
+    assert sql(address, "SELECT count(*) > 0 FROM body") == ["t"], "the deletion was under way"
 
 
 class EndedMeanwhile(list[Any]):
