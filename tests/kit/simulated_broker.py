@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,23 @@ if TYPE_CHECKING:
     from tests.kit.simulated_host import SimulatedHost, Timeline
 
 
+Forward = Callable[[int, int, bool], None]
+"""Gets the number of a store, the row of a partition that forwards, and whether messages were sent through it."""
+
+
 class SimulatedProcess:
     """The open stores of one process, and brokers over them."""
 
-    def __init__(self, disks: Iterable[MemoryDisk], host: SimulatedHost, timeline: Timeline) -> None:
+    def __init__(
+        self, disks: Iterable[MemoryDisk], host: SimulatedHost, timeline: Timeline, forward: Forward | None = None
+    ) -> None:
+        """Open a store on each disk. ``forward`` learns which partitions forward."""
         self.host = host
         self.timeline = timeline
-        self.stores = [StoreRuntime(partial(MemoryStore, disk), host, timeline) for disk in disks]
+        self.stores: list[StoreRuntime] = []
+        for number, disk in enumerate(disks):
+            told = None if forward is None else partial(forward, number)
+            self.stores.append(StoreRuntime(partial(MemoryStore, disk), host, timeline, forward=told))
         self._numbers = Numbers()
         """The numbers of all its brokers, which share the stores."""
         for store in self.stores:
@@ -49,6 +60,7 @@ class SimulatedProcess:
             self.handle,
             announcer,
             call_later=self.host.call_later,
+            stores={f"store-{number}": store for number, store in enumerate(self.stores)},
         )
 
     def handle(self, queue: Queue, placement: Placement) -> PartitionHandle:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -26,7 +25,6 @@ from partibus.namespace.partition_moves import PLANNED, REBALANCED, Move
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.keys import SubqueueKind
-from partibus.partition.runtime.store_runtime import StoreRuntime
 from partibus.routing.cursors import OpenAll
 from partibus.routing.elastic import Action
 from partibus.routing.entity import inspect_all
@@ -49,19 +47,19 @@ class World:
         self.timeline = Timeline(1_000_000.0)
         self.run = self.timeline.run_for
         self.host = SimulatedHost(self.timeline, Random(1))
-        self.process = SimulatedProcess([MemoryDisk() for _ in range(STORES)], self.host, self.timeline)
+        self.process = SimulatedProcess(
+            [MemoryDisk() for _ in range(STORES)], self.host, self.timeline, forward=self._forward
+        )
         self.catalog = Catalog(folder, STORES)
         self.broker = self.process.broker(self.catalog)
         self.broker.elastic.limits = LIMITS
         self.forwarder = Forwarder(Namespaces(self.broker), self.host.call_later)
-        for store in self.process.stores:
-            store._forwards.forward = partial(self._forward, store)
         self.broker.create_queue("q", {"RequiresSession": True, "PartibusElasticPartitions": MOST})
         self.sent: dict[str, int] = {}
         self.errors: list[PartibusError] = []
 
-    def _forward(self, store: StoreRuntime, row: int, transfers: bool) -> None:
-        self.forwarder.see(store, row, transfers=transfers)
+    def _forward(self, store_no: int, row: int, transfers: bool) -> None:
+        self.forwarder.see(self.process.stores[store_no], row, transfers=transfers)
 
     @property
     def queue(self) -> Queue:
@@ -306,17 +304,17 @@ def test_a_move_that_ends_before_the_catalog_knows_of_its_owner_is_routed(
 ) -> None:
     """The catalog can't be used when the source has given the slots; a queue without sessions has nothing to drain."""
     world.broker.create_queue("plain", {"PartibusElasticPartitions": MOST})
-    movers, failures = world.broker.movers, [StoreUnavailable("the catalog is busy")]
-    change_slots = movers._change_slots
+    failures = [StoreUnavailable("the catalog is busy")]
+    change_slots = world.catalog.change_slots
 
     def change_or_fail(*arguments: Any) -> Any:
         if failures:
             raise failures.pop()
         return change_slots(*arguments)
 
-    monkeypatch.setattr(movers, "_change_slots", change_or_fail)
     now_ms = world.timeline.now_ms()
     world.broker.change_slots("plain", lambda old: moving.plan(old, [(0, 1, [(0, 99)])], 2, now_ms, PLANNED))
+    monkeypatch.setattr(world.catalog, "change_slots", change_or_fail)
     world.run(5_000)
     assert not failures
     queue = world.broker.namespace.entity("plain")
@@ -383,7 +381,7 @@ def test_a_partition_that_came_again_unseen_has_its_new_row(world: World) -> Non
     partitions[-1] = world.process.handle(
         world.queue, world.queue.partitions[-1]._replace(partition_row=former.row + 1_000)
     )
-    world.broker._entities.follow(entity)
+    world.broker.update("q", {"MaxDeliveryCount": 5})
     assert [partition.row for partition in partitions] == [place.partition_row for place in world.queue.partitions]
     assert len(partitions) == count
 
@@ -412,8 +410,7 @@ def test_an_error_of_one_user_keeps_no_change_from_the_others(world: World, capl
 
 def test_faults_of_stores_reach_partitions_that_are_added(world: World) -> None:
     broker = world.broker
-    names = broker._store_names = [f"store-{number}" for number in range(STORES)]
-    broker.fault_injections.stores = names
+    names = [f"store-{number}" for number in range(STORES)]
     entity = broker.entity("q")
     first = world.queue.partitions[0].store_no
     for name in names[:first] + names[first + 1 :]:

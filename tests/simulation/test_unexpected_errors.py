@@ -20,7 +20,6 @@ from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
 from partibus.partition.protocol import replies as r
 from partibus.partition.protocol.options import PartitionOptions
-from partibus.partition.protocol.ports import StoreError
 from partibus.partition.runtime.decider import Decider
 from partibus.partition.runtime.lifecycle import StoreLifecycle
 from partibus.partition.runtime.slot import Slot
@@ -213,17 +212,20 @@ def test_the_simulation_catches_a_failure_that_is_given_up_by_half(
     pytest.fail("nothing was found")
 
 
-def test_a_store_whose_memory_can_not_be_given_up_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_whose_memory_can_not_be_given_up_stays_closed() -> None:
     """Better no store than one whose memory is ahead of what is durable; the others go on."""
     stores = Stores()
     stores.answers.clear()
     bad, good = stores.runtimes
 
-    def fail(*_arguments: object) -> None:
+    def fail() -> None:
         raise Planted("a planted error")
 
-    monkeypatch.setattr(bad._lifecycle, "_lost", fail)
-    bad._lifecycle.fail(StoreError("the disk has failed", executed=False))
+    stores.on_failed[0] = fail
+    opened = bad.store
+    assert opened is not None
+    opened.close()  # so that the next commit fails
+    bad.submit(1, OPTIONS, c.Enqueue(69, [Message(pack(rest=b"body"))]))
     good.submit(1, OPTIONS, c.Enqueue(70, [Message(pack(rest=b"body"))]), stores.answers.append)
     stores.run_until(lambda: stores.answers and "restart the broker" in str(bad.failure))
     assert bad.store is None
@@ -257,7 +259,12 @@ class Stores:
         self.host = SimulatedHost(self.timeline, Random(1))
         self.answers: list[Any] = []
         self.disks = [MemoryDisk(), MemoryDisk()]
-        self.runtimes = [StoreRuntime(partial(MemoryStore, disk), self.host, self.timeline) for disk in self.disks]
+        self.on_failed: dict[int, Callable[[], None]] = {}
+        """Calls to make when a store has failed, before its memory is given up, by the number of the store."""
+        self.runtimes = [
+            StoreRuntime(partial(MemoryStore, disk), self.host, self.timeline, failed=partial(self._failed, number))
+            for number, disk in enumerate(self.disks)
+        ]
         for store, runtime in enumerate(self.runtimes):
             runtime.open()
             for row in ROWS:
@@ -267,6 +274,9 @@ class Stores:
                 runtime.submit(row, OPTIONS, c.Enqueue(number, [message]), self.answers.append)
                 runtime.submit(row, OPTIONS, c.Receive(0, number, 1, 1 << 20))
         self.run_until(lambda: len(self.answers) == 8)
+
+    def _failed(self, number: int) -> None:
+        self.on_failed.get(number, lambda: None)()
 
     def run_until(self, done: Callable[[], object]) -> list[Planted]:
         """Let time go on; give what was raised on the loop meanwhile."""
