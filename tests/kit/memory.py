@@ -7,7 +7,7 @@ import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 _SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
-"""What an object refers to and does not hold: code, and what a callback is bound to."""
+"""Types of things that an object refers to and does not hold: code, and what a callback is bound to."""
 
 
 def held_bytes(thing: object) -> int:
