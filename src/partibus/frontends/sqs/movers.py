@@ -42,7 +42,7 @@ UNDER_WAY: Final = (RUNNING, CANCELLING)
 BATCH: Final = 10
 LOCK_MS: Final = 60_000
 LAST_WAIT_MS: Final = 500
-"""A task is complete when no message came for so long."""
+"""How long a task waits for messages that were there at its start. Without any, it is complete."""
 NOTE_EVERY_MS: Final = 1_000
 """How often progress is written to the catalog."""
 RETRY_MS: Final = 500
@@ -75,7 +75,7 @@ class Movers:
                         mover.step()
 
     def moved(self, task_id: str, noted: int) -> int:
-        """Return how many messages a task has moved; ``noted`` is the number in the catalog."""
+        """Return how many messages a task has moved until now; ``noted`` is the number in the catalog."""
         mover = self._running.get(task_id)
         return noted if mover is None else mover.moved
 
@@ -140,6 +140,8 @@ class Mover:
         """Try again later, or give up."""
         if isinstance(error, PartibusError) and error.retriable:
             self._movers.call_later(RETRY_MS, self.step)
+        elif isinstance(error, SqsError) and error.code == "OverLimit":
+            self._end(COMPLETED)  # of the last look: other receivers hold what is left
         else:
             self._end(FAILED, error.code if isinstance(error, SqsError) else type(error).__name__)
 
@@ -163,7 +165,9 @@ class Mover:
         self._is_begun = True
         count = min(BATCH, self._task.rate) if self._task.rate else BATCH
         kind = GroupPoll if self._source.fifo else StandardPoll
-        self._poll = kind(self, self._entity, count, LAST_WAIT_MS, LOCK_MS, self._got)
+        # Once all have moved, the task ends at once: clients expect the full count together with the end.
+        wait_ms = LAST_WAIT_MS if self.moved < self._task.to_move else 0
+        self._poll = kind(self, self._entity, count, wait_ms, LOCK_MS, self._got)
         self._poll.start()
 
     def _moves(self) -> tuple[MoveTask, ...]:
@@ -264,7 +268,8 @@ class Mover:
             self.refuse(failure)
             return
         now_ms = self.broker.clock.now_ms()
-        if now_ms - self._noted_ms >= NOTE_EVERY_MS:
+        # The full count is written with the status that ends the task.
+        if now_ms - self._noted_ms >= NOTE_EVERY_MS and self.moved != self._task.to_move:
             self._noted_ms = now_ms
             self._note(RUNNING)
         pause_ms = 1000 * count / self._task.rate if self._task.rate else 0

@@ -249,3 +249,41 @@ def test_a_dead_letter_keeps_attributes_with_the_names_of_its_reason(sqs: SqsWor
     sqs.world.wait(2_000)
     moved = sqs.call("ReceiveMessage", QueueUrl=source, **members)["Messages"]
     assert [one.get("MessageAttributes") for one in moved] == [attributes, None]
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "FIFO"])
+def test_the_full_count_of_a_task_is_shown_together_with_its_end(sqs: SqsWorld, suffix: str) -> None:
+    source, dead = redriven(sqs, suffix)
+    for body in ("a", "b"):
+        exceed(sqs, source, body)
+    arn = sqs.call("GetQueueAttributes", QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    sqs.call("StartMessageMoveTask", SourceArn=arn)  # which waits less than a task that looks for further messages
+    (task,) = sqs.call("ListMessageMoveTasks", SourceArn=arn)["Results"]
+    assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 2)
+    assert "TaskHandle" not in task
+
+
+def test_a_task_with_a_rate_shows_its_full_count_with_its_end(sqs: SqsWorld) -> None:
+    source, dead = redriven(sqs)
+    for body in ("a", "b", "c"):
+        exceed(sqs, source, body)
+    arn = sqs.call("GetQueueAttributes", QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    sqs.call("StartMessageMoveTask", SourceArn=arn, MaxNumberOfMessagesPerSecond=1)
+    seen: dict[str, set[int]] = {"RUNNING": set(), "COMPLETED": set()}
+    while not seen["COMPLETED"]:
+        sqs.world.wait(100)
+        (task,) = sqs.call("ListMessageMoveTasks", SourceArn=arn)["Results"]
+        seen[task["Status"]].add(task["ApproximateNumberOfMessagesMoved"])
+    assert seen == {"RUNNING": {0, 2}, "COMPLETED": {3}}
+
+
+def test_a_task_is_complete_when_other_receivers_hold_what_is_left(
+    sqs: SqsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Task(sqs)
+    sqs.call("SendMessage", QueueUrl=task.dead, MessageBody="held")
+    assert len(sqs.call("ReceiveMessage", QueueUrl=task.dead, VisibilityTimeout=60)["Messages"]) == 1
+    monkeypatch.setattr("partibus.frontends.sqs.polls.IN_FLIGHT_MAX", 1)
+    sqs.service.look_for_tasks()
+    sqs.world.wait(2_000)
+    assert task.status == "COMPLETED"
