@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from partibus.amqp.errors import DecodeError
 from partibus.errors import PartibusError
-from partibus.frontends.sqs.errors import SqsError
+from partibus.frontends.sqs.errors import SqsError, no_such_queue, of_core
 from partibus.frontends.sqs.names import Home, QueueName, queue_of_arn, queue_of_entity
 from partibus.frontends.sqs.polls import Ends, Found, GroupPoll, StandardPoll
 from partibus.frontends.sqs.queues import Queues, SqsQueue, change_options
@@ -47,7 +47,8 @@ NOTE_EVERY_MS: Final = 1_000
 """How often progress is written to the catalog."""
 RETRY_MS: Final = 500
 _ACTIVE: Final = int(SubqueueKind.ACTIVE)
-_NO_QUEUE: Final = "AWS.SimpleQueueService.NonExistentQueue"
+_NO_SOURCE: Final = "CouldNotDetermineMessageSource"
+"""Why a task fails; no request is refused with this code."""
 
 
 class Movers:
@@ -143,7 +144,7 @@ class Mover:
         elif isinstance(error, SqsError) and error.code == "OverLimit":
             self._end(COMPLETED)  # of the last look: other receivers hold what is left
         else:
-            self._end(FAILED, error.code if isinstance(error, SqsError) else type(error).__name__)
+            self._end(FAILED, (of_core(error) if isinstance(error, PartibusError) else error).code)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -235,15 +236,20 @@ class Mover:
 
     def _target(self, entry: Entry) -> SqsQueue:
         """Return the destination of a message. Raises `SqsError`."""
-        name: QueueName | None
+        return self._queues.find(self.broker, self._name_of_target(entry))
+
+    def _name_of_target(self, entry: Entry) -> QueueName:
+        home = self._movers.home
         if self._task.destination_arn:
-            name = queue_of_arn(self._movers.home, self._task.destination_arn)
-        else:
-            source = read_stored(entry.data or b"").dead_letter_source
-            name = None if source is None else queue_of_entity(self._movers.home, source)
+            name = queue_of_arn(home, self._task.destination_arn)
+            if name is None:  # the operator has changed the account since
+                raise no_such_queue()
+            return name
+        source = read_stored(entry.data or b"").dead_letter_source
+        name = None if source is None else queue_of_entity(home, source)
         if name is None:
-            raise SqsError(_NO_QUEUE, "The message names no source queue.")
-        return self._queues.find(self.broker, name)
+            raise SqsError(_NO_SOURCE, "The message names no source queue.")
+        return name
 
     def _message(self, entry: Entry, target: SqsQueue) -> Message:
         assert entry.data is not None, "a grant brings bodies"

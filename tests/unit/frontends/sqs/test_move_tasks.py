@@ -10,6 +10,8 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
+from partibus.errors import MessageTooLarge, StoreUnavailable
+from partibus.forwarding.forwarder import Forwarder
 from partibus.frontends.sqs import movers
 from partibus.frontends.sqs.attributes import MESSAGE_BYTES_MAX
 from partibus.frontends.sqs.movers import LOCK_MS
@@ -287,3 +289,22 @@ def test_a_task_is_complete_when_other_receivers_hold_what_is_left(
     sqs.service.look_for_tasks()
     sqs.world.wait(2_000)
     assert task.status == "COMPLETED"
+
+
+def test_a_message_sent_to_the_dead_letter_queue_itself_has_no_source_to_go_to(sqs: SqsWorld) -> None:
+    _, dead = redriven(sqs)
+    sqs.call("SendMessage", QueueUrl=dead, MessageBody="a")
+    arn = sqs.call("GetQueueAttributes", QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    sqs.call("StartMessageMoveTask", SourceArn=arn)
+    (task,) = sqs.call("ListMessageMoveTasks", SourceArn=arn)["Results"]
+    assert (task["Status"], task["FailureReason"]) == ("FAILED", "CouldNotDetermineMessageSource")
+
+
+def test_an_error_of_the_core_ends_a_task_with_its_code_of_sqs(sqs: SqsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task(sqs)
+    error = MessageTooLarge("target", 2, 1)
+    monkeypatch.setattr(movers, "send", lambda route, runs, on_sent: on_sent([error]))
+    sqs.service.look_for_tasks()
+    sqs.world.wait(2_000)
+    (shown,) = sqs.call("ListMessageMoveTasks", SourceArn=task.arn)["Results"]
+    assert (shown["Status"], shown["FailureReason"]) == ("FAILED", "InvalidParameterValue")
