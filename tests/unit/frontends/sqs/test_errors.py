@@ -724,9 +724,14 @@ def _tasks() -> Iterator[Case]:
     text = "Source queue must be configured as a Dead Letter Queue."
     yield Case("StartMessageMoveTask", {"SourceArn": ARN.format("q")}, INVALID, text)
     for rate in (0, -1, 501):
-        yield Case("StartMessageMoveTask", start | {"MaxNumberOfMessagesPerSecond": rate}, INVALID, "between 1 and 500")
+        yield Case(
+            "StartMessageMoveTask",
+            start | {"MaxNumberOfMessagesPerSecond": rate},
+            INVALID,
+            "Reason: Must be between 1 and 500.",
+        )
     for most in (0, 11):
-        yield Case("ListMessageMoveTasks", start | {"MaxResults": most}, INVALID, "between 1 and 10")
+        yield Case("ListMessageMoveTasks", start | {"MaxResults": most}, INVALID, "Reason: Must be between 1 and 10.")
     yield Case("CancelMessageMoveTask", {}, MISSING, "TaskHandle")
     for handle in ("x", "e30=", "W10=", "x" * 3_000, "eyJ0YXNrSWQiOjEsInNvdXJjZUFybiI6MX0="):
         yield Case(

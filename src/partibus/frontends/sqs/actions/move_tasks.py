@@ -30,7 +30,7 @@ def start_message_move_task(call: Call) -> None:
     destination = _queue(call, "DestinationArn") if call.members.get("DestinationArn") else None
     rate = call.members.get("MaxNumberOfMessagesPerSecond")
     if rate is not None and not 1 <= rate <= RATE_MAX:
-        raise invalid_value(rate, "MaxNumberOfMessagesPerSecond", f"Must be an integer between 1 and {RATE_MAX}.")
+        raise invalid_value(rate, "MaxNumberOfMessagesPerSecond", f"Must be between 1 and {RATE_MAX}.")
     queues = call.state.queues_of(call.broker).all(call.broker, source.name.region)
     origins = [one for one in queues if one.redrive is not None and one.redrive.target == source.name]
     if not origins:
@@ -77,7 +77,7 @@ def list_message_move_tasks(call: Call) -> None:
     source = _queue(call, "SourceArn")
     most = call.members.get("MaxResults", 1)
     if not 1 <= most <= KEPT_MAX:
-        raise invalid_value(most, "MaxResults", f"Must be an integer between 1 and {KEPT_MAX}.")
+        raise invalid_value(most, "MaxResults", f"Must be between 1 and {KEPT_MAX}.")
     call.answer({"Results": [_shown(task) for task in source.options.moves[:most]]})
 
 
