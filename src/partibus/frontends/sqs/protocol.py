@@ -14,6 +14,8 @@ from partibus.frontends.sqs.wire_json import CONTENT_TYPE as JSON_TYPE
 from partibus.frontends.sqs.wire_json import TARGET_PREFIX, read_json, write_json, write_json_error
 from partibus.frontends.sqs.wire_query import CONTENT_TYPE as XML_TYPE
 from partibus.frontends.sqs.wire_query import parse_parameters, read_query, write_query, write_query_error
+from partibus.frontends.sqs.wire_query_json import CONTENT_TYPE as QUERY_JSON_TYPE
+from partibus.frontends.sqs.wire_query_json import accepts_json, write_query_json, write_query_json_error
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 """A message of 1 MiB takes six times as much in JSON escapes, and three times as much percent-encoded."""
@@ -41,10 +43,13 @@ class Parsed(Struct):
 
     action: str = ""
     is_json: bool = True
+    """Whether it is in AWS JSON 1.0, not in the Query protocol."""
     members: dict[str, Any] | None = None
     """None if it could not be read; then there is an ``error``."""
     is_plain: bool = False
     """Whether all texts are known to be printable ASCII: then their characters need no check."""
+    accepts_json: bool = False
+    """Whether the answer of the Query protocol is JSON, not XML."""
     url_parameters: Mapping[str, str] = {}
     body_hash: str = EMPTY_HASH
     error: SqsError | None = None
@@ -69,7 +74,7 @@ def parse(request: Request) -> Parsed:
     headers = request.headers
     target = headers.get("x-amz-target")
     is_json = target is not None or headers.get("content-type", "").startswith(JSON_TYPE)
-    parsed = Parsed(is_json=is_json)
+    parsed = Parsed(is_json=is_json, accepts_json=not is_json and accepts_json(headers))
     try:
         if request.body:
             parsed.body_hash = sha256(request.body).hexdigest()
@@ -123,7 +128,8 @@ def answer_to(parsed: Parsed, output: Mapping[str, Any] | None, request_id: str)
     """Return the answer to a request that was carried out."""
     if parsed.is_json:
         return Answer(200, write_json(output), JSON_TYPE, request_id)
-    return Answer(200, write_query(parsed.action, SHAPES[parsed.action], output, request_id), XML_TYPE, request_id)
+    write, kind = (write_query_json, QUERY_JSON_TYPE) if parsed.accepts_json else (write_query, XML_TYPE)
+    return Answer(200, write(parsed.action, SHAPES[parsed.action], output, request_id), kind, request_id)
 
 
 def refusal_of(parsed: Parsed, error: SqsError, request_id: str) -> Answer:
@@ -133,5 +139,7 @@ def refusal_of(parsed: Parsed, error: SqsError, request_id: str) -> Answer:
         body, query_error = write_json_error(error)
         return Answer(form.status, body, JSON_TYPE, request_id, query_error)
     fault = "Sender" if error.is_sender_fault else "Receiver"
-    body = write_query_error(error, request_id)
-    return Answer(form.query_status, body, XML_TYPE, request_id, f"{error.code};{fault}")
+    # A request without an action gets the same document from the service, whatever it accepts.
+    as_json = parsed.accepts_json and error.code != "UnknownOperationException"
+    write, kind = (write_query_json_error, QUERY_JSON_TYPE) if as_json else (write_query_error, XML_TYPE)
+    return Answer(form.query_status, write(error, request_id), kind, request_id, f"{error.code};{fault}")

@@ -349,3 +349,81 @@ def test_every_answer_in_xml_can_be_read(text: str) -> None:
         assert ElementTree.fromstring(body) is not None
     allowed = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
     assert allowed in [element.text or "" for element in ElementTree.fromstring(answer.body).iter()]
+
+
+def by_query_json(action: str, accept: str = "application/json") -> Parsed:
+    query = f"Action={action}" if action else ""
+    return parse(Request("GET", "/000000000000/q", query, {"accept": accept}, b"", None))
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/plain, Application/JSON;q=0.9", "application/json, */*"])
+def test_an_answer_of_the_query_protocol_is_json_for_a_client_that_accepts_it(accept: str) -> None:
+    answer = answer_to(by_query_json("ReceiveMessage", accept), MESSAGES, "the-id")
+    assert (answer.status, answer.content_type) == (200, "application/json")
+    value = {"StringValue": "5", "DataType": "Number"}
+    assert json.loads(answer.body) == {
+        "ReceiveMessageResponse": {
+            "ReceiveMessageResult": {
+                "messages": [
+                    {
+                        "MessageId": "1",
+                        "Body": 'a<b>&"\r\n',
+                        "Attributes": [{"Name": "SenderId", "Value": "me"}],
+                        "MD5OfMessageAttributes": None,
+                        "MessageAttributes": [
+                            {"Name": "n", "Value": value},
+                            {"Name": "b", "Value": {"BinaryValue": "AA=="}},
+                        ],
+                    }
+                ]
+            },
+            "ResponseMetadata": {"RequestId": "the-id"},
+        }
+    }
+
+
+def test_an_answer_in_json_of_the_query_protocol_has_no_result_without_output_and_nulls_in_an_empty_one() -> None:
+    assert json.loads(answer_to(by_query_json("DeleteMessage"), None, "i").body) == {
+        "DeleteMessageResponse": {"ResponseMetadata": {"RequestId": "i"}}
+    }
+    results = {
+        "ReceiveMessage": {"messages": None},
+        "GetQueueAttributes": {"Attributes": None},
+        "ListQueueTags": {"Tags": None},
+    }
+    for action, result in results.items():
+        document = json.loads(answer_to(by_query_json(action), None, "i").body)
+        assert document[f"{action}Response"][f"{action}Result"] == result
+    urls = json.loads(answer_to(Parsed("ListQueues", False, {}, accepts_json=True), {"QueueUrls": ["u"]}, "i").body)
+    assert urls["ListQueuesResponse"]["ListQueuesResult"] == {"NextToken": None, "queueUrls": ["u"]}
+    tags = json.loads(answer_to(by_query_json("ListQueueTags"), {"Tags": {"k": "v"}}, "i").body)
+    assert tags["ListQueueTagsResponse"]["ListQueueTagsResult"] == {"Tags": [{"Key": "k", "Value": "v"}]}
+
+
+def test_a_refusal_of_the_query_protocol_in_json() -> None:
+    refused = by_query_json("ListQueues")
+    assert refused.error is not None
+    answer = refusal_of(refused, refused.error, "the-id")
+    assert (answer.status, answer.content_type) == (400, "application/json")
+    assert json.loads(answer.body) == {
+        "Error": {
+            "Code": "InvalidAction",
+            "Message": "The action ListQueues is not valid for this endpoint.",
+            "Type": "Sender",
+        },
+        "RequestId": "the-id",
+    }
+    gone = json.loads(refusal_of(by_query_json("ReceiveMessage"), no_such_queue(), "i").body)
+    assert gone["Error"]["Message"] == "The specified queue does not exist for this wsdl version."
+    nameless = by_query_json("")
+    assert nameless.error is not None
+    answer = refusal_of(nameless, nameless.error, "i")
+    assert (answer.status, answer.body) == (404, b"<UnknownOperationException/>")
+    assert answer.content_type == "text/xml"
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", "text/xml", "application/jsonp", "application/x-amz-json-1.0"])
+def test_an_answer_of_the_query_protocol_is_xml_for_other_clients(accept: str) -> None:
+    answer = answer_to(by_query_json("ReceiveMessage", accept), MESSAGES, "i")
+    assert answer.content_type == "text/xml"
+    assert ElementTree.fromstring(answer.body) is not None
