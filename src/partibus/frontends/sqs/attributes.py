@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from partibus.frontends.sqs.errors import SqsError, invalid_value
-from partibus.frontends.sqs.names import Home, QueueName, arn_of, queue_of_arn
+from partibus.frontends.sqs.names import Home, QueueName, arn_of, queue_of_arn, read_arn
 
 FIFO_QUEUE: Final = "FifoQueue"
 REDRIVE_POLICY: Final = "RedrivePolicy"
@@ -191,7 +191,9 @@ def read_redrive(home: Home, text: str, source: QueueName) -> Redrive | None:
             f"Invalid value for maxReceiveCount: {policy['maxReceiveCount']}, valid values are from 1 to "
             f"{RECEIVES_MAX} both inclusive."
         )
-    target = queue_of_arn(home, arn) if isinstance(arn, str) else None
+    if not isinstance(arn, str) or read_arn(arn) is None:
+        raise refused("Invalid value for deadLetterTargetArn.")
+    target = queue_of_arn(home, arn)
     if target is None or target.region != source.region:
         raise refused("Dead letter target must be a queue of this account and region, given by its ARN.")
     if target.name.endswith(".fifo") != source.name.endswith(".fifo"):

@@ -91,14 +91,30 @@ def arn_of(home: Home, queue: QueueName) -> str:
     return f"arn:aws:sqs:{queue.region}:{home.account}:{queue.name}"
 
 
-def queue_of_arn(home: Home, arn: str) -> QueueName | None:
-    """Return the queue that an ARN names, or None if it is no ARN of this account."""
+class QueueArn(NamedTuple):
+    """The parts of a queue's ARN."""
+
+    region: str
+    account: str
+    name: str
+
+
+def read_arn(arn: str) -> QueueArn | None:
+    """Return the parts of an ARN, or None if it can be that of no queue."""
     parts = arn.split(":", 6)
-    if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs" or parts[4] != home.account:
+    if len(parts) != 6 or parts[0] != "arn" or parts[2] != "sqs":
         return None
     if _REGION.fullmatch(parts[3]) is None or not is_queue_name(parts[5]):
         return None
-    return QueueName(home.region if home.one_region else parts[3], parts[5])
+    return QueueArn(*parts[3:])
+
+
+def queue_of_arn(home: Home, arn: str) -> QueueName | None:
+    """Return the queue that an ARN names, or None if it is no ARN of this account."""
+    read = read_arn(arn)
+    if read is None or read.account != home.account:
+        return None
+    return QueueName(home.region if home.one_region else read.region, read.name)
 
 
 def url_of(home: Home, queue: QueueName, base: str) -> str:

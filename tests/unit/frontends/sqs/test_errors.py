@@ -532,7 +532,7 @@ def _queues() -> Iterator[Case]:
             (json.dumps({"deadLetterTargetArn": ARN.format("gone"), "maxReceiveCount": 5}), "target does not exist"),
             (json.dumps({"deadLetterTargetArn": ARN.format("f.fifo"), "maxReceiveCount": 5}), "same type"),
             (json.dumps({"deadLetterTargetArn": ARN.format("closed"), "maxReceiveCount": 5}), "does not allow"),
-            (json.dumps({"deadLetterTargetArn": "dead", "maxReceiveCount": 5}), "given by its ARN"),
+            (json.dumps({"deadLetterTargetArn": "dead", "maxReceiveCount": 5}), "value for deadLetterTargetArn."),
             (
                 json.dumps({"deadLetterTargetArn": "arn:aws:sqs:eu-west-1:000000000000:dead", "maxReceiveCount": 5}),
                 "account and region",

@@ -197,7 +197,12 @@ ARN = "arn:aws:sqs:us-east-1:000000000000:dead"
         (json.dumps({"deadLetterTargetArn": ARN, "maxReceiveCount": 1001}), "Invalid value for maxReceiveCount"),
         (json.dumps({"deadLetterTargetArn": ARN, "maxReceiveCount": True}), "Invalid value for maxReceiveCount"),
         (json.dumps({"deadLetterTargetArn": f"{ARN}.fifo", "maxReceiveCount": 1}), "same type of queue"),
-        (json.dumps({"deadLetterTargetArn": "dead", "maxReceiveCount": 1}), "must be a queue of this account"),
+        (
+            json.dumps({"deadLetterTargetArn": "dead", "maxReceiveCount": 1}),
+            r"Invalid value for deadLetterTargetArn\.$",
+        ),
+        (json.dumps({"deadLetterTargetArn": 5, "maxReceiveCount": 1}), r"Invalid value for deadLetterTargetArn\.$"),
+        (json.dumps({"deadLetterTargetArn": ARN.replace("0", "1"), "maxReceiveCount": 1}), "a queue of this account"),
         (json.dumps({"deadLetterTargetArn": ARN.replace("east", "west"), "maxReceiveCount": 1}), "account and region"),
     ],
 )
