@@ -77,7 +77,7 @@ def _read(members: tuple[Member, ...], tree: _Tree) -> dict[str, Any]:
             if isinstance(value, str):
                 found[member.name] = value if member.kind is Kind.TEXT else _integer(member, value)
             continue
-        items = [item for prefix in member.prefixes for item in _numbered(tree.get(prefix))]
+        items = [item for prefix in member.prefixes for item in _items(tree.get(prefix), member)]
         if not items:
             continue
         if member.kind is Kind.TEXTS:
@@ -91,13 +91,17 @@ def _read(members: tuple[Member, ...], tree: _Tree) -> dict[str, Any]:
     return found
 
 
-def _numbered(branch: object) -> list[Any]:
-    """Return the parts of a list in the order of their numbers."""
+def _items(branch: object, member: Member) -> list[Any]:
+    """Return the parts of a list in the order of their numbers.
+
+    A map's only pair may be without a number, as the service documents it: ``Attribute.Name=...&Attribute.Value=...``.
+    """
     if not isinstance(branch, dict):
         return [] if branch is None else [branch]
     branch = branch.get("member", branch) if isinstance(branch.get("member"), dict) else branch
     numbers = sorted((int(key), key) for key in branch if len(key) <= 9 and key.isascii() and key.isdigit())
-    return [branch[key] for _, key in numbers]
+    is_pair = member.kind in (Kind.TEXT_MAP, Kind.ATTRIBUTES) and member.pair[0] in branch
+    return [branch] if is_pair and not numbers else [branch[key] for _, key in numbers]
 
 
 def _integer(member: Member, text: str) -> int:

@@ -427,3 +427,21 @@ def test_an_answer_of_the_query_protocol_is_xml_for_other_clients(accept: str) -
     answer = answer_to(by_query_json("ReceiveMessage", accept), MESSAGES, "i")
     assert answer.content_type == "text/xml"
     assert ElementTree.fromstring(answer.body) is not None
+
+
+def test_the_only_pair_of_a_map_needs_no_number_in_the_query_protocol() -> None:
+    given = {"QueueUrl": "u", "Attribute.Name": "VisibilityTimeout", "Attribute.Value": "35"}
+    parsed = by_query("SetQueueAttributes", given)
+    assert parsed.members == {"QueueUrl": "u", "Attributes": {"VisibilityTimeout": "35"}}
+    parsed = by_query("TagQueue", {"QueueUrl": "u", "Tag.Key": "k", "Tag.Value": "v"})
+    assert parsed.members == {"QueueUrl": "u", "Tags": {"k": "v"}}
+    attribute = {"Name": "a", "Value.DataType": "String", "Value.StringValue": "s"}
+    parsed = by_query("SendMessage", {f"MessageAttribute.{part}": text for part, text in attribute.items()})
+    assert parsed.members == {"MessageAttributes": {"a": {"DataType": "String", "StringValue": "s"}}}
+
+
+def test_a_pair_without_a_number_is_ignored_beside_numbered_ones() -> None:
+    given = {"Attribute.Name": "DelaySeconds", "Attribute.Value": "1", "Attribute.1.Name": "Policy"}
+    assert by_query("SetQueueAttributes", given).members == {"Attributes": {"Policy": ""}}
+    entry = {"SendMessageBatchRequestEntry.Name": "a", "SendMessageBatchRequestEntry.Id": "b"}
+    assert by_query("SendMessageBatch", entry).members == {}
