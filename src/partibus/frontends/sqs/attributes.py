@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from partibus.frontends.sqs.errors import SqsError, invalid_value
+from partibus.frontends.sqs.errors import SqsError, invalid_value, is_encodable
 from partibus.frontends.sqs.names import Home, QueueName, arn_of, queue_of_arn, read_arn
 
 FIFO_QUEUE: Final = "FifoQueue"
@@ -131,7 +131,7 @@ def _value(name: str, value: str, *, creating: bool) -> str:
         if value not in choices:
             raise _bad(name)
         return value
-    if len(value) > TEXT_MAX:
+    if len(value) > TEXT_MAX or not is_encodable(value):
         raise _bad(name)
     if name == POLICY and value:
         _json_object(value, lambda: _bad(name))

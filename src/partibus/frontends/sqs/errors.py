@@ -70,10 +70,11 @@ class SqsError(Exception):
 
     def __init__(self, code: str, message: str, query_message: str | None = None) -> None:
         """``query_message``: the text in the Query protocol where it differs."""
+        message = encodable(message)
         super().__init__(message)
         self.code = code
         self.message = message
-        self.query_message = message if query_message is None else query_message
+        self.query_message = message if query_message is None else encodable(query_message)
 
     @property
     def form(self) -> Form:
@@ -84,6 +85,19 @@ class SqsError(Exception):
     def is_sender_fault(self) -> bool:
         """Whether the client, not the broker, has to change something."""
         return self.form.status < 500
+
+
+def is_encodable(text: str) -> bool:
+    """Tell whether a text has no half of a character, which JSON can write but UTF-8 can not."""
+    return encodable(text) == text
+
+
+def encodable(text: str) -> str:
+    """Return a text with a question mark for each half of a character.
+
+    Texts of errors show values of the request, which can have them. Neither answers nor logs can.
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def no_such_queue() -> SqsError:

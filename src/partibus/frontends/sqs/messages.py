@@ -25,7 +25,7 @@ TYPE_BYTES: Final = {"String": b"\x01", "Number": b"\x01", "Binary": b"\x02"}
 
 def is_allowed_text(text: str, encoded: bytes) -> bool:
     """Tell whether XML 1.0 allows all characters of a text."""
-    if len(text) == len(encoded):  # ASCII
+    if text.isascii():  # equal lengths do not tell: half of a character is encoded as one byte
         return len(encoded.translate(None, CONTROLS)) == len(encoded)
     return FORBIDDEN.search(text) is None
 

@@ -3,9 +3,14 @@
 A body has up to 8 MiB, of which most may be text. Before it is decoded, its values are counted, so that one made of
 millions of them is refused and not built. The decoder knows the types of an action's members. A request that departs
 from them, for example by a number that is written as text, is decoded once more and read member by member.
+
+An escape can write half of a character, a lone surrogate, which has no encoding. The request is read all the same: what
+has such a text is refused where it is checked, one message of a batch alone.
 """
 
 import binascii
+import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
@@ -20,6 +25,8 @@ VALUES_MAX: Final = 20_000
 """Values in a body. The largest request that is allowed has ten entries of ten attributes, some 700 values."""
 SMALL_BYTES: Final = 64 * 1024
 """Bodies up to this size are decoded uncounted: 32,000 values take 3 ms."""
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+"""The beginning of an escape that writes half of a character, mostly beside the other half."""
 _DECODE = msgspec.json.Decoder().decode
 encode_json = msgspec.json.Encoder().encode
 """Returns a document as JSON; blobs become base64."""
@@ -38,13 +45,28 @@ def read_json(shape: Shape, body: bytes) -> dict[str, Any]:
         return typed.read(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # read below, which tells the error
-    try:
-        document = _DECODE(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise _unreadable("the body is not JSON") from None
+    document = _decoded(body)
     if not isinstance(document, dict):
         raise _unreadable("the body is not a JSON object")
     return _read(shape.members, document)
+
+
+def _decoded(body: bytes) -> object:
+    """Return the document of a body; its texts may have halves of characters. Raises `SqsError`."""
+    try:
+        return _DECODE(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if _HALF.search(body) is None:
+            raise _unreadable("the body is not JSON") from None
+    try:
+        return json.loads(body.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise _unreadable("the body is not JSON") from None
+
+
+def _refuse_constant(name: str) -> None:
+    """Refuse NaN and infinities, which are no JSON."""
+    raise ValueError(name)
 
 
 class _Typed:

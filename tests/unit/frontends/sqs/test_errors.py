@@ -14,9 +14,10 @@ from xml.etree import ElementTree
 import pytest
 
 from partibus.frontends.sqs.actions import ACTIONS
+from partibus.frontends.sqs.attributes import SETTABLE
 from partibus.frontends.sqs.errors import FORMS, SqsError
 from partibus.frontends.sqs.protocol import Parsed, refusal_of
-from partibus.frontends.sqs.shapes import SHAPES, Kind
+from partibus.frontends.sqs.shapes import SHAPES, Kind, Member
 from partibus.namespace import access
 from partibus.namespace.access import Right, SasPolicy
 from partibus.partition.protocol.ports import StoreError
@@ -1110,3 +1111,72 @@ def test_a_count_of_receives_that_is_text_is_shown_as_a_number(sqs: SqsWorld) ->
     url = sqs.call("CreateQueue", QueueName="counted", Attributes={"RedrivePolicy": json.dumps(policy)})["QueueUrl"]
     found = sqs.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["RedrivePolicy"])["Attributes"]
     assert json.loads(found["RedrivePolicy"]) == policy | {"maxReceiveCount": 3}
+
+
+# -- half of a character, which JSON can write and UTF-8 can not -------------------------------------------------------
+
+HALF = "\ud800x"
+
+
+def _with_half(member: Member) -> Iterator[Any]:
+    """Yield values of a member that have half of a character."""
+    if member.kind is Kind.TEXT:
+        yield HALF
+    elif member.kind is Kind.TEXTS:
+        yield [HALF]
+    elif member.kind is Kind.TEXT_MAP:
+        yield {HALF: "v"}
+        yield from ({name: HALF} for name in (sorted(SETTABLE) if member.name == "Attributes" else ["k"]))
+        if member.name == "Attributes":
+            yield {"Policy": json.dumps({"Statement": HALF}, ensure_ascii=False)}
+    elif member.kind is Kind.ATTRIBUTES:
+        for name, data_type, value in ((HALF, "String", "v"), ("n", f"String.{HALF}", "v"), ("n", "String", HALF)):
+            yield {name: {"DataType": data_type, "StringValue": value}}
+        yield {"AWSTraceHeader": {"DataType": "String", "StringValue": HALF}}
+
+
+TAKES_HALF = {("ListQueues", "QueueNamePrefix"), ("ReceiveMessage", "MessageAttributeNames"), ("UntagQueue", "TagKeys")}
+"""Members that are compared only: no name begins with such a text, and none is one."""
+
+
+@pytest.mark.parametrize("action", sorted(SHAPES))
+def test_half_of_a_character_is_refused_and_no_answer_has_it(sqs: SqsWorld, action: str) -> None:
+    before = everything(sqs)
+    for member in SHAPES[action].members:
+        for value in _with_half(member):
+            reply = sqs.ask(sqs.signer.request(action, GOOD[action] | {member.name: value}))
+            case = f"{member.name}: {value!r}: {reply.body.decode()}"
+            is_taken = (action, member.name) in TAKES_HALF
+            assert (reply.status == 200) is is_taken, case
+            assert reply.status < 500, case
+            json.dumps(reply.members, ensure_ascii=False).encode()  # which half of a character would not be
+            assert "Serialization" not in reply.body.decode(), case
+    if action not in {name for name, _ in TAKES_HALF}:
+        assert everything(sqs) == before
+
+
+def test_entries_with_half_of_a_character_fail_alone(sqs: SqsWorld) -> None:
+    entries = [
+        {"Id": "good", "MessageBody": "\U0001f600"},
+        {"Id": "body", "MessageBody": HALF},
+        {"Id": "value", "MessageBody": "m", **attribute("n", value=HALF)},
+        {"Id": "name", "MessageBody": "m", **attribute(HALF)},
+        {"Id": "group", "MessageBody": "m", "MessageGroupId": HALF},
+    ]
+    reply = sqs.call("SendMessageBatch", QueueUrl=DEAD, Entries=entries)
+    assert [one["Id"] for one in reply["Successful"]] == ["good"]
+    codes = {one["Id"]: one["Code"] for one in reply["Failed"]}
+    assert codes == {"body": "InvalidMessageContents", "value": INVALID, "name": INVALID, "group": INVALID}
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=DEAD, MaxNumberOfMessages=10)["Messages"]
+    assert message["Body"] == "\U0001f600"
+    (failed,) = sqs.call("DeleteMessageBatch", QueueUrl=DEAD, Entries=[{"Id": "a", "ReceiptHandle": HALF}])["Failed"]
+    assert failed["Message"] == 'The input receipt handle "?x" is not a valid receipt handle.'
+    reply = sqs.ask(sqs.signer.request("SendMessageBatch", {"QueueUrl": DEAD, "Entries": [{"Id": HALF}]}))
+    assert_refused(reply, f"{PREFIX}InvalidBatchEntryId", "json")
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"0" * 5_000, b"\xed\xa0\x80"])
+def test_a_body_with_half_of_a_character_has_to_be_json_all_the_same(sqs: SqsWorld, value: bytes) -> None:
+    body = b'{"MessageBody":"\\ud800","Other":%b}' % value
+    reply = sqs.ask(sqs.signer.signed(body, JSON, "AmazonSQS.SendMessage"))
+    assert_refused(reply, "SerializationException", "json")

@@ -73,7 +73,7 @@ def test_bodies_that_xml_allows(body: str) -> None:
     assert body_bytes(body) == body.encode()
 
 
-@pytest.mark.parametrize("body", ["\0", "a\x0b", "é\ufffe", "\uffff", "a\x1f" * 1000])
+@pytest.mark.parametrize("body", ["\0", "a\x0b", "é\ufffe", "\uffff", "a\x1f" * 1000, "\ud800x", "é\udfff"])
 def test_bodies_that_xml_forbids(body: str) -> None:
     with pytest.raises(SqsError) as refused:
         body_bytes(body)

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from partibus.frontends.sqs.calls import Call
-from partibus.frontends.sqs.errors import SqsError, missing
+from partibus.frontends.sqs.errors import SqsError, is_encodable, missing
 from partibus.frontends.sqs.queues import change_options
 from partibus.namespace.access import Right
 from partibus.namespace.entities import SqsOptions
@@ -21,11 +21,12 @@ def check_tags(queue_name: str, tags: Mapping[str, str]) -> None:
     if len(tags) > TAGS_MAX:
         raise SqsError("InvalidParameterValue", f"Too many tags added for queue {queue_name}.")
     for key, value in tags.items():
-        if not 1 <= len(key) <= KEY_MAX or len(value) > VALUE_MAX:
+        is_text = is_encodable(key) and is_encodable(value)
+        if not is_text or not 1 <= len(key) <= KEY_MAX or len(value) > VALUE_MAX:
             raise SqsError(
                 "InvalidParameterValue",
                 f"The tag {key[:KEY_MAX]!r} is invalid: its key has 1 to {KEY_MAX} characters, its value at most "
-                f"{VALUE_MAX}.",
+                f"{VALUE_MAX}, and all of them can be encoded in UTF-8.",
             )
 
 
