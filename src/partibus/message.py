@@ -214,12 +214,12 @@ def hops_of(data: bytes) -> int:
     return (data[1] & _HOPS) // _HOP
 
 
-def with_hop(data: bytes, sequence_number: int, dead_letter_source: str | None) -> bytes:
+def with_hop(data: bytes, sequence_number: int, dead_letter_source: str | None, *, starts_anew: bool = False) -> bytes:
     """Return the stored form of a message that an entity forwards.
 
     ``sequence_number`` is the message's number in that entity; the message keeps it if that is the first entity.
     ``dead_letter_source`` names the entity if the message was a dead letter there. The broker removes the time to live
-    of such a message, because expiry may have dead-lettered it.
+    of such a message, because expiry may have dead-lettered it. ``starts_anew``: this is the first hop that counts.
     """
     version, flags, priority, count, ttl_ms, a, p, q = _PREFIX.unpack_from(data)
     pairs = b""
@@ -233,7 +233,8 @@ def with_hop(data: bytes, sequence_number: int, dead_letter_source: str | None) 
         pairs += _encoded_pair("x-opt-deadletter-source", dead_letter_source)
         count += 1
         flags |= _WAS_DEAD_LETTER
-    prefix = _PREFIX.pack(version, flags + _HOP, priority, count, ttl_ms, a + len(pairs), p, q)
+    flags = (flags & ~_HOPS if starts_anew else flags) + _HOP
+    prefix = _PREFIX.pack(version, flags, priority, count, ttl_ms, a + len(pairs), p, q)
     return b"".join((prefix, pairs, data[_PREFIX.size :]))
 
 

@@ -90,6 +90,21 @@ def prepare(
     return _placed(with_hop(data, sequence_number, dead_letter_source), pos, turn, destination)
 
 
+def prepare_redriven(
+    data: bytes, pos: int, sequence_number: int, dead_letter_source: str | None, turn: int, destination: Destination
+) -> Outgoing | Undeliverable:
+    """Prepare a message that receivers of SQS have had too often (see `prepare`).
+
+    It may come back to a queue any number of times, since each time takes a receive. So its hops count from here on,
+    and it is a duplicate of no message.
+    """
+    data = with_hop(data, sequence_number, dead_letter_source, starts_anew=True)
+    outgoing = _placed(data, pos, turn, destination)
+    if isinstance(outgoing, Outgoing):
+        outgoing.message.message_id = None
+    return outgoing
+
+
 def prepare_transfer(data: bytes, pos: int, turn: int, destination: Destination) -> Outgoing | Undeliverable:
     """Prepare a message that its sender sent through the source (see `prepare`).
 

@@ -31,6 +31,7 @@ from partibus.forwarding.destination import (
     Undeliverable,
     check,
     prepare,
+    prepare_redriven,
     prepare_transfer,
 )
 from partibus.message import Message, with_receives, without_destination
@@ -337,7 +338,8 @@ class Pump:
             data = with_receives(data, entry.delivery_count)
             # SQS takes messages of 1 MiB at each queue. The entity's maximum is that of AMQP, and smaller.
             destination = destination._replace(message_size_max_bytes=SIZE_UNLIMITED)
-        outgoing = prepare(data, entry.pos, number, self._dead_letter_source, source.partition_id, destination)
+        prepared = prepare_redriven if is_sqs and entry.delivery_count > 0 else prepare  # expiry takes no receive
+        outgoing = prepared(data, entry.pos, number, self._dead_letter_source, source.partition_id, destination)
         if is_sqs and not options.requires_session and isinstance(outgoing, Outgoing):
             outgoing.message.enqueued_ms = entry.enqueued_ms
         return outgoing

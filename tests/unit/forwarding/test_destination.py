@@ -18,6 +18,7 @@ from partibus.forwarding.destination import (
     Undeliverable,
     check,
     prepare,
+    prepare_redriven,
 )
 from partibus.message import StoredMessage, hops_of, pack, with_hop
 from partibus.routing.partitions import PartitionHandle
@@ -117,3 +118,17 @@ def test_a_dead_letter_loses_its_time_to_live_and_keeps_its_first_source() -> No
     again = sent(outgoing.message.data, destination(), source="second").message.data
     assert b"first" in again
     assert b"second" not in again
+
+
+def test_a_redriven_message_has_no_bound_of_hops_and_is_no_duplicate() -> None:
+    data = stored(message_id="m")
+    for _ in range(3 * HOPS_MAX):
+        outgoing = prepare_redriven(data, 1, 1, "first", 0, destination(detects_duplicates=True))
+        assert isinstance(outgoing, Outgoing)
+        assert outgoing.message.message_id is None
+        data = outgoing.message.data
+        assert hops_of(data) == 1
+    assert data.count(b"x-opt-enqueue-sequence-number") == 1
+    for _ in range(1, HOPS_MAX):
+        data = sent(data, destination()).message.data
+    assert refused(data, destination()) == "MaxTransferHopCountExceeded"

@@ -308,3 +308,54 @@ def test_an_error_of_the_core_ends_a_task_with_its_code_of_sqs(sqs: SqsWorld, mo
     sqs.world.wait(2_000)
     (shown,) = sqs.call("ListMessageMoveTasks", SourceArn=task.arn)["Results"]
     assert (shown["Status"], shown["FailureReason"]) == ("FAILED", "InvalidParameterValue")
+
+
+def redrive_to(sqs: SqsWorld, source: str, target: str) -> None:
+    """Set the redrive policy of one queue, by its URL, to another one."""
+    arn = sqs.call("GetQueueAttributes", QueueUrl=target, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    sqs.call("SetQueueAttributes", QueueUrl=source, Attributes={"RedrivePolicy": policy})
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "FIFO"])
+def test_a_queue_may_be_its_own_dead_letter_queue(sqs: SqsWorld, suffix: str) -> None:
+    source, _ = redriven(sqs, suffix)
+    redrive_to(sqs, source, source)
+    sqs.call("SendMessage", QueueUrl=source, MessageBody="a", MessageGroupId="g")
+    counts: list[int] = []
+    for _ in range(20):
+        found = sqs.call("ReceiveMessage", QueueUrl=source, VisibilityTimeout=0, AttributeNames=["All"])
+        counts += [int(one["Attributes"]["ApproximateReceiveCount"]) for one in found.get("Messages", ())]
+        sqs.world.wait(1_000)
+    assert counts == [*range(1, len(counts) + 1)]
+    assert len(counts) >= 10, "each second receive may only move it"
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "FIFO"])
+def test_a_message_goes_through_any_number_of_dead_letter_queues(sqs: SqsWorld, suffix: str) -> None:
+    source, dead = redriven(sqs, suffix)
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"} if suffix else {}
+    urls = [source, dead]
+    for number in range(6):
+        url = sqs.call("CreateQueue", QueueName=f"dead-{number}{suffix}", Attributes=attributes)["QueueUrl"]
+        redrive_to(sqs, urls[-1], url)
+        urls.append(url)
+    sqs.call("SendMessage", QueueUrl=source, MessageBody="a", MessageGroupId="g")
+    for url in urls[:-1]:
+        assert len(sqs.call("ReceiveMessage", QueueUrl=url, VisibilityTimeout=0)["Messages"]) == 1
+        assert "Messages" not in sqs.call("ReceiveMessage", QueueUrl=url)
+        sqs.world.wait(1_000)
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=urls[-1], AttributeNames=["All"])["Messages"]
+    assert (message["Body"], message["Attributes"]["ApproximateReceiveCount"]) == ("a", "8")
+
+
+def test_expiry_takes_a_message_through_few_dead_letter_queues(sqs: SqsWorld) -> None:
+    """Expiry takes no receive, so a message would go on from a queue to itself for ever."""
+    source, _ = redriven(sqs)
+    redrive_to(sqs, source, source)
+    sqs.call("SetQueueAttributes", QueueUrl=source, Attributes={"MessageRetentionPeriod": "60"})
+    sqs.world.broker.update_by("source", lambda old: {"DeadLetteringOnMessageExpiration": True})
+    sqs.call("SendMessage", QueueUrl=source, MessageBody="a")
+    sqs.world.wait(600_000)
+    client = sqs.world.client()
+    assert len(client.receive(client.receiver("source/$Transfer/$DeadLetterQueue"), 10)) == 1
