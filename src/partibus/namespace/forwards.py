@@ -2,7 +2,7 @@
 
 The service accepts a queue that forwards to itself, and a subscription that forwards to its own topic, messages or dead
 letters; these end by the bound of hops. Later changes of the target take effect when a message is forwarded; so does a
-chain of more than four hops.
+chain of more than four hops. Queues of SQS may be the dead-letter queues of each other: each hop takes a receive.
 """
 
 from collections.abc import Iterator
@@ -36,14 +36,32 @@ def check_targets(
         record = _find(catalog, target)
         if record is None or record.description.kind is EntityKind.SUBSCRIPTION:
             raise ArgumentError(property_name, target, "an existing queue or topic", "Create it first.")
-        chain = _chain(catalog, record, fold_name(split_path(name)[0]))
-        is_proven = chain is not None and len(chain) == 1 and _alone(catalog, record, name)
-        if chain is not None and not is_proven:
+        goal = fold_name(split_path(name)[0])
+        chain = _chain(catalog, record, goal)
+        is_redrive = field == "forward_dead_lettered_to" and options.sqs is not None
+        if chain is None or (is_redrive and _redrives(catalog, record, goal)):
+            continue
+        if len(chain) > 1 or not _alone(catalog, record, name):
             raise InvalidOperation(
                 f"{property_name} of '{name}' can't be '{record.description.name}': messages would come back, "
                 f"{_shown([name, *chain])}. Forward to an entity that does not lead here."
             )
     return options
+
+
+def _redrives(catalog: Catalog, start: EntityRecord, goal: str) -> bool:
+    """Tell whether messages come from ``start`` to ``goal``, a folded name, by redrive policies of SQS alone."""
+    record: EntityRecord | None = start
+    passed: set[str] = set()
+    while record is not None:
+        folded, options = fold_name(record.description.name), record.description.options
+        if folded == goal:
+            return True
+        if folded in passed or options.sqs is None or options.forward_to:
+            return False
+        passed.add(folded)
+        record = _find(catalog, options.forward_dead_lettered_to) if options.forward_dead_lettered_to else None
+    return False
 
 
 def _alone(catalog: Catalog, topic: EntityRecord, name: str) -> bool:

@@ -9,7 +9,7 @@ from partibus.clock import ManualClock
 from partibus.errors import ArgumentError, EntityChanged, EntityNotFound, InvalidOperation
 from partibus.filters.model import CorrelationFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from partibus.namespace.catalog import Catalog
-from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions, EntityStatus
+from partibus.namespace.entities import EntityDescription, EntityKind, EntityOptions, EntityStatus, SqsOptions
 from partibus.namespace.namespace import Namespace, Queue, Subscription, Topic
 from tests.unit.namespace.tiered import limited
 
@@ -304,3 +304,31 @@ def test_a_subscription_without_rules_was_touched_when_it_changed(namespace: Nam
     own = subscription(namespace)
     namespace.delete_rule(PATH, "$default")
     assert (own.rules, own.touched_ms) == ((), own.updated_ms)
+
+
+def redriving(target: str) -> EntityOptions:
+    """Options of a queue of SQS with a redrive policy."""
+    return EntityOptions(forward_dead_lettered_to=target, sqs=SqsOptions())
+
+
+def test_queues_of_sqs_may_be_the_dead_letter_queues_of_each_other(namespace: Namespace) -> None:
+    for name, target in (("a", ""), ("b", "a"), ("c", "b")):
+        namespace.create(name, redriving(target))
+    assert namespace.update("a", redriving("c")).forward_dead_lettered_to == "c"
+    namespace.update("b", redriving("b"))
+    assert namespace.update("a", redriving("b")).forward_dead_lettered_to == "b"
+    assert namespace.update("c", redriving("a")).forward_dead_lettered_to == "a"
+
+
+def test_a_way_back_that_is_not_of_sqs_alone_is_refused(namespace: Namespace) -> None:
+    namespace.create("a", redriving(""))
+    namespace.create("b", EntityOptions(forward_dead_lettered_to="a"))
+    with pytest.raises(InvalidOperation, match="a -> b -> a"):
+        namespace.update("a", redriving("b"))
+    namespace.update("b", EntityOptions())
+    namespace.update("a", redriving("b"))
+    for options in (EntityOptions(forward_dead_lettered_to="a"), EntityOptions(forward_to="a")):
+        with pytest.raises(InvalidOperation, match="b -> a -> b"):
+            namespace.update("b", options)
+    with pytest.raises(InvalidOperation, match="b -> a -> b"):
+        namespace.update("b", EntityOptions(forward_to="a", sqs=SqsOptions()))

@@ -359,3 +359,16 @@ def test_expiry_takes_a_message_through_few_dead_letter_queues(sqs: SqsWorld) ->
     sqs.world.wait(600_000)
     client = sqs.world.client()
     assert len(client.receive(client.receiver("source/$Transfer/$DeadLetterQueue"), 10)) == 1
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "FIFO"])
+def test_two_queues_may_be_the_dead_letter_queues_of_each_other(sqs: SqsWorld, suffix: str) -> None:
+    source, dead = redriven(sqs, suffix)
+    redrive_to(sqs, dead, source)
+    exceed(sqs, source, "a")
+    for url in (dead, source) * 4:
+        assert len(sqs.call("ReceiveMessage", QueueUrl=url, VisibilityTimeout=0)["Messages"]) == 1
+        assert "Messages" not in sqs.call("ReceiveMessage", QueueUrl=url)
+        sqs.world.wait(1_000)
+    (message,) = sqs.call("ReceiveMessage", QueueUrl=dead)["Messages"]
+    assert message["Body"] == "a"
