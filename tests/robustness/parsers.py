@@ -484,6 +484,9 @@ class _SqsService:
         self.seen.append(f"{request.method.lower()}-{word}")
         respond(answer)
 
+    def new_request_id(self) -> str:
+        return "id"
+
 
 def _answered(parsed: Parsed) -> tuple[Answer, str]:
     """Check the members of a request as its action does; return the answer, and a word for it."""

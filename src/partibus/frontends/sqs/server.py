@@ -31,6 +31,7 @@ LOOK_S: Final = 5.0
 """How often the server looks for clients whose time is over."""
 _REQUEST_BYTES: Final = 512
 """A request costs about as much beside its handling as so many bytes."""
+_REQUEST_ID: Final = "x-amzn-RequestId: {}\r\n"
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -330,7 +331,7 @@ class SqsConnection(asyncio.Protocol):
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _respond(self, answer: Answer) -> None:
-        headers = f"x-amzn-RequestId: {answer.request_id}\r\n"
+        headers = _REQUEST_ID.format(answer.request_id)
         if answer.query_error:
             headers = f"{headers}x-amzn-query-error: {answer.query_error}\r\n"
         self._write(answer.status, answer.content_type, headers, answer.body)
@@ -339,7 +340,8 @@ class SqsConnection(asyncio.Protocol):
         """Answer a request that is none of SQS, and close."""
         self._stops = True
         self._is_busy = True
-        self._write(status, "text/plain; charset=utf-8", "", text.encode("utf-8", "replace"))
+        headers = _REQUEST_ID.format(self._service.new_request_id())
+        self._write(status, "text/plain; charset=utf-8", headers, text.encode("utf-8", "replace"))
 
     def _write(self, status: int, content_type: str, headers: str, body: bytes) -> None:
         self._call = None

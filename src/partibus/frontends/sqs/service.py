@@ -5,6 +5,7 @@ The service knows no sockets: `server` and `web` give it complete requests, and 
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Final
 
 from partibus.errors import PartibusError
@@ -71,9 +72,8 @@ class SqsService(SqsState):
         self._emulator = emulator
         self._sign_ins = sign_ins
         self._keys = Keys()
-        self._request_prefix = ids.next()[:-12]
-        """The part of a request's UUID that all requests to this process share; a number follows."""
-        self._request_count = 0
+        self.new_request_id: Callable[[], str] = map(f"{ids.next()[:-12]}%012x".__mod__, count(1)).__next__
+        """Returns another request's UUID. All requests to this process share its beginning; a number follows."""
         self._policies: dict[tuple[int, str, Path], tuple[int, list[Grant]]] = {}
         """The grants by namespace, access key id and queue with a policy of its own, with the version of the policies.
         """
@@ -85,8 +85,7 @@ class SqsService(SqsState):
 
         Returns the call while it is under way, so that it can be told that its client has left.
         """
-        self._request_count += 1
-        request_id = f"{self._request_prefix}{self._request_count:012x}"
+        request_id = self.new_request_id()
         broker = self.namespaces.of_host(request.headers.get("host"))
         call = Call(self, broker, _NOBODY, request, parsed, request_id, respond)
         try:

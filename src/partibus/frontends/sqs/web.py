@@ -56,7 +56,7 @@ class WithSqs:
             return
         refusal = self._origins.sqs_refusal(headers)
         if refusal is not None:
-            await PlainTextResponse(refusal, 403, {"connection": "close"})(scope, receive, send)
+            await self._rejection(403, refusal)(scope, receive, send)
             return
         try:
             body = await _read_body(WebRequest(scope, receive))
@@ -64,7 +64,7 @@ class WithSqs:
             return
         if body is None:
             text = f"The body of a request has at most {BODY_BYTES_MAX} bytes."
-            await PlainTextResponse(text, 413, {"connection": "close"})(scope, receive, send)
+            await self._rejection(413, text)(scope, receive, send)
             return
         client = scope.get("client")
         request = Request(
@@ -73,6 +73,11 @@ class WithSqs:
         response = await self._answer(request, scope, receive)
         if response is not None:
             await response(scope, receive, send)
+
+    def _rejection(self, status: int, text: str) -> Response:
+        """Return the answer to a request that does not get as far as the service."""
+        headers = {"connection": "close", "x-amzn-RequestId": self._service.new_request_id()}
+        return PlainTextResponse(text, status, headers)
 
     async def _answer(self, request: Request, scope: Scope, receive: Receive) -> Response | None:
         """Return the answer; None when the client has left before."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from pathlib import Path
 from uuid import RFC_4122, UUID
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from partibus.frontends.admission import Admission
 from partibus.frontends.origins import Origins
 from partibus.frontends.sqs import http_request
 from partibus.frontends.sqs.names import QueueName
 from partibus.frontends.sqs.queues import SqsQueue
+from partibus.frontends.sqs.web import WithSqs
 from partibus.limits import KIB, MIB, AdmissionLimits
 from partibus.node.sqs_port import Uuids
 from tests.unit.frontends.harness import World
@@ -137,3 +140,38 @@ def test_a_claim_and_an_answer_end_the_bound_on_a_body(sqs: SqsWorld) -> None:
         sqs.world.wait()
     assert [client.replies()[0].status for client in clients] == [200, 200, 403, 403, 200, 200]
     assert not any(client.transport.closed for client in clients)
+
+
+def test_an_answer_to_what_is_no_request_of_sqs_has_an_id_too(sqs: SqsWorld) -> None:
+    sqs.server.origins = Origins(public_key=True)
+    page = (
+        b"GET /?Action=ListQueues HTTP/1.1\r\nHost: evil.example:9324\r\nUser-Agent: Mozilla/5.0 Chrome/140.0\r\n\r\n"
+    )
+    large = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8388609\r\n\r\n"
+    requests = (b"nothing\r\n\r\n", large, page, sqs.signer.request("ListQueues", {}))
+    replies = [sqs.ask(request) for request in requests]
+    assert [reply.status for reply in replies] == [400, 413, 403, 200]
+    ids = {UUID(reply.headers["x-amzn-requestid"]) for reply in replies}
+    assert len(ids) == len(replies)
+
+
+@pytest.mark.parametrize(("site", "body_bytes", "status"), [("cross-site", 0, 403), ("none", 8 * MIB + 1, 413)])
+def test_an_answer_of_the_http_port_to_what_is_no_request_of_sqs_has_an_id_too(
+    sqs: SqsWorld, site: str, body_bytes: int, status: int
+) -> None:
+    async def no_app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("the request is one of SQS")
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"x" * body_bytes}
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"sec-fetch-site", site.encode())]
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"Action=ListQueues", "headers": headers}
+    asyncio.run(WithSqs(no_app, sqs.service, Origins())(scope, receive, send))
+    assert sent[0]["status"] == status
+    assert UUID(dict(sent[0]["headers"])[b"x-amzn-requestid"].decode()).version == 4
