@@ -19,6 +19,10 @@ from tests.kit.fork_server import ForkServer
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# The tests make few cycles. Collections by Python's own threshold of 700 objects take a tenth of the processor time of
+# simulations and properties.
+gc.set_threshold(20_000, 20, 50)
+
 FORK_SERVER = ForkServer()
 BrokerProcess.launch = FORK_SERVER.launch
 
