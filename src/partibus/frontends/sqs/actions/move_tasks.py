@@ -78,7 +78,7 @@ def list_message_move_tasks(call: Call) -> None:
     most = call.members.get("MaxResults", 1)
     if not 1 <= most <= KEPT_MAX:
         raise invalid_value(most, "MaxResults", f"Must be between 1 and {KEPT_MAX}.")
-    call.answer({"Results": [_shown(task) for task in source.options.moves[:most]]})
+    call.answer({"Results": [_shown(task, _moved(call, task)) for task in source.options.moves[:most]]})
 
 
 def cancel_message_move_task(call: Call) -> None:
@@ -136,12 +136,20 @@ def _no_task() -> SqsError:
     return SqsError("ResourceNotFoundException", "Task does not exist.")
 
 
-def _shown(task: MoveTask) -> dict[str, Any]:
-    """Return a task as the list has it. Its count is the one in the catalog, where it changes with the status."""
+def _moved(call: Call, task: MoveTask) -> int:
+    """Return how many messages the list says that a task has moved.
+
+    Clients expect the full count together with the end, so a task at work lacks one until the catalog has both.
+    """
+    now = call.state.movers.moved(task.task_id, task.moved)
+    return max(task.moved, min(now, task.to_move - 1))
+
+
+def _shown(task: MoveTask, moved: int) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "Status": task.status,
         "SourceArn": task.source_arn,
-        "ApproximateNumberOfMessagesMoved": task.moved,
+        "ApproximateNumberOfMessagesMoved": moved,
         "ApproximateNumberOfMessagesToMove": task.to_move,
         "StartedTimestamp": task.started_ms,
     }
