@@ -5,6 +5,7 @@ The service knows no sockets: `server` and `web` give it complete requests, and 
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Final
 
 from partibus.errors import PartibusError
@@ -71,17 +72,13 @@ class SqsService(SqsState):
         self._emulator = emulator
         self._sign_ins = sign_ins
         self._keys = Keys()
-        self._request_prefix = ids.next()[:-12]
-        """The part of a request's UUID that all requests to this process share; a number follows."""
-        self._request_count = 0
+        self.new_request_id: Callable[[], str] = map(f"{ids.next()[:-12]}%012x".__mod__, count(1)).__next__
+        """Returns another request's UUID. All requests to this process share its beginning; a number follows. Built-in
+        functions make it: every request takes one, and the calls of a request are counted.
+        """
         self._policies: dict[tuple[int, str, Path], tuple[int, list[Grant]]] = {}
         """The grants by namespace, access key id and queue with a policy of its own, with the version of the policies.
         """
-
-    def new_request_id(self) -> str:
-        """Return another request's UUID."""
-        self._request_count += 1
-        return f"{self._request_prefix}{self._request_count:012x}"
 
     def handle(
         self, request: Request, parsed: Parsed, respond: Respond, claimed: Callable[[Broker], None]
