@@ -10,8 +10,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from partibus.errors import MessageTooLarge, StoreUnavailable
-from partibus.forwarding.forwarder import Forwarder
+from partibus.errors import MessageTooLarge
 from partibus.frontends.sqs import movers
 from partibus.frontends.sqs.attributes import MESSAGE_BYTES_MAX
 from partibus.frontends.sqs.movers import LOCK_MS
