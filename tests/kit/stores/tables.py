@@ -1,7 +1,7 @@
 """The rows of a store as Python values: the content of `memory`, and a plain model of how any store must answer."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Self, TypeVar
 
@@ -367,7 +367,13 @@ class Tables:
 
     def absent_sessions(self, subqueue: int, sessions: Sequence[str]) -> list[str]:
         """Return the sessions that have no entry in any state."""
-        return [session for session in sessions if not self.peek(subqueue, 0, 1, 1, session)]
+        stored = self._index.sessions(subqueue)
+        return [session for session in sessions if session not in stored or not self._is_there(stored[session])]
+
+    def _is_there(self, keys: Iterable[int]) -> bool:
+        """Tell whether one of these entries is unfinished and has its body."""
+        entries = (self.entries[key] for key in keys)
+        return any(entry.state < FINISHED and entry.body in self.bodies for entry in entries)
 
     def _sessions(self, subqueue: int, state: int) -> list[str]:
         """Return the sessions that have entries in a state, in order: code points sort as their UTF-8 bytes do."""
@@ -492,9 +498,10 @@ def _bits(bitmap: bytes) -> Iterator[int]:
     return (bit for bit in range(8 * len(bitmap)) if bitmap[bit // 8] >> bit % 8 & 1)
 
 
-def _refuse_duplicates(what: str, inserted: int, new: Iterable[int], stored: Iterable[int]) -> None:
-    twice = set(new) & set(stored)
-    if twice or inserted != len(set(new)):
+def _refuse_duplicates(what: str, inserted: int, new: Iterable[int], stored: Container[int]) -> None:
+    different = set(new)
+    twice = {key for key in different if key in stored}
+    if twice or inserted != len(different):
         raise DuplicateKey(f"{what} key {min(twice, default='inserted twice')} exists already")
 
 
