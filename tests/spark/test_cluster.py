@@ -1,5 +1,5 @@
-"""Two streams on a standalone cluster of two workers, one into Parquet files and one into another queue, while an
-executor, the broker and the driver are killed: both have each message once."""
+"""Two streams on a standalone cluster, one into Parquet files and one into another queue, while an executor, the broker
+and the driver are killed: both have each message once."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Pipeline:
         self.sent: list[str] = []
         self.driver: subprocess.Popen[str] | None = None
 
-    def start_driver(self, executors: int = 2) -> None:
-        """Start a driver with so many executors; each takes some 12 s of processor time to start and to warm up."""
-        given = {**self.given, "config": {**self.config, "spark.cores.max": str(executors)}}
+    def start_driver(self) -> None:
+        """Start a driver, which gets an executor of each worker."""
+        given = {**self.given, "config": self.config}
         with self._log.open("ab") as log:
             self.driver = subprocess.Popen(
                 [sys.executable, str(PROJECT / "tests/spark/cluster_driver.py"), json.dumps(given)],
@@ -159,12 +159,16 @@ class Pipeline:
         return f"{what}; its log:\n{self._log.read_text(errors='replace')[-6000:]}"
 
 
-@pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
-    folder = tmp_path_factory.mktemp("cluster")
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.soak)])
+def pipeline(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pipeline]:
+    """Two streams on so many workers. Each process of Java takes 5 to 12 s of processor time to start and to warm up."""
+    folder, workers = tmp_path, request.param
     # As on machines where the project is not installed, but brought along:
     environment = {"PYTHONPATH": str(PROJECT / "src")}
-    with BrokerProcess(folder) as broker, SparkCluster(folder / "spark", environment=environment) as cluster:
+    with (
+        BrokerProcess(folder) as broker,
+        SparkCluster(folder / "spark", workers=workers, environment=environment) as cluster,
+    ):
         pipeline = Pipeline(folder, cluster, broker)
         pipeline.start_driver()
         yield pipeline
@@ -182,9 +186,8 @@ def kill_broker(pipeline: Pipeline) -> None:
 
 
 def kill_driver(pipeline: Pipeline) -> None:
-    """Kill the driver and start another with one executor, which is enough: no executor is killed after this."""
     pipeline.kill_driver()
-    pipeline.start_driver(executors=1)
+    pipeline.start_driver()
 
 
 def test_each_message_is_in_both_sinks_once_whatever_is_killed(pipeline: Pipeline) -> None:
