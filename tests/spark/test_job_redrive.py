@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -133,29 +134,52 @@ def test_chosen_dead_letters_go_back_once_and_the_others_stay(
         assert len(receive_exactly(receiver, 1)) == 1
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.row("D10")
-def test_job_that_is_killed_goes_on_and_sends_nothing_twice(
-    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
-) -> None:
-    bench = Bench(spark, broker, tmp_path)
-    queue = broker.create_queue("killed")
-    target = broker.create_queue("target")
-    bench.fill(queue, 120)  # a message is sent each second: a late kill, too, is in the middle
+def kill_tasks(bench: Bench, queue: str, target: str) -> None:
+    """Kill the job's tasks after the first message."""
+    context = bench.spark.sparkContext
+
+    def redrive() -> None:
+        context.setInterruptOnCancel(True)
+        bench.redrive(queue, to=target, where=EVEN, rate=1)
+
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(redrive)
+        while not bench.broker.describe(target).messages:
+            with suppress(TimeoutError):
+                pytest.fail(f"it ended with {job.exception(LOOK_S)} before it has sent anything")
+        context.cancelAllJobs()
+        assert job.exception() is not None
+
+
+def kill_process(bench: Bench, queue: str, target: str) -> None:
+    """Kill a process of the job's own, with its Spark, after the first message."""
     child = subprocess.Popen(
         [*PIPELINE, "--entity", queue, "--to", target, "--where", EVEN, "--out", bench.out, "--rate", "1", *FAST],
-        env={**os.environ, "PARTIBUS_CONNECTION": broker.connection_string},
+        env={**os.environ, "PARTIBUS_CONNECTION": bench.broker.connection_string},
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        while not broker.describe(target).messages:
+        while not bench.broker.describe(target).messages:
             with suppress(subprocess.TimeoutExpired):
                 pytest.fail(f"it ended with {child.wait(LOOK_S)} before it has sent anything")
     finally:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kill", [kill_tasks, pytest.param(kill_process, marks=pytest.mark.soak)])
+@pytest.mark.row("D10")
+def test_job_that_is_killed_goes_on_and_sends_nothing_twice(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path, kill: Callable[[Bench, str, str], None]
+) -> None:
+    bench = Bench(spark, broker, tmp_path)
+    queue = broker.create_queue(f"{kill.__name__}-from")
+    target = broker.create_queue(f"{kill.__name__}-to")
+    bench.fill(queue, 120)  # a message is sent each second: a late kill, too, is in the middle
+    kill(bench, queue, target)
     assert 0 < broker.describe(target).messages < 60
     with pytest.raises(JobError, match="was interrupted: ask for it again as it was"):
         bench.redrive(queue, to=target)
