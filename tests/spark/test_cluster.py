@@ -161,7 +161,7 @@ class Pipeline:
 
 @pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.soak)])
 def pipeline(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pipeline]:
-    """Two streams on so many workers. Each process of Java takes 5 to 12 s of processor time to start and to warm up."""
+    """Start two streams on so many workers. Each process of Java costs 5 to 12 s of processor time."""
     folder, workers = tmp_path, request.param
     # As on machines where the project is not installed, but brought along:
     environment = {"PYTHONPATH": str(PROJECT / "src")}
