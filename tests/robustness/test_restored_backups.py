@@ -34,8 +34,8 @@ SESSIONS = 5
 NEW = 60
 SINK = 7
 NAME = re.compile(rb"(?:inbox-parts|inbox|ids|talk|rows) [0-9]+")
-STORES = range(16) if ROUND is not None else (0, 2, 7, 15)
-"""Stores that are put back: those of the plain queues, and two that hold partitions alone; in a soak all of them."""
+STORES = range(16) if ROUND is not None else (0, 2, 15)
+"""Stores that are put back: those of the plain queues, and one that holds partitions alone; in a soak all of them."""
 
 
 class Live(NamedTuple):
