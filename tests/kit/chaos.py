@@ -93,6 +93,8 @@ class Stage:
     unavailable_max_ms: int = UNAVAILABLE_MAX_MS
     database: Pair | None = None
     """Its server is killed as well, and the ways to it are bad at times; ``arguments`` say that it has stores."""
+    slowness: int = 1
+    """A factor for the pauses of clients that send."""
     bad_ways: bool = False
     """Some clients have connections that are bad at times, and some are processes that are killed."""
     network: NetworkNamespace | None = None
@@ -128,7 +130,7 @@ def run(
         broker.create_queue(QUEUES.sessions, RequiresSession=True, **settings)
         nemesis = Nemesis(broker, QUEUES, history, random)
         with ExitStack() as ending:
-            cast = Cast(broker, history, random)
+            cast = Cast(broker, history, random, stage.slowness)
             if stage.database is not None:
                 _endanger(stage.database, nemesis, random)
             if stage.bad_ways:
@@ -179,8 +181,9 @@ def without_epochs(noted: int, delivered: int) -> list[Violation]:
 class Cast:
     """The clients."""
 
-    def __init__(self, broker: BrokerProcess, history: History, random: Random) -> None:
+    def __init__(self, broker: BrokerProcess, history: History, random: Random, slowness: int = 1) -> None:
         """Each has a chance of its own, since threads take turns as they like."""
+        self._slowness = slowness
         self._broker = broker
         self._history = history
         self._random = random
@@ -253,13 +256,14 @@ class Cast:
 
     def _engage(self, unkeyed: range, keyed: range, where: str) -> None:
         history = self._history
-        self._senders += [Sending(f"u{n}", where, QUEUES.unkeyed, history, self._chance()) for n in unkeyed]
+        sending = partial(Sending, slowness=self._slowness)
+        self._senders += [sending(f"u{n}", where, QUEUES.unkeyed, history, self._chance()) for n in unkeyed]
         for n in keyed:
             keys = [f"k{n}.{key}" for key in range(6)]
-            self._senders.append(Sending(f"k{n}", where, QUEUES.keyed, history, self._chance(), keys=keys))
+            self._senders.append(sending(f"k{n}", where, QUEUES.keyed, history, self._chance(), keys=keys))
             keys = [f"s{n}.{session}" for session in range(5)]
             self._senders.append(
-                Sending(f"s{n}", where, QUEUES.sessions, history, self._chance(), keys=keys, sessions=True)
+                sending(f"s{n}", where, QUEUES.sessions, history, self._chance(), keys=keys, sessions=True)
             )
         self._receivers += [Receiving(f"r{n}", where, QUEUES.unkeyed, history, self._chance()) for n in unkeyed]
         self._receivers += [

@@ -90,11 +90,14 @@ class Sending(Worker):
         *,
         keys: Sequence[str] = (),
         sessions: bool = False,
+        slowness: int = 1,
     ) -> None:
-        """``keys``: of partitions, or for ``sessions`` their ids; no other sender has them."""
+        """``keys``: of partitions, or for ``sessions`` their ids; no other sender has them. ``slowness`` multiplies the
+        pauses."""
         super().__init__(name, connection_string, queue, history, random)
         self._keys = keys
         self._sessions = sessions
+        self._slowness = slowness
         self._numbers = count()
 
     def work(self, client: Client) -> None:
@@ -117,7 +120,7 @@ class Sending(Worker):
                     operation.began_ms, operation.ended_ms = began_ms, ended_ms
                     operation.outcome, operation.note = outcomes.get(index, (Outcome.OK, ""))
                 self.history.add(*(operation for _, operation in sent))
-            self.stopping.wait(_KEYED_PAUSE_S if self._keys else _PAUSE_S * len(sent))
+            self.stopping.wait(self._slowness * (_KEYED_PAUSE_S if self._keys else _PAUSE_S * len(sent)))
 
     def _next(self) -> tuple[OutgoingMessage, Operation]:
         """A message, and what is known of its sending before."""

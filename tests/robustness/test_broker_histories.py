@@ -14,6 +14,7 @@ from tests.kit.history import History, Kind, Operation, Outcome, outcome_of, rea
 from tests.kit.history_rules import check, forgotten_locks
 from tests.kit.nemesis import Nemesis
 from tests.kit.plain_client import Link
+from tests.plugins.soak import SLOWNESS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -257,7 +258,8 @@ def sends_to_all(nemesis: Nemesis) -> str:
 @pytest.mark.row("A7")
 def test_every_rule_holds_while_brokers_are_killed_and_stopped(tmp_path: Path) -> None:
     deeds = [Nemesis.kill_one, Nemesis.inject_fault, Nemesis.stop_for_good, sends_to_all]
-    verdict = run(7, 0, tmp_path, deeds, Stage(unavailable_max_ms=3 * UNAVAILABLE_MAX_MS))  # other tests run beside
+    stage = Stage(unavailable_max_ms=3 * UNAVAILABLE_MAX_MS, slowness=SLOWNESS)  # other tests run beside
+    verdict = run(7, 0, tmp_path, deeds, stage)
     assert not verdict.violations, str(verdict)
     operations = verdict.history.operations
     assert len(verdict.deeds) == 4, verdict.deeds

@@ -15,7 +15,7 @@ from tests.kit.chaos import Stage, Verdict, run
 from tests.kit.eventually import eventually
 from tests.kit.nemesis import Nemesis
 from tests.kit.postgresql_server import PostgreSQLServer, new_schema
-from tests.plugins.soak import seed_of
+from tests.plugins.soak import SLOWNESS, seed_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,8 @@ def run_with_deaths(folder: Path, names: Sequence[str], *arguments: str) -> Verd
     points.mkdir()
     plan = [partial(die, points, name) for name in names]
     # Both brokers may be away for a moment: this test does not ask how available they are.
-    stage = Stage(2, arguments, altered=f"dies:{shlex.quote(str(points))}", unavailable_max_ms=60_000)
+    altered = f"dies:{shlex.quote(str(points))}"
+    stage = Stage(2, arguments, altered=altered, unavailable_max_ms=60_000, slowness=SLOWNESS)
     return run(SEED, 0, folder, plan, stage)
 
 

@@ -13,7 +13,7 @@ from tests.kit.eventually import eventually
 from tests.kit.history import Kind
 from tests.kit.nemesis import Nemesis
 from tests.kit.nemesis_database import Pair
-from tests.plugins.soak import seed_of
+from tests.plugins.soak import SLOWNESS, seed_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,13 @@ def test_every_rule_holds_whatever_is_bad(tmp_path: Path) -> None:
     names = ["cut", "restart", "kill_client", "deafen", "kill_one", "half_close"]
     with Pair(standby=False) as database:
         arguments = ("--store", database.url("schema=chaos&stores=6"), "--store", "sqlite:10")
-        stage = Stage(arguments=arguments, database=database, bad_ways=True, unavailable_max_ms=UNAVAILABLE_MAX_MS)
+        stage = Stage(
+            arguments=arguments,
+            database=database,
+            bad_ways=True,
+            unavailable_max_ms=UNAVAILABLE_MAX_MS,
+            slowness=SLOWNESS,
+        )
         plan = [partial(once_processes_work, tmp_path), *(partial(by_name, name) for name in names)]
         verdict = run(SEED, 0, tmp_path, plan, stage)
     assert not verdict.violations, str(verdict)
