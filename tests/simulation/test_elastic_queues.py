@@ -133,7 +133,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.row("S4")
 @pytest.mark.row("S5")
 def test_queue_grows_under_load_and_shrinks_when_it_is_calm(world: World) -> None:
-    """With twice the load of the other tests: groups that differ by chance are even only where there are many."""
+    """Grow under twice the load of the other tests: groups that differ by chance are even only where there are many."""
     world.broker.update("q", {"PartibusPartitionRequests": 30})
     world.load(10, 10, groups=200)
     assert world.owners() == 1
