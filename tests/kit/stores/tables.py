@@ -367,7 +367,7 @@ class Tables:
 
     def absent_sessions(self, subqueue: int, sessions: Sequence[str]) -> list[str]:
         """Return the sessions that have no entry in any state."""
-        stored = self._index.sessions(subqueue)
+        stored = self.index.sessions(subqueue)
         return [session for session in sessions if session not in stored or not self._is_there(stored[session])]
 
     def _is_there(self, keys: Iterable[int]) -> bool:
