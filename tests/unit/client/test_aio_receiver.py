@@ -1163,9 +1163,9 @@ def test_a_link_that_is_lost_in_the_turn_in_which_its_attempt_ends_is_attached_a
         broker = SimulatedBroker()
         loop = asyncio.get_running_loop()
         client = broker.client(timeout=10.0)
-        link = client.sender("q") if sends else client.receiver("q")
+        link: Any = client.sender("q") if sends else client.receiver("q")
         await link.open()
-        waiting: Any = None if sends else asyncio.ensure_future(link.receive(1, 60.0))  # type: ignore[union-attr]
+        waiting: Any = None if sends else asyncio.ensure_future(link.receive(1, 60.0))
         await asyncio.sleep(1)
         attempts: list[asyncio.Task[None] | None] = []
 
@@ -1185,7 +1185,7 @@ def test_a_link_that_is_lost_in_the_turn_in_which_its_attempt_ends_is_attached_a
         broker.kill()
         broker.restart()
         if sends:
-            await link.send(OutgoingMessage(body=b"00000"))  # type: ignore[union-attr]
+            await link.send(OutgoingMessage(body=b"00000"))
         else:
             await asyncio.sleep(5)
             fill(broker, 1)

@@ -422,7 +422,7 @@ async def test_a_registry_that_is_lost_for_a_moment_may_have_lost_reports() -> N
 
 
 @on_loop
-async def test_an_answer_that_is_lost_may_have_had_the_only_reports() -> None:
+async def test_an_answer_that_is_lost_may_have_had_the_only_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     registry, here = FakeRegistry(), Here()
 
     def lose() -> list[int]:
@@ -430,7 +430,7 @@ async def test_an_answer_that_is_lost_may_have_had_the_only_reports() -> None:
 
     async with membership(registry, here, lease_s=3_600) as one:
         await eventually(lambda: here.beats > 1)
-        registry.take_used = lose  # type: ignore[method-assign]
+        monkeypatch.setattr(registry, "take_used", lose)
         with pytest.raises(StoreUnavailable):
             await one.take_used()
         assert (one.absences, one.failure) == (1, None), "the next heartbeat has another connection"

@@ -61,7 +61,6 @@ class World:
             on_followed=self.on_followed,
         )
         self.forwarder = Forwarder(cast(Namespaces, namespaces), lambda delay_ms, call: self.calls.append(call))
-        self.forwarder.pump = lambda *_: Mock()  # type: ignore[method-assign]
 
     def wake(self) -> None:
         self.dependents += 1
@@ -81,8 +80,10 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(world.forwarder, "pump", Mock())
+    return world
 
 
 def test_what_waits_in_a_store_is_loaded_once(world: World) -> None:
@@ -157,7 +158,7 @@ def test_a_run_of_a_store_that_has_left_is_not_looked_at_for_the_next_one(world:
 
 @pytest.mark.parametrize("transfers", [False, True])
 def test_the_entity_of_a_loaded_partition_is_looked_for_until_the_catalog_has_it(
-    world: World, *, transfers: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, *, transfers: bool
 ) -> None:
     world.is_known = False
     store = cast(StoreRuntime, world.store)
@@ -168,7 +169,7 @@ def test_the_entity_of_a_loaded_partition_is_looked_for_until_the_catalog_has_it
     assert len(world.calls) == 1, "it is looked for once, however often it was loaded"
     world.is_known = True
     pumped = Mock()
-    world.forwarder.pump = pumped  # type: ignore[method-assign]
+    monkeypatch.setattr(world.forwarder, "pump", pumped)
     world.run()
     assert [source.kind for (_, source, _, _), _ in pumped.call_args_list] == [
         SubqueueKind.ACTIVE,

@@ -159,7 +159,7 @@ class Loading:
             state.pool = self._express
             state.run = run
             if slot.options.topic:
-                # Those that were dropped meanwhile are not dropped again, and would count in the quota for good.
+                # No event removes a subscription that was dropped meanwhile: it would count in the quota for good.
                 left = [row for row in subscriptions if row not in self._dropped]
                 self._topics.loaded(slot, {row: sizes.get(row, 0) for row in left}, self._slots)
             loaded(slot, machine)
