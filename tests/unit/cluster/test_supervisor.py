@@ -27,6 +27,13 @@ mode, said, end = sys.argv[1], sys.argv[2], socket.socket(fileno=int(sys.argv[3]
 if mode == "ends":
     sys.exit(3)
 
+def takes_mark():
+    try:
+        os.unlink(said)  # of several children one
+    except FileNotFoundError:
+        return False
+    return True
+
 async def main():
     over, mine = asyncio.Event(), {}
     async def handle(op, body):
@@ -36,13 +43,11 @@ async def main():
             if mode == "refuses":
                 raise ControlRefused("no such thing as a catalog")
             mine["broker"] = body["broker"]
-            if mode == "stops" and os.path.exists(said):
-                os.unlink(said)
+            if mode == "stops" and takes_mark():
                 os.kill(os.getpid(), signal.SIGSTOP)
         elif op == "take":
             mine[body["store_no"]] = body["store_no"]
-            if mode == "errs" and os.path.exists(said):
-                os.unlink(said)
+            if mode == "errs" and takes_mark():
                 raise KeyError("bug")
         elif op == "give-up":
             del mine[body["store_no"]]

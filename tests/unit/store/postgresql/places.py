@@ -87,7 +87,7 @@ class Way:
                     self._threads[-1].start()
 
     def _pass_on(self, source: socket.socket, target: socket.socket, is_request: bool, lost: list[bool]) -> None:
-        with suppress(OSError):
+        try:
             while data := source.recv(1 << 16):
                 if is_request and self.lose_request:
                     self.lose_request = False
@@ -103,7 +103,10 @@ class Way:
                 return
             self.cuts += 1
             self.on_cut()
-            for end in (source, target):
+        except OSError:
+            pass  # One side has reset its connection: the other side waits until it hears of it.
+        for end in (source, target):
+            with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
 
