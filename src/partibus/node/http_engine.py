@@ -10,6 +10,7 @@ read.
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
@@ -222,6 +223,17 @@ class HttpConnection(H11Protocol):
 class _Server(uvicorn.Server):
     """Signals belong to the node, which stops this server in its order."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_started = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and tell it even after an error."""
+        try:
+            await super().startup(sockets)
+        finally:
+            self.is_started.set()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -257,6 +269,10 @@ class HttpEngine:
         return HttpConnection(
             self._config, self._server.server_state, self._limits, self._open_websocket, self._admission
         )
+
+    async def wait_until_started(self) -> None:
+        """Wait until the server has what it adds to each answer, such as the date."""
+        await self._server.is_started.wait()
 
     async def stop(self) -> None:
         """Answer pending requests, then stop."""

@@ -1,8 +1,8 @@
 """The HTTP listener on the broker's own loop, and the loading of the HTTP libraries.
 
-The libraries take an eighth of a broker's start to import, and many brokers get no HTTP request. So they are imported
-with the first connection, or on a thread of their own when the broker has run for `LOAD_S`. Then the first client does
-not wait, other clients are not delayed, and errors of the import are in the log.
+The libraries take as long to import as half a start of the broker, and many brokers get no HTTP request. So a thread
+imports them with the first connection, or when the broker has run for `LOAD_S`. Connections that come before wait, and
+AMQP clients are not delayed. Errors of the import are in the log.
 """
 
 import asyncio
@@ -52,9 +52,11 @@ class HttpServer:
         self._open_websocket = open_websocket
         self._modules = ("partibus.node.http_engine", *app_modules)
         self._engine: HttpEngine | None = None
+        self._waiting: set[_Waiting] = set()
+        """Connections that came before the application was loaded."""
         self._listener: asyncio.Server | None = None
-        self._loading: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loading: asyncio.Task[None] | None = None
 
     def make_protocol(self) -> asyncio.Protocol:
         """Make the protocol of a new connection.
@@ -62,13 +64,16 @@ class HttpServer:
         When the application can't be loaded the connection is closed, and the next one tries again: a loop that gets no
         protocol for a connection may stop accepting others.
         """
-        if self._engine is None:
-            try:
-                self._engine = self._load()
-            except Exception:
-                log.exception(_TROUBLE)
-                return _SentAway()
-        return self._engine.make_protocol()
+        return _Waiting(self) if self._engine is None else self._engine.make_protocol()
+
+    def wait(self, connection: "_Waiting") -> None:
+        """Keep a connection until the application is loaded; load it unless that is under way."""
+        self._waiting.add(connection)
+        self._load_if_needed()
+
+    def forget(self, connection: "_Waiting") -> None:
+        """Drop a connection that was lost while it waited."""
+        self._waiting.discard(connection)
 
     async def start(
         self, host: str, port: int, *, shared: bool = False, load_s: float = LOAD_S, queue: int = 100
@@ -82,21 +87,38 @@ class HttpServer:
         listener = socket.create_server((host, port), family=family, reuse_port=shared)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self.make_protocol, sock=listener, backlog=queue)
-        self._loading = loop.call_later(load_s, self._load_beside)
+        self._timer = loop.call_later(load_s, self._load_if_needed)
         return int(listener.getsockname()[1])
 
     async def stop(self) -> None:
         """Answer pending requests, then stop."""
-        if self._loading is not None:
-            self._loading.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._listener is not None:
             self._listener.close()
-        if self._task is not None:
-            await self._task
+        if self._loading is not None:
+            await self._loading
         if self._engine is not None:
             await self._engine.stop()
 
-    def _load(self) -> "HttpEngine":
+    def _load_if_needed(self) -> None:
+        if self._engine is None and (self._loading is None or self._loading.done()):
+            self._loading = asyncio.get_running_loop().create_task(self._load())
+
+    async def _load(self) -> None:
+        try:
+            for module in self._modules:
+                await asyncio.to_thread(import_module, module)
+            engine = self._make_engine()
+            await engine.wait_until_started()
+            self._engine = engine
+        except Exception:  # any error: the next connection imports it again
+            log.exception(_TROUBLE)
+        waiting, self._waiting = self._waiting, set()
+        for connection in waiting:
+            connection.go_on(None if self._engine is None else self._engine.make_protocol())
+
+    def _make_engine(self) -> "HttpEngine":
         from partibus.node.http_engine import HttpEngine
 
         engine = HttpEngine(self._make_app(), self._limits, self._open_websocket, self._admission)
@@ -104,22 +126,35 @@ class HttpServer:
             gc.freeze()  # as at the start: it stays, and a collection need not look at it again (D25)
         return engine
 
-    def _load_beside(self) -> None:
-        if self._engine is None:
-            self._task = asyncio.get_running_loop().create_task(self._import())
 
-    async def _import(self) -> None:
-        try:
-            for module in self._modules:
-                await asyncio.to_thread(import_module, module)
-            if self._engine is None:
-                self._engine = self._load()
-        except Exception:  # any error: the next connection imports it again
-            log.exception(_TROUBLE)
+class _Waiting(asyncio.Protocol):
+    """The protocol of a connection that came before the application was loaded."""
 
+    _transport: asyncio.Transport
 
-class _SentAway(asyncio.Protocol):
-    """The protocol of a connection that is closed at once."""
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._first = b""
+        """The bytes of the client meanwhile: one read at most."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).abort()  # uvloop's are not registered as such
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
+        self._server.wait(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._first += data
+        self._transport.pause_reading()  # not earlier: uvloop begins to read after `connection_made`
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.forget(self)
+
+    def go_on(self, protocol: asyncio.Protocol | None) -> None:
+        """Pass the connection to its protocol, or close it when there is none."""
+        if protocol is None:
+            self._transport.abort()
+            return
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        if self._first and not self._transport.is_closing():
+            self._transport.resume_reading()
+            protocol.data_received(self._first)

@@ -7,10 +7,13 @@ import asyncio
 import re
 import select
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,10 +27,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from partibus.limits import AdmissionLimits, HttpLimits
+from partibus.limits import AdmissionLimits, HttpLimits, TlsLimits
 from partibus.node import http_server
+from partibus.node.certificates import default_names, ensure_development
 from partibus.node.http_engine import AT_ONCE_BYTES, LINES_AT_ONCE, QUERY_PAIRS_MAX
 from partibus.node.http_server import HttpServer
+from partibus.node.tls import ServerTls, TlsListener
 
 EVENTUALLY_S = 90.0
 LIMITS = HttpLimits(head_bytes_max=4096, body_bytes_max=10_000, connections_max=20, keep_alive_s=60)
@@ -422,8 +427,8 @@ async def run():
     loop, server, imported = threading.get_ident(), broker.front._http, {True: [], False: []}
     note = lambda event, found: event == "import" and imported[threading.get_ident() == loop].append(found[0])
     sys.addaudithook(note)
-    server._load_beside()
-    await server._task
+    server._load_if_needed()
+    await server._loading
     assert "starlette" in imported[False] and server._engine is not None
     print(*imported[True])
     await broker.stop()
@@ -480,3 +485,46 @@ def test_bodies_without_a_claim_are_bounded_over_all_connections(monkeypatch: py
         assert b"6000" in answer(left, b"x" * 1_000)
         for _ in range(3):
             assert b"6000" in answer(left, head + b"x" * 6_000)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_connections_that_come_before_the_application_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, secure: bool
+) -> None:
+    """The broker's loop goes on meanwhile: an import takes 110 ms, and seconds on a machine under load."""
+    may_import = threading.Event()
+
+    def slow_import(name: str) -> Any:
+        may_import.wait(EVENTUALLY_S)
+        return import_module(name)
+
+    monkeypatch.setattr(http_server, "import_module", slow_import)
+
+    async def run() -> list[bytes]:
+        server = HttpServer(lambda: Starlette(routes=[Route("/size", _size)]), LIMITS, Echo)
+        port = await server.start("127.0.0.1", 0)
+        listener: TlsListener | None = None
+        tls: dict[str, Any] = {}
+        if secure:
+            made = ensure_development(tmp_path, default_names(), datetime.now(UTC))
+            listener = TlsListener(ServerTls(made.server, None), server.make_protocol, TlsLimits())
+            port = listener.start("127.0.0.1", 0)
+            tls = {"ssl": ssl.create_default_context(cafile=made.authority), "server_hostname": "localhost"}
+        connections = [await asyncio.open_connection("127.0.0.1", port, **tls) for _ in range(4)]
+        for _, writer in connections:
+            writer.write(GET)
+            await writer.drain()
+        left = connections.pop()[1]
+        left.transport.abort()
+        _, last = await asyncio.open_connection("127.0.0.1", port, **tls)  # the loop has seen what came before
+        may_import.set()
+        found = [await asyncio.wait_for(reader.readline(), EVENTUALLY_S) for reader, _ in connections]
+        for writer in (*(writer for _, writer in connections), last):
+            writer.close()
+        if listener is not None:
+            listener.stop()
+        await server.stop()
+        return found
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(run()) == [b"HTTP/1.1 200 OK\r\n"] * 3
