@@ -211,12 +211,13 @@ class Account:
         self._serve()
 
     def change(self, settings: ThrottlingSettings) -> None:
-        """Apply other settings. Credits at hand were counted by the old ones and are dropped."""
-        self._settings = settings
-        self.credits = 0
-        self._asked = self._news = None
-        self._debt = (0, 0)
-        self._ends_ms = 0
+        """Apply other settings. Credits and debts of periods of another length are dropped."""
+        old, self._settings = self._settings, settings
+        if settings.period_ms != old.period_ms:
+            self.credits = 0
+            self._asked = self._news = None
+            self._debt = (0, 0)
+            self._ends_ms = 0
         self._look()
         self._serve()
 

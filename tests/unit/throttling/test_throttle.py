@@ -239,3 +239,26 @@ def test_what_is_observed_is_what_would_be_refused(timeline: Timeline, rules: in
     assert observing.counters.would_throttle == enforcing.counters.throttled
     assert any(enforcing.counters.throttled)
     assert not any(observing.counters.throttled)
+
+
+def test_a_change_of_prices_keeps_the_credits_of_the_period(timeline: Timeline) -> None:
+    throttle = Throttle(SETTINGS, timeline)
+    assert throttle.admit_sends([2], 0, unheard) == 1
+    throttle.change(replace(SETTINGS, management_credits=5))
+    assert throttle.admit_sends([3], 0, unheard) == 1
+    throttle.change(replace(SETTINGS, credits_per_s=1_000))
+    assert throttle.admit_sends([5, 1], 0, unheard) == 1, "the new rate takes effect with the next period"
+
+
+def test_a_debt_before_a_change_of_prices_is_told_to_a_new_allocator(timeline: Timeline, bank: Bank) -> None:
+    throttle = Throttle(SETTINGS, timeline, timeline.call_later, bank)
+    throttle.charge(Operation.RECEIVE, 45)
+    run(timeline, 10)
+    throttle.change(replace(SETTINGS, management_credits=5))
+    bank.allocator = Allocator(SETTINGS, since_ms=int(timeline.now_ms()))
+    throttle.tell_debt()
+    run(timeline, PERIOD_MS)
+    answers: list[int] = []
+    assert throttle.admit_sends([1], 0, answers.append) is None
+    run(timeline, 10)
+    assert answers == [0], "35 credits are owed, more than a period's"
