@@ -18,6 +18,7 @@ from typing import NamedTuple
 from partibus.amqp.codec.encoder import encode, write_compound
 from partibus.amqp.codec.types import Symbol
 from partibus.amqp.section_encoding import encode_header
+from partibus.amqp.section_fields import iter_map
 from partibus.client.errors import NotFound, SendFailed
 from partibus.client.extensions.entities import Entities
 from partibus.client.management import Requests
@@ -102,10 +103,19 @@ def outgoing(data: bytes, source: str, sequence_number: int) -> bytes:
     stored = StoredMessage(data)
     header = encode_header(durable=stored.durable, priority=stored.priority, ttl=stored.ttl_ms)
     ours = {RESTORED_FROM: source, RESTORED_NUMBER: sequence_number}
-    pairs = stored.annotations + b"".join(encode(Symbol(key)) + encode(value) for key, value in ours.items())
-    annotations = bytearray(_ANNOTATIONS)
-    write_compound(annotations, _MAP8, 2 * (stored.annotation_count + len(ours)), pairs)
-    return b"".join((header, bytes(annotations), stored.properties, stored.application_properties, stored.rest))
+    count, pairs = stored.annotation_count, stored.annotations
+    if RESTORED_FROM.encode() in pairs:  # restored before: a map with one key twice is invalid
+        kept = [(key, value) for key, value in iter_map(_annotations(count, pairs)) if key not in ours]
+        count, pairs = len(kept), b"".join(encode(Symbol(key)) + value for key, value in kept)
+    pairs += b"".join(encode(Symbol(key)) + encode(value) for key, value in ours.items())
+    annotations = _annotations(count + len(ours), pairs)
+    return b"".join((header, annotations, stored.properties, stored.application_properties, stored.rest))
+
+
+def _annotations(count: int, pairs: bytes) -> bytes:
+    section = bytearray(_ANNOTATIONS)
+    write_compound(section, _MAP8, 2 * count, pairs)
+    return bytes(section)
 
 
 RUN = 200

@@ -85,3 +85,14 @@ def test_a_message_with_nothing_but_a_value(world: World) -> None:
 def test_a_stored_form_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="form 255"):
         outgoing(b"\xff" * 40, "orders", 1)
+
+
+def test_a_message_that_was_restored_before_has_each_annotation_once(world: World) -> None:
+    queue, ingress = world.namespace.queue(world.queue("q")), Ingress(lambda: "made")
+    once = ingress.message_of(outgoing(ingress.message_of(b"".join(SENT), queue).data, "first", 7), queue).data
+    twice = outgoing(once, "second", NUMBER)
+    found = StoredMessage(ingress.message_of(twice, queue).data)
+    assert found.annotation_count == 5
+    assert found.annotations.count(RESTORED_FROM.encode()) == found.annotations.count(RESTORED_NUMBER.encode()) == 1
+    annotations = IncomingMessage(twice).annotations
+    assert (annotations[RESTORED_FROM], annotations[RESTORED_NUMBER], annotations["x-own"]) == ("second", NUMBER, 1)
