@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -267,3 +268,16 @@ def test_transfer_dead_letters_are_in_the_other_queue(
     found = peek_all(python, "side-transfer")
     assert [message.body for message in found] == [b"%d" % i for i in range(5)]
     assert {message.dead_letter_reason for message in found} == {"MessagingEntityNotFound"}
+
+
+def test_a_restore_of_a_later_backup_in_the_same_directory_does_not_go_on_with_the_progress_of_the_first(
+    make_queue: MakeQueue, broker: BrokerProcess, partibus: Callable[..., str], tmp_path: Path
+) -> None:
+    queue, into = make_queue(), f"{make_queue()}-restored"
+    backup, options = tmp_path / "backup", ["--entity", queue, "--into", into, f"--progress={tmp_path / 'progress'}"]
+    for number in range(2):
+        partibus("send", queue, f"message {number}")
+        partibus("backup", str(backup))
+        done = run_to_the_end("restore", str(backup), *options, "--connection", broker.connection_string)
+        assert (done.returncode, "of another restore" in done.stderr) == (number, bool(number)), done.stderr
+        shutil.rmtree(backup)

@@ -12,7 +12,7 @@ from partibus.errors import InvalidOperation
 from partibus.namespace.namespace_options import DEFAULT_NAME
 from partibus.namespace.sizes import size_text
 from partibus.partition.protocol.ports import StoreError
-from partibus.restore.run import KINDS, Progress, Source, find, make_side_entity
+from partibus.restore.run import KINDS, MADE, Progress, Source, find, make_side_entity
 from partibus.restore.run import restore as run
 
 
@@ -86,6 +86,7 @@ def restore(
         source = find(backup, entity, namespace)
         path = progress or Path(f"partibus-restore-{into.replace('/', '-')}.json")
         job = {"backup": str(backup.absolute()), "entity": entity, "into": into, "only": only or ""}
+        job[MADE] = str(source.began_ms)
         if namespace != DEFAULT_NAME:
             job["namespace"] = namespace
         with open_client(connection) as client:

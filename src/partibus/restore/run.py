@@ -36,6 +36,9 @@ from partibus.partition.protocol.ports import EntryRow
 from partibus.store.backup import CATALOG, read_backup, store_file
 from partibus.store.sqlite.backup import StoreCopy
 
+MADE = "backup_made_ms"
+"""The member that tells one backup from a later one in the same directory."""
+
 
 class Progress:
     """Next positions by partition and sub-queue, of one restore."""
@@ -76,7 +79,8 @@ class Progress:
     def _read(self, restore: dict[str, str]) -> None:
         try:
             found = json.loads(self.path.read_text("utf-8"))
-            is_ours = all(found.get(key) == value for key, value in restore.items())
+            # A file of an earlier version does not tell when its backup was made.
+            is_ours = all(found.get(key) == value for key, value in restore.items() if key != MADE or key in found)
             self.sent = int(found["sent"])
             self._next = {str(place): int(pos) for place, pos in found["next"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -142,6 +146,8 @@ class Source(NamedTuple):
     record: EntityRecord
     files: dict[int, Path]
     """Copies of stores by number."""
+    began_ms: int
+    """The time of the backup."""
 
 
 def find(backup: Path, name: str, namespace: str = DEFAULT_NAME) -> Source:
@@ -150,7 +156,7 @@ def find(backup: Path, name: str, namespace: str = DEFAULT_NAME) -> Source:
     Raises `EntityNotFound` for an unknown entity or namespace, `partition.protocol.ports.StoreError` when the directory
     is no backup, and `InvalidOperation` for a topic, or when the backup lacks a store with messages of the entity.
     """
-    stores = read_backup(backup).stores
+    listed = read_backup(backup)
     with TemporaryDirectory() as folder:
         # A catalog is opened for writing. The copy allows for a backup on a read-only medium.
         shutil.copyfile(backup / CATALOG, Path(folder) / CATALOG)
@@ -162,14 +168,14 @@ def find(backup: Path, name: str, namespace: str = DEFAULT_NAME) -> Source:
                 raise _nothing_in(record, within.subscriptions_of(record))
         finally:
             catalog.close()
-    numbers = {int(store.removeprefix("store-")): store for store in stores}
+    numbers = {int(store.removeprefix("store-")): store for store in listed.stores}
     missing = sorted({place.store_no for place in record.placements} - set(numbers))
     if missing:
         raise InvalidOperation(
             f"'{record.description.name}' has partitions in the stores {', '.join(map(str, missing))}, which are not "
             f"in {backup}. Use a backup of all stores."
         )
-    return Source(record, {number: store_file(backup, store) for number, store in numbers.items()})
+    return Source(record, {number: store_file(backup, store) for number, store in numbers.items()}, listed.began_ms)
 
 
 def _nothing_in(topic: EntityRecord, subscriptions: Sequence[EntityRecord]) -> InvalidOperation:

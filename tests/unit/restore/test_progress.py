@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from partibus.errors import InvalidOperation
-from partibus.restore.run import Progress
+from partibus.restore.run import MADE, Progress
 
 RESTORE = {"backup": "/b", "entity": "orders", "into": "side", "to": "sb://one:5671/"}
 
@@ -36,3 +36,15 @@ def test_what_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "p").write_text(text)
     with pytest.raises(InvalidOperation, match="no progress"):
         Progress(tmp_path / "p", RESTORE)
+
+
+def test_that_of_another_backup_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    Progress(tmp_path / "p", {**RESTORE, MADE: "1"}).note(0, 0, 1, 1)
+    assert Progress(tmp_path / "p", {**RESTORE, MADE: "1"}).sent == 1
+    with pytest.raises(InvalidOperation, match="of another restore"):
+        Progress(tmp_path / "p", {**RESTORE, MADE: "2"})
+
+
+def test_one_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    Progress(tmp_path / "p", RESTORE).note(0, 0, 1, 1)
+    assert Progress(tmp_path / "p", {**RESTORE, MADE: "1"}).sent == 1
