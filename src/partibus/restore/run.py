@@ -11,6 +11,7 @@ sub-queue.
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -225,11 +226,12 @@ def make_side_entity(client: Requests, source: Source, into: str, progress: Prog
 def restore(source: Source, sender: Sender, progress: Progress, which: str, on_sent: OnSent) -> int:
     """Send the messages that are not sent yet; returns their number.
 
-    ``which``: one of `KINDS`, or "" for all. Raises `SendFailed` and other kinds of `ClientError`; another run then
-    goes on from there.
+    ``which``: one of `KINDS`, or "" for all. Raises `SendFailed` and other kinds of `ClientError`, and
+    `InvalidOperation` for a message that is too large for the queue; another run then goes on from there.
     """
     before = progress.sent
     name = source.record.description.name
+    sender.open()  # then it knows how large a message may be
     for place in source.record.placements:
         with StoreCopy(source.files[place.store_no]) as copy:
             for kind, suffix in [KINDS[which]] if which else KINDS.values():
@@ -245,6 +247,23 @@ def _send(
     rows: Sequence[EntryRow], origin: str, partition_id: int, kind: int, sender: Sender, progress: Progress
 ) -> None:
     messages = [outgoing(row.data, origin, partition_id << _COUNTER_BITS | row.sequence) for row in rows]
+    most = sender.max_message_bytes
+    # What follows a message that is too large must wait: it would be sent again with each attempt.
+    fitting = list(takewhile(lambda message: not most or len(message) <= most, messages))
+    if fitting:
+        _send_run(fitting, rows, partition_id, kind, sender, progress)
+    if len(fitting) < len(messages):
+        row, size_bytes = rows[len(fitting)], len(messages[len(fitting)])
+        raise InvalidOperation(
+            f"The message {partition_id << _COUNTER_BITS | row.sequence} of '{origin}' has {size_bytes} bytes with its "
+            f"origin, and the queue takes {most}. Raise the queue's MaxMessageSizeInKilobytes, before it the limits of "
+            "the namespace where they are lower (docs/tiers.md), and repeat the command."
+        )
+
+
+def _send_run(
+    messages: list[bytes], rows: Sequence[EntryRow], partition_id: int, kind: int, sender: Sender, progress: Progress
+) -> None:
     try:
         sender.send(messages)
     except SendFailed as error:
@@ -252,4 +271,4 @@ def _send(
         if stored:
             progress.note(partition_id, kind, rows[stored - 1].pos + 1, stored)
         raise
-    progress.note(partition_id, kind, rows[-1].pos + 1, len(rows))
+    progress.note(partition_id, kind, rows[len(messages) - 1].pos + 1, len(messages))

@@ -43,7 +43,8 @@ def fill(data: Path, place: Placement) -> None:
         for pos in range(1, messages + 1):
             number = body_key(place.partition_row, pos + kind * 10_000)
             entry = (entry_key(subqueue_key(place.partition_row, kind), pos), number, pos + kind * 10_000, 0)
-            writes.bodies += [number, pack(rest=b"\x00\x53\x75\xa0\x01x")]
+            body = b"\x02xx" if pos == RUN + 50 else b"\x01x"
+            writes.bodies += [number, pack(rest=b"\x00\x53\x75\xa0" + body)]
             writes.entries += [*entry, EntryState.ACTIVE, 0, None, None]
     store.commit(writes)
     store.close()
@@ -70,6 +71,10 @@ class FakeSender:
     def __init__(self, trouble: Callable[[int], Exception | None] = lambda run: None) -> None:
         self._trouble = trouble
         self.runs: list[list[bytes]] = []
+        self.max_message_bytes: int | None = None
+
+    def open(self) -> None:
+        """Do nothing."""
 
     def send(self, messages: list[bytes]) -> int:
         error = self._trouble(len(self.runs))
@@ -221,3 +226,20 @@ def test_only_one_kind_of_transfer(transferring: Path, tmp_path: Path, which: st
     sender = FakeSender()
     run(transferring, tmp_path / "p", sender, which)
     assert sender.numbers() == [number]
+
+
+def test_a_message_that_is_too_large_is_named_and_nothing_behind_it_is_sent(backup: Path, tmp_path: Path) -> None:
+    sender = FakeSender()
+    run(backup, tmp_path / "all", sender)
+    sizes = [len(message) for one in sender.runs for message in one]
+    large = next(index for index, size in enumerate(sizes) if size > sizes[0])
+    small, second = FakeSender(), FakeSender()
+    small.max_message_bytes = sizes[0]
+    for _ in range(2):
+        with pytest.raises(
+            InvalidOperation, match=f"The message {ALL[large]} of 'Orders' .* MaxMessageSizeInKilobytes"
+        ):
+            run(backup, tmp_path / "p", small)
+    assert small.numbers() == ALL[:large]
+    run(backup, tmp_path / "p", second)
+    assert second.numbers() == ALL[large:]
