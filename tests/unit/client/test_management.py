@@ -127,3 +127,11 @@ def test_reply_of_another_shape_is_a_client_error(broker: TinyBroker, client: Cl
     broker.answers["partibus:get-entity"] = lambda body: (200, None, "OK", {"kind": "queue", "name": 7})
     with pytest.raises(ClientError, match="'name'"):
         Entities(client).get("x")
+
+
+def test_a_value_that_amqp_has_no_type_for_is_an_invalid_request(broker: TinyBroker, client: Client) -> None:
+    broker.answers["good"] = lambda body: (200, None, "OK", {"x": 1})
+    node = client.management("q")
+    with pytest.raises(InvalidRequest, match="9223372036854775808 does not fit"):
+        node.request("good", {"a": {"b": 1 << 63}})
+    assert node.request("good", {}) == {"x": 1}

@@ -8,10 +8,10 @@ from typing import Any, Final, Protocol
 from uuid import uuid4
 
 from partibus.amqp import AmqpError, Delivery, DeliveryState, Disposed, Rejected, Session, Source, Target
-from partibus.amqp.errors import DecodeError
+from partibus.amqp.errors import DecodeError, EncodeError
 from partibus.amqp.section_encoding import encode_application_properties, encode_properties, encode_value
 from partibus.client.aio.owner import Owner
-from partibus.client.errors import ClientError, error_from
+from partibus.client.errors import ClientError, InvalidRequest, error_from
 from partibus.client.management import Reply
 from partibus.client.messages import IncomingMessage
 
@@ -62,10 +62,14 @@ class Node(Owner):
         if self.error is not None:
             raise self.error
         message_id = str(next(self._numbers))
+        try:
+            encoded = encode_value(body)
+        except EncodeError as error:
+            raise InvalidRequest(f"{what}: the request can't be encoded: {error}.") from error
         payload = (
             encode_properties(message_id=message_id, to=self._address, reply_to=self._reply_to)
             + encode_application_properties(properties)
-            + encode_value(body)
+            + encoded
         )
         most = self._sender.remote_max_message_size
         if most and len(payload) > most:
