@@ -90,11 +90,15 @@ def remove(topic: str, subscription: str, name: str, connection: str) -> None:
 def _correlation(pairs: tuple[str, ...]) -> dict[str, object]:
     values: dict[str, object] = {}
     properties: dict[str, object] = {}
+    seen: set[str] = set()
     known = {f"sys.{text.replace('-', '')}": text for text in CORRELATION_TEXTS}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise click.UsageError(f"{pair!r} is not NAME=VALUE")
+        if name.lower() in seen:
+            raise click.UsageError(f"--equal names {name!r} twice: a message has one value of it")
+        seen.add(name.lower())
         text = known.get(name.lower())
         if text is not None:
             values[text] = value

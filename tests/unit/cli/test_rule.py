@@ -107,3 +107,12 @@ def test_a_policy_is_made_and_gets_new_keys(broker: TinyBroker, run: Run) -> Non
     assert run("policy", "regenerate", "p", "--secondary").output == "second\n"
     assert broker.requests[-1][2] == {"entity": "", "name": "p", "secondary": True}
     assert run("policy", "delete", "p").output == "Policy 'p' of the namespace deleted.\n"
+
+
+@pytest.mark.parametrize("names", [("sys.Label", "sys.label"), ("n", "N")])
+def test_a_property_that_is_compared_with_two_values_is_a_usage_error(
+    rules: TinyBroker, run: Run, names: tuple[str, str]
+) -> None:
+    options = [word for name in names for word in ("--equal", f"{name}=x")]
+    said = run("rule", "add", "t", "s", "r", *options)
+    assert (said.exit_code, f"--equal names '{names[1]}' twice" in said.output, rules.requests) == (2, True, [])
