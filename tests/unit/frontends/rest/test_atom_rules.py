@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -155,3 +156,28 @@ def test_a_list_of_rules_lets_others_have_their_turn_between_two() -> None:
     with pytest.raises(StopIteration) as ended:
         listing.send(None)
     assert ended.value.value == [rule.name for rule in rules[:PAGE_MAX]]
+
+
+def test_an_element_that_stands_for_no_value_is_as_one_that_is_left_out() -> None:
+    nil = {"i:nil": "true"}
+    names = ("CorrelationId", "Label", "Properties")
+    content = element("To", "x") + "".join(element(name, "", nil) for name in names)
+    chosen = element("Filter", content, {"i:type": "CorrelationFilter"})
+    assert read_rule(described(chosen + element("Action", "", nil)), "r") == Rule("r", CorrelationFilter(to="x"))
+    sql = element("SqlExpression", "a = 1") + element("Parameters", "", nil)
+    assert read_rule(described(element("Filter", sql, {"i:type": "SqlFilter"})), "r") == Rule("r", SqlFilter("a = 1"))
+    assert read_rule(described(element("Filter", "", nil)), "r") == Rule("r", TrueFilter())
+
+
+@pytest.mark.parametrize(("skip", "top", "more"), [(0, 0, False), (0, 2, True), (1, 2, False), (5, 2, False)])
+def test_a_page_names_a_next_one_only_if_following_it_ends(skip: int, top: int, more: bool) -> None:
+    rules = tuple(Rule(f"r{number}", CorrelationFilter(label="x")) for number in range(3))
+    subscription = SimpleNamespace(name="t/Subscriptions/s", rules=rules)
+    call: Any = SimpleNamespace(
+        broker=SimpleNamespace(namespace=SimpleNamespace(subscription=lambda *_: subscription)),
+        resource=SimpleNamespace(entity="t", subscription="s"),
+        page=lambda: (skip, top),
+        show_page=lambda title, path, entries, page: page.more,
+    )
+    found: Any = asyncio.run(lists.list_rules(call))
+    assert found is more

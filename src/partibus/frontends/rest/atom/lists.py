@@ -64,7 +64,7 @@ async def _show_entities(call: Call, title: str, path: str, queues: Sequence[Que
 
 def _cut(call: Call, everything: Sequence[T]) -> tuple[Sequence[T], Page]:
     skip, top = call.page()
-    return everything[skip : skip + top], Page(skip, top, skip + top < len(everything))
+    return everything[skip : skip + top], Page(skip, top, 0 < top < len(everything) - skip)
 
 
 async def get_namespace_info(call: Call) -> Response:

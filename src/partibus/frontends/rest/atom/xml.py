@@ -56,8 +56,9 @@ class Element(Struct):
         return self.attributes.get((INSTANCE, "nil"), "") in ("true", "1")
 
     def find(self, name: str) -> "Element | None":
-        """Return the first child of that name in this element's own namespace."""
-        return next(self.find_all(name), None)
+        """Return the first child of that name in this element's own namespace; None if it stands for no value."""
+        found = next(self.find_all(name), None)
+        return None if found is None or found.is_nil else found
 
     def find_all(self, name: str) -> "Iterator[Element]":
         """Yield the children of that name in this element's own namespace."""
