@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
+from urllib.parse import unquote
 
 import h11
 import uvicorn
@@ -284,6 +285,16 @@ QUERY_PAIRS_MAX: Final = 1_000
 """The most parameters in a query. A head has room for 30,000, which take 30 ms."""
 
 
+def _origin_form(scope: Scope) -> Scope:
+    """Return a request whose target is a whole address (RFC 9112, 3.2.2) as one for its path, with its host."""
+    scheme, colon, rest = scope["raw_path"].partition(b"://")
+    if not colon or scheme.lower() not in (b"http", b"https"):
+        return scope
+    host, _, path = rest.partition(b"/")
+    headers = [(b"host", host), *(pair for pair in scope["headers"] if pair[0] != b"host")]
+    return {**scope, "path": unquote("/" + path.decode("ascii")), "raw_path": b"/" + path, "headers": headers}
+
+
 class BoundedRequests:
     """An application that never sees more than ``bytes_max`` of a request's body, 413 instead, or a longer query."""
 
@@ -296,6 +307,7 @@ class BoundedRequests:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = _origin_form(scope)
         if scope["query_string"].count(b"&") >= QUERY_PAIRS_MAX:
             text = f"The query of a request has at most {QUERY_PAIRS_MAX} parameters; send fewer."
             await PlainTextResponse(text, 414)(scope, receive, send)

@@ -25,12 +25,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from partibus.limits import AdmissionLimits, HttpLimits, TlsLimits
 from partibus.node import http_server
 from partibus.node.certificates import default_names, ensure_development
-from partibus.node.http_engine import AT_ONCE_BYTES, LINES_AT_ONCE, QUERY_PAIRS_MAX
+from partibus.node.http_engine import AT_ONCE_BYTES, LINES_AT_ONCE, QUERY_PAIRS_MAX, BoundedRequests
 from partibus.node.http_server import HttpServer
 from partibus.node.tls import ServerTls, TlsListener
 
@@ -528,3 +529,28 @@ def test_connections_that_come_before_the_application_wait_for_it(
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(run()) == [b"HTTP/1.1 200 OK\r\n"] * 3
+
+
+@pytest.mark.parametrize("address", [b"http://y.example:80/%73ize?a=1", b"HTTP://y.example:80/size"])
+def test_a_request_for_a_whole_address_is_for_its_path_and_its_host(serve: Serve, address: bytes) -> None:
+    with serve().connect() as sock:
+        assert answer(sock, b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % address).endswith(b"\r\n\r\n0")
+
+
+def test_the_host_of_a_whole_address_replaces_the_header() -> None:
+    seen: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+
+    def ask(raw_path: bytes) -> Scope:
+        headers = [(b"host", b"x"), (b"accept", b"*/*")]
+        scope = {"type": "http", "raw_path": raw_path, "path": "?", "query_string": b"", "headers": headers}
+        asyncio.run(BoundedRequests(app, 0)(scope, cast(Receive, None), cast(Send, None)))
+        return seen[-1]
+
+    scope = ask(b"https://y.example/a%2Fb")
+    assert (scope["path"], scope["raw_path"]) == ("/a/b", b"/a%2Fb")
+    assert scope["headers"] == [(b"host", b"y.example"), (b"accept", b"*/*")]
+    assert ask(b"http://y.example")["path"] == "/"
+    assert ask(b"/http://y")["path"] == ask(b"ftp://y/z")["path"] == "?"
