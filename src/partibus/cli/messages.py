@@ -117,6 +117,8 @@ def _contents(body: str, lines: bool) -> Iterator[list[bytes]]:
     if body != "-":
         yield [body.encode("utf-8", "surrogateescape")]
         return
+    if sys.stdin is None:
+        raise click.UsageError("standard input is closed: give BODY, or input")
     stream = sys.stdin.buffer
     if not lines:
         yield [stream.read()]
@@ -216,6 +218,8 @@ def receive(
         raise click.UsageError(
             f"--reason needs --settle dead-letter: no other settlement keeps a reason, and it is {settle} here"
         )
+    if sys.stdout is None:  # click prints nothing then, and the messages would be completed
+        raise click.UsageError("standard output is closed, where the messages are printed")
     address = f"{entity}/{DEAD_LETTER_QUEUE}" if dead_letter_queue else entity
     wanted = NEXT_SESSION if next_session else session
     with open_client(connection) as client:

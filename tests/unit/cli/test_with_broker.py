@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +19,7 @@ from click.testing import CliRunner, Result
 from partibus.bench.scenarios import TemporaryBroker
 from partibus.cli.main import main
 from partibus.namespace.connection_string import parse_connection_string
-from partibus.testing.broker_process import BrokerProcess
+from partibus.testing.broker_process import COMMAND, BrokerProcess
 from tests.kit.eventually import eventually
 
 
@@ -264,3 +267,18 @@ def test_a_message_that_a_queue_forwards_to_itself_stays_counted(connection: str
 
     eventually("the message is a transfer dead letter", is_counted)
     assert run(connection, "entity", "delete", "loop").exit_code == 0
+
+
+def test_without_standard_output_messages_stay_and_without_input_none_is_sent(connection: str) -> None:
+    run(connection, "entity", "create", "queue", "closed")
+    run(connection, "send", "closed", "x")
+    for redirected, words in (
+        ("receive closed --json >&-", "output is closed"),
+        ("send closed <&-", "input is closed"),
+    ):
+        command = f"exec {shlex.join(COMMAND)} {redirected}"
+        env = {**os.environ, "PARTIBUS_CONNECTION": connection}
+        done = subprocess.run(["sh", "-c", command], env=env, stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    (info,) = rows(run(connection, "entity", "show", "closed", "--json"))
+    assert info["messages"] == 1
