@@ -202,7 +202,7 @@ def columns(**columns: Any) -> pa.RecordBatch:
 )
 def test_row_that_would_make_a_message_nobody_can_read_is_refused(rows: pa.RecordBatch, words: str) -> None:
     with pytest.raises(WriteError, match=words):
-        encode_batch(rows, None, [name for name in rows.schema.names if name == "a"])
+        encode_batch(rows, None, [name for name in rows.schema.names if name == "a"], 0)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x45\x45", b"\xd1", b"\x40", b"\xc0\x02\x01\xff"])
@@ -224,7 +224,7 @@ def test_row_of_nothing_but_nulls_is_an_empty_message() -> None:
     rows = pa.RecordBatch.from_pydict(
         {"body": pa.nulls(2, pa.binary()), "application_properties": pa.nulls(2, PROPERTIES), **nulls}
     )
-    assert len(set(encode_batch(rows, None, ()))) == 1
+    assert len(set(encode_batch(rows, None, (), 0))) == 1
 
 
 # Inside Spark, at a broker ------------------------------------------------------------------------------------------

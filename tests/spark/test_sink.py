@@ -14,11 +14,12 @@ import pytest
 
 from partibus.amqp.codec.types import Described, Int, Symbol, Timestamp, UByte
 from partibus.amqp.section_encoding import encode_application_properties
+from partibus.amqp.sections import split_sections
 from partibus.client.errors import AccessDenied, Busy, ConnectionLost
 from partibus.client.extensions.sinks import Stored
 from partibus.client.messages import IncomingMessage
 from partibus.spark import writer
-from partibus.spark.composites import read_map
+from partibus.spark.composites import read_list, read_map
 from partibus.spark.errors import OptionError, WriteError
 from partibus.spark.properties import text_of, type_of
 from partibus.spark.sink_encoding import encode_batch
@@ -30,6 +31,8 @@ from partibus.spark.writer import Report, committed, write_rows
 CONNECTION = "Endpoint=sb://localhost;SharedAccessKeyName=name;SharedAccessKey=secret"
 GIVEN = {"connection": CONNECTION, "entity": "orders"}
 MAP = pa.map_(pa.string(), pa.string())
+NOW_MS = 1_750_000_000_000
+DAY_MS = 86_400_000
 
 
 def options(**more: str) -> SinkOptions:
@@ -128,7 +131,7 @@ def test_rows_without_a_name_have_none() -> None:
 
 
 def encoded(batch: pa.RecordBatch, ids: Sequence[str] | None = None, properties: Sequence[str] = ()) -> list[Any]:
-    return [IncomingMessage(payload) for payload in encode_batch(batch, ids, properties)]
+    return [IncomingMessage(payload) for payload in encode_batch(batch, ids, properties, NOW_MS)]
 
 
 @pytest.mark.row("D5")
@@ -399,7 +402,7 @@ def store() -> FakeStore:
 
 def test_task_stores_its_rows_and_says_so(store: FakeStore) -> None:
     batches = [table(**rows_of(3, 1, 2)), table(**rows_of(3)), table(**rows_of(3, 3))]
-    report = write_rows(batches, options(), Naming.IDS, 5, store.open)
+    report = write_rows(batches, options(), Naming.IDS, 5, store.open, 0)
     assert (report.rows, report.duplicates, report.sink) == (3, 0, 5)
     assert [len(call["ids"]) for call in store.calls] == [2, 1]
 
@@ -412,18 +415,18 @@ def test_client_is_kept_from_task_to_task_and_closed_after_a_failure(store: Fake
         return store
 
     for _ in range(3):
-        write_rows([table(id=["a"])], options(idColumn="id"), Naming.IDS, 5, open_one)
+        write_rows([table(id=["a"])], options(idColumn="id"), Naming.IDS, 5, open_one, 0)
     assert len(opened) == 1
     store.error = ConnectionLost("gone")
     with pytest.raises(WriteError, match=r"rows 0 to 1 of a Spark partition to 'orders' at sb://localhost.*gone"):
-        write_rows([table(id=["a"])], options(idColumn="id"), Naming.IDS, 5, open_one)
+        write_rows([table(id=["a"])], options(idColumn="id"), Naming.IDS, 5, open_one, 0)
     assert store.closed == 1
 
 
 def test_refusal_says_what_to_do(store: FakeStore) -> None:
     store.error = AccessDenied("no right")
     with pytest.raises(WriteError, match="the Send right"):
-        write_rows([table(id=["a"])], options(idColumn="id"), Naming.IDS, 5, store.open)
+        write_rows([table(id=["a"])], options(idColumn="id"), Naming.IDS, 5, store.open, 0)
 
 
 def test_commit_is_told_and_its_failure_changes_nothing(store: FakeStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -441,7 +444,7 @@ def test_commit_is_told_and_its_failure_changes_nothing(store: FakeStore, caplog
 def test_key_that_two_tasks_fed_is_warned_of(store: FakeStore, caplog: pytest.LogCaptureFixture) -> None:
     def task(order: KeyOrder, *keys: str | None) -> Report:
         batch = table(session_id=pa.array(keys, pa.string()), id=[str(number) for number in range(len(keys))])
-        return write_rows([batch], options(idColumn="id", keyOrder=order.value), Naming.IDS, 5, store.open)
+        return write_rows([batch], options(idColumn="id", keyOrder=order.value), Naming.IDS, 5, store.open, 0)
 
     with caplog.at_level(logging.WARNING):
         committed(
@@ -481,3 +484,17 @@ def test_options_and_columns_are_documented() -> None:
     for column in SINK_COLUMNS:
         assert f"| `{column.name}` |" in chapter
         assert f"| {column.doc} |" in chapter
+
+
+def test_time_to_live_that_no_header_holds_is_kept_by_a_copy() -> None:
+    times_ms = [90 * DAY_MS, 1_000, None, (1 << 63) - 1, 0xFFFFFFFF]
+    payloads = encode_batch(table(time_to_live_ms=times_ms), ["a", "b", "c", "d", "e"], (), NOW_MS)
+    spans = []
+    for payload in payloads:
+        fields = read_list(split_sections(payload).properties)
+        expiry, creation = (fields[8], fields[9]) if len(fields) > 9 else (None, None)
+        spans.append((creation, None if expiry is None else expiry - creation))
+    last_ms = 253_402_300_799_999
+    nothing = (None, None)
+    assert spans == [(NOW_MS, 90 * DAY_MS), nothing, nothing, (NOW_MS, last_ms - NOW_MS), nothing]
+    assert [IncomingMessage(payload).message_id for payload in payloads] == ["a", "b", "c", "d", "e"]

@@ -100,7 +100,8 @@ def _store(batches: Iterator["pa.RecordBatch"], sending: Sending) -> Iterator["p
             if sending.rate is not None:
                 time.sleep(max(0.0, due_s - time.monotonic()))
                 due_s = max(due_s, time.monotonic() - _STEP_S) + part.num_rows / sending.rate
-            report = write_rows([part], sending.options, Naming.IDS, sending.sink, open_sink_client)
+            now_ms = int(time.time() * 1000)
+            report = write_rows([part], sending.options, Naming.IDS, sending.sink, open_sink_client, now_ms)
             count = part.num_rows
             yield pa.RecordBatch.from_arrays(
                 [

@@ -64,7 +64,8 @@ class _Writing:
     def _write(self, batches: Iterator["pa.RecordBatch"], sink: int) -> Written:
         from partibus.spark.writer import write_rows
 
-        return Written(write_rows(batches, self._options, self._naming, sink, self._open_client))
+        now_ms = int(time.time() * 1000)
+        return Written(write_rows(batches, self._options, self._naming, sink, self._open_client, now_ms))
 
     def _commit(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
         from partibus.spark.writer import committed

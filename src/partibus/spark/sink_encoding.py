@@ -15,6 +15,7 @@ from partibus.amqp.codec.encoder import encode
 from partibus.amqp.codec.types import Byte, Float, Int, Short, Symbol, Timestamp
 from partibus.amqp.errors import DecodeError
 from partibus.amqp.section_encoding import encode_header
+from partibus.amqp.section_fields import Property
 from partibus.spark.errors import WriteError
 from partibus.spark.sink_values import NULL, encoded_value
 
@@ -22,11 +23,14 @@ _PROPERTY_COLUMNS = (
     "message_id", None, "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding", None, None,
     "session_id", None, "reply_to_session_id",
 )  # fmt: skip
-"""The fields of the properties section in their order; None: never written."""
+"""The fields of the properties section in their order; None: of no column."""
 _SYMBOLS = frozenset(("content_type", "content_encoding"))
 _HEADER = encode_header(durable=True)
 _TTL_MAX_MS = 0xFFFFFFFF
-"""The longest time to live in a header, which means no limit."""
+"""The longest time to live in a header. It stands for any longer one, which the properties then have as two times."""
+_TIME_MAX_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+_EXPIRY, _CREATION = Property.ABSOLUTE_EXPIRY_TIME, Property.CREATION_TIME
 _KEY = encode(Symbol("x-opt-partition-key"))
 _TIME = encode(Symbol("x-opt-scheduled-enqueue-time"))
 _STRING8 = [bytes((0xA1, size)) for size in range(256)]
@@ -38,18 +42,18 @@ _LIST, _MAP = (0xC0, 0xD0), (0xC1, 0xD1)
 
 
 def encode_batch(
-    batch: pa.RecordBatch, message_ids: Sequence[str] | None, property_columns: Sequence[str]
+    batch: pa.RecordBatch, message_ids: Sequence[str] | None, property_columns: Sequence[str], now_ms: int
 ) -> list[bytes]:
     """Return the messages of the rows in their order. ``message_ids`` are for rows without one.
 
-    Raises `WriteError`.
+    ``now_ms`` is the creation time of messages whose time to live no header can hold. Raises `WriteError`.
     """
     if not batch.num_rows:
         return []
     sections = [
         _headers(batch),
         _annotations(batch),
-        _properties(batch, message_ids),
+        _properties(batch, message_ids, now_ms),
         _application_properties(batch, property_columns),
         _bodies(batch),
     ]
@@ -91,15 +95,19 @@ def _annotations(batch: pa.RecordBatch) -> list[bytes] | None:
     ]
 
 
-def _properties(batch: pa.RecordBatch, message_ids: Sequence[str] | None) -> list[bytes] | None:
+def _properties(batch: pa.RecordBatch, message_ids: Sequence[str] | None, now_ms: int) -> list[bytes] | None:
     fields: list[list[bytes] | Iterator[bytes]] = []
     last = 0
+    times = _times_of_long_lives(batch, now_ms)
     for index, name in enumerate(_PROPERTY_COLUMNS):
         column = None if name is None else _column(batch, name)
         if name == "message_id" and message_ids is not None:
             given = pa.array(message_ids, pa.string())
             column = given if column is None else pc.coalesce(column, given)
-        if column is None:
+        if index in times:
+            fields.append(times[index])
+            last = index + 1
+        elif column is None:
             fields.append(repeat(NULL))
         else:
             if name in _SYMBOLS:
@@ -109,6 +117,20 @@ def _properties(batch: pa.RecordBatch, message_ids: Sequence[str] | None) -> lis
     if not last:
         return None
     return [_section(_PROPERTIES, _LIST, last, content) for content in map(b"".join, zip(*fields[:last], strict=False))]
+
+
+def _times_of_long_lives(batch: pa.RecordBatch, now_ms: int) -> dict[int, list[bytes]]:
+    """Return two fields for messages that live longer than a header can say; empty where none does."""
+    column = _column(batch, "time_to_live_ms")
+    ttls = [] if column is None else column.to_pylist()
+    if not any(ttl_ms is not None and ttl_ms > _TTL_MAX_MS for ttl_ms in ttls):
+        return {}
+    ends = [None if ttl_ms is None or ttl_ms <= _TTL_MAX_MS else min(now_ms + ttl_ms, _TIME_MAX_MS) for ttl_ms in ttls]
+    created = encode(Timestamp(now_ms))
+    return {
+        _EXPIRY: [NULL if end_ms is None else encode(Timestamp(end_ms)) for end_ms in ends],
+        _CREATION: [NULL if end_ms is None else created for end_ms in ends],
+    }
 
 
 def _application_properties(batch: pa.RecordBatch, property_columns: Sequence[str]) -> list[bytes] | None:

@@ -92,9 +92,9 @@ def check_target(options: SinkOptions, open_sink: OpenSink) -> None:
 
 
 def write_rows(
-    batches: Iterable[pa.RecordBatch], options: SinkOptions, naming: Naming, sink: int, open_sink: OpenSink
+    batches: Iterable[pa.RecordBatch], options: SinkOptions, naming: Naming, sink: int, open_sink: OpenSink, now_ms: int
 ) -> Report:
-    """Store all rows. Raises `WriteError`."""
+    """Store all rows. ``now_ms`` is the parameter of `encode_batch`. Raises `WriteError`."""
     namer = Namer(options, naming, sink)
     keys: set[str] | None = set() if options.key_order is KeyOrder.WARN else None
     rows = duplicates = 0
@@ -103,7 +103,7 @@ def write_rows(
             if not batch.num_rows:
                 continue
             names = namer.names(batch)
-            messages = encode_batch(batch, names.message_ids, options.property_columns)
+            messages = encode_batch(batch, names.message_ids, options.property_columns, now_ms)
             try:
                 stored = client.put(messages, sink=sink, source=names.source, positions=names.positions, ids=names.ids)
             except (ClientError, OSError) as error:
