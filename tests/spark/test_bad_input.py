@@ -301,3 +301,10 @@ def test_checkpoint_of_another_entity_or_of_one_made_again_is_refused_and_holds_
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert any(file.parent.name == "offsets" for file in files)
     assert not any(b"SAS_KEY_VALUE" in file.read_bytes() for file in files)
+
+
+def test_documents_that_lines_do_not_end_at_shift_no_neighbour() -> None:
+    """Two documents in one body, and one in two bodies: as many documents as bodies."""
+    kind = pa.struct([("a", pa.int64())])
+    bodies = [b'{"a": 1} {"a": 666}', b'{"a": 5}', b'{"x":', b'{"b": 1}}']
+    assert decode_json(pa.array(bodies), kind).to_pylist() == [None, {"a": 5}, None, None]

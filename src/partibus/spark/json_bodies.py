@@ -68,8 +68,9 @@ def _parsed(documents: list[bytes], type_: pa.StructType) -> list[pa.Array]:
 def _parse(documents: list[bytes], type_: Any) -> pa.Array:
     """Parse documents. Raises `ArrowInvalid` unless each is one document."""
     options = pa.json.ParseOptions(explicit_schema=pa.schema(list(type_)), unexpected_field_behavior="ignore")
-    # Arrow skips empty lines and reads two documents in one; the number of rows shows whether each was one.
-    if not all(document.startswith(b"{") for document in documents):
+    # Arrow skips empty lines, reads two documents in one, and one that goes on in the next line. The last needs a line
+    # that ends within a document: never behind a brace. So the number of rows shows whether each line was one.
+    if not all(document.startswith(b"{") and document.endswith(b"}") for document in documents):
         raise pa.ArrowInvalid("not an object")
     table = pa.json.read_json(io.BytesIO(b"\n".join(documents)), _READ, options)
     if table.num_rows != len(documents):
