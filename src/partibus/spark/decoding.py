@@ -32,6 +32,7 @@ from partibus.spark.stored import Rows
 # Spark's timestamps are microseconds within the years 1 to 9999; times outside are clamped.
 _MILLISECONDS_MIN = -62_135_596_800_000
 _MICROSECONDS_MAX = 253_402_300_799_999_999
+_LONG_MAX = (1 << 63) - 1
 _TIME = pa.timestamp("us", tz="UTC")
 _BODY_TYPES = {DATA: "data", SEQUENCE: "sequence", VALUE: "value"}
 _SHORT_DATA, _LONG_DATA = (int.from_bytes(b"\x00\x53\x75" + code, "little") for code in (b"\xa0", b"\xb0"))
@@ -264,7 +265,8 @@ def _dead_letter_source(page: Page) -> pa.Array:
 
 def _expiry(page: Page) -> pa.Array:
     ttls = page.ttls_ms
-    return _times(page.rows.enqueued_ms + ttls.fill_null(0).to_numpy(), ttls.is_null().to_numpy(zero_copy_only=False))
+    spans = np.minimum(ttls.fill_null(0).to_numpy(), _MICROSECONDS_MAX // 1000)  # a sum of longer ones may overflow
+    return _times(page.rows.enqueued_ms + spans, ttls.is_null().to_numpy(zero_copy_only=False))
 
 
 def _long_ttl_ms(properties: Sequence[object]) -> int:
@@ -273,7 +275,9 @@ def _long_ttl_ms(properties: Sequence[object]) -> int:
         _number(properties[place] if place < len(properties) else None)
         for place in (Property.CREATION_TIME, Property.ABSOLUTE_EXPIRY_TIME)
     )
-    return TTL_MAX_MS if created is None or expires is None else max(expires - created, TTL_MAX_MS)
+    if created is None or expires is None:
+        return TTL_MAX_MS
+    return min(max(expires - created, TTL_MAX_MS), _LONG_MAX)  # two timestamps may be 64 bits apart
 
 
 _STATE_NAMES = pa.array([STATES.get(number, str(number)) for number in range(256)], pa.string())

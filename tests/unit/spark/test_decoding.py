@@ -307,3 +307,11 @@ def test_application_properties_of_every_type(value: object, type_: str, text: s
     (row,) = rows(message(1, application_properties={"p": value}))
     assert row["application_properties"] == [("p", text)]
     assert row["application_property_types"] == [("p", type_)]
+
+
+@pytest.mark.parametrize("created_ms", [0, -(1 << 63)])
+def test_time_to_live_of_any_two_timestamps_is_a_number_and_its_end_is_not_in_the_past(created_ms: int) -> None:
+    properties = [*[None] * 8, Timestamp((1 << 63) - 1), Timestamp(created_ms)]
+    (found,) = rows(message(1, ttl_ms=2**32 - 1, properties=properties))
+    assert found["time_to_live_ms"] == (1 << 63) - 1
+    assert found["expires_at"] == datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
