@@ -28,6 +28,7 @@ from partibus.spark.errors import OffsetError, OptionError
 from partibus.spark.options import Options
 from partibus.spark.planning import Offset
 from partibus.spark.ports import OpenClient, RangeReader
+from partibus.spark.stream import CURSOR
 from partibus.spark.tail import advance
 
 _log = logging.getLogger(__name__)
@@ -49,9 +50,10 @@ class CommitListener(StreamingQueryListener):
         """Do nothing: no micro-batch is committed yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Advance the cursor to the end of the micro-batch."""
+        """Advance the cursor to the end of the micro-batch, if the query reads with it."""
         for source in event.progress.sources:
-            self.committed(source.endOffset)
+            if _cursor_of(source.latestOffset) == self._options.cursor:
+                self.committed(source.endOffset)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Do nothing: the last micro-batch is committed already."""
@@ -84,3 +86,12 @@ class CommitListener(StreamingQueryListener):
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+
+def _cursor_of(latest_offset: str | None) -> str | None:
+    """Return the name of the cursor that a source reports; None for other sources."""
+    try:
+        found = json.loads(latest_offset or "")
+    except json.JSONDecodeError:
+        return None
+    return found.get(CURSOR) if isinstance(found, dict) else None

@@ -35,6 +35,9 @@ _SAMPLE_BYTES = 64 << 10
 _COMMIT_RETRY_MS = 5_000
 """The time for a commit. The next commit repairs a failed one."""
 
+CURSOR = "cursor"
+"""The name of the query's cursor in a reported offset."""
+
 Json = dict[str, Any]
 
 
@@ -81,13 +84,16 @@ class StreamPlanner:
         return Offset(found.entity_id, found.version, positions).to_json()
 
     def report_latest(self) -> Json | None:
-        """Return the latest known offset, for the progress of the query."""
+        """Return the latest known offset, for the progress of the query, with the name of a cursor.
+
+        The progress is all that a listener learns of a query, and offsets do not tell queries over one entity apart.
+        """
         found = self._seen
         if found is None:
             return None
-        return Offset(
-            found.entity_id, found.version, {one.partition_id: one.end_pos for one in found.partitions}
-        ).to_json()
+        ends = {one.partition_id: one.end_pos for one in found.partitions}
+        latest = Offset(found.entity_id, found.version, ends).to_json()
+        return latest if self._options.cursor is None else {**latest, CURSOR: self._options.cursor}
 
     def tasks(self, start_json: Json, end_json: Json) -> list[Task]:
         """Return the tasks of a micro-batch. Raises as `initial_offset`."""
@@ -136,6 +142,7 @@ class StreamPlanner:
         if self._options.cursor is None or (self._cursor_version or -1) >= start.map_version:
             return
         found = self._client.ask(lambda client: client.map())
+        self._seen = self._seen or found
         start.check_entity(found, self._options.where)
         if self._cursor_version is None and not self._options.consumes and self._options.keeps_all:
             self._check_cursor_is_there()

@@ -345,3 +345,12 @@ def test_lease_that_ran_out_is_taken_again_and_one_that_was_taken_is_not(namespa
     namespace.write("q", taken)
     with pytest.raises(Exception, match="another query reads with the same cursor since"):
         lease._renew(client)
+
+
+def test_batch_that_is_planned_again_after_a_restart_has_a_latest_offset_with_the_cursor(
+    namespace: SimulatedNamespace,
+) -> None:
+    namespace.put("q", {0: held(4)}, cursors={"report": {0: 0}})
+    planner = with_cursor(namespace)
+    planner.tasks(offset(0), offset(2))
+    assert planner.report_latest() == {**offset(4), "cursor": "report"}

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Never, cast
 
 import pytest
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from partibus.spark.dispositions import Open, complete_dispositions
 from partibus.spark.errors import OffsetError, OptionError, PlanError
 from partibus.spark.listener import CommitListener
+from partibus.spark.options import Options
 from partibus.spark.planning import Offset
+from partibus.spark.stream import StreamPlanner
 from partibus.spark.tail import committed_offsets, complete_tail
 from tests.spark.simulated import SimulatedClient, SimulatedNamespace, message
+from tests.unit.spark.test_progress import progress
 
 OTHER = '{"topic": {"0": 5}}'
 SETTINGS = '{"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": {}}'
@@ -137,3 +141,23 @@ def test_tail_of_fates_that_can_not_be_completed_is_an_error(tmp_path: Path, nam
     found = checkpoint(tmp_path / "messages", [text(5)], 1)
     with pytest.raises(OffsetError, match="of the messages of 'q'"):
         complete_dispositions(found, options(namespace), open_client=cast("Open", SimulatedClient))
+
+
+def test_listener_leaves_its_cursor_where_another_query_over_the_entity_is_ahead(namespace: SimulatedNamespace) -> None:
+    listener = CommitListener(options(namespace), open_client=SimulatedClient)
+
+    def progressed(cursor: str | None, position: int) -> None:
+        given = {"connection": namespace.connection, "entity": "q", "pollTimeoutMs": "0", "failOnDataLoss": "false"}
+        checked = Options.parse(given | ({} if cursor is None else {"cursor": cursor}))
+        planner = StreamPlanner(checked, SimulatedClient)
+        start = planner.initial_offset()
+        planner.latest_offset(start, limited=False)
+        latest = planner.report_latest()
+        listener.onQueryProgress(QueryProgressEvent(progress(1, 1, text(position), json.dumps(latest))))
+        planner.stop()
+
+    for cursor, position in (("capture", 18), (None, 19), ("report", 7)):
+        progressed(cursor, position)
+    listener.onQueryProgress(QueryProgressEvent(progress(1, 1, text(17), None)))
+    listener.close()
+    assert namespace.read("q").cursors["report"] == {0: 7}
