@@ -61,6 +61,8 @@ class Feed:
         self._child: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._is_blocked = False
+        self._names_dropped = False
+        """Whether a dropped chunk may have had names that the writer was not told."""
         self._sent_rows = 0
         """Rows sent to the current writer."""
         self._reported = (0, 0)
@@ -106,6 +108,7 @@ class Feed:
         self._socket = ours
         self._sent_rows, self._reported, self._report = 0, (0, 0), b""
         names = self.recorder.names()
+        self._names_dropped = False
         self._waiting.appendleft((names, 0))
         self._waiting_bytes += len(names)
         self._loop.add_reader(ours, self._hear)
@@ -119,7 +122,13 @@ class Feed:
         chunk, rows = self.recorder.take()
         if self._waiting_bytes > WAITING_BYTES_MAX or self._closed:
             self.recorder.dropped += rows
+            self._names_dropped = True
             return
+        if self._names_dropped:
+            self._names_dropped = False
+            names = self.recorder.names()
+            self._waiting.append((names, 0))
+            self._waiting_bytes += len(names)
         self._waiting.append((chunk, rows))
         self._waiting_bytes += len(chunk)
         if not self._is_blocked:
