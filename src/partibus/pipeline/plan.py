@@ -166,8 +166,8 @@ def _present_count(loads: Loads, want: Want) -> tuple[int, bool]:
 
 
 def _planned(loads: Loads, want: Want, now: Prediction, count: int, known: bool) -> Plan:
-    """Plan splits and merges, but none from a few messages."""
-    if not known:
+    """Plan splits and merges, but none from a few messages, or from empty ones by bytes."""
+    if not known or not loads.total:
         nothing = plan({}, loads.total, runs_of(count), loads.total + 1, count)
         return nothing._replace(actions=[], runs=runs_of(count), shares=list(now.shares))
     mean = loads.total / count
@@ -182,8 +182,8 @@ def _largest_keys(loads: Loads, count: int, known: bool, placed: Mapping[int, in
             "slot": key.slot,
             "partition": partition_for_slot(key.slot, count) if placed is None else placed[key.slot],
             "load": round(key.load),
-            "share": key.load / loads.total,
-            "times_mean": key.load / mean,
+            "share": key.load / loads.total if mean else 0.0,
+            "times_mean": key.load / mean if mean else 0.0,
             "hot": known and key.load > HOT_KEY * mean and count > 1,
         }
         for key in loads.keys
@@ -306,6 +306,8 @@ def advice(
             f"Only {loads.rows:,} messages are known, and {SIGNIFICANT_ROWS} are needed to tell a hot partition from "
             "chance. Look at a longer time, or sample more."
         ]
+    if not loads.total:
+        return ["The known messages are empty: without `--by-bytes` they are counted instead."]
     now = next(one for one in predictions if one.partitions == count)
     if now.skew.largest_over_mean <= ratio:
         found = [*_keys(keys, ratio), *_even(now)]

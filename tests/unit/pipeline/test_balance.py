@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,7 +27,9 @@ from partibus.pipeline.balance import (
     skew,
 )
 from partibus.pipeline.loads import KeyLoad, Loads
-from partibus.pipeline.plan import Want, describe
+from partibus.pipeline.plan import Want, describe, write_plan
+from partibus.pipeline.plan_page import plan_page
+from partibus.pipeline.report.page import render
 from partibus.routing.slots import SLOT_COUNT, partition_for_key, partition_for_slot, slot_for_key
 
 
@@ -247,3 +250,14 @@ def test_slots_that_have_moved_are_counted_where_they_are() -> None:
     assert found["largest_keys"][0]["partition"] == 2
     assert found["plan"]["largest_share"] == found["now"]["largest_share"]
     assert found["now"] in found["predictions"]
+
+
+def test_empty_messages_by_bytes_are_no_load_and_no_error(tmp_path: Path) -> None:
+    slots, placed = {5: 0.0, 9_000: 0.0}, {5: 0, 9_000: 8}
+    loads = Loads("default", "q", slots, {0: 0.0, 8: 0.0}, 0.0, placed, [KeyLoad("a", 5, 0.0)], 2, 200, 1.0)
+    found = describe(loads, Want(["x"], partitions=16, by_bytes=True))
+    assert found["advice"] == ["The known messages are empty: without `--by-bytes` they are counted instead."]
+    assert (found["largest_keys"][0]["share"], found["plan"]["actions"]) == (0.0, [])
+    whole = {"unit": "bytes", "entities": [found], "from": None, "to": None, "rows": 200, "entity_count": 1}
+    assert "The known messages are empty" in render(plan_page(whole))
+    write_plan(tmp_path / "plan.json", [loads], [found])
