@@ -328,3 +328,31 @@ def test_a_log_that_is_not_there_is_refused_in_words(spark: SparkSession, tmp_pa
         Job("audit", JobOptions(spark=spark), {}) as job,
     ):
         run(job, Want([path], [path]))
+
+
+def test_times_since_1970_are_read_as_text_too(spark: SparkSession, tmp_path: Path) -> None:
+    """Files without types have text: JSON lines and CSV."""
+    seconds = int(START.timestamp())
+    times = [seconds, f"{seconds}.25", seconds * 1000 + 1, seconds * 10**9 + 1, at(7), "2026-01-01"]
+    (tmp_path / "p.jsonl").write_text(
+        "".join(json.dumps({"message_id": str(n), "sent_time": time}) + "\n" for n, time in enumerate(times))
+    )
+    with (tmp_path / "p.csv").open("w") as file:
+        csv.writer(file).writerows([("message_id", "sent_time"), *enumerate(times)])
+    for name in ("p.jsonl", "p.csv"):
+        rows = read_log(spark, [str(tmp_path / name)], PRODUCED).orderBy("message_id").collect()
+        late = [(row.sent_time.astimezone(UTC) - START).total_seconds() for row in rows]
+        assert late == [0, 0.25, 0.001, 0, 7, 0], name
+
+
+def test_a_line_that_is_cut_short_is_no_lost_message(spark: SparkSession, tmp_path: Path) -> None:
+    whole = json.dumps({"message_id": "a", "sent_time": at(0), "received_time": at(1)}) + "\n"
+    (tmp_path / "whole.jsonl").write_text(whole)
+    (tmp_path / "cut.jsonl").write_text(whole + whole[:20])
+    whole_path, cut_path = str(tmp_path / "whole.jsonl"), str(tmp_path / "cut.jsonl")
+    for want, side in ((Want([cut_path], [whole_path]), "producers"), (Want([whole_path], [cut_path]), "consumers")):
+        with (
+            pytest.raises(JobError, match=f"the log of the {side} has 1 rows without a message_id"),
+            Job("audit", JobOptions(spark=spark), {}) as job,
+        ):
+            run(job, want)

@@ -341,9 +341,23 @@ STRANGE_MAX: Final = 5
 
 
 def check_logs(both: DataFrame) -> None:
-    """Raise `JobError` for empty logs, and for outcomes that are not known: they would hide lost messages."""
-    if not both.count():
+    """Raise `JobError` for empty logs, rows without an id, and unknown outcomes, which would hide lost messages.
+
+    A line that is cut short, as the last one of a log that is still being written, has no id. It would count as lost.
+    """
+    nameless = [
+        sf.sum(sf.when(sf.col("message_id").isNull(), sf.col(name)).otherwise(0)).alias(name)
+        for name in ("sends", "deliveries")
+    ]
+    counted = both.agg(sf.count(sf.lit(1)).alias("messages"), *nameless).first()
+    if counted is None or not counted["messages"]:
         raise JobError("the logs have no rows, so nothing was audited; check --produced, --consumed and --format")
+    for name, side in (("sends", "producers"), ("deliveries", "consumers")):
+        if counted[name]:
+            raise JobError(
+                f"the log of the {side} has {counted[name]:,} rows without a message_id, as lines that are cut short: "
+                "wait until the log is complete, or remove them"
+            )
     found = both.where(sf.col("strange").isNotNull()).select("strange").distinct().limit(STRANGE_MAX).collect()
     if found:
         raise JobError(

@@ -64,6 +64,8 @@ _MS_LEAST, _US_LEAST, _NS_LEAST = 10**10, 10**13, 10**16
 2286, times in the next larger unit are below them.
 """
 _NUMBERS: Final = ("bigint", "float", "double", "decimal")
+_TEXT_OF_NUMBER: Final = r"^\d{9,19}(\.\d+)?$"
+"""A number in a file without types. A shorter one may be a year or a day."""
 
 
 def read_parquet(spark: SparkSession, paths: Sequence[str], *, recursive: bool = True) -> DataFrame:
@@ -144,6 +146,9 @@ def _cast(table: DataFrame, found: str | None, column: LogColumn) -> Column:
     if kind == "string" and column.type != "string":
         # Empty is null, as in CSV. Any other value that does not fit ends the job with an error that shows it.
         value = sf.nullif(sf.trim(value), sf.lit(""))
+        if column.type == "timestamp":
+            number = _time_of(value.try_cast("decimal(25,6)"))
+            return sf.when(value.rlike(_TEXT_OF_NUMBER), number).otherwise(value.cast("timestamp")).alias(column.name)
     return value.cast(column.type).alias(column.name)
 
 
