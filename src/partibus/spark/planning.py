@@ -237,7 +237,8 @@ def admit_bytes(
 ) -> dict[int, int]:
     """Return the end of a micro-batch of at most ``bytes_max``, as `admit` does for positions.
 
-    ``bytes_per_position`` is the expected size of a position. A micro-batch takes at least one position.
+    ``bytes_per_position`` is the expected size of a position. Of the partitions whose next message is larger than their
+    part of the bytes, one gets it: it would have none as long as the others have enough to read.
     """
     sizes = {partition_id: max(bytes_per_position.get(partition_id, 0.0), 1.0) for partition_id in end}
     behind = {partition_id: max(pos - start.get(partition_id, 0), 0) for partition_id, pos in end.items()}
@@ -248,8 +249,8 @@ def admit_bytes(
     taken = {
         partition_id: min(int(given[partition_id] / sizes[partition_id]), behind[partition_id]) for partition_id in end
     }
-    if not any(taken.values()):
-        taken = share(behind, 1, sum(start.values()))
+    left_out = {partition_id: 1 for partition_id, count in behind.items() if count and not taken[partition_id]}
+    taken |= {one: count for one, count in share(left_out, 1, sum(start.values())).items() if count}
     return dict(start) | {partition_id: start.get(partition_id, 0) + count for partition_id, count in taken.items()}
 
 

@@ -145,3 +145,10 @@ def test_splits_have_about_as_many_positions_that_messages_may_have() -> None:
     ]  # fmt: skip
     assert plan_splits({0: 100}, {0: GAP}, 50, PASSED) == [Split(0, 100, GAP)]
     assert plan_splits({0: GAP}, {0: 7}, 50, PASSED) == [Split(0, GAP, GAP)]
+
+
+def test_large_messages_come_although_another_partition_always_has_enough_to_read() -> None:
+    start, sizes = {0: 0, 1: 0}, {0: 2_000.0, 1: 10.0}
+    for _ in range(3):
+        start = admit_bytes(start, {0: 3, 1: start[1] + 1_000}, 1_000, sizes)
+    assert start == {0: 3, 1: 150}
