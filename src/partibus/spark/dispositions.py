@@ -176,6 +176,7 @@ def read_dispositions(task: Task, options: Options, schema: pa.Schema, open_clie
                         return
                     yield _batch(lines, split.partition_id, task.entity_id, schema)
                     number = lines[-1].number + 1
+                    retry_policy.forget()
                 return
             finally:
                 client.close()

@@ -123,6 +123,8 @@ class Lease:
                 raise CursorHeld(
                     f"another query reads with the same cursor since ({lost}); give each query a name of its own"
                 ) from lost
+            if self._over.is_set():
+                return  # `end` has released it meanwhile
             _log.warning("the exclusive lease of %s had run out, and is taken again: %s", self._name, lost)
             self._granted(client, {})
 

@@ -6,12 +6,14 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from partibus.client.errors import AccessDenied, ConnectionLost
-from partibus.client.extensions.ranges import CursorState, PartitionMap, Start
+from partibus.client.extensions.ranges import CursorState, DispositionLine, PartitionMap, Start
+from partibus.spark.dispositions import Open, read_dispositions
 from partibus.spark.errors import DataLossError, OffsetError, PlanError
 from partibus.spark.lease import Lease
 from partibus.spark.options import Options
@@ -354,3 +356,35 @@ def test_batch_that_is_planned_again_after_a_restart_has_a_latest_offset_with_th
     planner = with_cursor(namespace)
     planner.tasks(offset(0), offset(2))
     assert planner.report_latest() == {**offset(4), "cursor": "report"}
+
+
+def test_lease_that_was_ended_during_a_renewal_is_not_taken_again(namespace: SimulatedNamespace) -> None:
+    namespace.put("q", {0: held(6)})
+    client = SimulatedClient(namespace.connection, "q")
+    lease = Lease(options(namespace, cursor="report", mode="consume"), SimulatedClient)
+    lease.take(client, {0: 0})
+    lease.end()
+    lease._renew(client)
+    assert namespace.read("q").epochs == {}
+
+
+def test_each_outage_while_a_task_reads_dispositions_is_one_of_its_own(namespace: SimulatedNamespace) -> None:
+    """A task without time for an outage repeats the first failed request, and the next one after a success."""
+    failures = {0: ConnectionLost("gone"), 1: ConnectionLost("gone again")}
+
+    class Log:
+        """Hands out one line at a time, each at the second request for it."""
+
+        def read_dispositions(self, partition_id: int, cursor: str, number: int, most: int) -> list[DispositionLine]:
+            if (failure := failures.pop(number, None)) is not None:
+                raise failure
+            return [DispositionLine(number, number, number, 0, 1, 1)] if number < 2 else []
+
+        def close(self) -> None:
+            """Do nothing."""
+
+    schema = pa.schema([("number", pa.int64())])
+    task = Task(Split(0, 0, 2), "entity-1")
+    given = options(namespace, cursor="report", table="fates")
+    batches = read_dispositions(task, given, schema, cast("Open", lambda connection, entity: Log()))
+    assert [number for batch in batches for number in batch["number"].to_pylist()] == [0, 1]
