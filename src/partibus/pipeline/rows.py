@@ -158,11 +158,16 @@ def add_up_files(spark: SparkSession, files: Sequence[str], chosen: Chosen, fold
 
 
 def rows_of(path: str, chosen: Chosen) -> Iterator[pa.RecordBatch]:
-    """Read the rows of one file about messages and commits; none when the broker has removed the file meanwhile."""
+    """Read the rows of one file about messages and commits; none when the broker has removed the file meanwhile.
+
+    Raises `JobError` for a file of something else.
+    """
     try:
         file = pq.ParquetFile(path, read_dictionary=[*NAMES, KEY])
     except FileNotFoundError:
         return
+    except pa.ArrowInvalid as error:
+        raise JobError(f"{path} is no whole Parquet file ({error}): remove it, or name the other files") from None
     with file:
         there = [name for name in READ if name in file.schema_arrow.names]
         for batch in file.iter_batches(CHUNK_ROWS, columns=there, use_threads=False):

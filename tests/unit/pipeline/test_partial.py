@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partibus.pipeline import partial
+from partibus.pipeline.job import JobError
 from partibus.pipeline.partial import READ, partial_sums, value_of
 from partibus.pipeline.rows import Chosen, rows_of
 
@@ -137,3 +138,11 @@ def test_file_is_read_as_its_broker_wrote_it(tmp_path: Path) -> None:
     (found,) = rows_of(str(path), Chosen(START + timedelta(seconds=1), START + timedelta(seconds=3), frozenset({"q"})))
     assert found.column("entity").to_pylist() == ["Q"]
     assert not list(rows_of(str(tmp_path / "gone.parquet"), Chosen()))
+
+
+def test_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"op": ["send"]}), tmp_path / "whole.parquet")
+    path = tmp_path / "cut.parquet"
+    path.write_bytes((tmp_path / "whole.parquet").read_bytes()[:-5])
+    with pytest.raises(JobError, match=rf"{path} is no whole Parquet file \(.*\): remove it"):
+        list(rows_of(str(path), Chosen()))
