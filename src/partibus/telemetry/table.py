@@ -1,6 +1,7 @@
 """Arrow tables of telemetry rows with the columns of `schema`; and keys of sent messages, for advice without Spark."""
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -245,24 +246,30 @@ def sent_keys(
 ) -> dict[str, list[tuple[int, str]]]:
     """Return the partition and key of each recorded message with a key, by entity.
 
-    Rows of the last hour before ``now`` are read.
+    Rows of the last hour before ``now`` are read. Files that the broker removes meanwhile have none.
     """
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
-    files = sorted(directory.rglob("*.parquet"), key=lambda path: path.stat().st_mtime, reverse=True)
+    files: list[tuple[float, Path]] = []
+    for path in directory.rglob("*.parquet"):
+        with suppress(FileNotFoundError):
+            files.append((path.stat().st_mtime, path))
     found: dict[str, list[tuple[int, str]]] = {}
-    since = ((now or datetime.now(UTC)) - SINCE).replace(tzinfo=None)
-    for file in files:
-        if datetime.fromtimestamp(file.stat().st_mtime, UTC).replace(tzinfo=None) < since:
+    since = ((now or datetime.now(UTC)) - SINCE).timestamp()
+    for changed, file in sorted(files, reverse=True):
+        if changed < since:
             break
-        table = ds.dataset(str(file)).to_table(
-            columns=["entity", "partition_id", "key"],
-            filter=(pc.field("op") == "send")
-            & (pc.field("namespace") == namespace)
-            & pc.field("entity").isin(sorted(entities))
-            & ~pc.field("key").is_null(),
-        )
+        try:
+            table = ds.dataset(str(file)).to_table(
+                columns=["entity", "partition_id", "key"],
+                filter=(pc.field("op") == "send")
+                & (pc.field("namespace") == namespace)
+                & pc.field("entity").isin(sorted(entities))
+                & ~pc.field("key").is_null(),
+            )
+        except FileNotFoundError:
+            continue
         columns = (table.column(name).to_pylist() for name in ("entity", "partition_id", "key"))
         for entity, partition, key in zip(*columns, strict=True):
             keys = found.setdefault(entity, [])

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from partibus.telemetry.settings import TelemetryError, TelemetrySettings, check
+from partibus.telemetry.table import sent_keys
 from partibus.telemetry.writer import Files
 
 MANY = 4096
@@ -91,3 +92,10 @@ def test_what_brokers_with_longer_names_and_former_runs_are_writing_stays(tmp_pa
         path.write_bytes(b"PAR1")
     Files(tmp_path, "broker-1-b-2", 1 << 20)
     assert set(tmp_path.iterdir()) == theirs
+
+
+def test_keys_of_sent_messages_are_read_beside_a_file_that_is_just_removed(tmp_path: Path) -> None:
+    row = {"op": "send", "namespace": "default", "entity": "q", "partition_id": 3, "key": "k"}
+    pq.write_table(pa.table({name: [value] for name, value in row.items()}), tmp_path / "there.parquet")
+    (tmp_path / "removed.parquet").symlink_to(tmp_path / "nowhere")
+    assert sent_keys(tmp_path, "default", ["q"]) == {"q": [(3, "k")]}
