@@ -409,3 +409,11 @@ def test_every_bar_above_the_limit_stands_out_and_no_other() -> None:
 def test_lead_of_fifo_queues_has_the_remark() -> None:
     found: dict[str, Any] = {"step_seconds": 1, "sampled_share": 1.0, "entities": []}
     assert fifo_page(found, "The clock runs ahead.").lead.endswith("missing. The clock runs ahead.")
+
+
+@pytest.mark.parametrize("name", ["_orders", "注文"])
+def test_a_curve_of_any_name_is_in_the_legend(name: str) -> None:
+    svg = lines("rate", [("per second", {name: ([0, 60, 120], [1, 2, 3]), "other": ([0, 60, 120], [9, 8, 7])})])
+    assert [text for text in re.findall(r"<text[^>]*>([^<]*)</text>", svg) if text.endswith((name, "other"))][-2:] == [
+        f"\N{ZERO WIDTH SPACE}{name}" if name.startswith("_") else name, "other",
+    ]  # fmt: skip

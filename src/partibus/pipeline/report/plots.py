@@ -8,6 +8,7 @@ matplotlib takes 0.4 s to import, so it is loaded with the first figure.
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -405,6 +406,8 @@ def _shortened(name: str, most: int = 40) -> str:
     name = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
     head = most * 3 // 5
     name = name if len(name) <= most else f"{name[:head]}…{name[len(name) - (most - head - 1) :]}"
+    if name.startswith("_"):  # a legend leaves such labels out
+        name = f"\N{ZERO WIDTH SPACE}{name}"
     return name.replace("$", r"\$")
 
 
@@ -417,8 +420,10 @@ def svg_of(shape: "Figure", title: str) -> str:
 
     # A layout that the figure keeps would have `savefig` draw all of it twice.
     shape.set_canvas(FigureCanvasSVG(shape))
-    ConstrainedLayoutEngine().execute(shape)
-    with matplotlib.rc_context({"svg.hashsalt": title}):
+    with matplotlib.rc_context({"svg.hashsalt": title}), warnings.catch_warnings():
+        # Text stays text, and the browser has the characters that the font here has not.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
+        ConstrainedLayoutEngine().execute(shape)
         shape.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = re.sub("<metadata>.*?</metadata>", "", out.getvalue(), flags=re.DOTALL)
     svg = re.sub("|".join(_STAND_INS.values()), lambda found: f"var(--{_NAMES[found[0]]})", svg)
