@@ -266,7 +266,9 @@ def _dead_letter_source(page: Page) -> pa.Array:
 def _expiry(page: Page) -> pa.Array:
     ttls = page.ttls_ms
     spans = np.minimum(ttls.fill_null(0).to_numpy(), _MICROSECONDS_MAX // 1000)  # a sum of longer ones may overflow
-    return _times(page.rows.enqueued_ms + spans, ttls.is_null().to_numpy(zero_copy_only=False))
+    # The longest time in a header stands for any longer one, for which the broker has no limit.
+    is_open = pc.fill_null(pc.equal(ttls, TTL_MAX_MS), True)
+    return _times(page.rows.enqueued_ms + spans, is_open.to_numpy(zero_copy_only=False))
 
 
 def _long_ttl_ms(properties: Sequence[object]) -> int:

@@ -315,3 +315,12 @@ def test_time_to_live_of_any_two_timestamps_is_a_number_and_its_end_is_not_in_th
     (found,) = rows(message(1, ttl_ms=2**32 - 1, properties=properties))
     assert found["time_to_live_ms"] == (1 << 63) - 1
     assert found["expires_at"] == datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+
+
+def test_message_that_never_expires_has_no_end() -> None:
+    long = [*[None] * 8, Timestamp(1 << 33), Timestamp(0)]
+    found = rows(
+        message(1, ttl_ms=2**32 - 1), message(2, ttl_ms=2**32 - 2), message(3, ttl_ms=2**32 - 1, properties=long)
+    )
+    ends = [None, *(ENQUEUED + timedelta(milliseconds=ms) for ms in (2 + 2**32 - 2, 3 + 2**33))]
+    assert [row["expires_at"] for row in found] == ends, "message n was enqueued n ms later than the first"
