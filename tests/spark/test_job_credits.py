@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from partibus.pipeline.credits import MESSAGES, USES, PeriodSum, Want, replay, run
+from partibus.pipeline.credits import MESSAGES, USES, PeriodSum, Want, _totals, replay, run
 from partibus.pipeline.job import Job, JobOptions
 from partibus.telemetry.schema import COLUMNS, DDL
 from partibus.throttling.settings import ThrottlingPolicy, ThrottlingSettings
@@ -140,3 +140,10 @@ def test_nothing_is_throttled_of_what_is_left(spark: SparkSession, tmp_path: Pat
     assert "NEVER THROTTLED" in (tmp_path / "report.html").read_text()
     nothing = result(spark, tmp_path, path, since=START + timedelta(days=1))
     assert nothing["namespaces"] == []
+
+
+@pytest.mark.parametrize("periods", [(3, 5, 9), (9, 5, 3)])
+def test_first_of_equally_busy_seconds_is_the_peak(spark: SparkSession, periods: Iterable[int]) -> None:
+    rows = [PeriodSum("default", period, 7.0, 1.0) for period in periods]
+    sums = spark.createDataFrame(rows, "namespace string, period bigint, cost double, requests double").coalesce(1)
+    assert [total["peak_period"] for total in _totals(sums)] == [3]

@@ -315,7 +315,7 @@ def _totals(sums: DataFrame) -> list[Any]:
             sf.max("period").alias("last"),
             sf.sum("cost").alias("cost"),
             sf.max("cost").alias("peak"),
-            sf.max_by("period", "cost").alias("peak_period"),
+            sf.max_by("period", sf.struct("cost", -sf.col("period"))).alias("peak_period"),  # the first of equal ones
         )
         .orderBy(sf.desc("cost"), "namespace")
         .collect()
