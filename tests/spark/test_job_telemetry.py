@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from bench.synthetic_telemetry import Shape, telemetry
 from partibus.pipeline import telemetry_job
-from partibus.pipeline.job import Job, JobError, JobOptions
+from partibus.pipeline.job import _ALWAYS, _LOCAL, Job, JobError, JobOptions
 from partibus.pipeline.partial import percentile_name
 from partibus.pipeline.rollup import add_up, busiest, roll_up
-from partibus.pipeline.rows import absence
+from partibus.pipeline.rows import absence, read_rows
 from partibus.pipeline.telemetry_job import Want, run
 from partibus.pipeline.telemetry_job import follow as follow_job
 from partibus.telemetry.schema import COLUMNS, DDL
@@ -225,3 +226,15 @@ def test_entities_without_rows_are_named_beside_those_that_have_some(spark: Spar
     assert why is not None
     assert why.startswith("no rows about messages at ")
     assert "--telemetry-dir DIR" in why
+
+
+def test_files_that_a_broker_removes_are_passed_over_in_telemetry_only(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        frame(spark, [row("send", 1)]).coalesce(1).write.parquet(str(tmp_path / name))
+    rows, table = read_rows(spark, [str(tmp_path)]), spark.read.parquet(str(tmp_path / "*"))
+    for file in (tmp_path / "old").glob("*.parquet"):
+        file.unlink()
+    assert rows.count() == 1
+    assert not any("ignoreMissingFiles" in name for name in {**_LOCAL, **_ALWAYS})
+    with pytest.raises(Py4JJavaError, match="FILE_NOT_EXIST"):
+        table.count()

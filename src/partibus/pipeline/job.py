@@ -283,8 +283,6 @@ _LOCAL: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
 }
 _ALWAYS: Mapping[str, str] = {
-    # A broker removes the oldest telemetry while a job reads.
-    "spark.sql.files.ignoreMissingFiles": "true",
     # The job's own bar shows the tasks.
     "spark.ui.showConsoleProgress": "false",
 }

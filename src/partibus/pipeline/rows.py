@@ -31,13 +31,20 @@ GIVE_TELEMETRY = (
 )
 
 
+_READING = {
+    "recursiveFileLookup": "true",
+    # A broker removes the oldest files while a job reads. Only here: any other table would lack rows in silence.
+    "ignoreMissingFiles": "true",
+}
+
+
 def read_rows(spark: SparkSession, paths: Sequence[str], *, uses: bool = False, moves: bool = False) -> DataFrame:
     """Read telemetry directories or files: the rows about messages and commits, or those of ``uses`` or ``moves``.
 
     Columns that files of earlier versions lack are null. Raises `JobError` when there are no rows.
     """
     try:
-        rows = spark.read.schema(DDL).option("recursiveFileLookup", "true").parquet(*paths)
+        rows = spark.read.schema(DDL).options(**_READING).parquet(*paths)
         op = sf.col("op")
         return rows.where(op == USE if uses else op == MOVE if moves else ~op.isin(*OTHERS))
     except AnalysisException as error:
@@ -46,7 +53,7 @@ def read_rows(spark: SparkSession, paths: Sequence[str], *, uses: bool = False, 
 
 def follow_rows(spark: SparkSession, path: str, files_max: int) -> DataFrame:
     """Read the rows as a stream, file by file as the broker finishes them, at most ``files_max`` in one batch."""
-    reader = spark.readStream.schema(DDL).option("recursiveFileLookup", "true")
+    reader = spark.readStream.schema(DDL).options(**_READING)
     return reader.option("maxFilesPerTrigger", files_max).parquet(path).where(~sf.col("op").isin(*OTHERS))
 
 
