@@ -1,8 +1,9 @@
 """Brokers that begin as forks of a process that has imported the broker already.
 
-A broker spends most of its start on imports. `ForkServer.launch` runs the command `partibus`, also an altered one, in a
-fork of a server, one for each process of tests: with its own arguments, environment, limits and log, and with the same
-end. It starts other commands as usual, and a broker with other variables that Python reads at its start.
+A broker spends most of its start on imports, and a short command nearly all of its time. `ForkServer.launch` runs the
+command `partibus`, also an altered one, in a fork of a server, one for each process of tests: with its own arguments,
+environment, limits, log and output, and with the same end. It starts other commands as usual, and a broker with other
+variables that Python reads at its start.
 """
 
 from __future__ import annotations
@@ -83,8 +84,13 @@ class ForkServer:
         self._server: subprocess.Popen[bytes] | None = None
         self._read_at_start: dict[str, str] = {}
 
-    def launch(self, command: Sequence[str], *, stdout: IO[bytes], stderr: int, env: Mapping[str, str]) -> Process:
-        """Start a command as `subprocess.Popen` does, forked if it is the command `partibus`."""
+    def launch(
+        self, command: Sequence[str], *, stdout: IO[bytes], stderr: IO[bytes] | int, env: Mapping[str, str]
+    ) -> Process:
+        """Start a command as `subprocess.Popen` does, forked if it is the command `partibus`.
+
+        ``stderr`` is a file or `subprocess.STDOUT`.
+        """
         with self._lock:
             if self._requests is None:
                 self._requests = self._start(env)
@@ -94,7 +100,8 @@ class ForkServer:
         status, told = os.pipe()
         read, written = os.pipe()
         with self._lock:
-            socket.send_fds(self._requests, [b"f"], [stdout.fileno(), told, read])
+            errors = stdout if isinstance(stderr, int) else stderr
+            socket.send_fds(self._requests, [b"f"], [stdout.fileno(), errors.fileno(), told, read])
         os.close(told)
         os.close(read)
         asked = {
@@ -150,15 +157,15 @@ def _serve(requests: socket.socket) -> tuple[str, list[str]] | None:
             os.read(woken, 4096)
             _tell_ended(running)
         if requests.fileno() in ready:
-            some, descriptors, _, _ = socket.recv_fds(requests, 1, 3)
+            some, descriptors, _, _ = socket.recv_fds(requests, 1, 4)
             if not some:
                 return None
-            log, told, request = descriptors
+            output, errors, told, request = descriptors
             if pid := os.fork():
                 running[pid] = told
                 os.write(told, b"%d\n" % pid)
-                os.close(log)
-                os.close(request)
+                for descriptor in (output, errors, request):
+                    os.close(descriptor)
             else:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -166,7 +173,7 @@ def _serve(requests: socket.socket) -> tuple[str, list[str]] | None:
                 requests.close()
                 for descriptor in (woken, wakes, told, *running.values()):
                     os.close(descriptor)
-                return _become(log, request)
+                return _become(output, errors, request)
 
 
 def _tell_ended(running: dict[int, int]) -> None:
@@ -180,10 +187,10 @@ def _tell_ended(running: dict[int, int]) -> None:
         os.close(told)
 
 
-def _become(log: int, request: int) -> tuple[str, list[str]]:
-    for standard in (1, 2):
-        os.dup2(log, standard)
-    os.close(log)
+def _become(output: int, errors: int, request: int) -> tuple[str, list[str]]:
+    for given, standard in ((output, 1), (errors, 2)):
+        os.dup2(given, standard)
+        os.close(given)
     with os.fdopen(request) as file:
         asked = json.load(file)
     os.chdir(asked["folder"])

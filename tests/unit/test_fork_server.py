@@ -18,14 +18,14 @@ class Run:
     """Starts commands that write into one log."""
 
     def __init__(self, server: ForkServer, log: Path) -> None:
-        self._server = server
+        self.server = server
         self.log = log
         self.processes: list[Process] = []
 
     def __call__(self, *command: str, **environment: str) -> Process:
         with self.log.open("ab") as log:
             env = ENVIRONMENT | environment
-            process = self._server.launch([*command], stdout=log, stderr=subprocess.STDOUT, env=env)
+            process = self.server.launch([*command], stdout=log, stderr=subprocess.STDOUT, env=env)
         self.processes.append(process)
         return process
 
@@ -49,6 +49,18 @@ def test_a_fork_runs_the_command_in_the_folder_and_to_the_exit_code_of_its_calle
     assert (good.wait(60), bad.wait(60)) == (0, 2)
     assert list((run.log.parent / "here").iterdir())
     assert "'sand' is not one of 'real', 'manual'" in run.log.read_text()
+
+
+def test_output_and_errors_of_a_fork_are_told_apart(run: Run, tmp_path: Path) -> None:
+    output, errors = tmp_path / "output", tmp_path / "errors"
+    with output.open("wb") as out, errors.open("wb") as err:
+        process = run.server.launch([*COMMAND, "--version"], stdout=out, stderr=err, env=ENVIRONMENT)
+        refused = run.server.launch([*COMMAND, "serve", "--clock", "sand"], stdout=out, stderr=err, env=ENVIRONMENT)
+    assert isinstance(process, Forked)
+    assert (process.wait(60), refused.wait(60)) == (0, 2)
+    assert output.read_text().startswith("partibus")
+    assert "'sand' is not one of" in errors.read_text()
+    assert "sand" not in output.read_text()
 
 
 def test_a_fork_is_killed_and_waited_for_like_a_child(run: Run) -> None:

@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -310,5 +311,18 @@ class BrokerProcess:
 
 
 def run_to_the_end(*arguments: str, timeout_s: float = READY_S) -> subprocess.CompletedProcess[str]:
-    """Run `partibus` with arguments that end by themselves; return exit code, standard output and standard error."""
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+    """Run `partibus` with arguments that end by themselves; return exit code, standard output and standard error.
+
+    Raises `subprocess.TimeoutExpired`.
+    """
+    command = [*COMMAND, *arguments]
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = BrokerProcess.launch(command, stdout=output, stderr=errors, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        try:
+            code = child.wait(timeout_s)
+        finally:
+            child.kill()
+            child.wait()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, code, output.read().decode(), errors.read().decode())
