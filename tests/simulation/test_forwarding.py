@@ -386,7 +386,15 @@ def test_planted_bug_is_found(
         run_all(CANARY_SEEDS[FIRST.get(planted, 1) - 1 :])
 
 
-FIRST = {back_to_its_place: 8, of_the_store_alone: 37, counts_in_spite_of_refusals: 156}
+FIRST = {
+    forgets_marks: 3,
+    knows_nothing: 3,
+    back_to_its_place: 8,
+    another_partition: 3,
+    of_the_store_alone: 42,
+    counts_in_spite_of_refusals: 156,
+    never_went_back: 5,
+}
 """The seed to begin with, where that of the first history that shows a bug is known."""
 
 

@@ -191,7 +191,7 @@ def test_an_exception_at_any_call_of_any_event_breaks_no_promise(express_ms: int
     assert planted > 20
 
 
-@pytest.mark.parametrize(("express_ms", "first"), [(0, 33), (600, 73)])
+@pytest.mark.parametrize(("express_ms", "first"), [(0, 110), (600, 122)])
 def test_the_simulation_catches_a_failure_that_is_given_up_by_half(
     express_ms: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
