@@ -10,11 +10,20 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 
-# Written so that this file does not match itself.
-HOSTS = r"py[p]i\.org|python[h]osted|npm[j]s\.|repo1?\.[m]aven|crates\.[i]o"
-PATHS = r"(?<![\w.])/[w]ork/|(?<![\w.])/[h]ome/\w|(?<![\w.])/[r]oot/"
-HANDS = r"(?i:sub-?[a]gent|\b[C]laude\b|\b[A]nthropic\b|\b[C]hatGPT\b|\bCo-[A]uthored-By\b)"
-UNWANTED = re.compile("|".join([HOSTS, PATHS, HANDS]))
+# Written so that this file does not match itself. Each pattern begins with a character, and looks behind after it:
+# Python finds that character ten times faster than a place where one of several patterns may begin.
+HOSTS = (r"py[p]i\.org", r"python[h]osted", r"npm[j]s\.", r"repo1?\.[m]aven", r"crates\.[i]o")
+PATHS = (r"/(?<![\w.]/)[w]ork/", r"/(?<![\w.]/)[h]ome/\w", r"/(?<![\w.]/)[r]oot/")
+HANDS = (
+    r"sub-?[a]gent",
+    r"c(?<=\bc)[l]aude\b",
+    r"a(?<=\ba)[n]thropic\b",
+    r"c(?<=\bc)[h]atgpt\b",
+    r"c(?<=\bc)o-[a]uthored-by\b",
+)
+"""Patterns for text in lower case."""
+UNWANTED = tuple(map(re.compile, HOSTS + PATHS))
+UNWANTED_IN_ANY_CASE = tuple(map(re.compile, HANDS))
 
 CLAUSES = re.compile(r"(Who|Whoever|Whose|What|Whatever|Nobody|Those|It|There)\b")
 """Openings of a clause, where a docstring begins with a verb or a noun (CONTRIBUTING.md)."""
@@ -33,18 +42,25 @@ def tracked_texts() -> list[Path]:
     return [path for path in paths if path.is_file() and b"\0" not in path.read_bytes()]
 
 
+def unwanted(text: str) -> list[str]:
+    """Return what a text should not name."""
+    given = [pattern.findall(text) for pattern in UNWANTED]
+    in_any_case = [pattern.findall(text.lower()) for pattern in UNWANTED_IN_ANY_CASE]
+    return [what for found in (*given, *in_any_case) for what in found]
+
+
 def test_tracked_text_names_no_host_workplace_or_hand() -> None:
     found = [
-        f"{path.relative_to(PROJECT)}: {match.group()}"
+        f"{path.relative_to(PROJECT)}: {what}"
         for path in tracked_texts()
-        for match in UNWANTED.finditer(path.read_text(encoding="utf-8"))
+        for what in unwanted(path.read_text(encoding="utf-8"))
     ]
     assert not found
 
 
 @pytest.mark.parametrize("text", ["https://py" + "pi.org/simple", "see /wo" + "rk/notes", "a sub" + "agent wrote this"])
 def test_unwanted_words_are_recognised(text: str) -> None:
-    assert UNWANTED.search(text)
+    assert unwanted(text)
 
 
 def test_docstrings_open_with_an_action_or_a_thing() -> None:

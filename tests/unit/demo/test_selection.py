@@ -81,7 +81,9 @@ def test_rows_of_the_whole_input() -> None:
     assert {name: int(selects(flights).sum()) for name, selects in SELECTED.items()} == {
         "all": FLIGHT_COUNT, "delayed": 26_581, "carrier": 58_665,
     }  # fmt: skip
-    late = [row for row, flight in enumerate(read_flights()) if (flight["dep_delay"] or 0) > 60]  # type: ignore[operator]
+    delays = [flight["dep_delay"] for flight in read_flights()]
+    assert len(delays) == FLIGHT_COUNT, "all flights are there"
+    late = [row for row, delay in enumerate(delays) if isinstance(delay, int) and delay > 60]
     assert list(flights.index[SELECTED["delayed"](flights)]) == late
     assert flights["message_id"].iloc[-1] == f"flight-{FLIGHT_COUNT - 1:06d}"
 
