@@ -62,3 +62,46 @@ def test_a_page_is_of_one_commit_where_a_large_message_is_deleted_while_it_is_re
     assert [row.pos for row in store.read(q.Page(QUEUE, 0, 100, 1 << 20))] == [2, 3]
     assert deleted
     store.close()
+
+
+def fill(store: SQLiteStore, data: dict[int, bytes]) -> None:
+    """Store messages in one commit each, with the counts that a partition would write."""
+    for pos, message in data.items():
+        writes = enqueued(pos, data=message)
+        writes.counts[QUEUE] = (len(data), sum(map(len, data.values())))
+        store.commit(writes)
+
+
+def test_pages_of_large_messages_have_small_ones_in_their_places(store: SQLiteStore) -> None:
+    data = {pos: bytes([pos]) * (10 if pos < 20 or pos % 7 == 0 else 3 * LARGE) for pos in range(60)}
+    fill(store, data)
+    found: dict[int, bytes] = {}
+    while page := store.read(q.Page(QUEUE, len(found), 1_000, 10 * LARGE)):
+        assert sum(len(row.data) for row in page) <= 10 * LARGE
+        found |= {row.pos: row.data for row in page}
+    assert found == data
+    store.close()
+
+
+def test_a_page_of_large_messages_has_one_at_least(store: SQLiteStore) -> None:
+    fill(store, {pos: bytes(2 * LARGE) for pos in range(3)})
+    assert [row.pos for row in store.read(q.Page(QUEUE, 1, 1_000, LARGE))] == [1]
+    assert store.read(q.Page(QUEUE, 1, 0, LARGE)) == []
+    store.close()
+
+
+def test_large_messages_that_do_not_fit_are_not_visited(store: SQLiteStore, tmp_path: Path) -> None:
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    fill(store, {pos: bytes(LARGE + 1) for pos in range(40)})
+    with closing(connect_reader(tmp_path / "store-00.db", SETTINGS)) as connection:
+        connection.set_progress_handler(count, 1)
+        rows = reader.read_page(connection, QUEUE, 0, 1_000, 5 * LARGE)
+    assert [row.pos for row in rows] == [*range(4)]
+    assert steps < 200
+    store.close()
