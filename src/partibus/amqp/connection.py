@@ -191,11 +191,15 @@ class Connection:
 
     def data_to_send(self) -> bytes:
         """Return all bytes to send now. Frames wait for the handshake and for our open."""
-        data = self._handshake.output.take() if self._handshake.output.parts else b""
+        return b"".join(self.pieces_to_send())
+
+    def pieces_to_send(self) -> list[bytes | memoryview]:
+        """Return `data_to_send` in pieces to be written together, so that large payloads are not copied here."""
+        pieces = self._handshake.output.take() if self._handshake.output.parts else []
         if self._handshake.phase is _DONE and self.state not in (State.IDLE, State.OPEN_RECEIVED) and self.output.parts:
             self._keep_alive.sent = True
-            data += self.output.take()
-        return data
+            pieces += self.output.take()
+        return pieces
 
     # -- time ------------------------------------------------------------------------------------------
 

@@ -34,6 +34,10 @@ def frame(channel: int, performative: object, kind: int = AMQP_FRAME) -> bytes:
     return bytes(out)
 
 
+GATHERED_BYTES: Final = 2048
+"""The mean size of pieces from which on joining them costs more than passing each to the transport."""
+
+
 class Output:
     """Pieces of frames in order. Hot writers append to `parts` directly and then correct `size` (bytes)."""
 
@@ -53,9 +57,14 @@ class Output:
         self.parts.insert(0, data)
         self.size += len(data)
 
-    def take(self) -> bytes:
-        """Return all pieces joined, and clear the list. The list object stays: writers keep references to it."""
-        data = b"".join(self.parts)
+    def take(self) -> list[bytes | memoryview]:
+        """Return what waits, and clear the list: the pieces if they are large on average, otherwise one of all.
+
+        The list object stays: writers keep references to it.
+        """
+        pieces = self.parts[:]
+        if self.size < GATHERED_BYTES * len(pieces):
+            pieces = [b"".join(pieces)]
         self.parts.clear()
         self.size = 0
-        return data
+        return pieces

@@ -17,6 +17,7 @@ from partibus.amqp.codec.fast import (
     DispositionWriter,
     TransferWriter,
     accepted_writer,
+    later_transfer_head,
     transfer_head,
     transfer_writer,
 )
@@ -311,25 +312,27 @@ class Outbound:
 
     def _write_part(self, waiting: _Waiting) -> bool:
         """Write the next frame of a delivery; return True if it was the last one."""
-        session = self.session
+        session, output = self.session, self.session.output
+        handle, settled, state = waiting.link.handle, waiting.settled, waiting.state
         if waiting.delivery_id is None:
             waiting.delivery_id = self.next_delivery_id
             self.next_delivery_id = serial.add(self.next_delivery_id, 1)
-            if not waiting.settled:
+            if not settled:
                 self.unsettled[waiting.delivery_id] = (waiting.link, waiting.context)
                 self._by_link = None
-            identity = (waiting.delivery_id, waiting.tag, waiting.message_format)
+            head = transfer_head(handle, (waiting.delivery_id, waiting.tag, waiting.message_format), settled, state)
+        elif state is None:
+            head = later_transfer_head(handle, settled)
         else:
-            identity = None
-        head = transfer_head(waiting.link.handle, identity, waiting.settled, waiting.state)
+            head = transfer_head(handle, None, settled, state)
         start = waiting.offset
         end = min(start + session.connection.max_frame_size_out - HEADER_BYTES - len(head.last), waiting.size_bytes)
         more = end < waiting.size_bytes
         body = head.more if more else head.last
         size = HEADER_BYTES + len(body) + end - start
-        session.output.write(HEADER.pack(size, 2, 0, session.local_channel) + body)
-        for view in waiting.cut(start, end):
-            session.output.write(view)
+        output.parts.append(HEADER.pack(size, 2, 0, session.local_channel) + body)
+        output.parts += waiting.cut(start, end)
+        output.size += size
         waiting.offset = end
         self.next_transfer_id = serial.add(self.next_transfer_id, 1)
         self.window -= 1

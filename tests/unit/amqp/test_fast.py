@@ -15,6 +15,7 @@ from partibus.amqp.codec.fast import (
     DispositionWriter,
     TransferWriter,
     flow_frame,
+    later_transfer_head,
     read_disposition,
     read_flow,
     read_transfer,
@@ -200,6 +201,12 @@ def test_written_transfer_head_of_any_kind_reads_back(state: Any, identity: tupl
         fields = read_transfer(encoded, 3, len(encoded))
         delivery = identity or (None, None, None)
         assert fields == (9, *delivery, True, more, state, False, len(encoded))
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_the_head_of_later_frames_is_that_of_any_transfer(settled: bool) -> None:
+    head, any_head = later_transfer_head(300, settled), transfer_head(300, None, settled, None)
+    assert (head.more, head.last) == (any_head.more, any_head.last)
 
 
 @pytest.mark.parametrize("state", [*STATES, Rejected(AmqpError("a:b", "x" * 300))], ids=repr)

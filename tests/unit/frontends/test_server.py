@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -50,15 +50,22 @@ from tests.unit.frontends.harness import NOW_S, World, body_of, message
 class FakeTransport(asyncio.Transport):
     """Keeps what is written until the test takes it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, extra: dict[str, object] | None = None) -> None:
+        super().__init__(extra)
+        self.pieces: list[int] = []
+        """The sizes of what was written."""
         self.unsent = bytearray()
         self.reading = True
         self.closing = False
         self.aborted = False
 
     def write(self, data: Any) -> None:
-        self.unsent += data
+        self.writelines([data])
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        for data in list_of_data:
+            self.pieces.append(len(data))
+            self.unsent += data
 
     def get_write_buffer_size(self) -> int:
         return len(self.unsent)
@@ -192,6 +199,19 @@ def test_who_has_opened_is_looked_after(connected: Connected) -> None:
     connected.loop.fire(7.0)
     assert not connected.transport.aborted
     assert len(connected.loop.waiting()) == 1
+
+
+@pytest.mark.parametrize(("extra", "pieces"), [({}, [5_000, 7, 5_000]), ({"ssl_object": object()}, [10_007])])
+def test_large_output_is_written_in_pieces_but_for_tls_which_encrypts_each_by_itself(
+    connected: Connected, extra: dict[str, object], pieces: list[int]
+) -> None:
+    connected.open()
+    connected.transport = FakeTransport(extra)
+    connected.protocol.connection_made(connected.transport)
+    for data in (bytes(5_000), b"between", memoryview(bytes(5_000))):
+        connected.protocol.peer.connection.output.write(data)
+    connected.protocol._flush()
+    assert connected.transport.pieces == pieces
 
 
 def test_a_closed_connection_whose_last_bytes_nobody_takes_is_dropped(connected: Connected) -> None:

@@ -395,3 +395,9 @@ def transfer_head(
     else:
         opening = b"\x00\x53\x14\xd0" + (list_bytes + 4).to_bytes(4) + (11).to_bytes(4)
     return TransferHead(opening + start + b"\x42" + end, opening + start + b"\x41" + end)
+
+
+@lru_cache(1024)
+def later_transfer_head(handle: int, settled: bool) -> TransferHead:
+    """Return the head of the later frames of a delivery without a state: the same for all deliveries of a link."""
+    return transfer_head(handle, None, settled, None)

@@ -65,6 +65,8 @@ class PeerProtocol(asyncio.Protocol):
         self.when_claimed: Callable[[], None] = _do_nothing
         """Called when the client has shown its first claim."""
         self._transport: asyncio.Transport | None = None
+        self._encrypts = False
+        """Whether the transport encrypts: each piece that it is given becomes a record of its own."""
         self._flushing = False
         self._congested = False
         self._congested_links = False
@@ -86,6 +88,7 @@ class PeerProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register a new connection."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not registered as such
+        self._encrypts = transport.get_extra_info("ssl_object") is not None
         self.peer.called = transport.get_extra_info(CALLED) or _server_name(transport)
         limits = self._limits
         self._transport.set_write_buffer_limits(high=limits.outgoing_bytes)
@@ -265,10 +268,12 @@ class PeerProtocol(asyncio.Protocol):
         self._flushing = False
         if self._transport is None:
             return
-        data = self.peer.connection.data_to_send()
-        if data:
-            self._transport.write(data)
-            self.peer.account.moved += len(data) + WRITE_BYTES
+        pieces = self.peer.connection.pieces_to_send()
+        if pieces:
+            self.peer.account.moved += sum(map(len, pieces)) + WRITE_BYTES
+            if self._encrypts and len(pieces) > 1:
+                pieces = [b"".join(pieces)]
+            self._transport.writelines(pieces)
         if self._congested_links and not self._congested:
             self._congested_links = False
             self.peer.resume()
