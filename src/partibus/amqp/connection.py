@@ -73,6 +73,8 @@ class Connection:
         self.ends_unread = False
         """Whether they are unread because of many begins and attaches, which a lost connection no longer needs."""
         self.ids_looked_at = 0
+        self._performatives_left: float = inf
+        """The frames other than transfers and dispositions that this call may still read."""
         self.decoding = Decoding(self.limits.nesting_max)
         self._handshake = ServerHandshake() if server else ClientHandshake(login)
         self._channels = NumberPool()
@@ -232,20 +234,34 @@ class Connection:
         if self.state is State.CLOSED:
             return events
         self._keep_alive.heard = True
-        if self._rest:
-            if len(self._rest) + len(data) < self._rest_needs:
-                if type(self._rest) is bytes:
-                    self._rest = bytearray(self._rest)
-                self._rest += data
-                return events
-            data = b"".join((self._rest, data))
-            self._rest = b""
+        limits = self.limits
+        frames_left = limits.frames_at_once
+        self._performatives_left = inf if limits.performatives_at_once is None else limits.performatives_at_once
+        self.ids_looked_at = 0
+        self.decoding.left = limits.decoded_at_once or inf
+        pos = 0
         try:
-            pos = 0
+            if self._rest:
+                missing = self._rest_needs - len(self._rest)
+                if missing > len(data):
+                    if type(self._rest) is bytes:
+                        self._rest = bytearray(self._rest)
+                    self._rest += data
+                    return events
+                rest, self._rest = self._rest, b""
+                if missing > 0 and len(rest) >= HEADER_BYTES and self._handshake.phase is _DONE:
+                    # Only the incomplete frame is copied, not all that has come with its end.
+                    pos = missing
+                    self._read_frames(b"".join((rest, memoryview(data)[:missing])), 0, events, 1)
+                    if self.is_closed:
+                        return events
+                    frames_left = frames_left - 1 if self._reads_on() else 0
+                else:
+                    data = b"".join((rest, data))
             if self._handshake.phase is not _DONE:
                 pos = self._handshake.receive(data, 0, events)
             if self._handshake.phase is _DONE:
-                pos = self._read_frames(data, pos, events)
+                pos = self._read_frames(data, pos, events, frames_left)
             if pos != len(data):
                 self._keep_rest(data, pos)
         except PeerError as violation:
@@ -265,19 +281,16 @@ class Connection:
         elif size > self.limits.max_frame_size:
             raise PeerError(Scope.CONNECTION, FRAMING_ERROR, f"{size} bytes came before the login was answered")
 
-    def _read_frames(self, data: bytes, pos: int, events: list[Event]) -> int:
-        """Read all complete frames; return the position of the first incomplete one. Hot path."""
+    def _read_frames(self, data: bytes, pos: int, events: list[Event], frames_left: int) -> int:
+        """Read complete frames while this call may; return the position of the first unread one. Hot path."""
         available = len(data)
         unpack = HEADER.unpack_from
         size_max = self.limits.max_frame_size
         sessions = self._sessions_in
         is_open = State.OPEN  # an enum member takes ten times as long to look up as a local
-        left = self.limits.performatives_at_once
         ids_max = self.limits.ids_at_once or maxsize
-        self.ids_looked_at = 0
         decoding = self.decoding
-        decoding.left = self.limits.decoded_at_once or inf
-        for _ in range(self.limits.frames_at_once):
+        for _ in range(frames_left):
             if available - pos < HEADER_BYTES:
                 return pos
             size, offset, kind, channel = unpack(data, pos)
@@ -322,15 +335,17 @@ class Connection:
                 events.append(SessionClosed(session, violation.error, by_peer=False))
             if self.state is State.CLOSED:
                 return available
-            if left is not None:
-                left -= 1
-                if left <= 0:
-                    self.ends_unread = pos < available
-                    break
-            if decoding.left <= 0 or self.ids_looked_at > ids_max:
+            self._performatives_left -= 1
+            if self._performatives_left <= 0 or decoding.left <= 0 or self.ids_looked_at > ids_max:  # as `_reads_on`
                 break
         self.more_to_read = pos < available
+        self.ends_unread = self.more_to_read and self._performatives_left <= 0
         return pos
+
+    def _reads_on(self) -> bool:
+        """Tell whether this call may read further frames, if it may read any number."""
+        ids_max = self.limits.ids_at_once or maxsize
+        return self._performatives_left > 0 and self.decoding.left > 0 and self.ids_looked_at <= ids_max
 
     def _on_performative(self, channel: int, session: Session | None, performative: Any, events: list[Event]) -> None:
         if isinstance(performative, Close):

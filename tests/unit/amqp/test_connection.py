@@ -258,3 +258,34 @@ def test_frames_of_any_kind_take_turns() -> None:
     assert [len(each) for each in found] == [4, 4, 2]
     assert all(delivery.link is link for each in found for delivery in each)
     assert scripted.connection.receive_data(EMPTY_FRAME[-1:]) == []
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 9, 20])
+def test_a_frame_in_two_reads_counts_like_any_other(cut: int) -> None:
+    scripted = Scripted(limits=Limits(performatives_at_once=2))
+    scripted.open()
+    begins = b"".join(frame(channel, BEGIN) for channel in range(4))
+    opened = []
+    for data in (begins[:cut], begins[cut:], b""):
+        events = scripted.connection.receive_data(data)
+        opened.append(
+            (len(of_type(SessionOpened, events)), scripted.connection.more_to_read, scripted.connection.ends_unread)
+        )
+    assert opened == [(0, False, False), (2, True, True), (2, False, False)]
+
+
+def test_a_frame_in_two_reads_may_be_the_only_one_of_a_call() -> None:
+    scripted = Scripted(limits=Limits(performatives_at_once=1, frames_at_once=1))
+    scripted.open()
+    begins = b"".join(frame(channel, BEGIN) for channel in range(2))
+    found = [scripted.connection.receive_data(data) for data in (begins[:9], begins[9:], b"")]
+    assert [len(of_type(SessionOpened, events)) for events in found] == [0, 1, 1]
+
+
+def test_nothing_is_read_behind_a_close_in_two_reads() -> None:
+    scripted = Scripted()
+    scripted.open()
+    data = frame(0, Close()) + frame(0, BEGIN)
+    assert scripted.connection.receive_data(data[:9]) == []
+    (closed,) = scripted.connection.receive_data(data[9:])
+    assert isinstance(closed, Closed)
