@@ -159,7 +159,7 @@ DRAWN = {
     name
     for seed in range(8)
     for writes in history(seed)
-    for name in Writes.__slots__
+    for name in Writes.__struct_fields__
     if getattr(writes, name) != getattr(Writes(), name)
 }
 """All kinds of writes that there are in these histories."""

@@ -13,28 +13,16 @@ from partibus.amqp.errors import AmqpError
 from partibus.amqp.link import ConnectionPort, Link, SessionPort
 
 
-class Delivery:
+class Delivery(Struct, eq=False):
     """One received message. `payload` is the encoded message, `state` the transactional state if any."""
 
-    __slots__ = ("delivery_id", "link", "message_format", "payload", "settled", "state", "tag")
-
-    def __init__(
-        self,
-        link: Link,
-        delivery_id: int,
-        tag: bytes,
-        message_format: int,
-        settled: bool,
-        state: DeliveryState | None,
-        payload: bytes,
-    ) -> None:
-        self.link = link
-        self.delivery_id = delivery_id
-        self.tag = tag
-        self.message_format = message_format
-        self.settled = settled
-        self.state = state
-        self.payload = payload
+    link: Link
+    delivery_id: int
+    tag: bytes
+    message_format: int
+    settled: bool
+    state: DeliveryState | None
+    payload: bytes
 
     def __repr__(self) -> str:
         return f"Delivery({self.link.name!r}, {self.delivery_id}, {self.tag!r}, {len(self.payload)} bytes)"

@@ -7,6 +7,8 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
+from msgspec import Struct
+
 from partibus.amqp import ACCEPTED, AmqpError, Delivery, DeliveryState, Receiver, Rejected, TransactionalState
 from partibus.amqp.errors import DETACH_FORCED
 from partibus.errors import EntityNotFound, OutcomeUnknown, PartibusError, QuotaExceeded
@@ -36,15 +38,12 @@ cut so that they stay below `COPIES_MAX`.
 """
 
 
-class _Run:
+class _Run(Struct, eq=False):
     """Deliveries that arrived together; ``errors`` is set once their results are known."""
 
-    __slots__ = ("deliveries", "done", "errors")
-
-    def __init__(self, deliveries: list[Delivery]) -> None:
-        self.deliveries = deliveries
-        self.errors: Sequence[PartibusError | None] | None = None
-        self.done = False
+    deliveries: list[Delivery]
+    errors: Sequence[PartibusError | None] | None = None
+    done: bool = False
 
 
 class IncomingLink:

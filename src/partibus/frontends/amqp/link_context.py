@@ -26,14 +26,13 @@ OnSettled = Callable[[Settled | Failed], None]
 """A callback that gets the answer to a `Settle` with the link's own tokens."""
 
 
-class _Batch:
-    __slots__ = ("more", "tokens", "waiting")
+class _Batch(Struct, eq=False):
+    """The completions for one sub-queue of one partition."""
 
-    def __init__(self) -> None:
-        self.tokens: list[LockToken] = []
-        self.waiting: list[tuple[int, int, OnSettled]] = []
-        """Index of a part's first token and of the first behind it, and the callback, for each part with a callback."""
-        self.more = False
+    tokens: list[LockToken] = []
+    waiting: list[tuple[int, int, OnSettled]] = []
+    """Index of a part's first token and of the first behind it, and the callback, for each part with a callback."""
+    more: bool = False
 
     def answered(self, reply: Any) -> None:
         """Pass each callback the results of its tokens."""

@@ -22,7 +22,9 @@ class LockBatch:
         """The number of the front end's receiver that has reserved the entries; 0: they are locked."""
         self.until_ms = until_ms
         """When the lock of every entry that was not renewed ends."""
-        self.entries = {entry.pos: entry for entry in entries}
+        self.entries: dict[int, Entry] = {}
+        for entry in entries:
+            self.entries[entry.pos] = entry
         self.renewed: dict[int, int] = {}
         """Position -> when its lock ends."""
 

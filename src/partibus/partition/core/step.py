@@ -1,5 +1,7 @@
 """The results of one command."""
 
+from msgspec import Struct
+
 from partibus.partition.core.events import Event
 from partibus.partition.core.ready_list import ReadyList
 from partibus.partition.protocol.commands import Arrive
@@ -8,51 +10,35 @@ from partibus.partition.protocol.notes import Note, Refusal
 from partibus.partition.protocol.replies import Reply
 
 
-class Step:
+class Step(Struct, eq=False):
     """The results of one command, collected by its handlers.
 
     ``changed`` are the ready lists that may have entries to grant now, or room to read ahead. The machine serves them
     when the handler has ended, so a handler does not grant.
     """
 
-    __slots__ = (
-        "arrivals",
-        "at_once",
-        "changed",
-        "events",
-        "loads",
-        "notes",
-        "now_ms",
-        "refusals",
-        "replies",
-        "reserves",
-        "rest",
-    )
-
-    def __init__(self, now_ms: int = 0) -> None:
-        self.now_ms = now_ms
-        """When the command came."""
-        self.events: list[Event] = []
-        self.replies: list[Reply] = []
-        self.loads: list[Load] = []
-        self.changed: dict[ReadyList, None] = {}
-        self.notes: list[Note] = []
-        """The operations on messages, for a recorder (`partition.protocol.notes`)."""
-        self.refusals: list[Refusal] | None = None
-        """The refused operations, for the same recorder."""
-        self.at_once = False
-        """Whether the accepted messages are express: the reply says that they are in memory, and waits for no rows but
-        those of numbers (D18).
-        """
-        self.reserves = False
-        """Numbers were reserved that are given now."""
-        self.arrivals: dict[int, Arrive] | None = None
-        """The copies of a topic's messages for its subscriptions, by row. They are given to them at once, so that all
-        is in one commit.
-        """
-
-        self.rest: PublishRest | None = None
-        """The rest of a large publish: the next command for this partition, before the commit begins."""
+    now_ms: int = 0
+    """When the command came."""
+    events: list[Event] = []
+    replies: list[Reply] = []
+    loads: list[Load] = []
+    changed: dict[ReadyList, None] = {}
+    notes: list[Note] = []
+    """The operations on messages, for a recorder (`partition.protocol.notes`)."""
+    refusals: list[Refusal] | None = None
+    """The refused operations, for the same recorder."""
+    at_once: bool = False
+    """Whether the accepted messages are express: the reply says that they are in memory, and waits for no rows but
+    those of numbers (D18).
+    """
+    reserves: bool = False
+    """Numbers were reserved that are given now."""
+    arrivals: dict[int, Arrive] | None = None
+    """The copies of a topic's messages for its subscriptions, by row. They are given to them at once, so that all is in
+    one commit.
+    """
+    rest: PublishRest | None = None
+    """The rest of a large publish: the next command for this partition, before the commit begins."""
 
     def change(self, ready_list: ReadyList) -> None:
         """Note a ready list that must be served."""

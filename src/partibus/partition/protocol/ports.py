@@ -213,125 +213,89 @@ class RangeFrame(NamedTuple):
     """
 
 
-class Writes:
+class Writes(Struct, eq=False):
     """The rows of one commit, applied in the order of the attributes below, in one transaction.
 
     A commit may insert a row and delete it again: a message received-and-deleted before its enqueue was durable.
     """
 
-    __slots__ = (
-        "bodies",
-        "counters",
-        "counts",
-        "cursors",
-        "deleted_bodies",
-        "deleted_entries",
-        "deleted_locks",
-        "deleted_shared_bodies",
-        "dispositions",
-        "dropped_partitions",
-        "duplicate_ids",
-        "entries",
-        "entry_updates",
-        "executed",
-        "executed_ms",
-        "forgotten_dispositions",
-        "forgotten_duplicates",
-        "forgotten_executed_ms",
-        "forgotten_sink_ids",
-        "inbound_marks",
-        "lock_batches",
-        "new_sink_ids",
-        "now_ms",
-        "operations",
-        "replacing_bodies",
-        "retained",
-        "rows",
-        "session_locks",
-        "session_states",
-        "sink_batches",
-        "sink_ids",
-        "size_bytes",
-    )
+    counters: dict[int, tuple[int, int, int]] = {}
+    """Partition row -> (next_sequence, next_number, session state bytes), where they changed. Made on first use."""
+    rows: dict[int, None] = {}
+    """The rows of the partitions that this commit writes for: an ordered set. The store ignores it."""
+    counts: dict[int, tuple[int, int]] = {}
+    """Sub-queue key -> (messages, bytes): absolute, since the owner is the only writer."""
+    bodies: list[int | bytes] = []
+    """Flat: body key, stored form."""
+    replacing_bodies: int = 0
+    """The number of bodies that replace others in this commit: not new messages."""
+    entries: list[int | str | None] = []
+    """Flat: entry key, body key, sequence, enqueued ms, state, delivery count, session, due ms."""
+    entry_updates: list[int | None] = []
+    """Flat: entry key, body key, state, delivery count, due ms.
 
-    def __init__(self) -> None:
-        self.counters: dict[int, tuple[int, int, int]] = {}
-        """Partition row -> (next_sequence, next_number, session state bytes), where they changed. Made on first use."""
-        self.rows: dict[int, None] = {}
-        """The rows of the partitions that this commit writes for: an ordered set. The store ignores it."""
-        self.counts: dict[int, tuple[int, int]] = {}
-        """Sub-queue key -> (messages, bytes): absolute, since the owner is the only writer."""
-        self.bodies: list[int | bytes] = []
-        """Flat: body key, stored form."""
-        self.replacing_bodies = 0
-        """The number of bodies that replace others in this commit: not new messages."""
-        self.entries: list[int | str | None] = []
-        """Flat: entry key, body key, sequence, enqueued ms, state, delivery count, session, due ms."""
-        self.entry_updates: list[int | None] = []
-        """Flat: entry key, body key, state, delivery count, due ms.
+    The store ignores the update of a missing entry. Of several updates of one entry the last counts.
+    """
+    session_states: dict[tuple[int, str], tuple[bytes | None, int]] = {}
+    """(partition row, session) -> (state, updated ms); None removes the row."""
+    duplicate_ids: list[int | bytes | None] = []
+    """Flat: partition row, bucket, id (16 bytes), accepted ms, note about the original message or None.
 
-        The store ignores the update of a missing entry. Of several updates of one entry the last counts.
-        """
-        self.session_states: dict[tuple[int, str], tuple[bytes | None, int]] = {}
-        """(partition row, session) -> (state, updated ms); None removes the row."""
-        self.duplicate_ids: list[int | bytes | None] = []
-        """Flat: partition row, bucket, id (16 bytes), accepted ms, note about the original message or None.
+    An id that the bucket has already gets the new time and note.
+    """
+    forgotten_duplicates: list[tuple[int, int, int]] = []
+    """(partition row, bucket, most): delete up to ``most`` ids of buckets below ``bucket``."""
+    inbound_marks: dict[tuple[int, int], int] = {}
+    """(partition row, key of the source sub-queue) -> the highest position received from there (D15)."""
+    executed: dict[str, list[int]] = {}
+    """Executed requests of other brokers (`partition.runtime.executed`; D15).
 
-        An id that the bucket has already gets the new time and note.
-        """
-        self.forgotten_duplicates: list[tuple[int, int, int]] = []
-        """(partition row, bucket, most): delete up to ``most`` ids of buckets below ``bucket``."""
-        self.inbound_marks: dict[tuple[int, int], int] = {}
-        """(partition row, key of the source sub-queue) -> the highest position received from there (D15)."""
-        self.executed: dict[str, list[int]] = {}
-        """Executed requests of other brokers (`partition.runtime.executed`; D15).
+    By run of the broker, flat: the number of a request that this commit answers, and the note about it.
+    """
+    executed_ms: int = 0
+    """The time of these requests, by the owner's clock."""
+    forgotten_executed_ms: int | None = None
+    """Delete notes of requests executed before this time."""
+    cursors: dict[tuple[int, str], CursorRow | None] = {}
+    """(sub-queue key, name) -> the current row; None removes it."""
+    retained: dict[int, tuple[int, int]] = {}
+    """Sub-queue key -> (messages, bytes) that are finished and kept for cursors: absolute, as `counts`."""
+    dispositions: list[int] = []
+    """Flat: key of the log line (`partition.protocol.keys.entry_key` of sub-queue and number), pos, sequence,
+    disposition, ms, delivery count.
+    """
+    forgotten_dispositions: list[tuple[int, int]] = []
+    """Ranges of keys of log lines to delete, both ends included."""
+    sink_ids: list[int | bytes] = []
+    """Flat: partition row, sink, id (16 bytes), batch. An id that is there already gets the new batch."""
+    new_sink_ids: list[tuple[int, int, int, list[bytes]]] = []
+    """(partition row, sink, batch, ids) that no batch of the sink has: written before ``sink_ids``."""
+    sink_batches: dict[tuple[int, int], int] = {}
+    """(partition row, sink) -> the batch that it committed last."""
+    forgotten_sink_ids: list[tuple[int, int, int, int]] = []
+    """(partition row, sink, batch, most): delete up to ``most`` ids of that batch and earlier ones."""
+    session_locks: dict[tuple[int, str], SessionLockRow | None] = {}
+    """(partition row, session) -> its holder; None: free."""
+    deleted_locks: list[int] = []
+    """Lock keys: delete every row of that lock id."""
+    lock_batches: dict[int, list[tuple[int, int, bytes]]] = {}
+    """Lock key -> its rows (first pos, until ms, bitmap), all new: ``deleted_locks`` has removed earlier ones."""
+    deleted_entries: list[tuple[int, int]] = []
+    """Ranges of entry keys to delete, both ends included."""
+    deleted_bodies: list[tuple[int, int]] = []
+    """Ranges of body keys to delete, both ends included."""
+    deleted_shared_bodies: list[int] = []
+    """Keys of bodies to delete, unless an entry names them after all the above."""
+    dropped_partitions: list[int] = []
+    """Partition rows of deleted entities: delete all of their rows.
 
-        By run of the broker, flat: the number of a request that this commit answers, and the note about it.
-        """
-        self.executed_ms = 0
-        """The time of these requests, by the owner's clock."""
-        self.forgotten_executed_ms: int | None = None
-        """Delete notes of requests executed before this time."""
-        self.cursors: dict[tuple[int, str], CursorRow | None] = {}
-        """(sub-queue key, name) -> the current row; None removes it."""
-        self.retained: dict[int, tuple[int, int]] = {}
-        """Sub-queue key -> (messages, bytes) that are finished and kept for cursors: absolute, as `counts`."""
-        self.dispositions: list[int] = []
-        """Flat: key of the log line (`partition.protocol.keys.entry_key` of sub-queue and number), pos, sequence,
-        disposition, ms, delivery count.
-        """
-        self.forgotten_dispositions: list[tuple[int, int]] = []
-        """Ranges of keys of log lines to delete, both ends included."""
-        self.sink_ids: list[int | bytes] = []
-        """Flat: partition row, sink, id (16 bytes), batch. An id that is there already gets the new batch."""
-        self.new_sink_ids: list[tuple[int, int, int, list[bytes]]] = []
-        """(partition row, sink, batch, ids) that no batch of the sink has: written before ``sink_ids``."""
-        self.sink_batches: dict[tuple[int, int], int] = {}
-        """(partition row, sink) -> the batch that it committed last."""
-        self.forgotten_sink_ids: list[tuple[int, int, int, int]] = []
-        """(partition row, sink, batch, most): delete up to ``most`` ids of that batch and earlier ones."""
-        self.session_locks: dict[tuple[int, str], SessionLockRow | None] = {}
-        """(partition row, session) -> its holder; None: free."""
-        self.deleted_locks: list[int] = []
-        """Lock keys: delete every row of that lock id."""
-        self.lock_batches: dict[int, list[tuple[int, int, bytes]]] = {}
-        """Lock key -> its rows (first pos, until ms, bitmap), all new: ``deleted_locks`` has removed earlier ones."""
-        self.deleted_entries: list[tuple[int, int]] = []
-        """Ranges of entry keys to delete, both ends included."""
-        self.deleted_bodies: list[tuple[int, int]] = []
-        """Ranges of body keys to delete, both ends included."""
-        self.deleted_shared_bodies: list[int] = []
-        """Keys of bodies to delete, unless an entry names them after all the above."""
-        self.dropped_partitions: list[int] = []
-        """Partition rows of deleted entities: delete all of their rows.
-
-        With the entries go the bodies that they name in other partitions; shared ones as above.
-        """
-        self.now_ms = 0
-        """The beginning of the commit by the owner's clock; 0 where that is moved by hand."""
-        self.operations = 0
-        """Messages enqueued, locked, settled or moved: the unit of the bound of a store's queue (D24)."""
-        self.size_bytes = 0
+    With the entries go the bodies that they name in other partitions; shared ones as above.
+    """
+    now_ms: int = 0
+    """The beginning of the commit by the owner's clock; 0 where that is moved by hand."""
+    operations: int = 0
+    """Messages enqueued, locked, settled or moved: the unit of the bound of a store's queue (D24)."""
+    size_bytes: int = 0
 
 
 ENTRY_COLUMNS = 8
