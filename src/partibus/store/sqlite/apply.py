@@ -8,7 +8,7 @@ message itself takes 6). Larger commits share pages, and ids that are known to b
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from sqlite3 import Connection
 from threading import Lock
 
@@ -180,9 +180,9 @@ def apply_in_turn(writes: Writes, connection: Connection) -> None:
 def apply_writes(writes: Writes, connection: Connection) -> None:
     """Apply a commit in the order that `Writes` promises. The caller begins and ends the transaction."""
     if writes.counters:
-        execute_rows(connection, "replace_partitions", COUNTER_COLUMNS, _flat(writes.counters))
+        execute_rows(connection, "replace_partitions", COUNTER_COLUMNS, writes.counters)
     if writes.counts:
-        execute_rows(connection, "replace_subqueues", COUNT_COLUMNS, _flat(writes.counts))
+        execute_rows(connection, "replace_subqueues", COUNT_COLUMNS, writes.counts)
     if writes.bodies:
         execute_rows(connection, "insert_bodies", BODY_COLUMNS, writes.bodies)
     if writes.entries:
@@ -212,7 +212,10 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
     if writes.deleted_locks:
         execute_keys(connection, "delete_lock_batches", writes.deleted_locks)
     if writes.lock_batches:
-        lock_rows = [column for key, rows in writes.lock_batches.items() for row in rows for column in (key, *row)]
+        lock_rows: list[int | bytes] = []
+        for key, rows in writes.lock_batches.items():
+            for row in rows:
+                lock_rows += (key, *row)
         execute_rows(connection, "replace_lock_batches", LOCK_COLUMNS, lock_rows)
     if writes.deleted_entries:
         _delete_ranges(connection, "delete_entries", "delete_entry_range", writes.deleted_entries)
@@ -227,13 +230,6 @@ def apply_writes(writes: Writes, connection: Connection) -> None:
 def sets_session_state(writes: Writes) -> bool:
     """Tell whether a commit sets a session's state, which may be as large as a message."""
     return any(state is not None for state, _ in writes.session_states.values())
-
-
-def _flat(rows: Mapping[int, tuple[int, ...]]) -> list[int]:
-    flat: list[int] = []
-    for key, columns in rows.items():
-        flat += (key, *columns)
-    return flat
 
 
 def _set_session_states(connection: Connection, states: dict[tuple[int, str], tuple[bytes | None, int]]) -> None:
@@ -258,7 +254,7 @@ def _apply_readers(connection: Connection, writes: Writes) -> None:
             connection.execute(statement("delete_cursor"), (subqueue, name))
     cursors = [column for cursor in writes.cursors.values() if cursor is not None for column in cursor]
     execute_rows(connection, "replace_cursors", CURSOR_COLUMNS, cursors)
-    execute_rows(connection, "replace_retained", COUNT_COLUMNS, _flat(writes.retained))
+    execute_rows(connection, "replace_retained", COUNT_COLUMNS, writes.retained)
     execute_rows(connection, "insert_fates", DISPOSITION_COLUMNS, writes.dispositions)
     for bounds in writes.forgotten_dispositions:
         connection.execute(statement("delete_fate_range"), bounds)

@@ -19,7 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from sqlite3 import Connection, complete_statement
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from partibus.partition.protocol.ports import StoreError, StoreFull
 
@@ -71,16 +71,26 @@ def in_list_form(name: str, keys: int) -> str:
     return _IN_LIST.sub(f"IN ({', '.join('?' * keys)})", statement(name))
 
 
-def execute_rows(connection: Connection, name: str, columns: int, flat: Sequence[object]) -> None:
-    """Run a VALUES statement over rows in order, given as one flat list of columns; do nothing if it is empty."""
+def execute_rows(connection: Connection, name: str, columns: int, rows: Sequence[object] | dict[int, Any]) -> None:
+    """Run a VALUES statement over rows in order; do nothing if there are none.
+
+    ``rows``: one flat list of columns, or the further columns of each row by the first one.
+    """
+    flat: Sequence[object]
+    if isinstance(rows, dict):
+        flat = []
+        for first, others in rows.items():
+            flat += (first, *others)
+    else:
+        flat = rows
     step = ROWS_MAX * columns
     for start in range(0, len(flat), step):
         chunk = [*flat[start : start + step]]
-        rows = len(chunk) // columns
-        size = 1 << (rows - 1).bit_length()
+        count = len(chunk) // columns
+        size = 1 << (count - 1).bit_length()
         # Zeros, not None: the sqlite3 module binds an int at once but looks up an adapter for None (0.3 us each).
-        chunk += (0,) * ((size - rows) * columns)
-        chunk.append(rows)
+        chunk += (0,) * ((size - count) * columns)
+        chunk.append(count)
         connection.execute(values_form(name, size), chunk)
 
 

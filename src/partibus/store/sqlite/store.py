@@ -240,7 +240,9 @@ class SQLiteStore:
                 self._writer.transact(change, writes.now_ms)
             if writes.dropped_partitions:
                 self._remover.dropped(writes.dropped_partitions)
-            self._after_commit(appended_bytes)
+            self.checkpoints.after_commit(appended_bytes)
+            if self._room.is_full:
+                self._make_room()
 
     def read(self, query: Query[T]) -> T:
         """Answer a query as of the last commit. Raises `StoreError`."""
@@ -346,16 +348,16 @@ class SQLiteStore:
         """Note that a checkpoint's sync failed, on any thread: the store refuses the next commit and load."""
         self._failed_sync = str(store_error(error, self._path, "a checkpoint's sync", executed=False))
 
-    def _after_commit(self, appended_bytes: int) -> None:
-        self.checkpoints.after_commit(appended_bytes)
-        if self._room.is_full:
-            self._room.make_room(self._writer.connection)
-            self._room.look_again(self._writer.connection)
+    def _make_room(self) -> None:
+        self._room.make_room(self._writer.connection)
+        self._room.look_again(self._writer.connection)
 
     def _remove_slice(self, partition_row: int) -> bool:
         with self._committing():
             done = self._writer.transact(partial(remove_partition_rows, partition_row, SLICE_ROWS))
-            self._after_commit(2 * SLICE_ROWS * KIB)
+            self.checkpoints.after_commit(2 * SLICE_ROWS * KIB)
+            if self._room.is_full:
+                self._make_room()
             return done
 
     def _check_usable(self) -> None:
