@@ -3,7 +3,7 @@
 from partibus.message import is_durable
 from partibus.partition.core.deadlines import DeadlineHeap
 from partibus.partition.core.machine import Partition
-from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.ready_list import ENTRY_BYTES, ReadyList
 from partibus.partition.protocol import queries as q
 from partibus.partition.protocol.keys import POSITION_MAX, Entry, SubqueueKind, subqueue_key
 from partibus.partition.protocol.ports import EntryState, Store
@@ -62,7 +62,12 @@ def _check_deadlines(heap: DeadlineHeap, keys: int) -> None:
 def check_windows(machine: Partition) -> None:
     """Check the sizes of windows after each lane was looked at."""
     counted = machine.memory_bytes  # which takes off what has ended
-    windows = sum(ready_list.window_bytes for ready_list in machine.state.ready_lists)
+    windows = sum(
+        ready_list.ready.size_bytes
+        + ready_list.tail_bytes
+        + ENTRY_BYTES * (len(ready_list.ready) + len(ready_list.tail))
+        for ready_list in machine.state.ready_lists
+    )
     assert machine.state.window_bytes == windows, f"{machine.state.window_bytes} of {counted} counted, not {windows}"
 
 
@@ -95,7 +100,7 @@ def _check_ready_list(
 ) -> set[int]:
     """A lane knows everything that waits in it, or has it before itself; the positions that it knows."""
     for table in (ready_list.locks, ready_list.reservations):
-        _check_deadlines(table._deadlines, len([*table]))
+        _check_deadlines(table.deadlines, len([*table]))
     limits = machine.state.options.limits
     ready = ready_list.ready.positions()
     assert len(ready) == len(ready_list.ready), "a message is ready twice"

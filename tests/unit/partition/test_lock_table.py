@@ -58,12 +58,12 @@ def test_settled_batches_leave_no_deadline_behind() -> None:
     table.add(batch(1, 100, 5))
     table.add(batch(2, 300, 6))
     table.add(batch(3, 200, 7))
-    assert table.next_deadline_ms() == 100
+    assert table.deadlines.earliest_ms() == 100
     table.unlock(1, [5])
-    assert table.next_deadline_ms() == 200
+    assert table.deadlines.earliest_ms() == 200
     table.unlock(3, [7])
     table.unlock(2, [6])
-    assert table.next_deadline_ms() is None
+    assert table.deadlines.earliest_ms() is None
 
 
 def test_expired_batches_come_earliest_first() -> None:
@@ -84,7 +84,7 @@ def test_renewal_of_one_message_leaves_the_others_their_deadline() -> None:
     (over,) = table.expired(100)
     assert [e.pos for e in over.over(100)] == [5, 7]
     table.unlock(1, [5, 7])
-    assert table.next_deadline_ms() == 150
+    assert table.deadlines.earliest_ms() == 150
     assert [b.lock_id for b in table.expired(150)] == [1]
 
 
@@ -96,7 +96,7 @@ def test_renewed_again_and_again_ends_at_the_last_deadline() -> None:
     for until_ms in (120, 140, 160):
         table.renew(found, [5], until_ms)
     assert [e.pos for b in table.expired(159) for e in b.over(159)] == []
-    assert table.next_deadline_ms() == 160
+    assert table.deadlines.earliest_ms() == 160
     assert [e.pos for b in table.expired(160) for e in b.over(160)] == [5]
 
 
@@ -133,7 +133,7 @@ def test_one_lock_that_is_renewed_again_and_again_has_few_deadlines() -> None:
         table.renew(single, [0], until_ms)
         table.renew(pair, [1], until_ms)
     assert held_bytes(table) < before + FEW_BYTES
-    assert table.next_deadline_ms() == 2_000
+    assert table.deadlines.earliest_ms() == 2_000
 
 
 def test_a_renewal_for_a_shorter_time_ends_in_time() -> None:
@@ -143,7 +143,7 @@ def test_a_renewal_for_a_shorter_time_ends_in_time() -> None:
     found = table.find(1)
     assert found is not None
     table.renew(found, [5], 100)
-    assert table.next_deadline_ms() == 100
+    assert table.deadlines.earliest_ms() == 100
     assert [e.pos for b in table.expired(100) for e in b.over(100)] == [5]
 
 

@@ -170,7 +170,16 @@ def store(
     if scheduled:
         schedule(state, scheduled, step)
     if entries:
-        _append(state, entries, due_ms, now_ms, step)
+        total = 0
+        for entry in entries:
+            total += entry.size_bytes
+        if step.at_once:
+            express_of(state, state.options.express_ms).hold(entries, total, due_ms, now_ms)
+        else:
+            if due_ms is not None:
+                state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, due_ms)
+            step.events.append(Enqueued(entries))
+        state.arrive(SubqueueKind.ACTIVE, entries, total, step)
     elif not scheduled:
         step.events.append(NumbersTaken())
     return Accepted(command.request, first, known, originals)
@@ -237,20 +246,6 @@ def _entries_of(
             state.next_sequence += 1
         entries.append(Entry(number, base | number, number, since_ms, 0, session, due, size, message.data))
     return entries, scheduled, earliest_ms
-
-
-def _append(state: PartitionState, entries: list[Entry], due_ms: int | None, now_ms: int, step: Step) -> None:
-    """Append active entries to the sub-queue. ``due_ms``: the earliest time at which one of them expires."""
-    total = 0
-    for entry in entries:
-        total += entry.size_bytes
-    if step.at_once:
-        express_of(state, state.options.express_ms).hold(entries, total, due_ms, now_ms)
-    else:
-        if due_ms is not None:
-            state.subqueues[SubqueueKind.ACTIVE].note_due(EntryState.ACTIVE, due_ms)
-        step.events.append(Enqueued(entries))
-    state.arrive(SubqueueKind.ACTIVE, entries, total, step)
 
 
 def _not_elsewhere(

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import repeat
+from operator import attrgetter
 
 from partibus.partition.core.events import (
     Cleared,
@@ -34,7 +35,7 @@ from partibus.partition.core.events import (
     Updated,
     Written,
 )
-from partibus.partition.protocol.keys import SHARED_BODY, Entry, SubqueueKind, entry_key, subqueue_key
+from partibus.partition.protocol.keys import SHARED_BODY, Entry, SubqueueKind, entry_key, first_key, subqueue_key
 from partibus.partition.protocol.ports import (
     BODY_COLUMNS,
     DISPOSITION_COLUMNS,
@@ -47,6 +48,7 @@ from partibus.partition.protocol.ports import (
 LOCK_SPAN_MAX = 4096
 """Positions that one lock row covers at most: 512 bytes of bitmap. Entries that came back lie anywhere below the rest,
 so one delivery batch can need several rows."""
+_POS = attrgetter("pos")
 
 
 def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
@@ -55,18 +57,18 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
     for event in events:
         match event:
             case Enqueued():
-                _insert(subqueue_key(partition_row, event.kind), event.entries, writes, with_bodies=event.with_bodies)
+                _insert(first_key(partition_row, event.kind), event.entries, writes, with_bodies=event.with_bodies)
                 waited = True
             case Locked():
-                subqueue = subqueue_key(partition_row, event.kind)
-                positions = [entry.pos for entry in event.entries]
-                writes.lock_batches[entry_key(subqueue, event.lock_id)] = lock_rows(event.until_ms, positions)
+                positions = [*map(_POS, event.entries)]
+                key = first_key(partition_row, event.kind) | event.lock_id
+                writes.lock_batches[key] = lock_rows(event.until_ms, positions)
                 writes.operations += len(positions)
             case Removed():
-                _remove(subqueue_key(partition_row, event.kind), event.entries, writes)
+                _remove(first_key(partition_row, event.kind), event.entries, writes)
                 waited = True
             case Unlocked():
-                key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
+                key = first_key(partition_row, event.kind) | event.lock_id
                 if writes.lock_batches.pop(key, None) is None:  # else no earlier commit has its rows
                     writes.deleted_locks.append(key)
                 waited = True
@@ -76,11 +78,11 @@ def record(partition_row: int, events: Iterable[Event], writes: Writes) -> bool:
                 writes.operations += 1
                 waited = waited or event.is_renewed
             case Written():
-                _write_behind(subqueue_key(partition_row, SubqueueKind.ACTIVE), event, writes)
+                _write_behind(first_key(partition_row, SubqueueKind.ACTIVE), event, writes)
             case SessionUnlocked():
                 writes.session_locks[partition_row, event.session] = None
             case Kept():
-                _finish(subqueue_key(partition_row, event.kind), event.entries, event.disposition, writes)
+                _finish(first_key(partition_row, event.kind), event.entries, event.disposition, writes)
                 waited = True
             case _:
                 _record_rare(partition_row, event, writes)
@@ -92,10 +94,10 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
     """Add the rows of rare events, which most messages never cause."""
     match event:
         case Updated():
-            base = entry_key(subqueue_key(partition_row, event.kind), 0)
+            first = first_key(partition_row, event.kind)
             for entry in event.entries:
                 writes.entry_updates += (
-                    base | entry.pos, entry.body, entry.state, entry.delivery_count, entry.due_ms,
+                    first | entry.pos, entry.body, entry.state, entry.delivery_count, entry.due_ms,
                 )  # fmt: skip
             writes.operations += len(event.entries)
         case Rewritten():
@@ -112,17 +114,17 @@ def _record_rare(partition_row: int, event: Event, writes: Writes) -> None:
                 writes.replacing_bodies += len(event.bodies) // BODY_COLUMNS
             writes.size_bytes += sum(map(len, event.bodies[1::BODY_COLUMNS]))  # type: ignore[arg-type]
         case LockChanged():
-            key = entry_key(subqueue_key(partition_row, event.kind), event.lock_id)
+            key = first_key(partition_row, event.kind) | event.lock_id
             writes.deleted_locks.append(key)
             writes.lock_batches[key] = [row for part in event.parts for row in lock_rows(*part)]
         case Moved():
             before = [old for old, _ in event.pairs]
             after = [new for _, new in event.pairs]
             if event.kept:
-                _finish(subqueue_key(partition_row, event.kind), before, Disposition.DEAD_LETTERED, writes)
+                _finish(first_key(partition_row, event.kind), before, Disposition.DEAD_LETTERED, writes)
             else:
-                _delete(subqueue_key(partition_row, event.kind), before, writes)
-            _insert(subqueue_key(partition_row, event.to_kind), after, writes, with_bodies=False)
+                _delete(first_key(partition_row, event.kind), before, writes)
+            _insert(first_key(partition_row, event.to_kind), after, writes, with_bodies=False)
         case SessionStateSet():
             writes.session_states[partition_row, event.session] = (event.state, event.updated_ms)
             writes.operations += 1
@@ -228,14 +230,14 @@ def runs(keys: list[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _insert(subqueue: int, entries: list[Entry], writes: Writes, *, with_bodies: bool) -> None:
-    base = entry_key(subqueue, 0)
+def _insert(first: int, entries: list[Entry], writes: Writes, *, with_bodies: bool) -> None:
+    """Add entries to the sub-queue whose keys begin at ``first``."""
     rows = writes.entries
     bodies = writes.bodies
     size_bytes = 0
     for entry in entries:
         rows += (
-            base | entry.pos, entry.body, entry.sequence, entry.enqueued_ms, entry.state, entry.delivery_count,
+            first | entry.pos, entry.body, entry.sequence, entry.enqueued_ms, entry.state, entry.delivery_count,
             entry.session, entry.due_ms,
         )  # fmt: skip
         if with_bodies:
@@ -246,41 +248,39 @@ def _insert(subqueue: int, entries: list[Entry], writes: Writes, *, with_bodies:
     writes.size_bytes += size_bytes
 
 
-def _write_behind(subqueue: int, event: Written, writes: Writes) -> None:
-    _insert(subqueue, event.entries, writes, with_bodies=True)
+def _write_behind(first: int, event: Written, writes: Writes) -> None:
+    _insert(first, event.entries, writes, with_bodies=True)
     # They were acknowledged when there was room: to refuse them now would lose them.
     writes.replacing_bodies += len(event.entries)
     for lock_id, parts in event.locks:
-        writes.lock_batches[entry_key(subqueue, lock_id)] = [row for part in parts for row in lock_rows(*part)]
+        writes.lock_batches[first | lock_id] = [row for part in parts for row in lock_rows(*part)]
 
 
-def _finish(subqueue: int, entries: list[Entry], disposition: Disposition, writes: Writes) -> None:
-    base = entry_key(subqueue, 0)
+def _finish(first: int, entries: list[Entry], disposition: Disposition, writes: Writes) -> None:
     state = FINISHED + disposition
     rows = writes.entry_updates
     for entry in entries:
-        rows += (base | entry.pos, entry.body, state, entry.delivery_count, None)
+        rows += (first | entry.pos, entry.body, state, entry.delivery_count, None)
     writes.operations += len(entries)
 
 
-def _delete(subqueue: int, entries: list[Entry], writes: Writes) -> None:
-    base = entry_key(subqueue, 0)
-    writes.deleted_entries += runs(sorted([base | entry.pos for entry in entries]))
+def _delete(first: int, entries: list[Entry], writes: Writes) -> None:
+    writes.deleted_entries += runs(sorted([first | entry.pos for entry in entries]))
     writes.operations += len(entries)
 
 
-def _remove(subqueue: int, entries: list[Entry], writes: Writes) -> None:
+def _remove(first: int, entries: list[Entry], writes: Writes) -> None:
     """Delete entries with their bodies."""
     if len(entries) == 1:
         (entry,) = entries
-        key = entry_key(subqueue, entry.pos)
+        key = first | entry.pos
         writes.deleted_entries.append((key, key))
         writes.operations += 1
         _delete_body_range(entry.body, entry.body, writes)
         return
-    _delete(subqueue, entries, writes)
-    for first, last in runs(sorted([entry.body for entry in entries])):
-        _delete_body_range(first, last, writes)
+    _delete(first, entries, writes)
+    for first_body, last_body in runs(sorted([entry.body for entry in entries])):
+        _delete_body_range(first_body, last_body, writes)
 
 
 def _delete_body_range(first: int, last: int, writes: Writes) -> None:

@@ -27,7 +27,7 @@ QUIET_BYTES = 16 * 1024
 def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None:
     """Ask for the next page when ready entries run low, and for bodies that block the head."""
     if state.closed >> ready_list.kind & 1:
-        if ready_list.waiting_dead_letters:
+        if ready_list.pending_dead_letters:
             _load_bodies(state, ready_list, step)
         return
     if ready_list.session is not None and ready_list.is_drained:
@@ -35,15 +35,12 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
     limits = state.options.limits
     ready = ready_list.ready
     is_wanted = state.sessions is not None and _is_wanted(state.sessions, ready_list)
-    head = ready.head()
-    # An entry that came back from above the mark can't be handed out before the pages below it are in.
-    blocked = head is not None and head.pos >= ready_list.paged_up_to and ready_list.fairness is None
     low = 2 * ready.count < limits.window_entries and 2 * ready.size_bytes < limits.window_bytes
     if ready_list.session is not None:
         low = 2 * ready.count < limits.session_window_entries and 2 * ready.size_bytes < limits.session_window_bytes
         # A receiver that takes one message and leaves gets no read-ahead.
         low = low and (bool(ready_list.demands) or not ready_list.paged_up_to or is_wanted)
-    if not ready_list.loading_page and (low or blocked):
+    if not ready_list.loading_page and (low or _is_blocked(ready_list)):
         if ready_list.paged_up_to >= ready_list.tail_from:  # `in_memory`
             if ready_list.tail:
                 ready_list.absorb_tail()
@@ -51,7 +48,7 @@ def read_ahead(state: PartitionState, ready_list: ReadyList, step: Step) -> None
             _load_page(state, ready_list, step)
     if ready_list.fairness is not None and ready_list.wants_quiet:
         _load_quiet(state, ready_list, step)
-    if ready_list.demands or ready_list.waiting_dead_letters or is_wanted:
+    if ready_list.demands or ready_list.pending_dead_letters or is_wanted:
         _load_bodies(state, ready_list, step)
 
 
@@ -123,7 +120,7 @@ def _load_bodies(state: PartitionState, ready_list: ReadyList, step: Step) -> No
         return
     limits = state.options.limits
     head = ready_list.ready.head()
-    missing = ready_list.waiting_dead_letters
+    missing = [*ready_list.pending_dead_letters.values()]
     if head is not None and head.data is None:
         missing = missing + ready_list.ready.bodyless(limits.page_entries)
     if missing:
@@ -133,6 +130,12 @@ def _load_bodies(state: PartitionState, ready_list: ReadyList, step: Step) -> No
         load = body_load(ready_list.kind, missing[: min(most, limits.page_entries)])
         load.holder = ready_list.holder
         step.loads.append(load)
+
+
+def _is_blocked(ready_list: ReadyList) -> bool:
+    """Tell whether the head came back from above the mark: it can't be handed out before the pages below it are in."""
+    head = ready_list.ready.head()
+    return head is not None and head.pos >= ready_list.paged_up_to and ready_list.fairness is None
 
 
 def body_load(kind: int, entries: list[Entry], then: Settle | Transact | None = None) -> BodyLoad:

@@ -58,12 +58,12 @@ class LockBatch:
 class LockTable:
     """Lock id -> batch, and the deadlines in order."""
 
-    __slots__ = ("_deadlines", "_holders", "batches")
+    __slots__ = ("_holders", "batches", "deadlines")
 
     def __init__(self) -> None:
         self.batches: dict[int, LockBatch] = {}
         """The batches by lock id."""
-        self._deadlines = DeadlineHeap()
+        self.deadlines = DeadlineHeap()
         """A time for each batch before which none of its locks ends."""
         self._holders: dict[int, LockBatch] | None = None
         """Position -> batch, from the first `holders` until the table is empty."""
@@ -93,7 +93,7 @@ class LockTable:
         self.batches[batch.lock_id] = batch
         if self._holders is not None:
             self._holders.update(dict.fromkeys(batch.entries, batch))
-        self._deadlines.set(batch.lock_id, batch.until_ms)
+        self.deadlines.set(batch.lock_id, batch.until_ms)
 
     def find(self, lock_id: int) -> LockBatch | None:
         """Return the batch of a lock id; `LockBatch.held` tells whether its locks still hold."""
@@ -113,12 +113,12 @@ class LockTable:
         if len(batch.entries) == 1:
             batch.until_ms = until_ms
             batch.renewed.clear()
-            self._deadlines.set(batch.lock_id, until_ms)
+            self.deadlines.set(batch.lock_id, until_ms)
         else:
             batch.renewed.update((pos, until_ms) for pos in positions)
-            earliest_ms = self._deadlines.of(batch.lock_id)
+            earliest_ms = self.deadlines.of(batch.lock_id)
             if earliest_ms is None or until_ms < earliest_ms:  # the entity's lock duration has become shorter
-                self._deadlines.set(batch.lock_id, until_ms)
+                self.deadlines.set(batch.lock_id, until_ms)
 
     def unlock(self, lock_id: int, positions: Iterable[int]) -> bool:
         """Take positions out of a batch; True when that was the last of it."""
@@ -137,22 +137,18 @@ class LockTable:
         del self.batches[lock_id]
         if not self.batches:
             self._holders = None
-        self._deadlines.discard(lock_id)
+        self.deadlines.discard(lock_id)
         return True
-
-    def next_deadline_ms(self) -> int | None:
-        """Return a time before which no lock ends."""
-        return self._deadlines.earliest_ms()
 
     def expired(self, now_ms: int) -> list[LockBatch]:
         """Return the batches with locks whose deadline has passed, earliest first; they stay until `unlock`."""
-        over = [self.batches[lock_id] for _, lock_id in self._deadlines.take_due(now_ms)]
+        over = [self.batches[lock_id] for _, lock_id in self.deadlines.take_due(now_ms)]
         for batch in over:
             if len(batch.entries) > len(batch.over(now_ms)):  # the rest has another deadline
                 later_ms = min(
                     until_ms for pos in batch.entries if (until_ms := batch.renewed.get(pos, batch.until_ms)) > now_ms
                 )
-                self._deadlines.set(batch.lock_id, later_ms)
+                self.deadlines.set(batch.lock_id, later_ms)
         return over
 
 

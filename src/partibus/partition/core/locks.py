@@ -153,7 +153,7 @@ def tick(state: PartitionState, command: Tick, now_ms: int, step: Step) -> None:
 
 def end_lapsed(subqueue: Subqueue, now_ms: int, step: Step) -> None:
     """End the reservations whose deadline has passed, and the later ones of the same receivers."""
-    deadline_ms = subqueue.reservations.next_deadline_ms()
+    deadline_ms = subqueue.reservations.deadlines.earliest_ms()
     if deadline_ms is None or deadline_ms > now_ms:
         return
     first: dict[int, int] = {}

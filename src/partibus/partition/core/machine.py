@@ -70,7 +70,7 @@ from partibus.partition.core.step import Step
 from partibus.partition.core.subqueue import NEVER
 from partibus.partition.protocol import commands as c
 from partibus.partition.protocol import load_requests as w
-from partibus.partition.protocol.keys import SubqueueKind, subqueue_key
+from partibus.partition.protocol.keys import SubqueueKind
 from partibus.partition.protocol.options import PartitionOptions
 from partibus.partition.protocol.ports import Snapshot
 
@@ -268,7 +268,7 @@ class Partition:
         earliest = NEVER
         for subqueue in state.subqueues.values():
             for table in (subqueue.locks, subqueue.reservations):
-                if table.batches and (deadline := table.next_deadline_ms()) is not None and deadline < earliest:
+                if table.batches and (deadline := table.deadlines.earliest_ms()) is not None and deadline < earliest:
                     earliest = deadline
             if subqueue.cursors is not None and (deadline := subqueue.cursors.next_deadline_ms()) is not None:
                 earliest = min(earliest, deadline)
@@ -297,7 +297,7 @@ class Partition:
 
     def counts(self) -> Iterable[tuple[int, int, int]]:
         """Return (sub-queue key, messages, bytes) of every sub-queue as the store has it, for each commit, too."""
-        express, first = self.state.express, subqueue_key(self.state.row, 0)
+        express, first = self.state.express, self.state.subqueue_base
         counts: list[tuple[int, int, int]] = []
         for kind, subqueue in self.state.subqueues.items():
             messages, size_bytes = subqueue.messages, subqueue.size_bytes

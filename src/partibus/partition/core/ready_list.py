@@ -17,7 +17,8 @@ them before, and the next one has to see the change.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -47,6 +48,8 @@ class Demand(Struct):
 class ReadyList:
     """Ready, reserved and locked entries, and the receivers' demands."""
 
+    pending_dead_letters: Mapping[int, Entry] = MappingProxyType({})
+    """Entries to be dead-lettered that wait for their bodies, by position. Those of sessions are in the sub-queue's."""
     __slots__ = (
         "above",
         "bodies_stale",
@@ -167,11 +170,6 @@ class ReadyList:
     def has_more(self) -> bool:
         """The gap may have entries."""
         return True
-
-    @property
-    def waiting_dead_letters(self) -> list[Entry]:
-        """Entries to be dead-lettered that wait for their bodies."""
-        return []
 
     @property
     def is_exhausted(self) -> bool:
@@ -300,12 +298,6 @@ class ReadyList:
         self.edited = True
         self.page_stale = self.loading_page
         self.bodies_stale = self.loading_bodies
-
-    @property
-    def window_bytes(self) -> int:
-        """Memory of its windows."""
-        ready = self.ready
-        return ready.size_bytes + self.tail_bytes + ENTRY_BYTES * (ready.count + len(self.tail))
 
     def drop_window(self) -> None:
         """Drop the waiting entries, in a partition without a load under way.

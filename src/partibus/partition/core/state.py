@@ -11,7 +11,7 @@ from partibus.partition.core.fair_queue import Fairness
 from partibus.partition.core.journal import locked_positions
 from partibus.partition.core.lock_table import LockBatch
 from partibus.partition.core.meters import Tally
-from partibus.partition.core.ready_list import ReadyList
+from partibus.partition.core.ready_list import ENTRY_BYTES, ReadyList
 from partibus.partition.core.residency import Cold
 from partibus.partition.core.retention import keep
 from partibus.partition.core.sessions import Groups, Sessions
@@ -76,6 +76,7 @@ class PartitionState:
         "sessions",
         "sinks",
         "slots",
+        "subqueue_base",
         "subqueues",
         "subscriptions",
         "tally",
@@ -98,6 +99,8 @@ class PartitionState:
         self.row = row
         self.body_base = body_key(row, 0)
         """The key of the partition's body 0: a body's number is added to it."""
+        self.subqueue_base = subqueue_key(row, 0)
+        """The key of the partition's first sub-queue: the kind of another one is added to it."""
         self.options = options
         self.epoch = epoch
         self.next_sequence = snapshot.next_sequence if snapshot else 1
@@ -225,7 +228,8 @@ class PartitionState:
 
     def weigh(self, ready_list: ReadyList) -> None:
         """Count the present memory of a ready list's windows."""
-        weighs = ready_list.window_bytes
+        ready = ready_list.ready
+        weighs = ready.size_bytes + ready_list.tail_bytes + ENTRY_BYTES * (ready.count + len(ready_list.tail))
         if weighs != ready_list.weighed and ready_list.weighed >= 0:
             self.window_bytes += weighs - ready_list.weighed
             ready_list.weighed = weighs
@@ -322,7 +326,8 @@ class PartitionState:
         """Remove entries from a sub-queue; an event of the caller says why."""
         subqueue = self.subqueues[kind]
         subqueue.messages -= len(entries)
-        subqueue.size_bytes -= sum([entry.size_bytes for entry in entries])
+        for entry in entries:
+            subqueue.size_bytes -= entry.size_bytes
         if subqueue.claimed:
             subqueue.claimed.difference_update([entry.sequence for entry in entries])
 

@@ -94,11 +94,6 @@ class Subqueue(ReadyList):
         return self.cursors is not None and self.cursors.exclusive is not None
 
     @property
-    def waiting_dead_letters(self) -> list[Entry]:
-        """Pending dead letters whose bodies are not loaded."""
-        return list(self.pending_dead_letters.values()) if self.pending_dead_letters else []
-
-    @property
     def catching_up(self) -> bool:
         """Whether due entries are not handled yet: their rows or bodies are being read."""
         return bool(self.pending_dead_letters) or any(

@@ -67,6 +67,11 @@ def entry_key(subqueue: int, pos: int) -> int:
     return subqueue << POSITION_BITS | pos
 
 
+def first_key(partition_row: int, kind: int) -> int:
+    """Return the key that the positions of a sub-queue's entries, and the ids of its locks, are added to."""
+    return (partition_row << KIND_BITS | kind) << POSITION_BITS
+
+
 def body_key(partition_row: int, number: int) -> int:
     """Return the key of a body in a partition."""
     return partition_row << (KIND_BITS + POSITION_BITS) | number
